@@ -1,0 +1,78 @@
+"""Turn a table of your SQLAlchemy application into a job queue.
+
+::
+
+    class Email(JobMixin, Base):
+        __tablename__ = "email"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        recipient: Mapped[str]
+
+    emails = claim(session, Email, Email.recipient.like("a%"), owner="mailer-1", limit=100)
+    session.commit()
+    for email in emails:
+        send(email)
+    complete(session, emails)
+    session.commit()
+
+At least once, fenced; exactly once for effects that are written in the same
+transaction as the finish.
+"""
+
+from .changing import cancel, prune, reprioritize, retry
+from .claiming import Claim, claim, claim_statements, claimed_by
+from .dialects import is_transient
+from .enqueueing import enqueue
+from .errors import (
+    ArgumentError,
+    ClaimLost,
+    JobQueueError,
+    NotClaimed,
+    UnsupportedDatabase,
+)
+from .fencing import Fence, fence_of, with_fence
+from .finishing import complete, fail, give_up, release, renew
+from .mixins import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
+from .queue import JobQueue
+from .stats import QueueStats, count_by_status, queue_stats
+from .status import JobStatus
+from .version import __version__
+from .worker import Cancel, Retry, Worker
+
+__all__ = [
+    "ArgumentError",
+    "Cancel",
+    "Claim",
+    "ClaimLost",
+    "Fence",
+    "JobMixin",
+    "JobQueue",
+    "JobQueueError",
+    "JobStatus",
+    "NotClaimed",
+    "PriorityMixin",
+    "QueueStats",
+    "Retry",
+    "RetryMixin",
+    "ScheduleMixin",
+    "UnsupportedDatabase",
+    "Worker",
+    "__version__",
+    "cancel",
+    "claim",
+    "claim_statements",
+    "claimed_by",
+    "complete",
+    "count_by_status",
+    "enqueue",
+    "fail",
+    "fence_of",
+    "give_up",
+    "is_transient",
+    "prune",
+    "queue_stats",
+    "release",
+    "renew",
+    "reprioritize",
+    "retry",
+    "with_fence",
+]

@@ -1,0 +1,189 @@
+"""Changes to jobs that nobody has claimed: cancel, retry, reprioritize, prune.
+
+There is no claim, so there is no fence: each change names the status that it
+leaves, and the jobs that had another one meanwhile are left alone. The verbs
+return those that were changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from sqlalchemy import BigInteger, Column, Integer, bindparam, delete, null, select, update
+
+from .clock import utc_now
+from .errors import ArgumentError
+from .fencing import identified
+from .mapping import QueueMapping, mapping_of, status_is, word_of
+from .rows import word_literal
+from .sessions import AnySession, Writer, show_expired, writing
+from .status import CANCELLED, DONE, FAILED, UNCLAIMED, JobStatus
+from .strategies.base import key_is_in, key_values
+
+Values: TypeAlias = Callable[[QueueMapping], Mapping[Column[Any], Any]]
+
+#: How many rows prune() takes away in one call, unless told otherwise.
+PRUNE_LIMIT = 1_000
+
+
+def cancel(session: AnySession, jobs: Any) -> list[Any]:
+    """Cancel unclaimed jobs; return those that were.
+
+    Args:
+        session: the caller's; nothing is committed.
+        jobs: an entity or an iterable of entities, claimed or not.
+
+    Raises:
+        ArgumentError: an entity that is not in the database.
+    """
+    return _change(session, jobs, _cancelled, leaving=(UNCLAIMED,))
+
+
+def retry(session: AnySession, jobs: Any) -> list[Any]:
+    """Make failed, done or cancelled jobs claimable again; return those that were.
+
+    Attempts are counted from 0 again.
+
+    Raises:
+        ArgumentError: an entity that is not in the database.
+    """
+    return _change(session, jobs, _unclaimed, leaving=(FAILED, DONE, CANCELLED))
+
+
+def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
+    """Give unclaimed jobs another priority; return those that were changed.
+
+    Raises:
+        ArgumentError: a class without PriorityMixin, or a priority that is no
+            small integer.
+    """
+    if not isinstance(priority, int) or not -(2**15) <= priority < 2**15:
+        raise ArgumentError(f"a priority is an integer from -32768 to 32767: {priority!r}")
+    for _, mapping, _ in identified(jobs):
+        if not mapping.has("priority"):
+            raise ArgumentError(f"{mapping} has no priority: add PriorityMixin")
+    return _change(session, jobs, _prioritized, leaving=(UNCLAIMED,), new_priority=priority)
+
+
+def prune(
+    session: AnySession,
+    entity: type[Any],
+    *,
+    older_than: timedelta,
+    statuses: Sequence[str] = (DONE,),
+    limit: int = PRUNE_LIMIT,
+) -> int:
+    """Delete finished rows, one bounded batch; return how many.
+
+    Args:
+        older_than: by the time of the change to the status, in owner_date.
+        statuses: which finished rows; unclaimed and claimed ones are refused.
+        limit: the most rows for this call.
+
+    Raises:
+        ArgumentError: statuses of unfinished jobs, or a limit below 1.
+    """
+    mapping = mapping_of(entity)
+    words = [word_of(mapping, status) for status in statuses]
+    if limit < 1:
+        raise ArgumentError(f"limit is the number of rows to delete, at least 1: {limit!r}")
+    if {mapping.claimed, *mapping.ready} & set(words):
+        raise ArgumentError(f"only finished jobs are pruned, not {', '.join(words)}")
+    age = -(older_than // timedelta(microseconds=1))
+    with writing(session, mapping) as writer, writer.atomically():
+        pruned = 0
+        for word in words:
+            if pruned < limit:
+                pruned += _prune(writer, mapping, word, age, limit - pruned)
+        return pruned
+
+
+def _prune(writer: Writer, mapping: QueueMapping, word: str, age: int, limit: int) -> int:
+    old = select(*mapping.keys).where(
+        status_is(mapping.column("status"), word),
+        mapping.column("owner_date") < utc_now(bindparam("prune_age", age, type_=BigInteger)),
+    )
+    if writer.database.skip_locked:
+        old = old.with_for_update(skip_locked=True)
+    keys = [tuple(key) for key in writer.core(old.limit(limit))]
+    if keys:
+        gone = delete(mapping.table).where(
+            key_is_in(mapping, "prune_keys"), status_is(mapping.column("status"), word)
+        )
+        writer.core(gone, {"prune_keys": key_values(keys)})
+    return len(keys)
+
+
+def _cancelled(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
+    return {
+        mapping.column("status"): word_literal(mapping.word(CANCELLED)),
+        mapping.column("owner_date"): utc_now(),
+    }
+
+
+def _unclaimed(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
+    values: dict[Column[Any], Any] = {
+        mapping.column("status"): word_literal(mapping.word(UNCLAIMED)),
+        mapping.column("owner"): null(),
+        mapping.column("owner_date"): null(),
+    }
+    if mapping.has("attempts"):
+        values[mapping.column("attempts")] = 0
+    return values
+
+
+def _prioritized(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
+    return {mapping.column("priority"): bindparam("new_priority", type_=Integer)}
+
+
+def _change(
+    session: AnySession, jobs: Any, values: Values, *, leaving: Sequence[JobStatus], **given: Any
+) -> list[Any]:
+    groups: dict[QueueMapping, list[tuple[Any, Any]]] = {}
+    for job, mapping, identity in identified(jobs):
+        groups.setdefault(mapping, []).append((job, identity))
+    changed: list[Any] = []
+    for mapping, pairs in groups.items():
+        words = tuple(mapping.word(status) for status in leaving)
+        with writing(session, mapping) as writer, writer.atomically():
+            found = _lock(writer, mapping, words, [identity for _, identity in pairs])
+            if found:
+                change = _updating(mapping, values, words)
+                writer.core(change, {"change_keys": key_values(list(found)), **given})
+            ours = [job for job, identity in pairs if identity in found]
+            show_expired(writer.session, ours, mapping)
+        changed += ours
+    return changed
+
+
+def _lock(
+    writer: Writer, mapping: QueueMapping, words: tuple[str, ...], identities: list[Any]
+) -> set[Any]:
+    """Lock those of the rows that have one of the statuses; return their keys."""
+    locking = _selecting(mapping, words)
+    return {tuple(key) for key in writer.core(locking, {"change_keys": key_values(identities)})}
+
+
+@lru_cache(maxsize=1_000)
+def _selecting(mapping: QueueMapping, words: tuple[str, ...]) -> Any:
+    return (
+        select(*mapping.keys)
+        .where(
+            key_is_in(mapping, "change_keys"),
+            status_is(mapping.column("status"), *words),
+        )
+        .order_by(*mapping.keys)
+        .with_for_update()
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _updating(mapping: QueueMapping, values: Values, words: tuple[str, ...]) -> Any:
+    return (
+        update(mapping.table)
+        .where(key_is_in(mapping, "change_keys"), status_is(mapping.column("status"), *words))
+        .values(dict(values(mapping)))
+    )

@@ -1,0 +1,37 @@
+"""The clock: the database's own, in UTC, with microseconds.
+
+No statement binds the client's time, so a client whose clock is an hour off
+claims, finishes and schedules like any other. Each database's file in
+``dialects/`` says how its clock is read.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from sqlalchemy import DateTime
+from sqlalchemy.sql.functions import FunctionElement
+
+
+#: Where counted microseconds begin; a run_at of this day means: due at once.
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class utc_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function that it is
+    """The time at which the statement began, optionally some microseconds later.
+
+    One and the same for every row of a statement. ``utc_now(shift)`` takes
+    an expression for the microseconds, such as a bound parameter.
+    """
+
+    name = "utc_now"
+    inherit_cache = True
+    type: Any = DateTime(timezone=True)
+
+
+def as_utc(value: datetime) -> datetime:
+    """Attach UTC to a naive value, convert an aware one."""
+    if value.tzinfo is None:
+        return value.replace(tzinfo=timezone.utc)
+    return value.astimezone(timezone.utc)

@@ -1,0 +1,134 @@
+"""What one kind of database can do, and how it says it.
+
+A subclass lists its capabilities and says only what differs from the answers
+here. The rest of the library asks for a capability, never for a name: this
+package is the only place where ``dialect.name`` is read. ``docs/adding-a-database.md``
+walks through a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from sqlalchemy import Connection
+from sqlalchemy.engine import Dialect
+
+from ..errors import UnsupportedDatabase
+
+Version = tuple[int, ...]
+
+
+class Database:
+    """The capabilities of one server, asked for by the strategies and verbs.
+
+    Attributes:
+        title: how messages call it.
+        minimum: the oldest version that any strategy works on.
+        skip_locked: ``FOR UPDATE SKIP LOCKED``.
+        no_key_update: ``FOR NO KEY UPDATE``.
+        lock_of: ``FOR UPDATE OF table``.
+        lock_once: a locking sub-select in an UPDATE can be fenced, so that it
+            runs once: ``= ANY(ARRAY(..))``, materialized CTEs.
+        update_returning, delete_returning: RETURNING on those statements.
+        ordered_update: ``UPDATE .. ORDER BY .. LIMIT``.
+        one_writer: the whole database has one writer at a time.
+        locks_what_it_scans: rows that a locking read walks over are locked,
+            those that it does not return too.
+        lateral: ``LATERAL``, or joins that run as they are written.
+    """
+
+    title: ClassVar[str]
+    minimum: ClassVar[Version]
+
+    skip_locked = False
+    no_key_update = False
+    lock_of = False
+    lock_once = False
+    update_returning = False
+    delete_returning = False
+    ordered_update = False
+    one_writer = False
+    locks_what_it_scans = False
+
+    #: What a user of this database can do where a strategy is refused.
+    way_out: ClassVar[str] = "use strategy='auto'"
+
+    def __init__(self, version: Version | None) -> None:
+        self.version = version
+
+    @classmethod
+    def of(cls, dialect: Dialect) -> Database:
+        """Make the database of a connected dialect, or of one without a server.
+
+        Without a server the newest version is assumed: enough to print a claim.
+
+        Raises:
+            UnsupportedDatabase: the server is too old.
+        """
+        version = cls.version_of(dialect)
+        if version is not None and version < cls.minimum:
+            raise UnsupportedDatabase(
+                f"{cls.title} {_dotted(version)} is too old for sa_jobqueue: it needs "
+                f"{cls.title} {_dotted(cls.minimum)} or later. Upgrade the server."
+            )
+        return cls(version)
+
+    @staticmethod
+    def version_of(dialect: Dialect) -> Version | None:
+        """Return the server's version, None where no server was asked yet."""
+        return getattr(dialect, "server_version_info", None)
+
+    def at_least(self, *version: int) -> bool:
+        """Tell whether the server is of this version or a later one."""
+        return self.version is None or self.version >= version
+
+    def __str__(self) -> str:
+        return f"{self.title} {_dotted(self.version)}" if self.version else self.title
+
+    # -- transactions ---------------------------------------------------
+
+    def begin(self, connection: Connection) -> None:
+        """Make a transaction that is only about to begin fit for claims."""
+
+    def begin_write(self, connection: Connection) -> None:
+        """Begin a transaction of the library's own, which will write."""
+        self.begin(connection)
+
+    def keeps_snapshot(self, connection: Connection) -> bool:
+        """Tell whether a plain read would miss what others committed meanwhile."""
+        return False
+
+    def in_autocommit(self, connection: Connection) -> bool:
+        """Tell whether each statement of this connection commits by itself."""
+        return connection.get_isolation_level() == "AUTOCOMMIT"
+
+    @contextmanager
+    def transaction_in_autocommit(self, connection: Connection) -> Iterator[None]:
+        """Run several statements as one transaction on an AUTOCOMMIT connection."""
+        connection.exec_driver_sql(self.begin_statement)
+        try:
+            yield
+        except BaseException:
+            connection.exec_driver_sql("ROLLBACK")
+            raise
+        connection.exec_driver_sql("COMMIT")
+
+    begin_statement: ClassVar[str] = "BEGIN"
+
+    # -- errors ---------------------------------------------------------
+
+    @classmethod
+    def is_transient(cls, error: BaseException) -> bool:
+        """Tell whether a driver's error goes away when the transaction is run again."""
+        return False
+
+
+def driver_connection(connection: Connection) -> Any:
+    """Return the driver's own connection object, below any adapter."""
+    return connection.connection.driver_connection
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version[:3]))

@@ -1,0 +1,81 @@
+"""What MySQL and MariaDB share: InnoDB, its locks and its isolation levels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+
+from ..clock import utc_now
+from .base import Database, driver_connection
+
+_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the client protocol
+_CANNOT_CHANGE_NOW = 1568  # a transaction is already in progress
+
+READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+
+class InnoDB(Database):
+    """The common ground of MySQL and MariaDB."""
+
+    ordered_update = True
+    locks_what_it_scans = True
+    begin_statement: ClassVar[str] = "START TRANSACTION"
+
+    def begin(self, connection: Connection) -> None:
+        """Make the next transaction READ COMMITTED, where it is still the next.
+
+        Under the default, REPEATABLE READ, the gap locks of consumers that
+        claim and finish deadlock. The statement is for one transaction only:
+        the session's own level is not touched, and nothing needs resetting.
+        """
+        if _in_transaction(connection):
+            return
+        try:
+            connection.exec_driver_sql(READ_COMMITTED)
+        except DBAPIError as error:
+            if error.orig is None or error.orig.args[:1] != (_CANNOT_CHANGE_NOW,):
+                raise
+
+    def keeps_snapshot(self, connection: Connection) -> bool:
+        if _in_transaction(connection) is False:
+            return False
+        level = connection.exec_driver_sql(f"SELECT {self.isolation_variable}").scalar_one()
+        return str(level).replace("-", " ").upper() in {"REPEATABLE READ", "SERIALIZABLE"}
+
+    isolation_variable: ClassVar[str] = "@@transaction_isolation"
+
+    def in_autocommit(self, connection: Connection) -> bool:
+        get_autocommit = getattr(driver_connection(connection), "get_autocommit", None)
+        if get_autocommit is None:
+            return super().in_autocommit(connection)
+        return bool(get_autocommit())
+
+    @contextmanager
+    def transaction_in_autocommit(self, connection: Connection) -> Iterator[None]:
+        connection.exec_driver_sql(READ_COMMITTED)
+        with super().transaction_in_autocommit(connection):
+            yield
+
+    @classmethod
+    def is_transient(cls, error: BaseException) -> bool:
+        # Deadlock; lock wait timeout; record has changed since last read.
+        return error.args[:1] in {(1213,), (1205,), (1020,)}
+
+
+def _in_transaction(connection: Connection) -> bool | None:
+    """Ask the driver whether the server has a transaction open; None: it cannot say."""
+    status = getattr(driver_connection(connection), "server_status", None)
+    return bool(status & _IN_TRANSACTION) if isinstance(status, int) else None
+
+
+@compiles(utc_now, "mysql", "mariadb")
+def _utc_now(element: utc_now, compiler: Any, **kw: Any) -> str:
+    if not element.clauses.clauses:
+        return "UTC_TIMESTAMP(6)"
+    shift = compiler.process(element.clauses, **kw)
+    return f"(UTC_TIMESTAMP(6) + INTERVAL {shift} MICROSECOND)"

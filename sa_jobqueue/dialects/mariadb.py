@@ -1,0 +1,30 @@
+"""MariaDB: SKIP LOCKED since 10.6, RETURNING for DELETE only, no FOR UPDATE OF."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from sqlalchemy.engine import Dialect
+
+from .base import Version
+from .innodb import InnoDB
+
+
+class MariaDB(InnoDB):
+    """MariaDB 10.3 and later, under ``mariadb://`` and ``mysql://`` URLs alike."""
+
+    title = "MariaDB"
+    minimum = (10, 3)
+    isolation_variable: ClassVar[str] = "@@tx_isolation"
+
+    delete_returning = True
+
+    def __init__(self, version: Version | None) -> None:
+        super().__init__(version)
+        self.skip_locked = self.at_least(10, 6)
+
+    @staticmethod
+    def version_of(dialect: Dialect) -> Version | None:
+        # server_version_info may begin with the 5.5.5 of the replication protocol.
+        version = getattr(dialect, "_mariadb_normalized_version_info", None)
+        return version or getattr(dialect, "server_version_info", None)

@@ -1,0 +1,59 @@
+"""SQLite: one writer at a time, so one UPDATE .. RETURNING is a claim."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlalchemy import Connection
+from sqlalchemy.engine import Dialect
+from sqlalchemy.ext.compiler import compiles
+
+from ..clock import utc_now
+from .base import Database, Version, driver_connection
+
+_BUSY, _LOCKED = 5, 6  # the primary result codes, in the lowest byte
+
+
+class SQLite(Database):
+    """SQLite 3.35 and later, a file or in memory."""
+
+    title = "SQLite"
+    minimum = (3, 35)
+    begin_statement: ClassVar[str] = "BEGIN IMMEDIATE"
+
+    update_returning = True
+    delete_returning = True
+    one_writer = True
+
+    @staticmethod
+    def version_of(dialect: Dialect) -> Version | None:
+        version: Version | None = getattr(dialect.dbapi, "sqlite_version_info", None)
+        return version
+
+    def begin_write(self, connection: Connection) -> None:
+        # A deferred transaction that reads first and writes later gets
+        # SQLITE_BUSY at once, whatever the busy timeout.
+        if not driver_connection(connection).in_transaction:
+            connection.exec_driver_sql(self.begin_statement)
+
+    def in_autocommit(self, connection: Connection) -> bool:
+        driver = driver_connection(connection)
+        return driver.isolation_level is None and not driver.in_transaction
+
+    @classmethod
+    def is_transient(cls, error: BaseException) -> bool:
+        code = getattr(error, "sqlite_errorcode", None)
+        return isinstance(code, int) and code & 0xFF in {_BUSY, _LOCKED}
+
+
+@compiles(utc_now, "sqlite")
+def _utc_now(element: utc_now, compiler: Any, **kw: Any) -> str:
+    # SQLite's clock has milliseconds; six digits, so that the text compares
+    # with what SQLAlchemy stores.
+    shift = ""
+    if element.clauses.clauses:
+        microseconds = compiler.process(element.clauses, **kw)
+        shift = f", printf('%+.6f seconds', {microseconds} / 1000000.0)"
+    return f"(strftime('%Y-%m-%d %H:%M:%f', 'now'{shift}) || '000')".replace(
+        "%", "%%" if compiler.preparer._double_percents else "%"
+    )

@@ -1,0 +1,264 @@
+"""What ends a claim, or keeps it: complete, fail, release, renew.
+
+Every write names the primary key, the status, the owner and the owner_date of
+the claim in its WHERE clause: that is the fence. A row that does not match any
+more belongs to somebody else; nothing is written to it, and :class:`ClaimLost`
+says so after the rest of the batch was written::
+
+    try:
+        complete(session, emails)
+    except ClaimLost as lost:
+        log.warning("%d emails were sent twice", len(lost.lost))
+    session.commit()
+
+Whoever wants effects exactly once finishes first, writes the effects of what
+was kept in the same transaction, and commits then.
+
+One statement per batch where RETURNING tells which rows were ours; else a
+fenced locking read comes before it. Rows are written in the order of their
+primary key, so that two finishes cannot deadlock.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, bindparam, case, null, or_, select
+
+from .clock import as_utc, utc_now
+from .errors import ArgumentError
+from .fencing import Fence, fenced
+from .mapping import QueueMapping, mapping_of, word_of
+from .rows import word_literal
+from .sessions import AnySession, writing
+from .status import CANCELLED, DONE, FAILED, UNCLAIMED
+from .writes import NOW, OWNER, SHIFT, Change, Time, Values, ValuesOf, by_mapping, write
+
+failure_log = logging.getLogger("sa_jobqueue.failure")
+
+#: What last_error keeps of an error, in characters.
+ERROR_LENGTH = 10_000
+
+def complete(
+    session: AnySession, jobs: Any, *, delete: bool | None = None, then: str = DONE
+) -> None:
+    """Finish jobs: done, or their rows deleted.
+
+    Args:
+        session: the caller's; nothing is committed.
+        jobs: a claimed entity, a Claim, fences, or an iterable of those.
+        delete: True deletes the rows, False keeps them as done; None goes by
+            ``__queue_args__["keep"]``, which keeps them by default. Deleting
+            bypasses ORM cascades: foreign keys need ON DELETE.
+        then: the status of a finished job.
+
+    Raises:
+        ClaimLost: for the jobs that are not ours any more, after the others
+            were written.
+        NotClaimed: an entity without a fence; nothing was written.
+    """
+    kept: list[tuple[Any, Fence]] = []
+    deleted: list[tuple[Any, Fence]] = []
+    for job, fence in fenced(jobs):
+        keep = mapping_of(fence.entity).args.keep if delete is None else not delete
+        (kept if keep else deleted).append((job, fence))
+    done = Change("complete", _finished_as(then))
+    write(session, [(done, kept), (Change("complete", None), deleted)])
+
+
+def fail(
+    session: AnySession,
+    jobs: Any,
+    *,
+    error: str | BaseException | None = None,
+    retry_in: timedelta | None = None,
+    ready: str = UNCLAIMED,
+) -> None:
+    """Report that jobs failed.
+
+    With RetryMixin they go back to unclaimed while attempts remain, else to
+    failed; without it, to failed.
+
+    Args:
+        session, jobs: as for :func:`complete`.
+        error: text or an exception, kept in ``last_error``.
+        retry_in: how long not to try again; needs ScheduleMixin.
+        ready: the status of a job that waits for its next attempt.
+
+    Raises:
+        ArgumentError: `retry_in` without ScheduleMixin.
+        ClaimLost, NotClaimed: as for :func:`complete`.
+    """
+    pairs = fenced(jobs)
+    if retry_in is not None:
+        _check_schedule(pairs)
+    shift = None if retry_in is None else retry_in // timedelta(microseconds=1)
+    parameters = {"finish_error": error_text(error), SHIFT: shift}
+    change = Change("fail", _failed_as(ready, later=retry_in is not None), parameters)
+    write(session, [(change, pairs)])
+    failure_log.warning("%d jobs failed: %s", len(pairs), _first_line(error))
+
+
+def give_up(session: AnySession, jobs: Any, *, reason: str | None = None) -> None:
+    """Cancel jobs that we have claimed ourselves; the reason goes to ``last_error``.
+
+    Raises:
+        ClaimLost, NotClaimed: as for :func:`complete`.
+    """
+    change = Change("give_up", _given_up, {"finish_error": error_text(reason)})
+    write(session, [(change, fenced(jobs))])
+
+
+def release(session: AnySession, jobs: Any, *, ready: str = UNCLAIMED) -> None:
+    """Give jobs back unclaimed, the attempt taken back.
+
+    Raises:
+        ClaimLost, NotClaimed: as for :func:`complete`.
+    """
+    write(session, [(Change("release", _released_as(ready)), fenced(jobs))])
+
+
+def renew(session: AnySession, jobs: Any) -> None:
+    """Start the lease of jobs again (a heartbeat).
+
+    A heartbeat thread gives fences, in a session of its own, and leaves the
+    handler's entities alone. A held claim needs no renewal.
+
+    Raises:
+        ClaimLost, NotClaimed: as for :func:`complete`.
+    """
+    changes = []
+    for mapping, pairs in by_mapping(fenced(jobs)):
+        with writing(session, mapping) as writer:
+            now = as_utc(writer.core(select(utc_now())).scalar_one())
+        # The new date is known to the fence before it is written: a finish that
+        # waits for this row's lock then already accepts it.
+        for token in {id(fence.token): fence.token for _, fence in pairs}.values():
+            token.dates.append(now)
+        changes.append((Change("renew", _renewed, {NOW: now}), pairs))
+    write(session, changes)
+
+
+# What each verb writes: functions of the mapping, of whether the claim is a held
+# one, and of expressions for the time and for the time of the next attempt.
+
+
+@lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
+def _finished_as(then: str) -> ValuesOf:
+    def values(mapping: QueueMapping, held: bool, now: Time, later: Time) -> Values:
+        return {
+            **_status(mapping, word_of(mapping, then)),
+            **_kept_owner(mapping, held, now),
+            **_counted(mapping, held),
+        }
+
+    return values
+
+
+@lru_cache(typed=True)
+def _failed_as(ready: str, *, later: bool) -> ValuesOf:
+    def values(mapping: QueueMapping, held: bool, now: Time, then: Time) -> Values:
+        failed = mapping.word(FAILED)
+        if not mapping.has("attempts"):
+            return {**_status(mapping, failed), **_kept_owner(mapping, held, now)}
+        again = _attempts_remain(mapping, held)
+        status, error = mapping.column("status"), mapping.column("last_error")
+        owner, date = mapping.column("owner"), mapping.column("owner_date")
+        waiting = word_literal(word_of(mapping, ready))
+        written: dict[Column[Any], Any] = {
+            status: case((again, waiting), else_=word_literal(failed)),
+            owner: case((again, null()), else_=_owner(mapping, held)),
+            date: case((again, null()), else_=now),
+            error: bindparam("finish_error", type_=error.type),
+        }
+        if later:
+            run_at = mapping.column("run_at")
+            written[run_at] = case((again, then), else_=run_at)
+        return {**written, **_counted(mapping, held)}
+
+    return values
+
+
+def _attempts_remain(mapping: QueueMapping, held: bool) -> ColumnElement[bool]:
+    attempts, most = mapping.column("attempts"), mapping.column("max_attempts")
+    # The claim has counted this attempt; a held claim has not.
+    used = attempts + 1 if held else attempts
+    return or_(most.is_(None), used < most)
+
+
+@lru_cache(typed=True)
+def _released_as(ready: str) -> ValuesOf:
+    def values(mapping: QueueMapping, held: bool, now: Time, later: Time) -> Values:
+        if held:  # nothing was marked; the end of the transaction frees the rows
+            return {}
+        written: dict[Column[Any], Any] = {
+            **_status(mapping, word_of(mapping, ready)),
+            mapping.column("owner"): null(),
+            mapping.column("owner_date"): null(),
+        }
+        if mapping.has("attempts"):
+            attempts = mapping.column("attempts")
+            written[attempts] = attempts - 1
+        return written
+
+    return values
+
+
+def _given_up(mapping: QueueMapping, held: bool, now: Time, later: Time) -> Values:
+    written = {**_status(mapping, mapping.word(CANCELLED)), **_kept_owner(mapping, held, now)}
+    if mapping.has("last_error"):
+        error = mapping.column("last_error")
+        written[error] = bindparam("finish_error", type_=error.type)
+    return {**written, **_counted(mapping, held)}
+
+
+def _renewed(mapping: QueueMapping, held: bool, now: Time, later: Time) -> Values:
+    if held:  # no lease, so none to start again
+        return {}
+    date = mapping.column("owner_date")
+    return {date: bindparam(NOW, type_=date.type)}
+
+
+def _status(mapping: QueueMapping, word: str) -> dict[Column[Any], Any]:
+    return {mapping.column("status"): word_literal(word)}
+
+
+def _kept_owner(mapping: QueueMapping, held: bool, now: Time) -> Values:
+    """Keep the owner and note the time of the change."""
+    written = {mapping.column("owner"): _owner(mapping, held)} if held else {}
+    return {**written, mapping.column("owner_date"): now}
+
+
+def _owner(mapping: QueueMapping, held: bool) -> ColumnElement[Any]:
+    owner = mapping.column("owner")
+    return bindparam(OWNER, type_=owner.type) if held else owner
+
+
+def _counted(mapping: QueueMapping, held: bool) -> dict[Column[Any], Any]:
+    """Count the attempt of a held claim, which wrote nothing itself."""
+    if not held or not mapping.has("attempts"):
+        return {}
+    attempts = mapping.column("attempts")
+    return {attempts: attempts + 1}
+
+
+def _check_schedule(pairs: list[tuple[Any, Fence]]) -> None:
+    for mapping, _ in by_mapping(pairs):
+        if not mapping.has("run_at"):
+            raise ArgumentError(
+                f"retry_in= needs a time to wait for, and {mapping} has none: add ScheduleMixin"
+            )
+
+
+def error_text(error: str | BaseException | None) -> str | None:
+    """Return what last_error keeps of an error."""
+    if error is None or isinstance(error, str):
+        return error[:ERROR_LENGTH] if error else None
+    return f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
+
+
+def _first_line(error: str | BaseException | None) -> str:
+    return (error_text(error) or "").partition("\n")[0][:200]

@@ -1,0 +1,306 @@
+"""Where the queue's columns are in a user's mapped class.
+
+The verbs never assume an attribute's name: they ask :func:`mapping_of` for the
+column that plays a role (``status``, ``owner``, ``priority``, ..) in a class::
+
+    mapping = mapping_of(Order)
+    mapping.attribute("status")        # Order.job_status
+    mapping.column("status")           # the Column of the table
+    mapping.word(JobStatus.UNCLAIMED)  # "unsent", where the table says so
+
+A role that a class has no column for is simply not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Column, ColumnElement, Table, literal_column
+from sqlalchemy import inspect as sa_inspect
+from sqlalchemy.exc import NoInspectionAvailable
+from sqlalchemy.orm import InstrumentedAttribute, Mapper
+
+from .errors import ArgumentError
+from .status import CLAIMED, JobStatus, status_word
+
+DEFAULT_LEASE = timedelta(minutes=10)
+
+#: The claim order, as far as a class has columns for it; the primary key ends it.
+ORDER_ROLES = ("priority", "run_at")
+
+#: Roles whose values are points in time, read back as aware UTC.
+TIME_ROLES = ("owner_date", "run_at")
+
+
+@dataclass(frozen=True)
+class QueueArgs:
+    """The options of ``__queue_args__``, checked.
+
+    Attributes:
+        equality: attributes that every claim compares for equality; they lead
+            the claim index.
+        ready: further statuses that the claim index serves.
+        names: the table's own words for the statuses.
+        order_by: attributes that replace the claim order, each with an
+            optional ``" desc"``; the primary key is always the last.
+        lease: how long a claim of an unknown owner is left alone.
+        enqueued_at: the attribute that holds the time of the insert.
+        keep: whether ``complete()`` keeps the row (True) or deletes it.
+    """
+
+    equality: tuple[str, ...] = ()
+    ready: tuple[str, ...] = ()
+    names: Mapping[JobStatus, str] = field(default_factory=dict)
+    order_by: tuple[str, ...] | None = None
+    lease: timedelta = DEFAULT_LEASE
+    enqueued_at: str | None = None
+    keep: bool = True
+
+    @classmethod
+    def of(cls, entity: type) -> QueueArgs:
+        """Read the options of a class.
+
+        Raises:
+            ArgumentError: an unknown key, or a value that cannot work.
+        """
+        given = dict(getattr(entity, "__queue_args__", {}))
+        unknown = sorted(set(given) - set(cls.__dataclass_fields__))
+        if unknown:
+            raise ArgumentError(
+                f"{entity.__name__}.__queue_args__ has no option {', '.join(map(repr, unknown))}; "
+                f"the options are {', '.join(cls.__dataclass_fields__)}"
+            )
+        for key in ("equality", "ready", "order_by"):
+            if key in given:
+                given[key] = _words(entity, key, given[key])
+        given["ready"] = tuple(status_word(word) for word in given.get("ready", ()))
+        given["names"] = _status_names(entity, given.get("names", {}))
+        return cls(**given)
+
+    def word(self, status: JobStatus) -> str:
+        """Return the table's word for a status."""
+        return self.names.get(status, status.value)
+
+
+def _words(entity: type, key: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    words = tuple(value)
+    if not all(isinstance(word, str) for word in words):
+        raise ArgumentError(
+            f"{entity.__name__}.__queue_args__[{key!r}] takes names, as strings: {value!r}"
+        )
+    return words
+
+
+def _status_names(entity: type, names: Mapping[Any, str]) -> dict[JobStatus, str]:
+    try:
+        named = {JobStatus(status): status_word(word) for status, word in names.items()}
+    except ValueError as error:
+        raise ArgumentError(
+            f"{entity.__name__}.__queue_args__['names']: {error}; "
+            f"the statuses are {', '.join(JobStatus)}"
+        ) from error
+    words = [named.get(status, status.value) for status in JobStatus]
+    if len(set(words)) < len(words):
+        raise ArgumentError(
+            f"{entity.__name__}.__queue_args__['names'] uses one word for two statuses: {words}"
+        )
+    return named
+
+
+class QueueMapping:
+    """One mapped class seen as a queue: its table, keys, roles and words."""
+
+    def __init__(self, mapper: Mapper[Any]) -> None:
+        self.mapper = mapper
+        self.entity: type[Any] = mapper.class_
+        self.args = QueueArgs.of(self.entity)
+        self.attributes = dict(_roles_of(mapper))
+
+    def __str__(self) -> str:
+        return self.entity.__name__
+
+    @cached_property
+    def table(self) -> Table:
+        """The table that holds the status, the one that claims are written to."""
+        table = self.column("status").table
+        assert isinstance(table, Table)
+        return table
+
+    @cached_property
+    def keys(self) -> tuple[Column[Any], ...]:
+        """The primary key columns of :attr:`table`, in the order of an identity."""
+        mapped = self.mapper.primary_key
+        if all(column.table is self.table for column in mapped):
+            return tuple(mapped)
+        return tuple(self.table.primary_key)  # the mixin stands on a joined subclass
+
+    @cached_property
+    def key_attributes(self) -> tuple[InstrumentedAttribute[Any], ...]:
+        """The mapped attributes of :attr:`keys`."""
+        found = (self.mapper.get_property_by_column(column).key for column in self.keys)
+        return tuple(getattr(self.entity, key) for key in found)
+
+    @cached_property
+    def key_places(self) -> tuple[int, ...]:
+        """Where the primary key stands in a plain row of :attr:`table`."""
+        return self._places(self.keys)
+
+    @cached_property
+    def owner_date_place(self) -> int:
+        """Where owner_date stands in a plain row of :attr:`table`."""
+        return self._places([self.column("owner_date")])[0]
+
+    @cached_property
+    def order_places(self) -> tuple[int, ...]:
+        """Where the columns of the mixins' own order stand in a plain row."""
+        return self._places([*self._order_columns, *self.keys])
+
+    @cached_property
+    def order_attributes(self) -> tuple[str, ...]:
+        """The attributes of the mixins' own order, the primary key last."""
+        roles = (self.attributes[role] for role in ORDER_ROLES if self.has(role))
+        return (*roles, *(attribute.key for attribute in self.key_attributes))
+
+    @property
+    def _order_columns(self) -> list[Column[Any]]:
+        return [self.column(role) for role in ORDER_ROLES if self.has(role)]
+
+    def _places(self, columns: Sequence[Column[Any]]) -> tuple[int, ...]:
+        places = {column: place for place, column in enumerate(self.table.c)}
+        return tuple(places[column] for column in columns)
+
+    @cached_property
+    def onupdate_keys(self) -> tuple[str, ...]:
+        """The attributes that change with every UPDATE of their row."""
+        return tuple(
+            attribute.key
+            for attribute in self.mapper.column_attrs
+            for column in attribute.columns
+            if isinstance(column, Column) and (column.onupdate or column.server_onupdate)
+        )
+
+    @cached_property
+    def one_table(self) -> bool:
+        """Whether every column of an entity is in :attr:`table`."""
+        return self.mapper.persist_selectable is self.table
+
+    def has(self, role: str) -> bool:
+        """Tell whether the class has a column for this role."""
+        return role in self.attributes
+
+    def column(self, role: str) -> Column[Any]:
+        """Return the table's column for a role."""
+        column = self.mapper.columns[self.attributes[role]]
+        assert isinstance(column, Column)
+        return column
+
+    def attribute(self, role: str) -> InstrumentedAttribute[Any]:
+        """Return the mapped attribute for a role, for use in ORM statements."""
+        attribute: InstrumentedAttribute[Any] = getattr(self.entity, self.attributes[role])
+        return attribute
+
+    def word(self, status: JobStatus) -> str:
+        """Return the table's own word for a status."""
+        return self.args.word(status)
+
+    def has_status(self, *words: str) -> ColumnElement[bool]:
+        """Build the criterion that a row has one of these statuses, as literals."""
+        return status_is(self.attribute("status"), *words)
+
+    @cached_property
+    def order(self) -> tuple[ColumnElement[Any], ...]:
+        """The claim order, without the primary key that ends it."""
+        if self.args.order_by is not None:
+            return tuple(self._ordering(word) for word in self.args.order_by)
+        return tuple(self.attribute(role) for role in ORDER_ROLES if self.has(role))
+
+    def _ordering(self, word: str) -> ColumnElement[Any]:
+        name, _, direction = word.partition(" ")
+        attribute = _attribute(self.entity, "order_by", name)
+        if direction.strip().lower() not in ("", "asc", "desc"):
+            raise ArgumentError(
+                f"{self.entity.__name__}.__queue_args__['order_by']: {word!r} should be an "
+                "attribute's name, with ' desc' behind it where the largest comes first"
+            )
+        return attribute.desc() if direction.strip().lower() == "desc" else attribute
+
+    @cached_property
+    def equality(self) -> tuple[InstrumentedAttribute[Any], ...]:
+        """The attributes that lead the claim index."""
+        return tuple(_attribute(self.entity, "equality", name) for name in self.args.equality)
+
+    @cached_property
+    def ready(self) -> tuple[str, ...]:
+        """The statuses that the claim index serves."""
+        return tuple(dict.fromkeys((self.word(JobStatus.UNCLAIMED), *self.args.ready)))
+
+    @cached_property
+    def claimed(self) -> str:
+        """The word for a claimed job."""
+        return self.word(CLAIMED)
+
+    @cached_property
+    def time_keys(self) -> tuple[str, ...]:
+        """The attributes that hold points in time."""
+        return tuple(self.attributes[role] for role in TIME_ROLES if self.has(role))
+
+
+def status_is(status: Any, *words: str) -> ColumnElement[bool]:
+    """Compare a status column with literal words, so that partial indexes serve."""
+    literals = [literal_column(f"'{status_word(word)}'") for word in words]
+    criterion: ColumnElement[bool] = (
+        status == literals[0] if len(literals) == 1 else status.in_(literals)
+    )
+    return criterion
+
+
+def _attribute(entity: type, option: str, name: str) -> InstrumentedAttribute[Any]:
+    attribute = getattr(entity, name, None)
+    if not isinstance(attribute, InstrumentedAttribute):
+        raise ArgumentError(
+            f"{entity.__name__}.__queue_args__[{option!r}] names {name!r}, which is not a "
+            f"mapped attribute of {entity.__name__}"
+        )
+    return attribute
+
+
+def _roles_of(mapper: Mapper[Any]) -> Iterator[tuple[str, str]]:
+    for base in reversed(mapper.class_.__mro__):
+        yield from vars(base).get("__queue_attributes__", {}).items()
+
+
+_mappings: WeakKeyDictionary[Mapper[Any], QueueMapping] = WeakKeyDictionary()
+
+
+def mapping_of(entity: Any) -> QueueMapping:
+    """Return the queue mapping of a mapped class.
+
+    Raises:
+        ArgumentError: not a mapped class, or one without JobMixin.
+    """
+    try:
+        mapper = sa_inspect(entity).mapper
+    except (NoInspectionAvailable, AttributeError) as error:
+        raise ArgumentError(f"{entity!r} is not a mapped class") from error
+    try:
+        return _mappings[mapper]
+    except KeyError:
+        pass
+    mapping = QueueMapping(mapper)
+    if not mapping.has("status"):
+        raise ArgumentError(
+            f"{mapper.class_.__name__} is not a queue: add JobMixin to its bases"
+        )
+    return _mappings.setdefault(mapper, mapping)
+
+
+def word_of(mapping: QueueMapping, status: str) -> str:
+    """Return the table's word for a JobStatus, a status of the user's own as it is."""
+    return mapping.word(status) if isinstance(status, JobStatus) else status_word(status)

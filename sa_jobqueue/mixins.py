@@ -1,0 +1,343 @@
+"""Mixins that turn a mapped class into a queue: columns and indexes, no verbs.
+
+::
+
+    class Email(JobMixin, Base):
+        __tablename__ = "email"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        recipient: Mapped[str]
+
+Where the class has a ``status`` or an ``owner`` of its own, ours take other
+names, as attributes and as columns::
+
+    class Order(JobMixin.named(status="job_status", owner="job_owner"), Base): ...
+
+The columns are un-annotated ``declared_attr``\\ s and the indexes are made when
+the mapper has been constructed: the one technique that holds for every style
+of mapping. (``__table_args__`` in a mixin is silently replaced by the user's
+own, and ``after_configured`` comes after Alembic has read the metadata.)
+Constructors of dataclasses and of SQLModel do not know un-annotated columns:
+:func:`sa_jobqueue.enqueue` sets them in every style.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from sqlalchemy import Column, DateTime, Integer, SmallInteger, String, Text, event
+from sqlalchemy.dialects import mysql
+from sqlalchemy.orm import Mapped, Mapper, declared_attr, mapped_column
+from sqlalchemy.types import NullType, TypeEngine
+
+from .clock import as_utc, utc_now
+from .errors import ArgumentError
+from .indexes import add_indexes
+from .mapping import QueueArgs, QueueMapping
+from .status import STATUS_LENGTH, UNCLAIMED
+
+OWNER_LENGTH = 64
+
+#: The key in Column.info by which our columns are known again.
+_MARK = "sa_jobqueue"
+
+
+def timestamp_type() -> TypeEngine[datetime]:
+    """Return the type of every point in time: UTC, microseconds, on each engine."""
+    return DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+
+
+def _status(entity: type) -> Any:
+    word = QueueArgs.of(entity).word(UNCLAIMED)
+    return String(STATUS_LENGTH), _required(word, insert_default=word)
+
+
+def _priority(entity: type) -> Any:
+    return SmallInteger(), _required("0", insert_default=0)
+
+
+def _run_at(entity: type) -> Any:
+    # A constant for plain SQL inserts: due at once. A function as server default
+    # would rewrite the table, or be refused, in ALTER TABLE.
+    return timestamp_type(), _required("1970-01-01 00:00:00", insert_default=utc_now())
+
+
+def _attempts(entity: type) -> Any:
+    return Integer(), _required("0", insert_default=0)
+
+
+def _required(server_default: str, *, insert_default: Any) -> dict[str, Any]:
+    return {
+        "nullable": False,
+        "server_default": server_default,
+        "insert_default": insert_default,
+    }
+
+
+_OPTIONAL = {"nullable": True}
+
+#: Each role's type and options, for the class that gets the column.
+_COLUMNS: Mapping[str, Callable[[type], tuple[TypeEngine[Any], dict[str, Any]]]] = {
+    "status": _status,
+    "owner": lambda entity: (String(OWNER_LENGTH), _OPTIONAL),
+    "owner_date": lambda entity: (timestamp_type(), _OPTIONAL),
+    "priority": _priority,
+    "run_at": _run_at,
+    "attempts": _attempts,
+    "max_attempts": lambda entity: (Integer(), _OPTIONAL),
+    "last_error": lambda entity: (Text(), _OPTIONAL),
+}
+
+#: The mixins' columns stand behind the user's own, in this order.
+_SORT_ORDER = {role: 1_000 + place for place, role in enumerate(_COLUMNS)}
+
+
+def _column(role: str, name: str, entity: type) -> Any:
+    type_, options = _COLUMNS[role](entity)
+    return mapped_column(
+        name, type_, sort_order=_SORT_ORDER[role], info={_MARK: role}, **options
+    )
+
+
+def _declare(role: str, name: str) -> Any:
+    """Make the declared_attr of one role under the given name."""
+
+    # Un-annotated, since SQLAlchemy would take a return annotation for the attribute's.
+    def declare(cls):  # type: ignore[no-untyped-def]
+        table = getattr(cls, "__table__", None)
+        return _column(role, name, cls) if table is None else table.c.get(name)
+
+    declare.__name__ = name
+    return declared_attr(declare)
+
+
+class QueueColumns:
+    """The common base of the mixins, on which the mapper events are listened for."""
+
+    __queue_attributes__: ClassVar[Mapping[str, str]] = {}
+
+
+_Mixin = TypeVar("_Mixin", bound=type[QueueColumns])
+
+
+def _declares(*roles: str) -> Callable[[_Mixin], _Mixin]:
+    """Give a mixin the columns of these roles, under the roles' own names."""
+
+    def decorate(mixin: _Mixin) -> _Mixin:
+        mixin.__queue_attributes__ = {role: role for role in roles}
+        for role in roles:
+            setattr(mixin, role, _declare(role, role))
+        return mixin
+
+    return decorate
+
+
+def _named(mixin: type[QueueColumns], names: Mapping[str, str | None]) -> Any:
+    """Make a twin of a mixin whose attributes and columns have other names."""
+    attributes = {role: names.get(role) or role for role in mixin.__queue_attributes__}
+    if len(set(attributes.values())) < len(attributes):
+        raise ArgumentError(f"{mixin.__name__}.named() gives one name to two columns: {names}")
+    body: dict[str, Any] = {name: _declare(role, name) for role, name in attributes.items()}
+    body["__queue_attributes__"] = attributes
+    body["__doc__"] = mixin.__doc__
+    return type(mixin.__name__, (QueueColumns,), body)
+
+
+@_declares("status", "owner", "owner_date")
+class JobMixin(QueueColumns):
+    """Add ``status``, ``owner`` and ``owner_date``, the claim and the reaper index."""
+
+    if TYPE_CHECKING:
+        status: Mapped[str]
+        owner: Mapped[str | None]
+        owner_date: Mapped[datetime | None]
+
+    @classmethod
+    def named(
+        cls,
+        *,
+        status: str | None = None,
+        owner: str | None = None,
+        owner_date: str | None = None,
+    ) -> Any:
+        """Return the same mixin under other attribute and column names."""
+        return _named(JobMixin, {"status": status, "owner": owner, "owner_date": owner_date})
+
+
+@_declares("priority")
+class PriorityMixin(QueueColumns):
+    """Add ``priority``: a small integer, 0 by default, smaller is sooner."""
+
+    if TYPE_CHECKING:
+        priority: Mapped[int]
+
+    @classmethod
+    def named(cls, *, priority: str) -> Any:
+        """Return the same mixin under another attribute and column name."""
+        return _named(PriorityMixin, {"priority": priority})
+
+
+@_declares("run_at")
+class ScheduleMixin(QueueColumns):
+    """Add ``run_at``: a job is not claimed before that time; at once by default."""
+
+    if TYPE_CHECKING:
+        run_at: Mapped[datetime]
+
+    @classmethod
+    def named(cls, *, run_at: str) -> Any:
+        """Return the same mixin under another attribute and column name."""
+        return _named(ScheduleMixin, {"run_at": run_at})
+
+
+@_declares("attempts", "max_attempts", "last_error")
+class RetryMixin(QueueColumns):
+    """Add ``attempts`` (counted by the claim), ``max_attempts`` and ``last_error``.
+
+    ``max_attempts`` None, the default, tries until the job succeeds.
+    """
+
+    if TYPE_CHECKING:
+        attempts: Mapped[int]
+        max_attempts: Mapped[int | None]
+        last_error: Mapped[str | None]
+
+    @classmethod
+    def named(
+        cls,
+        *,
+        attempts: str | None = None,
+        max_attempts: str | None = None,
+        last_error: str | None = None,
+    ) -> Any:
+        """Return the same mixin under other attribute and column names."""
+        names = {"attempts": attempts, "max_attempts": max_attempts, "last_error": last_error}
+        return _named(RetryMixin, names)
+
+
+@event.listens_for(QueueColumns, "instrument_class", propagate=True)
+def _check_key(mapper: Mapper[Any], class_: type) -> None:
+    """Refuse a table without a primary key in words that say the way out."""
+    table = mapper.local_table
+    if mapper.inherits is None and not (mapper._primary_key_argument or table.primary_key):
+        raise ArgumentError(
+            f"{class_.__name__} cannot be a queue: its table {table.description!r} has no primary "
+            "key, by which a claim is finished; give it one, or name unique columns in "
+            "__mapper_args__ = {'primary_key': [..]}"
+        )
+
+
+@event.listens_for(QueueColumns, "after_mapper_constructed", propagate=True)
+def _become_queue(mapper: Mapper[Any], class_: type) -> None:
+    """Check the columns, add the indexes, and have times read back as UTC."""
+    mapping = QueueMapping(mapper)
+    for role in mapping.attributes:
+        _check_column(mapping, role)
+    if mapping.has("status"):
+        add_indexes(mapping)
+    if mapping.time_keys:
+        _read_back_as_utc(mapping)
+
+
+def _check_column(mapping: QueueMapping, role: str) -> None:
+    """Tell our column, a rename of it, and a column of the user's own apart."""
+    entity, name = mapping.entity.__name__, mapping.attributes[role]
+    column = mapping.mapper.columns.get(name)
+    if column is None:
+        raise ArgumentError(
+            f"{entity}.{name} is not mapped to a column; {role} needs one. Where the table's "
+            f"column has another name, map it: {name} = mapped_column('its_name')"
+        )
+    others = [
+        attribute.key
+        for attribute in mapping.mapper.column_attrs
+        if attribute.key != name
+        and any(
+            getattr(other, "table", None) is column.table and other.name == column.name
+            for other in attribute.columns
+        )
+    ]
+    if others:
+        raise ArgumentError(
+            f"{entity}.{others[0]} and {entity}.{name} claim the same column {column.name!r}; "
+            f"give ours another: named({role}='job_{role}')"
+        )
+    if column.info.get(_MARK) == role and not _annotated(mapping.entity, name):
+        return
+    if hasattr(mapping.entity, "__tablename__") and column.name == name:
+        raise ArgumentError(
+            f"{entity} has a {name!r} of its own, which the queue's {role} would overwrite; "
+            f"give ours another name: named({role}='job_{role}')"
+        )
+    _adopt(mapping, role, column)
+
+
+def _annotated(entity: type, name: str) -> bool:
+    """Tell whether a body of the user's says ``name: Mapped[..]``, which would borrow ours."""
+    return any(
+        name in vars(base).get("__annotations__", {})
+        for base in entity.__mro__
+        if base.__module__ != __name__
+    )
+
+
+def _adopt(mapping: QueueMapping, role: str, column: Column[Any]) -> None:
+    """Give a renamed column what its declaration left open, and check the rest."""
+    pattern: Column[Any] = _column(role, column.name, mapping.entity).column
+    if isinstance(column.type, NullType):
+        column.type = pattern.type
+    if not _fits(column.type, pattern.type):
+        raise ArgumentError(
+            f"{mapping.entity.__name__}.{mapping.attributes[role]} is {column.type!r}, but "
+            f"{role} needs {pattern.type!r}"
+        )
+    if not pattern.nullable and column.server_default is None:
+        column.nullable = False
+        column.server_default = pattern.server_default
+        if column.default is None:
+            column.default = pattern.default
+    column.info[_MARK] = role
+
+
+def _fits(type_: TypeEngine[Any], wanted: TypeEngine[Any]) -> bool:
+    kind = wanted._type_affinity
+    if not issubclass(kind, String):
+        return type_._type_affinity is kind
+    enum = getattr(type_, "native_enum", False)
+    length = getattr(type_, "length", None)
+    needed = getattr(wanted, "length", None)
+    return (
+        isinstance(type_, String)
+        and not enum
+        and (length is None or needed is None or length >= needed)
+    )
+
+
+def _read_back_as_utc(mapping: QueueMapping) -> None:
+    """Make the times of loaded and assigned values aware and UTC.
+
+    SQLite and MySQL return naive values and drop offsets; PostgreSQL answers
+    in the zone of its session. No type of ours: Alembic would import it.
+    """
+    keys = mapping.time_keys
+
+    def loaded(target: Any, *_: Any) -> None:
+        values = target.__dict__
+        for key in keys:
+            value = values.get(key)
+            if value is not None and value.tzinfo is not timezone.utc:
+                values[key] = as_utc(value)
+
+    def assigned(target: Any, value: Any, *_: Any) -> Any:
+        if isinstance(value, datetime) and value.tzinfo is None:
+            raise ArgumentError(
+                f"{value!r} has no time zone; use datetime.now(timezone.utc) or .astimezone()"
+            )
+        return value.astimezone(timezone.utc) if isinstance(value, datetime) else value
+
+    event.listen(mapping.entity, "load", loaded)
+    event.listen(mapping.entity, "refresh", loaded)
+    event.listen(mapping.entity, "refresh_flush", loaded)
+    for key in keys:
+        event.listen(getattr(mapping.entity, key), "set", assigned, retval=True)

@@ -1,0 +1,151 @@
+"""The session's side of a verb: which connection writes, in which transaction.
+
+No verb commits or rolls back. What this module adds to the caller's session:
+
+* every statement of a verb goes to the bind that *writes* go to, also where a
+  routing session would send a SELECT to a replica;
+* a transaction that is only about to begin, begins fit for claims (READ
+  COMMITTED on MySQL and MariaDB); one that is open is left as it is;
+* under AUTOCOMMIT, several statements that belong together become one
+  transaction of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sqlalchemy import Connection, Executable, Update, update
+from sqlalchemy import inspect as sa_inspect
+from sqlalchemy.engine import CursorResult, Result
+from sqlalchemy.orm import Mapper, Session, scoped_session
+from sqlalchemy.orm.attributes import set_committed_value
+
+from .dialects import Database, database_of
+from .errors import ArgumentError
+from .mapping import QueueMapping
+
+AnySession: TypeAlias = "Session | scoped_session[Any]"
+
+
+def session_of(session: AnySession) -> Session:
+    """Return the Session itself, also behind a scoped_session.
+
+    Raises:
+        ArgumentError: not a session, or an async one.
+    """
+    if isinstance(session, Session):
+        return session
+    if isinstance(session, scoped_session):
+        found: Session = session()
+        return found
+    raise ArgumentError(
+        f"a Session is needed, not {type(session).__name__}; with an AsyncSession, use "
+        "await async_session.run_sync(lambda session: claim(session, ...))"
+    )
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A session and its writing connection, for the statements of one verb."""
+
+    session: Session
+    connection: Connection
+    database: Database
+    in_autocommit: bool
+
+    @property
+    def hooked(self) -> bool:
+        """Whether do_orm_execute hooks may add criteria to what the session selects."""
+        return bool(self.session.dispatch.do_orm_execute)
+
+    def atomically(self) -> AbstractContextManager[None]:
+        """Hold several statements together, also under AUTOCOMMIT."""
+        if self.in_autocommit:
+            return self.database.transaction_in_autocommit(self.connection)
+        return nullcontext()
+
+    def core(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
+        """Run a statement on tables, past the session and its hooks."""
+        return self.connection.execute(statement, parameters)
+
+    def orm(self, statement: Executable, parameters: Any = None, **options: Any) -> Result[Any]:
+        """Run a statement on entities, through the session and its hooks."""
+        return self.session.execute(statement, parameters, execution_options=options)
+
+
+@contextmanager
+def writing(session: AnySession, mapping: QueueMapping) -> Iterator[Writer]:
+    """Give a verb the connection that this session writes the mapped class with.
+
+    What is pending in the session is flushed first, also where autoflush is
+    off: claimed rows overwrite what is loaded, and an unflushed change to one
+    of them would be lost.
+    """
+    session = session_of(session)
+    if session.new or session.dirty or session.deleted:
+        session.flush()
+    with _pinned(session, mapping.mapper, update(mapping.table)):
+        connection = session.connection(bind_arguments={"mapper": mapping.mapper})
+        database = database_of(connection)
+        in_autocommit = database.in_autocommit(connection)
+        if not in_autocommit:
+            database.begin(connection)
+        yield Writer(session, connection, database, in_autocommit)
+
+
+@contextmanager
+def _pinned(session: Session, mapper: Mapper[Any], write: Update) -> Iterator[None]:
+    """Have a routing session answer with its writer for this mapper.
+
+    Such a session decides by the statement's class, and SELECT .. FOR UPDATE
+    looks like a read to it; what it gets to see cannot be chosen from outside,
+    and not every get_bind() takes a ``bind`` argument. Other mappers, such as
+    eagerly loaded relationships in another database, are routed as ever.
+    """
+    if type(session).get_bind is Session.get_bind:
+        yield
+        return
+    routed = session.get_bind
+    writer = routed(mapper=mapper, clause=write)
+
+    def get_bind(mapper_: Any = None, **kw: Any) -> Any:
+        asked = kw.pop("mapper", mapper_)
+        if asked is not None and sa_inspect(asked).mapper.base_mapper is mapper.base_mapper:
+            return writer
+        return routed(mapper=asked, **kw)
+
+    session.get_bind = get_bind  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del session.get_bind  # type: ignore[method-assign]
+
+
+def show(session: Session, entity: Any, values: dict[str, Any]) -> None:
+    """Let an entity show what was just written to its row.
+
+    Inside a savepoint the values are expired instead: a session does not undo
+    committed values when only the savepoint is rolled back.
+    """
+    if session.in_nested_transaction():
+        session.expire(entity, list(values))
+        return
+    for key, value in values.items():
+        set_committed_value(entity, key, value)
+
+
+def show_expired(session: Session, entities: list[Any], mapping: QueueMapping) -> None:
+    """Have entities read the queue's attributes again when they are next looked at."""
+    for entity in entities:
+        if entity in session:
+            session.expire(entity, list(mapping.attributes.values()))
+
+
+def show_deleted(session: Session, entities: list[Any]) -> None:
+    """Leave entities whose rows were deleted as session.delete() and flush() would."""
+    states = [sa_inspect(entity) for entity in entities if entity in session]
+    if states:
+        session._remove_newly_deleted(states)  # what flush() itself calls; it has no public name

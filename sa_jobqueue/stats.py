@@ -1,0 +1,90 @@
+"""What a queue looks like: counts by status, waiting age, claims per owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select
+
+from .clock import EPOCH, as_utc, utc_now
+from .mapping import QueueMapping, mapping_of
+from .sessions import AnySession, Writer, writing
+from .status import JobStatus
+
+
+@dataclass(frozen=True)
+class QueueStats:
+    """A queue at one moment.
+
+    Attributes:
+        depth: unclaimed jobs that are due.
+        scheduled: unclaimed jobs whose time has not come.
+        oldest_waiting: how long the longest waiting due job waits, by run_at or
+            the ``enqueued_at`` column; None where neither tells.
+        claimed: claimed jobs per owner.
+    """
+
+    depth: int
+    scheduled: int
+    oldest_waiting: timedelta | None
+    claimed: dict[str, int]
+
+
+def count_by_status(session: AnySession, entity: type[Any]) -> dict[str, int]:
+    """Count the jobs of each status, in the table's own words; statuses without jobs are 0."""
+    mapping = mapping_of(entity)
+    status = mapping.attribute("status")
+    with writing(session, mapping) as writer:
+        found = writer.orm(select(status, func.count()).group_by(status)).all()
+    counts = {mapping.word(known): 0 for known in JobStatus}
+    counts.update({word: count for word, count in found})
+    return counts
+
+
+def queue_stats(session: AnySession, entity: type[Any]) -> QueueStats:
+    """Describe the queue as it is now; reads all unclaimed and claimed rows once."""
+    mapping = mapping_of(entity)
+    with writing(session, mapping) as writer:
+        waiting = _unclaimed(writer, mapping, due=True)
+        return QueueStats(
+            depth=waiting,
+            scheduled=_unclaimed(writer, mapping, due=False),
+            oldest_waiting=_oldest_waiting(writer, mapping) if waiting else None,
+            claimed=_claimed(writer, mapping),
+        )
+
+
+def _unclaimed(writer: Writer, mapping: QueueMapping, *, due: bool) -> int:
+    criteria = [mapping.has_status(mapping.word(JobStatus.UNCLAIMED))]
+    if mapping.has("run_at"):
+        run_at = mapping.attribute("run_at")
+        criteria.append(run_at <= utc_now() if due else run_at > utc_now())
+    elif not due:
+        return 0
+    counted = writer.orm(select(func.count(mapping.key_attributes[0])).where(*criteria))
+    return int(counted.scalar_one())
+
+
+def _oldest_waiting(writer: Writer, mapping: QueueMapping) -> timedelta | None:
+    since: ColumnElement[datetime]
+    if mapping.args.enqueued_at is not None:
+        since = getattr(mapping.entity, mapping.args.enqueued_at)
+    elif mapping.has("run_at"):
+        since = mapping.attribute("run_at")
+    else:
+        return None
+    unclaimed = mapping.has_status(mapping.word(JobStatus.UNCLAIMED))
+    known = since >= EPOCH + timedelta(days=2)  # the constant of plain SQL inserts is no time
+    now, oldest = writer.orm(
+        select(utc_now(), func.min(since)).where(unclaimed, known, since <= utc_now())
+    ).one()
+    return None if oldest is None else as_utc(now) - as_utc(oldest)
+
+
+def _claimed(writer: Writer, mapping: QueueMapping) -> dict[str, int]:
+    owner = mapping.attribute("owner")
+    claimed = mapping.has_status(mapping.claimed)
+    found = writer.orm(select(owner, func.count()).where(claimed).group_by(owner)).all()
+    return {name: count for name, count in found}

@@ -1,0 +1,71 @@
+"""One file per strategy; :func:`choose` picks one for a queue and a database."""
+
+from __future__ import annotations
+
+from ..dialects import Database
+from ..errors import ArgumentError, UnsupportedDatabase
+from .base import ClaimSpec, Request, Strategy, Taken
+from .candidates import Candidates
+from .compare_and_set import CompareAndSet
+from .held import Held
+from .skip_locked import SkipLocked
+from .update_then_select import UpdateThenSelect
+
+__all__ = ["AUTO", "STRATEGIES", "ClaimSpec", "Request", "Strategy", "Taken", "automatic", "check_name", "choose"]
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    strategy.name: strategy
+    for strategy in (SkipLocked, Held, Candidates, UpdateThenSelect, CompareAndSet)
+}
+
+AUTO = "auto"
+
+
+def check_name(name: str) -> None:
+    """Refuse a strategy that there is not.
+
+    Raises:
+        ArgumentError: names the strategies.
+    """
+    if name != AUTO and name not in STRATEGIES:
+        raise ArgumentError(
+            f"there is no strategy {name!r}; use {AUTO!r} or one of {', '.join(STRATEGIES)}"
+        )
+
+
+def choose(
+    name: str, spec: ClaimSpec, database: Database, *, hooked: bool = False, drawn: bool = False
+) -> Strategy:
+    """Make the strategy of this name, or the one that fits for ``"auto"``.
+
+    Args:
+        hooked: criteria of do_orm_execute hooks may join the predicate.
+        drawn: candidates come from another session.
+
+    Raises:
+        UnsupportedDatabase: the database cannot run it.
+    """
+    if name == AUTO:
+        name = automatic(spec, database, hooked=hooked, drawn=drawn)
+    return STRATEGIES[name](spec, database)
+
+
+def automatic(
+    spec: ClaimSpec, database: Database, *, hooked: bool = False, drawn: bool = False
+) -> str:
+    """Name the strategy that fits; never held or advisory.
+
+    Raises:
+        UnsupportedDatabase: none fits.
+    """
+    if database.skip_locked:
+        unserved = database.locks_what_it_scans and (hooked or not spec.served)
+        return Candidates.name if drawn or unserved else SkipLocked.name
+    if database.one_writer and database.update_returning:
+        return CompareAndSet.name
+    if database.ordered_update:
+        return UpdateThenSelect.name
+    raise UnsupportedDatabase(
+        f"{database} has none of the means by which a claim is safe (SKIP LOCKED, "
+        "UPDATE .. ORDER BY .. LIMIT, or one writer at a time)"
+    )

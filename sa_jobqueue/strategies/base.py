@@ -1,0 +1,303 @@
+"""What the strategies have in common: what is asked, the ready rows, the mark.
+
+A strategy turns a :class:`ClaimSpec` into statements for one database, once,
+and runs them for each :class:`Request`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    Integer,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    false,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.orm import RelationshipProperty, Session, selectinload
+from sqlalchemy.sql.operators import eq
+
+from ..clock import utc_now
+from ..dialects import Database
+from ..errors import UnsupportedDatabase
+from ..mapping import QueueMapping, status_is
+from ..rows import claimed_columns, row_columns
+from ..sessions import Writer, show
+
+#: Below every small integer: the priority before the first.
+BEFORE_ALL = -(2**15) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class ClaimSpec:
+    """Which rows a queue claims, and in which order.
+
+    Attributes:
+        where: the caller's predicate, joined by AND.
+        order_by: replaces the mapping's order; the primary key ends it.
+        ready, during: the status that a claim leaves, and the one it writes.
+    """
+
+    mapping: QueueMapping
+    where: tuple[ColumnElement[bool], ...]
+    order_by: tuple[ColumnElement[Any], ...]
+    ready: str
+    during: str
+
+    @cached_property
+    def order(self) -> tuple[ColumnElement[Any], ...]:
+        """The whole claim order, the primary key last."""
+        return (*(self.order_by or self.mapping.order), *self.mapping.key_attributes)
+
+    @cached_property
+    def own_order(self) -> bool:
+        """Whether the order is the one that the mixins' columns make."""
+        return not self.order_by and self.mapping.args.order_by is None
+
+    @cached_property
+    def steps(self) -> bool:
+        """Whether claims go priority by priority.
+
+        With priorities and schedules in one index, the jobs of a priority that
+        are not yet due stand between the due ones of this priority and those of
+        the next: a claim in index order would walk over all of them.
+        """
+        return self.own_order and self.mapping.has("priority") and self.mapping.has("run_at")
+
+    @cached_property
+    def served(self) -> bool:
+        """Whether the claim index serves the predicate and the order alone."""
+        if self.order_by:
+            return False
+        compared = [_compared_column(criterion) for criterion in _flat(self.where)]
+        wanted = [attribute.expression for attribute in self.mapping.equality]
+        return len(compared) == len(wanted) and all(
+            any(column is not None and column.compare(want) for column in compared)
+            for want in wanted
+        )
+
+
+def _flat(criteria: Sequence[Any]) -> list[Any]:
+    return list(and_(True, *criteria).clauses) if len(criteria) > 1 else list(criteria)
+
+
+def _compared_column(criterion: Any) -> ColumnElement[Any] | None:
+    if getattr(criterion, "operator", None) is eq:
+        column: ColumnElement[Any] = criterion.left
+        return column
+    return None
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of claim(): for whom, how many, and as what."""
+
+    owner: str | None
+    limit: int
+    rows: bool = False
+    candidates_from: Session | None = None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a strategy hands back: entities or rows in claim order.
+
+    ``candidates`` and ``lost`` are None where the strategy cannot know them.
+    """
+
+    jobs: Sequence[Any]
+    candidates: int | None = None
+    lost: int | None = None
+
+
+class Strategy(ABC):
+    """One way to claim, on one database, for one queue.
+
+    Attributes:
+        name: by which ``strategy=`` asks for it.
+        marks: whether a claim writes status and owner.
+    """
+
+    name: ClassVar[str]
+    marks: ClassVar[bool] = True
+
+    def __init__(self, spec: ClaimSpec, database: Database) -> None:
+        refusal = self.refusal(database)
+        if refusal is not None:
+            raise UnsupportedDatabase(
+                f"strategy {self.name!r} cannot run on {database}: {refusal}; use strategy='auto'"
+            )
+        self.spec = spec
+        self.database = database
+
+    @property
+    def mapping(self) -> QueueMapping:
+        """The mapping of the queue's entity."""
+        return self.spec.mapping
+
+    @staticmethod
+    @abstractmethod
+    def refusal(database: Database) -> str | None:
+        """Say why this database cannot run the strategy; None: it can."""
+
+    @abstractmethod
+    def take(self, writer: Writer, request: Request) -> Taken:
+        """Claim up to ``request.limit`` jobs."""
+
+    @abstractmethod
+    def statements(self) -> list[Executable]:
+        """List what :meth:`take` executes, in order, for a claim of entities."""
+
+    # -- the ready rows -------------------------------------------------
+
+    def ready(self, *what: Any) -> Select[Any]:
+        """Select up to ``:claim_limit`` claimable rows in claim order.
+
+        Where the queue claims priority by priority, those of ``:claim_priority``.
+        """
+        order = self.spec.order
+        statement = select(*what).where(self.is_ready, *self.due, *self.spec.where)
+        if self.spec.steps:
+            priority, *order_in_priority = order
+            statement = statement.where(
+                priority == bindparam("claim_priority", type_=priority.type, required=True)
+            )
+            order = tuple(order_in_priority)
+        return statement.order_by(*order).limit(LIMIT)
+
+    @cached_property
+    def is_ready(self) -> ColumnElement[bool]:
+        """The status criterion, with its literal."""
+        return self.mapping.has_status(self.spec.ready)
+
+    @cached_property
+    def due(self) -> list[ColumnElement[bool]]:
+        """The criterion that a job's time has come, for scheduled queues."""
+        if not self.mapping.has("run_at"):
+            return []
+        return [self.mapping.attribute("run_at") <= utc_now()]
+
+    def locked(self, statement: Select[Any]) -> Select[Any]:
+        """Lock the selected rows, passing over those that others have locked."""
+        return statement.with_for_update(
+            skip_locked=True,
+            key_share=self.database.no_key_update,
+            of=self.mapping.table if self.database.lock_of else None,
+        )
+
+    # -- priority by priority -------------------------------------------
+
+    def in_steps(self, writer: Writer, limit: int, take: Callable[..., list[Any]]) -> list[Any]:
+        """Call `take` for each priority that has ready rows, until `limit` is reached."""
+        if not self.spec.steps:
+            return take(claim_limit=limit)
+        if self.database.one_writer:
+            # Take the write lock first: a read that comes first would pin a
+            # snapshot, and a write on an old snapshot is refused at once.
+            writer.core(self._write_nothing)
+        taken: list[Any] = []
+        priority = BEFORE_ALL
+        while len(taken) < limit:
+            priority = writer.core(self.next_priority, {"claim_after": priority}).scalar()
+            if priority is None:
+                break
+            taken += take(claim_limit=limit - len(taken), claim_priority=priority)
+        return taken
+
+    @cached_property
+    def next_priority(self) -> Select[Any]:
+        """The first priority behind ``:claim_after`` that has ready rows, due or not."""
+        priority = self.mapping.column("priority")
+        return (
+            select(priority)
+            .where(
+                status_is(self.mapping.column("status"), self.spec.ready),
+                priority > bindparam("claim_after", type_=Integer),
+            )
+            .order_by(priority)
+            .limit(1)
+        )
+
+    @cached_property
+    def _write_nothing(self) -> Update:
+        status = self.mapping.column("status")
+        return update(self.mapping.table).where(false()).values({status: status})
+
+    # -- the mark -------------------------------------------------------
+
+    def marking(self, owner_date: ColumnElement[Any] | None = None) -> dict[Any, Any]:
+        """Return the values that a claim writes."""
+        mapping = self.mapping
+        return claimed_columns(mapping, self.spec.during, utc_now() if owner_date is None else owner_date)
+
+    def key_is_in(self, parameter: str) -> ColumnElement[bool]:
+        """Compare the primary key with a list of keys, given as a parameter."""
+        return key_is_in(self.mapping, parameter)
+
+    @cached_property
+    def mark(self) -> Update:
+        """Mark locked rows as claimed, by primary key."""
+        return (
+            update(self.mapping.table)
+            .where(self.key_is_in("claim_keys"))
+            .values(self.marking(bindparam("claim_owner_date", type_=self.mapping.column("owner_date").type)))
+        )
+
+    # -- entities and rows ----------------------------------------------
+
+    @cached_property
+    def loading(self) -> list[Any]:
+        """Options for an entity select that locks: no joins but the entity's own.
+
+        FOR UPDATE is refused on the nullable side of an outer join, and would
+        lock the joined rows elsewhere.
+        """
+        return [
+            selectinload(getattr(self.mapping.entity, relationship.key))
+            for relationship in self.mapping.mapper.relationships
+            if _joins(relationship)
+        ]
+
+    def what(self, *, rows: bool) -> tuple[Any, ...]:
+        """Return what a locking read selects: the entity, or the columns of rows."""
+        if rows:
+            return tuple(row_columns(self.mapping, self.spec.during if self.marks else None))
+        return (self.mapping.entity, utc_now().label("claim_date"))
+
+
+def _joins(relationship: RelationshipProperty[Any]) -> bool:
+    return relationship.lazy in ("joined", False)
+
+
+LIMIT = bindparam("claim_limit", type_=Integer, required=True)
+
+
+def key_is_in(mapping: QueueMapping, parameter: str) -> ColumnElement[bool]:
+    """Compare the primary key with an expanding parameter of keys.
+
+    Its values: the keys themselves where the key is one column, else tuples.
+    """
+    keys = mapping.keys
+    column: Any = keys[0] if len(keys) == 1 else tuple_(*keys)
+    criterion: ColumnElement[bool] = column.in_(bindparam(parameter, expanding=True))
+    return criterion
+
+
+def key_values(identities: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Return identities as values for :func:`key_is_in`, sorted where they sort."""
+    values = [identity[0] if len(identity) == 1 else identity for identity in identities]
+    try:
+        return sorted(values)
+    except TypeError:  # keys of a type without an order: any order is as good
+        return values

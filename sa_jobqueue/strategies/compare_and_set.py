@@ -1,0 +1,134 @@
+"""compare_and_set: one UPDATE .. RETURNING, where the database has one writer."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import Executable, Select, Update, select, tuple_, update
+from sqlalchemy import inspect as sa_inspect
+
+from ..dialects import Database
+from ..rows import row_columns
+from ..sessions import Writer
+from .base import Request, Strategy, Taken, key_values
+
+
+class CompareAndSet(Strategy):
+    """Pick and mark in one statement; nobody else writes meanwhile."""
+
+    name = "compare_and_set"
+
+    @staticmethod
+    def refusal(database: Database) -> str | None:
+        if database.one_writer and database.update_returning:
+            return None
+        return "others write at the same time, and an unlocked sub-select may pick their rows"
+
+    def take(self, writer: Writer, request: Request) -> Taken:
+        if self.spec.steps or self._reads_back(writer):
+            with writer.atomically():
+                return Taken(self._take(writer, request))
+        return Taken(self._take(writer, request))
+
+    def statements(self) -> list[Executable]:
+        steps = [self.next_priority] if self.spec.steps else []
+        return [*steps, self.claim_entities]
+
+    def _take(self, writer: Writer, request: Request) -> list[Any]:
+        if self._reads_back(writer):
+            return self._take_and_read_back(writer, request)
+        if request.rows:
+            rows = self._claim(writer, request, self.claim_rows)
+            return _sorted(rows, self.mapping.order_places)
+        claimed = self._claim(writer, request, self.claim_entities)
+        return _sorted_by_attributes(
+            [entity for (entity,) in claimed], self.mapping.order_attributes
+        )
+
+    def _claim(self, writer: Writer, request: Request, statement: Any) -> list[Any]:
+        def claim(**parameters: Any) -> list[Any]:
+            parameters["claim_owner"] = request.owner
+            return list(writer.orm(statement, parameters, populate_existing=True).all())
+
+        return self.in_steps(writer, request.limit, claim)
+
+    # RETURNING answers in no order. The mixins' own order is sorted here; any
+    # other one, or a mapping of several tables, is read back in order.
+
+    def _reads_back(self, writer: Writer) -> bool:
+        return writer.hooked or not (self.spec.own_order and self.mapping.one_table)
+
+    def _take_and_read_back(self, writer: Writer, request: Request) -> list[Any]:
+        picked = self.in_steps(
+            writer, request.limit, lambda **parameters: self._pick(writer, parameters)
+        )
+        if not picked:
+            return []
+        keys = {"claim_keys": key_values(picked)}
+        writer.core(self.claim_picked, {**keys, "claim_owner": request.owner})
+        if request.rows:
+            return list(writer.orm(self.read_rows, keys).all())
+        return list(writer.orm(self.read_entities, keys, populate_existing=True).scalars().all())
+
+    def _pick(self, writer: Writer, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return [tuple(key) for key in writer.orm(self.pick, parameters)]
+
+    @cached_property
+    def pick(self) -> Select[Any]:
+        """Select the keys of the next rows."""
+        return self.ready(*self.mapping.key_attributes)
+
+    @cached_property
+    def claim_picked(self) -> Update:
+        """Mark picked rows, those that are still ready."""
+        return (
+            update(self.mapping.table)
+            .where(self.key_is_in("claim_keys"), self.is_ready)
+            .values(self.marking())
+        )
+
+    @cached_property
+    def claim_entities(self) -> Any:
+        """The whole claim, of entities."""
+        statement = self._update().returning(*self.mapping.table.c)
+        return select(self.mapping.entity).options(*self.loading).from_statement(statement)
+
+    @cached_property
+    def claim_rows(self) -> Any:
+        """The whole claim, of plain rows."""
+        return self._update().returning(*row_columns(self.mapping, during=None))
+
+    @cached_property
+    def read_entities(self) -> Any:
+        """Read claimed entities in claim order."""
+        return self._reading(self.mapping.entity).options(*self.loading)
+
+    @cached_property
+    def read_rows(self) -> Any:
+        """Read claimed rows in claim order."""
+        return self._reading(*row_columns(self.mapping, during=None))
+
+    def _reading(self, *what: Any) -> Select[Any]:
+        return select(*what).where(self.key_is_in("claim_keys")).order_by(*self.spec.order)
+
+    def _update(self) -> Update:
+        picked = self.pick.correlate(None)
+        keys = self.mapping.keys
+        key: Any = keys[0] if len(keys) == 1 else tuple_(*keys)
+        return update(self.mapping.table).where(key.in_(picked)).values(self.marking())
+
+
+def _sorted(rows: list[Any], places: tuple[int, ...]) -> list[Any]:
+    return sorted(rows, key=lambda row: tuple(row[place] for place in places))
+
+
+def _sorted_by_attributes(entities: list[Any], keys: tuple[str, ...]) -> list[Any]:
+    if len(entities) < 2:
+        return entities
+
+    def order(entity: Any) -> tuple[Any, ...]:
+        values = sa_inspect(entity).dict
+        return tuple(values[key] for key in keys)
+
+    return sorted(entities, key=order)

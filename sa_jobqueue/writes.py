@@ -1,0 +1,283 @@
+"""Fenced writes: how a change reaches exactly the rows of a claim.
+
+Where RETURNING tells which rows were ours, one statement per claim; else a
+locking read with the same fence tells them first, and the new values too:
+these are expressions of the old row.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    DateTime,
+    Executable,
+    Select,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    select,
+    update,
+)
+from sqlalchemy.engine import CursorResult
+
+from .clock import as_utc, utc_now
+from .errors import ClaimLost, NotClaimed
+from .fencing import Fence, Token
+from .mapping import QueueMapping, mapping_of, status_is
+from .sessions import AnySession, Writer, show, show_deleted, writing
+from .strategies.base import key_is_in, key_values
+
+log = logging.getLogger("sa_jobqueue.finish")
+lost_log = logging.getLogger("sa_jobqueue.lost")
+
+# The parameters of every fenced statement.
+KEYS, OWNER, DATES = "finish_keys", "finish_owner", "finish_dates"
+NOW, LATER, SHIFT = "finish_now", "finish_later", "finish_shift"
+
+Time: TypeAlias = ColumnElement[Any]
+Values: TypeAlias = Mapping[Column[Any], Any]
+ValuesOf: TypeAlias = Callable[[QueueMapping, bool, Time, Time], Values]
+Identity: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a verb writes to the rows of a claim.
+
+    Attributes:
+        verb: its name, for messages.
+        values: makes the new values from the mapping, whether the claim is a
+            held one, and expressions for the time and for the time SHIFT
+            microseconds later; None deletes the rows, no values leave them.
+        parameters: the values of further parameters.
+    """
+
+    verb: str
+    values: ValuesOf | None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write(session: AnySession, changes: Iterable[tuple[Change, list[tuple[Any, Fence]]]]) -> None:
+    """Write changes to fenced rows; report all that were lost at the end."""
+    lost: list[Any] = []
+    kept: list[Any] = []
+    verb = ""
+    for change, pairs in changes:
+        for mapping, of_mapping in by_mapping(pairs):
+            with writing(session, mapping) as writer:
+                try:
+                    _write_one(writer, mapping, change, of_mapping)
+                except ClaimLost as error:
+                    verb = error.verb
+                    lost += error.lost
+                    kept += error.kept
+                else:
+                    kept += [job for job, _ in of_mapping]
+    if lost:
+        raise ClaimLost(verb, lost=lost, kept=kept)
+
+
+def _write_one(
+    writer: Writer, mapping: QueueMapping, change: Change, pairs: list[tuple[Any, Fence]]
+) -> None:
+    """Write one change to rows of one class, a statement for each claim."""
+    written: dict[Identity, Mapping[str, Any]] = {}
+    with writer.atomically():
+        for token, identities in _by_token(pairs):
+            written.update(_write_claim(writer, mapping, change, token, identities))
+    _show_written(writer, mapping, change, pairs, written)
+    lost = [job for job, fence in pairs if fence.identity not in written]
+    if lost:
+        kept = [job for job, fence in pairs if fence.identity in written]
+        lost_log.warning("%s: %d of %d claims of %s lost", change.verb, len(lost), len(pairs), mapping)
+        raise ClaimLost(change.verb, lost=lost, kept=kept)
+    if pairs:
+        log.debug("%s: %d of %s", change.verb, len(pairs), mapping)
+
+
+def _write_claim(
+    writer: Writer,
+    mapping: QueueMapping,
+    change: Change,
+    token: Token,
+    identities: list[Identity],
+) -> dict[Identity, Mapping[str, Any]]:
+    """Write to the rows of one claim; return those that were ours, with their new values."""
+    held = token.transaction is not None
+    if held:
+        _check_held(writer, token)
+    parameters = {
+        KEYS: key_values(identities),
+        OWNER: token.owner,
+        DATES: token.dates,
+        **change.parameters,
+    }
+    statements = _statements(mapping, change.values, token.status, held)
+    if not statements.writes:
+        return {identity: {} for identity in identities}
+    database = writer.database
+    if database.delete_returning if change.values is None else database.update_returning:
+        return statements.read(statements.run(writer, "write_returning", parameters))
+    found = statements.read(statements.run(writer, "lock", parameters))
+    if found:
+        now = next(iter(found.values()))[NOW]
+        later = now + timedelta(microseconds=change.parameters.get(SHIFT) or 0)
+        times = {NOW: now, LATER: later}
+        ours = {KEYS: key_values(list(found))}
+        statements.run(writer, "write", {**times, **parameters, **ours})
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class FencedStatements:
+    """The statements of one change to one mapped class.
+
+    Attributes:
+        columns: what is changed, in the order of the result.
+        write_returning: the write where RETURNING tells what was ours.
+        lock, write: the two statements where it does not.
+    """
+
+    mapping: QueueMapping
+    columns: tuple[Column[Any], ...]
+    write_returning: Executable
+    lock: Executable
+    write: Executable
+    _needed: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def writes(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.columns) or getattr(self.write, "is_delete", False)
+
+    def run(self, writer: Writer, which: str, parameters: Mapping[str, Any]) -> CursorResult[Any]:
+        """Run one of the statements with those of the parameters that it has."""
+        statement: Any = getattr(self, which)
+        dialect = writer.connection.dialect
+        needed = self._needed.get((which, dialect.name))
+        if needed is None:
+            needed = frozenset(statement.compile(dialect=dialect).params)
+            self._needed[which, dialect.name] = needed
+        return writer.core(statement, {k: v for k, v in parameters.items() if k in needed})
+
+    def read(self, result: Iterable[Sequence[Any]]) -> dict[Identity, dict[str, Any]]:
+        """Map the keys of the rows that were ours to their new values."""
+        width = len(self.mapping.keys)
+        names = [*(column.key for column in self.columns), NOW]
+        return {
+            tuple(row[:width]): dict(zip(names, row[width:], strict=False)) for row in result
+        }
+
+
+@lru_cache(maxsize=1_000)
+def _statements(
+    mapping: QueueMapping, values: ValuesOf | None, status: str, held: bool
+) -> FencedStatements:
+    table, keys = mapping.table, mapping.keys
+    fence = _fence(mapping, status, held)
+    if values is None:
+        return FencedStatements(
+            mapping=mapping,
+            columns=(),
+            write_returning=delete(table).where(fence).returning(*keys),
+            lock=_locking(select(*keys, utc_now().label(NOW)).where(fence), mapping),
+            write=delete(table).where(fence),
+        )
+    told = values(mapping, held, utc_now(), utc_now(bindparam(SHIFT, type_=BigInteger)))
+    date = mapping.column("owner_date").type
+    new = values(mapping, held, bindparam(NOW, type_=date), bindparam(LATER, type_=date))
+    after = [_typed(column, value).label(f"new_{column.key}") for column, value in told.items()]
+    return FencedStatements(
+        mapping=mapping,
+        columns=tuple(told),
+        write_returning=_updating(mapping, fence, told).returning(*keys, *told),
+        lock=_locking(select(*keys, *after, utc_now().label(NOW)).where(fence), mapping),
+        write=_updating(mapping, fence, new),
+    )
+
+
+def _typed(column: Column[Any], value: ColumnElement[Any]) -> ColumnElement[Any]:
+    # A CASE of NULL and a time is text to the drivers of MySQL and MariaDB.
+    return cast(value, column.type) if isinstance(column.type, DateTime) else value
+
+
+def _updating(mapping: QueueMapping, fence: ColumnElement[bool], values: Values) -> Any:
+    # In the order given: MySQL's assignments see what those before them wrote.
+    return update(mapping.table).where(fence).ordered_values(*values.items())
+
+
+def _fence(mapping: QueueMapping, status: str, held: bool) -> ColumnElement[bool]:
+    row = and_(
+        key_is_in(mapping, KEYS), status_is(mapping.column("status"), status)
+    )
+    if held:  # the row locks are the fence; nothing else was written
+        return row
+    owner, date = mapping.column("owner"), mapping.column("owner_date")
+    return and_(
+        row,
+        owner == bindparam(OWNER, type_=owner.type),
+        date.in_(bindparam(DATES, type_=date.type, expanding=True)),
+    )
+
+
+def _locking(statement: Select[Any], mapping: QueueMapping) -> Select[Any]:
+    return statement.order_by(*mapping.keys).with_for_update()
+
+
+def _show_written(
+    writer: Writer,
+    mapping: QueueMapping,
+    change: Change,
+    pairs: list[tuple[Any, Fence]],
+    written: Mapping[Identity, Mapping[str, Any]],
+) -> None:
+    """Let the entities of the batch show what was written; fences have none."""
+    entities = [
+        (job, written[fence.identity])
+        for job, fence in pairs
+        if fence.identity in written and isinstance(job, mapping.entity)
+    ]
+    if change.values is None:
+        show_deleted(writer.session, [entity for entity, _ in entities])
+        return
+    keys = {mapping.column(role).key: key for role, key in mapping.attributes.items()}
+    for entity, values in entities:
+        shown = {keys[name]: value for name, value in values.items() if name in keys}
+        for key in mapping.time_keys:
+            if shown.get(key) is not None:
+                shown[key] = as_utc(shown[key])
+        show(writer.session, entity, shown)
+
+
+def by_mapping(
+    pairs: list[tuple[Any, Fence]],
+) -> list[tuple[QueueMapping, list[tuple[Any, Fence]]]]:
+    groups: dict[QueueMapping, list[tuple[Any, Fence]]] = {}
+    for pair in pairs:
+        groups.setdefault(mapping_of(pair[1].entity), []).append(pair)
+    return list(groups.items())
+
+
+def _by_token(pairs: list[tuple[Any, Fence]]) -> list[tuple[Token, list[Identity]]]:
+    groups: dict[int, tuple[Token, list[Identity]]] = {}
+    for _, fence in pairs:
+        groups.setdefault(id(fence.token), (fence.token, []))[1].append(fence.identity)
+    return list(groups.values())
+
+
+def _check_held(writer: Writer, token: Token) -> None:
+    if writer.connection.get_transaction() is not token.transaction:
+        raise NotClaimed(
+            "a held claim is finished in the transaction that claimed it, and that one has "
+            "ended: its row locks are gone. Claim, work and finish in one transaction"
+        )
