@@ -1,0 +1,57 @@
+"""Hold servers open for a person to try things on.
+
+    python -m tests.servers postgresql mysql
+
+prints ``alias url`` for a new database on each, and waits for Ctrl-C or SIGTERM; then
+the databases are dropped, and what was started is stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import signal
+import sys
+from contextlib import ExitStack, suppress
+from types import FrameType
+
+from tests.servers import ENGINES, ServerUnavailable, provide
+
+
+def main() -> None:
+    """Provide the engines named on the command line until told to stop."""
+    parser = argparse.ArgumentParser(prog="python -m tests.servers")
+    parser.add_argument("engine", nargs="*", help=f"of {', '.join(ENGINES)}; default: all")
+    engines = parser.parse_args().engine or ENGINES
+    if unknown := set(engines).difference(ENGINES):
+        parser.error(f"no engine of ours: {', '.join(sorted(unknown))}")
+
+    signal.signal(signal.SIGTERM, interrupt)
+    with suppress(KeyboardInterrupt), ExitStack() as held:
+        for engine in engines:
+            hold(engine, held)
+        while True:
+            signal.pause()
+
+
+def hold(engine: str, held: ExitStack) -> None:
+    """Print a new database's URL; give it back when the stack is closed."""
+    try:
+        server = provide(engine)
+    except ServerUnavailable as error:
+        sys.exit(str(error))
+    held.callback(server.stop)
+    name = f"sa_jobqueue_{secrets.token_hex(4)}"
+    url = server.create_database(name)
+    held.callback(server.drop_database, name)
+    sys.stdout.write(f"{engine} {url.render_as_string(hide_password=False)}\n")
+    sys.stdout.flush()
+
+
+def interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """Treat SIGTERM as Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""What is raised when a database server cannot be had."""
+
+from __future__ import annotations
+
+
+class ServerUnavailable(Exception):  # noqa: N818 - reads as what it says
+    """No server of this engine can be had here; the message says the way out."""
+
+    def __init__(self, engine: str, why: str, way_out: str) -> None:
+        self.engine = engine
+        self.why = why
+        self.way_out = way_out
+        super().__init__(f"{engine}: {why}. {way_out}")
+
+
+class NotHere(Exception):  # noqa: N818 - an answer of the search, no error
+    """One place of the search has no server; the search goes on to the next place."""

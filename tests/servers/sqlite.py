@@ -1,0 +1,79 @@
+"""SQLite: comes with Python; a server is a folder."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import URL
+
+from tests.servers.errors import NotHere
+from tests.servers.keeping import make_folder
+from tests.servers.provider import Provider
+from tests.servers.server import Origin, Server
+
+
+@dataclass(frozen=True, kw_only=True)
+class SQLiteServer(Server):
+    """Keep databases as files of one folder, beside the file that the URL names."""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.url.database or "").resolve().parent
+
+    @property
+    def stays(self) -> bool:
+        """Tell that a folder does not go by itself, as the folder of a server process does."""
+        return True
+
+    def databases(self, *, prefix: str) -> Sequence[str]:
+        return sorted(path.stem for path in self.folder.glob(f"{prefix}*.db"))
+
+    def stop(self) -> None:
+        """Remove the folder, if it was made for this run."""
+        if self.origin == "started":
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _create(self, name: str) -> None:
+        with closing(sqlite3.connect(self.folder / f"{name}.db")) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+
+    def _drop(self, name: str) -> None:
+        # With the journal, the shared memory, and lock files that stand beside it.
+        for path in self.folder.glob(f"{name}.db*"):
+            path.unlink(missing_ok=True)
+
+    def _url_of(self, name: str) -> URL:
+        return self.url.set(database=str(self.folder / f"{name}.db"))
+
+
+class SQLite(Provider):
+    """Make a folder; there is nothing to search for."""
+
+    name = "sqlite"
+    server = SQLiteServer
+    packages = ("python3",)
+
+    def at(self, url: URL) -> Server:
+        if url.database in (None, "", ":memory:"):
+            raise NotHere("a database in memory cannot be shared by connections")
+        return self._found(url, origin="given")
+
+    def running(self) -> Server:
+        raise NotHere("SQLite has no server")
+
+    def started(self) -> Server:
+        folder = make_folder(self.name)
+        return self._found(
+            URL.create("sqlite", database=str(folder / "admin.db")), origin="started"
+        )
+
+    def installed(self) -> Server:
+        raise NotHere("SQLite comes with Python")
+
+    def _found(self, url: URL, *, origin: Origin) -> Server:
+        return self.server(engine=self.name, url=url, origin=origin, version=sqlite3.sqlite_version)

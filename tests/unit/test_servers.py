@@ -1,0 +1,266 @@
+"""The search for database servers, without any server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from tests.plugin import Run
+from tests.servers import ENGINES, PROVIDERS, Server, ServerUnavailable, alias_of, provide
+from tests.servers.errors import NotHere
+from tests.servers.given import find_given, read_setup_cfg, with_driver
+from tests.servers.provider import Provider
+from tests.servers.search import search
+from tests.servers.sqlite import SQLite
+
+
+class Scripted(SQLite):
+    """A provider that has a server only in the places named, and notes where it looked."""
+
+    name = "postgresql"
+    packages = ("the-package",)
+
+    def __init__(self, *has: str) -> None:
+        self.has = has
+        self.looked: list[str] = []
+
+    def running(self) -> Server:
+        return self.look("running")
+
+    def started(self) -> Server:
+        return self.look("started")
+
+    def installed(self) -> Server:
+        return self.look("installed")
+
+    def look(self, place: str) -> Server:
+        self.looked.append(place)
+        if place not in self.has:
+            raise NotHere(f"not {place}")
+        return self._found(make_url("sqlite:///x.db"), origin="running")
+
+
+def setup_cfg(folder: Path, *lines: str) -> Path:
+    path = folder / "setup.cfg"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("has", "looked"),
+    [
+        (["running", "started"], ["running"]),
+        (["started", "installed"], ["running", "started"]),
+        (["installed"], ["running", "started", "installed"]),
+    ],
+)
+def test_the_first_place_that_has_a_server_ends_the_search(
+    has: list[str], looked: list[str]
+) -> None:
+    provider = Scripted(*has)
+
+    search(provider)
+
+    assert provider.looked == looked
+
+
+def test_a_search_in_vain_tells_every_reason_and_the_way_out() -> None:
+    with pytest.raises(ServerUnavailable) as raised:
+        search(Scripted())
+
+    error = raised.value
+    assert error.engine == "postgresql"
+    assert error.why == "not running; not started; not installed"
+    assert "--dburi postgresql+psycopg2://" in error.way_out
+    assert "SA_JOBQUEUE_POSTGRESQL_URL" in error.way_out
+    assert "[db] postgresql =" in error.way_out
+    assert "the-package" in error.way_out
+    assert str(error) == f"postgresql: {error.why}. {error.way_out}"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_has_a_provider_of_its_name(engine: str) -> None:
+    assert PROVIDERS[engine].name == engine
+
+
+def test_a_given_url_ends_the_search(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'given.db'}"
+
+    server = provide("sqlite", url)
+
+    assert server.origin == "given"
+    assert server.url == make_url(url)
+
+
+def test_a_url_in_the_environment_is_found_by_the_search(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SA_JOBQUEUE_SQLITE_URL", f"sqlite:///{tmp_path / 'environment.db'}")
+
+    server = provide("sqlite")
+
+    assert server.origin == "given"
+
+
+@pytest.mark.parametrize("engine", ["postgresql", "mysql", "mariadb"])
+def test_a_given_url_that_does_not_serve_is_not_replaced_by_another(engine: str) -> None:
+    nobody_listens = f"{engine}://nobody@127.0.0.1:1/nothing"
+
+    with pytest.raises(ServerUnavailable, match=f"^{engine}: the URL given does not serve"):
+        provide(engine, nobody_listens)
+
+
+def test_a_given_url_of_another_engine_is_refused() -> None:
+    with pytest.raises(ServerUnavailable, match="does not serve: it is for mariadb"):
+        provide("mysql", "mariadb+pymysql://root@127.0.0.1/test")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_given_text_that_is_no_url_is_refused(engine: str) -> None:
+    with pytest.raises(ServerUnavailable, match="not a database URL: 'localhost'"):
+        provide(engine, "localhost")
+
+
+def test_a_given_sqlite_database_in_memory_is_refused() -> None:
+    with pytest.raises(ServerUnavailable, match="in memory"):
+        provide("sqlite", "sqlite://")
+
+
+def test_the_environment_comes_before_setup_cfg(tmp_path: Path) -> None:
+    path = setup_cfg(tmp_path, "[db]", "mysql = mysql://from-setup-cfg/x")
+    environ = {"SA_JOBQUEUE_MYSQL_URL": "mysql://from-environment/x"}
+
+    assert find_given("mysql", environ=environ, setup_cfg=path) == "mysql://from-environment/x"
+    assert find_given("mysql", environ={}, setup_cfg=path) == "mysql://from-setup-cfg/x"
+
+
+def test_an_empty_value_means_to_search(tmp_path: Path) -> None:
+    path = setup_cfg(tmp_path, "[db]", "mysql =", "mariadb = ")
+    environ = {"SA_JOBQUEUE_MYSQL_URL": ""}
+
+    assert find_given("mysql", environ=environ, setup_cfg=path) is None
+    assert read_setup_cfg(path) == {}
+
+
+def test_a_password_with_percent_signs_survives_setup_cfg(tmp_path: Path) -> None:
+    path = setup_cfg(tmp_path, "[db]", "postgresql = postgresql://a:%40%25@host/db")
+
+    assert read_setup_cfg(path) == {"postgresql": "postgresql://a:%40%25@host/db"}
+
+
+def test_a_setup_cfg_without_the_section_gives_nothing(tmp_path: Path) -> None:
+    assert read_setup_cfg(setup_cfg(tmp_path, "[metadata]")) == {}
+    assert read_setup_cfg(tmp_path / "absent.cfg") == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "alias"),
+    [
+        ("sqlite:///x.db", "sqlite"),
+        ("postgresql://host/db", "postgresql"),
+        ("postgresql+psycopg2://user@host/db", "postgresql"),
+        ("mysql+pymysql://host/db", "mysql"),
+        ("mariadb+pymysql://host/db", "mariadb"),
+    ],
+)
+def test_the_alias_is_the_engine_of_the_scheme(url: str, alias: str) -> None:
+    assert alias_of(url) == alias
+
+
+@pytest.mark.parametrize(
+    ("url", "message"), [("oracle://host/db", "known: sqlite"), ("host/db", "not a database URL")]
+)
+def test_a_url_of_no_engine_of_ours_is_refused(url: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        alias_of(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "drivername"),
+    [
+        ("postgresql://host/db", "postgresql+psycopg2"),
+        ("mysql://host/db", "mysql+pymysql"),
+        ("mysql+mysqldb://host/db", "mysql+mysqldb"),
+        ("mariadb://host/db", "mariadb+pymysql"),
+    ],
+)
+def test_a_url_without_a_driver_gets_ours(url: str, drivername: str) -> None:
+    assert with_driver(url).drivername == drivername
+
+
+def test_a_sqlite_server_is_a_folder_that_goes_with_it() -> None:
+    server = search(PROVIDERS["sqlite"])
+    url = server.create_database("one")
+    path = Path(url.database or "")
+    assert path.exists()
+
+    server.stop()
+
+    assert not path.parent.exists()
+
+
+def test_a_sqlite_database_is_created_in_wal_mode_and_dropped_with_its_files(
+    tmp_path: Path,
+) -> None:
+    server = provide("sqlite", f"sqlite:///{tmp_path / 'given.db'}")
+    engine = create_engine(server.create_database("one"))
+    with engine.connect() as connection:
+        mode = connection.scalar(text("PRAGMA journal_mode"))
+    engine.dispose()
+    assert mode == "wal"
+    assert server.databases(prefix="on") == ["one"]
+    (tmp_path / "one.db.lock").touch()
+
+    server.drop_database("one")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dropping_by_prefix_leaves_other_databases_alone(tmp_path: Path) -> None:
+    server = provide("sqlite", f"sqlite:///{tmp_path / 'given.db'}")
+    for name in ("ours_1", "ours_2", "theirs"):
+        server.create_database(name)
+
+    server.drop_databases(prefix="ours_")
+
+    assert server.databases(prefix="") == ["theirs"]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS.values(), ids=lambda provider: provider.name)
+def test_a_worker_reads_the_servers_that_the_controller_wrote(provider: Provider) -> None:
+    url = make_url(f"{provider.name}://user:p%40ss@host/db")
+    server = provider.server(engine=provider.name, url=url, origin="given", version="1.0")
+    written = Run(servers={provider.name: server}, prefix="test_ab").to_worker()
+
+    read = Run.in_worker(written)
+
+    assert read == Run(servers={provider.name: server}, prefix="test_ab")
+
+
+def test_a_keeper_stops_its_command_when_its_starter_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    keeper = Path(__file__).parents[1] / "servers" / "_keeper.py"
+    command = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
+
+    with subprocess.Popen(
+        (sys.executable, str(keeper), str(folder), "", "15", *command), stdin=subprocess.PIPE
+    ) as process:
+        wait_until_written(folder / "log")
+        assert process.stdin is not None
+        process.stdin.close()
+
+        assert process.wait(timeout=10) == 0
+    assert not folder.exists()
+
+
+def wait_until_written(path: Path) -> None:
+    deadline = time.monotonic() + 10
+    while not (path.exists() and path.read_bytes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
