@@ -9,7 +9,7 @@ from sqlalchemy import Column, ColumnElement, DateTime, bindparam, literal_colum
 from sqlalchemy.types import TypeDecorator
 
 from .clock import as_utc, utc_now
-from .mapping import QueueMapping
+from .mapping import TIME_ROLES, QueueMapping
 from .status import status_word
 
 
@@ -45,14 +45,28 @@ def claimed_columns(
     return written
 
 
-def row_columns(mapping: QueueMapping, during: str | None) -> list[ColumnElement[Any]]:
+def row_columns(
+    mapping: QueueMapping, during: str | None, *, orm: bool = False
+) -> list[ColumnElement[Any]]:
     """List the table's columns for a row.
 
-    With `during`, as a claim is about to write them; without, as they are.
+    Args:
+        during: with it, as a claim is about to write them; None, as they are.
+        orm: as mapped attributes, so that criteria of the session's hooks join.
     """
     written = claimed_columns(mapping, during, utc_now()) if during else {}
-    times = {mapping.column(role) for role in ("owner_date", "run_at") if mapping.has(role)}
+    times = {mapping.column(role) for role in TIME_ROLES if mapping.has(role)}
     return [
-        (type_coerce(value, ReadAsUTC) if column in times else value).label(column.key)
-        for column, value in ((column, written.get(column, column)) for column in mapping.table.c)
+        _read(_value(mapping, column, written, orm), is_time=column in times).label(column.key)
+        for column in mapping.table.c
     ]
+
+
+def _value(mapping: QueueMapping, column: Column[Any], written: Any, orm: bool) -> Any:
+    if column in written or not orm or not mapping.mapper.columns.contains_column(column):
+        return written.get(column, column)
+    return getattr(mapping.entity, mapping.mapper.get_property_by_column(column).key)
+
+
+def _read(value: Any, *, is_time: bool) -> Any:
+    return type_coerce(value, ReadAsUTC) if is_time else value

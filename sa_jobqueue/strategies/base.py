@@ -35,6 +35,10 @@ from ..mapping import QueueMapping, status_is
 from ..rows import claimed_columns, row_columns
 from ..sessions import Writer, show
 
+#: How many candidates are drawn for each row wanted. Workers see the same head
+#: of the queue: with exactly as many as wanted, four of them lost 60 % of theirs.
+OVERDRAW = 4
+
 #: Below every small integer: the priority before the first.
 BEFORE_ALL = -(2**15) - 1
 
@@ -272,7 +276,9 @@ class Strategy(ABC):
     def what(self, *, rows: bool) -> tuple[Any, ...]:
         """Return what a locking read selects: the entity, or the columns of rows."""
         if rows:
-            return tuple(row_columns(self.mapping, self.spec.during if self.marks else None))
+            return tuple(
+                row_columns(self.mapping, self.spec.during if self.marks else None, orm=True)
+            )
         return (self.mapping.entity, utc_now().label("claim_date"))
 
 

@@ -14,20 +14,15 @@ from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Executable, Select, select
-from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.orm import Session
 
 from ..dialects import database_of
 from ..sessions import Writer
-from .base import LIMIT, Request, Taken, key_values
+from .base import OVERDRAW, Request, Taken, key_values
 from .locking import LockingStrategy
 from .skip_locked import SkipLocked
 
 log = logging.getLogger("sa_jobqueue.lost")
-
-#: How many candidates are drawn for each row wanted. Workers see the same head
-#: of the queue: with exactly as many as wanted, four of them lost 60 % of theirs.
-OVERDRAW = 4
 
 
 class Candidates(LockingStrategy):
@@ -37,15 +32,14 @@ class Candidates(LockingStrategy):
 
     def take(self, writer: Writer, request: Request) -> Taken:
         source = request.candidates_from
+        if source is None and self._keeps_snapshot(writer):
+            # A plain read would see the queue as it was when the caller's
+            # transaction began; a locking read sees it as it is.
+            return self._skip_locked.take(writer, request)
         with writer.atomically():
-            if source is None and self.database.keeps_snapshot(writer.connection):
-                # A plain read would see the queue as it was when the caller's
-                # transaction began; a locking read sees it as it is.
-                return self._skip_locked.take(writer, request)
             candidates = self._draw(writer, request, source)
-            locked = self._lock(writer, request, candidates)
+            locked, lost = self._lock(writer, request, candidates)
             taken = self.mark_locked(writer, request, locked)
-        lost = _lost(candidates, self._keys(request, taken.jobs), request.limit)
         if candidates and lost == len(candidates):
             log.info("%s: all %d candidates were lost to others", self.mapping.entity, lost)
         return Taken(taken.jobs, candidates=len(candidates), lost=lost)
@@ -74,8 +68,10 @@ class Candidates(LockingStrategy):
             select(*self.what(rows=rows))
             .where(self.key_is_in("claim_keys"), self.is_ready, *self.due, *self.spec.where)
             .order_by(*self.spec.order)
-            .limit(LIMIT)
         )
+
+    def _keeps_snapshot(self, writer: Writer) -> bool:
+        return not writer.in_autocommit and self.database.keeps_snapshot(writer.connection)
 
     @cached_property
     def _skip_locked(self) -> SkipLocked:
@@ -102,26 +98,18 @@ class Candidates(LockingStrategy):
 
     def _lock(
         self, writer: Writer, request: Request, candidates: list[tuple[Any, ...]]
-    ) -> list[Any]:
-        if not candidates:
-            return []
+    ) -> tuple[list[Any], int]:
+        """Lock candidates in claim order, as many at a time as are still wanted.
+
+        All at once with a LIMIT would lock those behind it as well, wherever
+        InnoDB sorts; they would be lost to everybody else. Candidates that were
+        not asked for are not lost.
+        """
         statement = self.lock_candidate_rows if request.rows else self.lock_candidates
-        parameters = {"claim_keys": key_values(candidates), "claim_limit": request.limit}
-        return self.read(writer, request, statement, parameters)
-
-    def _keys(self, request: Request, jobs: Any) -> list[tuple[Any, ...]]:
-        if request.rows:
-            places = self.mapping.key_places
-            return [tuple(row[place] for place in places) for row in jobs]
-        return [tuple(sa_inspect(job).identity) for job in jobs]
-
-
-def _lost(candidates: list[Any], taken: list[Any], limit: int) -> int:
-    """Count the candidates that others had first.
-
-    Those behind the last one taken were not asked for, once the limit was reached.
-    """
-    if len(taken) < limit:
-        return len(candidates) - len(taken)
-    places = {key: place for place, key in enumerate(candidates)}
-    return max(places[key] for key in taken) + 1 - len(taken)
+        locked: list[Any] = []
+        asked = 0
+        while len(locked) < request.limit and asked < len(candidates):
+            wanted = candidates[asked : asked + request.limit - len(locked)]
+            asked += len(wanted)
+            locked += self.read(writer, request, statement, {"claim_keys": key_values(wanted)})
+        return locked, asked - len(locked)

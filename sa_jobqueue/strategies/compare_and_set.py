@@ -107,7 +107,7 @@ class CompareAndSet(Strategy):
     @cached_property
     def read_rows(self) -> Any:
         """Read claimed rows in claim order."""
-        return self._reading(*row_columns(self.mapping, during=None))
+        return self._reading(*row_columns(self.mapping, during=None, orm=True))
 
     def _reading(self, *what: Any) -> Select[Any]:
         return select(*what).where(self.key_is_in("claim_keys")).order_by(*self.spec.order)

@@ -24,6 +24,7 @@ from sqlalchemy import (
     text,
     update,
 )
+from sqlalchemy.engine import CursorResult
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.visitors import InternalTraversal
 
@@ -31,9 +32,12 @@ from ..clock import EPOCH, utc_now
 from ..dialects import Database
 from ..rows import row_columns
 from ..sessions import Writer
-from .base import LIMIT, Request, Strategy, Taken
+from .base import LIMIT, OVERDRAW, Request, Strategy, Taken, key_values
 
 log = logging.getLogger("sa_jobqueue.claim")
+
+#: How often a claim whose rows did not come back as marked is tried again.
+TRIES = 10
 
 
 class UpdateThenSelect(Strategy):
@@ -71,17 +75,30 @@ class UpdateThenSelect(Strategy):
         return [*steps, _SAVEPOINT, self.claim, self.read_entities]
 
     def _take(self, writer: Writer, request: Request, parameters: dict[str, Any]) -> list[Any]:
-        while True:
+        for _ in range(TRIES):
             writer.core(_SAVEPOINT)
-            marked = writer.core(self.claim, {**parameters, "claim_owner": request.owner})
-            if not marked.rowcount:
+            marked = self._mark_some(writer, {**parameters, "claim_owner": request.owner})
+            if marked is None or not marked.rowcount:
                 return []
             date = EPOCH + timedelta(microseconds=marked.lastrowid)
             jobs = self._read_back(writer, request, date)
             if len(jobs) == marked.rowcount:
                 return jobs
-            log.info("another claim of %r has the same microsecond; once more", request.owner)
+            log.info("%d rows marked, %d read back; once more", marked.rowcount, len(jobs))
             writer.core(_ROLLBACK)
+        return []
+
+    def _mark_some(
+        self, writer: Writer, parameters: dict[str, Any]
+    ) -> CursorResult[Any] | None:
+        if not (self._picks or writer.hooked):
+            return writer.core(self.claim, parameters)
+        drawn = {**parameters, "claim_limit": parameters["claim_limit"] * OVERDRAW}
+        keys = [tuple(key) for key in writer.orm(self.pick, drawn)]
+        if not keys:
+            return None
+        parameters.pop("claim_priority", None)
+        return writer.core(self.claim_picked, {**parameters, "claim_keys": key_values(keys)})
 
     def _read_back(self, writer: Writer, request: Request, date: datetime) -> list[Any]:
         token = {"claim_owner": request.owner, "claim_owner_date": date}
@@ -89,18 +106,38 @@ class UpdateThenSelect(Strategy):
             return list(writer.orm(self.read_rows, token).all())
         return list(writer.orm(self.read_entities, token, populate_existing=True).scalars().all())
 
+    @property
+    def _picks(self) -> bool:
+        """Whether keys are picked by a plain SELECT first.
+
+        An UPDATE .. LIMIT knows one table and no class: a class of a hierarchy,
+        and the criteria of a session's hooks, need the SELECT of the ORM.
+        """
+        return self.mapping.mapper.inherits is not None
+
+    @cached_property
+    def pick(self) -> Select[Any]:
+        """Select the keys of the next rows, without locks."""
+        return self.ready(*self.mapping.key_attributes)
+
+    @cached_property
+    def claim_picked(self) -> Update:
+        """The UPDATE that marks those of the picked rows that are still ready."""
+        return self._claim([self.key_is_in("claim_keys"), self.is_ready], self.mapping.keys)
+
     @cached_property
     def claim(self) -> Update:
         """The UPDATE that marks."""
-        status = self.is_ready
         order = self.spec.order
-        criteria = [status, *self.due, *self.spec.where]
+        criteria = [self.is_ready, *self.due, *self.spec.where]
         if self.spec.steps:
             criteria.append(order[0] == bindparam("claim_priority", type_=order[0].type))
             order = order[1:]
-        return update(self.mapping.table).where(
-            OrderedLimit(and_(*criteria), order, LIMIT)
-        ).values(self.marking(_told_date()))
+        return self._claim(criteria, order)
+
+    def _claim(self, criteria: list[ColumnElement[bool]], order: tuple[Any, ...]) -> Update:
+        limited = OrderedLimit(and_(*criteria), order, LIMIT)
+        return update(self.mapping.table).where(limited).values(self.marking(_told_date()))
 
     @cached_property
     def read_entities(self) -> Any:
@@ -110,7 +147,7 @@ class UpdateThenSelect(Strategy):
     @cached_property
     def read_rows(self) -> Any:
         """The SELECT of the claim's plain rows."""
-        return self._reading(*row_columns(self.mapping, during=None))
+        return self._reading(*row_columns(self.mapping, during=None, orm=True))
 
     def _reading(self, *what: Any) -> Select[Any]:
         mapping = self.mapping

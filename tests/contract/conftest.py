@@ -1,0 +1,79 @@
+"""Every contract test runs on every engine; with `strategy`, on every strategy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, delete
+from sqlalchemy.orm import Session
+
+from tests.models import Base
+from tests.support import ALL_STRATEGIES, STRATEGIES, make_engine
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "strategy" in metafunc.fixturenames:
+        metafunc.parametrize("strategy", ALL_STRATEGIES)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    impossible = [item for item in items if not _possible(item)]
+    if impossible:
+        items[:] = [item for item in items if _possible(item)]
+        config.hook.pytest_deselected(items=impossible)
+
+
+def _possible(item: pytest.Item) -> bool:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    marker = item.get_closest_marker("strategies")
+    strategy, alias = params.get("strategy"), params.get("db_alias")
+    if strategy is None or alias is None:
+        return True
+    wanted = marker.args if marker is not None else ALL_STRATEGIES
+    return strategy in STRATEGIES.get(alias, ()) and strategy in wanted
+
+
+@pytest.fixture(scope="session")
+def shared_engine(db_url: URL) -> Iterator[Engine]:
+    """An engine with the tables of tests.models, for the whole run."""
+    engine = make_engine(db_url)
+    Base.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def engine(shared_engine: Engine) -> Iterator[Engine]:
+    """The engine with empty tables."""
+    with shared_engine.begin() as connection:
+        for table in reversed(Base.metadata.sorted_tables):
+            connection.execute(delete(table))
+    yield shared_engine
+
+
+@pytest.fixture
+def new_session(engine: Engine) -> Iterator[Callable[..., Session]]:
+    """Open sessions that are closed when the test ends."""
+    opened: list[Session] = []
+
+    def open_session(bind: Any = engine, **options: Any) -> Session:
+        options.setdefault("expire_on_commit", False)
+        opened.append(Session(bind, **options))
+        return opened[-1]
+
+    yield open_session
+    for session in reversed(opened):
+        session.close()
+
+
+@pytest.fixture
+def session(new_session: Callable[..., Session]) -> Session:
+    return new_session()
+
+
+@pytest.fixture
+def other(new_session: Callable[..., Session]) -> Session:
+    """A second session, on a connection of its own."""
+    return new_session()

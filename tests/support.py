@@ -1,0 +1,53 @@
+"""What several tests need: statements seen, engines, two sessions side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import URL, Engine, create_engine, event, make_url
+
+#: Which strategies run where; every contract test runs on each pair.
+STRATEGIES = {
+    "sqlite": ("compare_and_set",),
+    "postgresql": ("skip_locked", "candidates", "held"),
+    "mysql": ("skip_locked", "candidates", "update_then_select", "held"),
+    "mariadb": ("skip_locked", "candidates", "update_then_select", "held"),
+}
+
+ALL_STRATEGIES = sorted({name for names in STRATEGIES.values() for name in names})
+
+
+#: Seconds that a statement waits for another's lock before it fails.
+LOCK_WAIT = 10
+
+CONNECT = {
+    "sqlite": {"timeout": LOCK_WAIT},
+    "postgresql": {"options": f"-c lock_timeout={LOCK_WAIT}s"},
+    "mysql": {
+        "init_command": f"SET innodb_lock_wait_timeout={LOCK_WAIT}, lock_wait_timeout={LOCK_WAIT}"
+    },
+}
+CONNECT["mariadb"] = CONNECT["mysql"]
+
+
+def make_engine(url: URL | str, **options: Any) -> Engine:
+    """Create an engine whose statements wait for locks, but not for long."""
+    alias = make_url(url).get_backend_name()
+    return create_engine(url, connect_args=CONNECT[alias], **options)
+
+
+@contextmanager
+def statements_seen(engine: Engine) -> Iterator[list[str]]:
+    """Collect the statements that an engine runs."""
+    seen: list[str] = []
+
+    def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+        seen.append(" ".join(statement.split()))
+
+    event.listen(engine, "before_cursor_execute", see)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "before_cursor_execute", see)
