@@ -36,19 +36,21 @@ from .queue import JobQueue
 from .stats import QueueStats, count_by_status, queue_stats
 from .status import JobStatus
 from .version import __version__
-from .worker import Cancel, Retry, Worker
+from .worker import Cancel, Failed, Outcome, Retry, Worker
 
 __all__ = [
     "ArgumentError",
     "Cancel",
     "Claim",
     "ClaimLost",
+    "Failed",
     "Fence",
     "JobMixin",
     "JobQueue",
     "JobQueueError",
     "JobStatus",
     "NotClaimed",
+    "Outcome",
     "PriorityMixin",
     "QueueStats",
     "Retry",

@@ -153,9 +153,9 @@ def _change(
             if found:
                 change = _updating(mapping, values, words)
                 writer.core(change, {"change_keys": key_values(list(found)), **given})
-            ours = [job for job, identity in pairs if identity in found]
-            show_expired(writer.session, ours, mapping)
-        changed += ours
+            # Those left alone too: what they are now is worth a look.
+            show_expired(writer.session, [job for job, _ in pairs], mapping)
+        changed += [job for job, identity in pairs if identity in found]
     return changed
 
 

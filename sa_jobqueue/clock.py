@@ -7,15 +7,14 @@ claims, finishes and schedules like any other. Each database's file in
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import DateTime
 from sqlalchemy.sql.functions import FunctionElement
 
-
 #: Where counted microseconds begin; a run_at of this day means: due at once.
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class utc_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function that it is
@@ -33,5 +32,5 @@ class utc_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL funct
 def as_utc(value: datetime) -> datetime:
     """Attach UTC to a naive value, convert an aware one."""
     if value.tzinfo is None:
-        return value.replace(tzinfo=timezone.utc)
-    return value.astimezone(timezone.utc)
+        return value.replace(tzinfo=UTC)
+    return value.astimezone(UTC)

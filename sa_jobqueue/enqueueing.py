@@ -63,9 +63,7 @@ def _common(mapping: QueueMapping, **given: Any) -> dict[str, Any]:
     for role, value in given.items():
         if value is not None and not mapping.has(role):
             raise ArgumentError(f"{mapping} has no {role}: add {mixins[role]}")
-    return {
-        mapping.attributes[role]: value for role, value in given.items() if value is not None
-    }
+    return {mapping.attributes[role]: value for role, value in given.items() if value is not None}
 
 
 def _checked_times(mapping: QueueMapping, row: dict[str, Any]) -> dict[str, Any]:

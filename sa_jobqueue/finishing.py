@@ -42,6 +42,7 @@ failure_log = logging.getLogger("sa_jobqueue.failure")
 #: What last_error keeps of an error, in characters.
 ERROR_LENGTH = 10_000
 
+
 def complete(
     session: AnySession, jobs: Any, *, delete: bool | None = None, then: str = DONE
 ) -> None:
@@ -99,7 +100,8 @@ def fail(
     parameters = {"finish_error": error_text(error), SHIFT: shift}
     change = Change("fail", _failed_as(ready, later=retry_in is not None), parameters)
     write(session, [(change, pairs)])
-    failure_log.warning("%d jobs failed: %s", len(pairs), _first_line(error))
+    if pairs:
+        failure_log.warning("failed jobs: %d: %s", len(pairs), _first_line(error))
 
 
 def give_up(session: AnySession, jobs: Any, *, reason: str | None = None) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Index, Table
+from sqlalchemy import ColumnElement, Index, Table
 from sqlalchemy.sql.elements import UnaryExpression
 
 from .mapping import QueueMapping, status_is
@@ -19,6 +19,8 @@ from .status import CLAIMED
 
 #: The shortest limit of the engines: PostgreSQL cuts names at 63 bytes.
 _NAME_LENGTH = 63
+
+_INFO = "sa_jobqueue.index"
 
 
 def add_indexes(mapping: QueueMapping) -> None:
@@ -51,7 +53,9 @@ def claim_index_columns(mapping: QueueMapping) -> list[ColumnElement[Any]]:
 def _table_column(mapping: QueueMapping, column: Any) -> ColumnElement[Any]:
     if isinstance(column, UnaryExpression):
         return _table_column(mapping, column.element).desc()
-    found: Column[Any] = mapping.mapper.columns[column.key] if column.key in mapping.mapper.columns else column
+    if isinstance(column, Column):
+        return column
+    found: ColumnElement[Any] = mapping.mapper.columns[column.key]
     return found
 
 
@@ -68,14 +72,22 @@ def _add(
     sqlite_where: bool = True,
 ) -> None:
     name = index_name(table, purpose)
-    if any(index.name == name for index in table.indexes):
+    there = [index for index in table.indexes if index.name == name]
+    if there:
+        table.info[f"{_INFO}.{purpose}"] = there[0]
         return
     if any(_plain(column).table is not table for column in columns):
         return  # joined inheritance, ordered by a column of another table
-    partial = {"postgresql_where": where}
+    partial: dict[str, Any] = {"postgresql_where": where}
     if sqlite_where:
         partial["sqlite_where"] = where
-    Index(name, *columns, **partial)
+    table.info[f"{_INFO}.{purpose}"] = Index(name, *columns, **partial)
+
+
+def claim_index(mapping: QueueMapping) -> Index | None:
+    """Return the claim index of a mapped table; None where it could not have one."""
+    index: Index | None = mapping.table.info.get(f"{_INFO}.claim")
+    return index
 
 
 def index_name(table: Table, purpose: str) -> str:

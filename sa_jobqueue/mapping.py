@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Column, ColumnElement, Table, literal_column
@@ -31,7 +31,10 @@ from .status import CLAIMED, JobStatus, status_word
 DEFAULT_LEASE = timedelta(minutes=10)
 
 #: The claim order, as far as a class has columns for it; the primary key ends it.
+#: Where nothing delays a failed job, those tried less often come first: else the
+#: one at the head would be tried again and again, and hold up those behind it.
 ORDER_ROLES = ("priority", "run_at")
+ORDER_ROLES_WITHOUT_SCHEDULE = ("priority", "attempts")
 
 #: Roles whose values are points in time, read back as aware UTC.
 TIME_ROLES = ("owner_date", "run_at")
@@ -138,7 +141,7 @@ class QueueMapping:
         """The primary key columns of :attr:`table`, in the order of an identity."""
         mapped = self.mapper.primary_key
         if all(column.table is self.table for column in mapped):
-            return tuple(mapped)
+            return tuple(column for column in mapped if isinstance(column, Column))
         return tuple(self.table.primary_key)  # the mixin stands on a joined subclass
 
     @cached_property
@@ -165,12 +168,12 @@ class QueueMapping:
     @cached_property
     def order_attributes(self) -> tuple[str, ...]:
         """The attributes of the mixins' own order, the primary key last."""
-        roles = (self.attributes[role] for role in ORDER_ROLES if self.has(role))
+        roles = (self.attributes[role] for role in self.order_roles)
         return (*roles, *(attribute.key for attribute in self.key_attributes))
 
     @property
     def _order_columns(self) -> list[Column[Any]]:
-        return [self.column(role) for role in ORDER_ROLES if self.has(role)]
+        return [self.column(role) for role in self.order_roles]
 
     def _places(self, columns: Sequence[Column[Any]]) -> tuple[int, ...]:
         places = {column: place for place, column in enumerate(self.table.c)}
@@ -219,7 +222,16 @@ class QueueMapping:
         """The claim order, without the primary key that ends it."""
         if self.args.order_by is not None:
             return tuple(self._ordering(word) for word in self.args.order_by)
-        return tuple(self.attribute(role) for role in ORDER_ROLES if self.has(role))
+        return cast(
+            "tuple[ColumnElement[Any], ...]",
+            tuple(self.attribute(role) for role in self.order_roles),
+        )
+
+    @property
+    def order_roles(self) -> list[str]:
+        """The roles that make the mixins' own order, as far as the class has them."""
+        roles = ORDER_ROLES if self.has("run_at") else ORDER_ROLES_WITHOUT_SCHEDULE
+        return [role for role in roles if self.has(role)]
 
     def _ordering(self, word: str) -> ColumnElement[Any]:
         name, _, direction = word.partition(" ")
@@ -229,7 +241,8 @@ class QueueMapping:
                 f"{self.entity.__name__}.__queue_args__['order_by']: {word!r} should be an "
                 "attribute's name, with ' desc' behind it where the largest comes first"
             )
-        return attribute.desc() if direction.strip().lower() == "desc" else attribute
+        ordering: Any = attribute.desc() if direction.strip().lower() == "desc" else attribute
+        return cast("ColumnElement[Any]", ordering)
 
     @cached_property
     def equality(self) -> tuple[InstrumentedAttribute[Any], ...]:
@@ -254,7 +267,9 @@ class QueueMapping:
 
 def status_is(status: Any, *words: str) -> ColumnElement[bool]:
     """Compare a status column with literal words, so that partial indexes serve."""
-    literals = [literal_column(f"'{status_word(word)}'") for word in words]
+    literals: list[ColumnElement[str]] = [
+        literal_column(f"'{status_word(word)}'") for word in words
+    ]
     criterion: ColumnElement[bool] = (
         status == literals[0] if len(literals) == 1 else status.in_(literals)
     )
@@ -295,9 +310,7 @@ def mapping_of(entity: Any) -> QueueMapping:
         pass
     mapping = QueueMapping(mapper)
     if not mapping.has("status"):
-        raise ArgumentError(
-            f"{mapper.class_.__name__} is not a queue: add JobMixin to its bases"
-        )
+        raise ArgumentError(f"{mapper.class_.__name__} is not a queue: add JobMixin to its bases")
     return _mappings.setdefault(mapper, mapping)
 
 

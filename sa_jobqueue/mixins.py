@@ -23,7 +23,7 @@ Constructors of dataclasses and of SQLModel do not know un-annotated columns:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sqlalchemy import Column, DateTime, Integer, SmallInteger, String, Text, event
@@ -95,9 +95,7 @@ _SORT_ORDER = {role: 1_000 + place for place, role in enumerate(_COLUMNS)}
 
 def _column(role: str, name: str, entity: type) -> Any:
     type_, options = _COLUMNS[role](entity)
-    return mapped_column(
-        name, type_, sort_order=_SORT_ORDER[role], info={_MARK: role}, **options
-    )
+    return mapped_column(name, type_, sort_order=_SORT_ORDER[role], info={_MARK: role}, **options)
 
 
 def _declare(role: str, name: str) -> Any:
@@ -117,6 +115,19 @@ class QueueColumns:
 
     __queue_attributes__: ClassVar[Mapping[str, str]] = {}
 
+    @classmethod
+    def named(cls, **names: str) -> Any:
+        """Return the mixin with other names, for attributes and columns alike.
+
+        Args:
+            names: for each of the mixin's columns its other name, such as
+                ``status="job_status"``; those not given keep theirs.
+
+        Raises:
+            ArgumentError: a column that the mixin has not, or a name given twice.
+        """
+        return _named(cls, names)
+
 
 _Mixin = TypeVar("_Mixin", bound=type[QueueColumns])
 
@@ -133,9 +144,15 @@ def _declares(*roles: str) -> Callable[[_Mixin], _Mixin]:
     return decorate
 
 
-def _named(mixin: type[QueueColumns], names: Mapping[str, str | None]) -> Any:
+def _named(mixin: type[QueueColumns], names: Mapping[str, str]) -> Any:
     """Make a twin of a mixin whose attributes and columns have other names."""
-    attributes = {role: names.get(role) or role for role in mixin.__queue_attributes__}
+    unknown = sorted(set(names) - set(mixin.__queue_attributes__))
+    if unknown:
+        raise ArgumentError(
+            f"{mixin.__name__} has no column {', '.join(map(repr, unknown))} to name; it has "
+            f"{', '.join(mixin.__queue_attributes__)}"
+        )
+    attributes = {role: names.get(role, role) for role in mixin.__queue_attributes__}
     if len(set(attributes.values())) < len(attributes):
         raise ArgumentError(f"{mixin.__name__}.named() gives one name to two columns: {names}")
     body: dict[str, Any] = {name: _declare(role, name) for role, name in attributes.items()}
@@ -153,17 +170,6 @@ class JobMixin(QueueColumns):
         owner: Mapped[str | None]
         owner_date: Mapped[datetime | None]
 
-    @classmethod
-    def named(
-        cls,
-        *,
-        status: str | None = None,
-        owner: str | None = None,
-        owner_date: str | None = None,
-    ) -> Any:
-        """Return the same mixin under other attribute and column names."""
-        return _named(JobMixin, {"status": status, "owner": owner, "owner_date": owner_date})
-
 
 @_declares("priority")
 class PriorityMixin(QueueColumns):
@@ -172,11 +178,6 @@ class PriorityMixin(QueueColumns):
     if TYPE_CHECKING:
         priority: Mapped[int]
 
-    @classmethod
-    def named(cls, *, priority: str) -> Any:
-        """Return the same mixin under another attribute and column name."""
-        return _named(PriorityMixin, {"priority": priority})
-
 
 @_declares("run_at")
 class ScheduleMixin(QueueColumns):
@@ -184,11 +185,6 @@ class ScheduleMixin(QueueColumns):
 
     if TYPE_CHECKING:
         run_at: Mapped[datetime]
-
-    @classmethod
-    def named(cls, *, run_at: str) -> Any:
-        """Return the same mixin under another attribute and column name."""
-        return _named(ScheduleMixin, {"run_at": run_at})
 
 
 @_declares("attempts", "max_attempts", "last_error")
@@ -202,18 +198,6 @@ class RetryMixin(QueueColumns):
         attempts: Mapped[int]
         max_attempts: Mapped[int | None]
         last_error: Mapped[str | None]
-
-    @classmethod
-    def named(
-        cls,
-        *,
-        attempts: str | None = None,
-        max_attempts: str | None = None,
-        last_error: str | None = None,
-    ) -> Any:
-        """Return the same mixin under other attribute and column names."""
-        names = {"attempts": attempts, "max_attempts": max_attempts, "last_error": last_error}
-        return _named(RetryMixin, names)
 
 
 @event.listens_for(QueueColumns, "instrument_class", propagate=True)
@@ -301,12 +285,11 @@ def _adopt(mapping: QueueMapping, role: str, column: Column[Any]) -> None:
 
 
 def _fits(type_: TypeEngine[Any], wanted: TypeEngine[Any]) -> bool:
-    kind = wanted._type_affinity
-    if not issubclass(kind, String):
-        return type_._type_affinity is kind
+    if not isinstance(wanted, String):
+        return type_._type_affinity is wanted._type_affinity
     enum = getattr(type_, "native_enum", False)
     length = getattr(type_, "length", None)
-    needed = getattr(wanted, "length", None)
+    needed = wanted.length
     return (
         isinstance(type_, String)
         and not enum
@@ -326,7 +309,7 @@ def _read_back_as_utc(mapping: QueueMapping) -> None:
         values = target.__dict__
         for key in keys:
             value = values.get(key)
-            if value is not None and value.tzinfo is not timezone.utc:
+            if value is not None and value.tzinfo is not UTC:
                 values[key] = as_utc(value)
 
     def assigned(target: Any, value: Any, *_: Any) -> Any:
@@ -334,7 +317,7 @@ def _read_back_as_utc(mapping: QueueMapping) -> None:
             raise ArgumentError(
                 f"{value!r} has no time zone; use datetime.now(timezone.utc) or .astimezone()"
             )
-        return value.astimezone(timezone.utc) if isinstance(value, datetime) else value
+        return value.astimezone(UTC) if isinstance(value, datetime) else value
 
     event.listen(mapping.entity, "load", loaded)
     event.listen(mapping.entity, "refresh", loaded)

@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Executable, Update, update
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.engine import CursorResult, Result
-from sqlalchemy.orm import Mapper, Session, scoped_session
+from sqlalchemy.orm import Mapper, Session, SessionTransaction, scoped_session
 from sqlalchemy.orm.attributes import set_committed_value
 
 from .dialects import Database, database_of
@@ -56,6 +58,16 @@ class Writer:
     database: Database
     in_autocommit: bool
 
+    @cached_property
+    def keeps_snapshot(self) -> bool:
+        """Whether a plain read would miss what others committed meanwhile.
+
+        Not in a transaction that a verb began, nor under AUTOCOMMIT.
+        """
+        if self.in_autocommit or _begun_by_us(self.session, self.connection):
+            return False
+        return self.database.keeps_snapshot(self.connection)
+
     @property
     def hooked(self) -> bool:
         """Whether do_orm_execute hooks may add criteria to what the session selects."""
@@ -88,12 +100,35 @@ def writing(session: AnySession, mapping: QueueMapping) -> Iterator[Writer]:
     if session.new or session.dirty or session.deleted:
         session.flush()
     with _pinned(session, mapping.mapper, update(mapping.table)):
-        connection = session.connection(bind_arguments={"mapper": mapping.mapper})
-        database = database_of(connection)
-        in_autocommit = database.in_autocommit(connection)
-        if not in_autocommit:
-            database.begin(connection)
-        yield Writer(session, connection, database, in_autocommit)
+        yield connected(session, mapping)
+
+
+def connected(session: Session, mapping: QueueMapping) -> Writer:
+    """Take the session's connection for a mapped class, its transaction fit for claims."""
+    connection = session.connection(bind_arguments={"mapper": mapping.mapper})
+    database = database_of(connection)
+    in_autocommit = database.in_autocommit(connection)
+    if not in_autocommit:
+        _begin(session, connection, database)
+    return Writer(session, connection, database, in_autocommit)
+
+
+# For each transaction of a session, its connections that a verb was the first to
+# use (True), or had been used before (False): asked once, and remembered.
+_begun: WeakKeyDictionary[SessionTransaction, dict[int, bool]] = WeakKeyDictionary()
+
+
+def _begin(session: Session, connection: Connection, database: Database) -> None:
+    transaction = session.get_transaction()
+    assert transaction is not None
+    known = _begun.setdefault(transaction, {})
+    if id(connection) not in known:
+        known[id(connection)] = database.begin(connection)
+
+
+def _begun_by_us(session: Session, connection: Connection) -> bool:
+    transaction = session.get_transaction()
+    return transaction is not None and _begun.get(transaction, {}).get(id(connection), False)
 
 
 @contextmanager
@@ -117,11 +152,11 @@ def _pinned(session: Session, mapper: Mapper[Any], write: Update) -> Iterator[No
             return writer
         return routed(mapper=asked, **kw)
 
-    session.get_bind = get_bind  # type: ignore[method-assign]
+    vars(session)["get_bind"] = get_bind
     try:
         yield
     finally:
-        del session.get_bind  # type: ignore[method-assign]
+        del vars(session)["get_bind"]
 
 
 def show(session: Session, entity: Any, values: dict[str, Any]) -> None:

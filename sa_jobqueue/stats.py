@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import func, select
+from sqlalchemy.orm import InstrumentedAttribute
 
 from .clock import EPOCH, as_utc, utc_now
 from .mapping import QueueMapping, mapping_of
@@ -39,7 +40,7 @@ def count_by_status(session: AnySession, entity: type[Any]) -> dict[str, int]:
     with writing(session, mapping) as writer:
         found = writer.orm(select(status, func.count()).group_by(status)).all()
     counts = {mapping.word(known): 0 for known in JobStatus}
-    counts.update({word: count for word, count in found})
+    counts.update(dict(map(tuple, found)))
     return counts
 
 
@@ -68,7 +69,7 @@ def _unclaimed(writer: Writer, mapping: QueueMapping, *, due: bool) -> int:
 
 
 def _oldest_waiting(writer: Writer, mapping: QueueMapping) -> timedelta | None:
-    since: ColumnElement[datetime]
+    since: InstrumentedAttribute[datetime]
     if mapping.args.enqueued_at is not None:
         since = getattr(mapping.entity, mapping.args.enqueued_at)
     elif mapping.has("run_at"):
@@ -77,14 +78,13 @@ def _oldest_waiting(writer: Writer, mapping: QueueMapping) -> timedelta | None:
         return None
     unclaimed = mapping.has_status(mapping.word(JobStatus.UNCLAIMED))
     known = since >= EPOCH + timedelta(days=2)  # the constant of plain SQL inserts is no time
-    now, oldest = writer.orm(
-        select(utc_now(), func.min(since)).where(unclaimed, known, since <= utc_now())
-    ).one()
-    return None if oldest is None else as_utc(now) - as_utc(oldest)
+    ages = select(utc_now().label("now"), func.min(since).label("oldest"))
+    found = writer.orm(ages.where(unclaimed, known, since <= utc_now())).one()
+    return None if found.oldest is None else as_utc(found.now) - as_utc(found.oldest)
 
 
 def _claimed(writer: Writer, mapping: QueueMapping) -> dict[str, int]:
     owner = mapping.attribute("owner")
     claimed = mapping.has_status(mapping.claimed)
     found = writer.orm(select(owner, func.count()).where(claimed).group_by(owner)).all()
-    return {name: count for name, count in found}
+    return dict(map(tuple, found))

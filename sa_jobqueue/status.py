@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import Enum
+from enum import Enum, StrEnum
 
 from .errors import ArgumentError
 
 STATUS_LENGTH = 16
 
 
-class JobStatus(str, Enum):
-    """The five statuses; a member is equal to its plain string.
-
-    ``str(JobStatus.DONE)`` is ``"done"`` too.
-    """
+class JobStatus(StrEnum):
+    """The five statuses; a member is its plain string."""
 
     UNCLAIMED = "unclaimed"
     CLAIMED = "claimed"
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
-
-    __str__ = str.__str__
-    __format__ = str.__format__
 
 
 UNCLAIMED, CLAIMED, DONE, FAILED, CANCELLED = JobStatus
@@ -40,7 +34,6 @@ TRANSITIONS: Mapping[str, frozenset[tuple[JobStatus, JobStatus]]] = {
     "fail": frozenset({(CLAIMED, UNCLAIMED), (CLAIMED, FAILED)}),
     "give_up": frozenset({(CLAIMED, CANCELLED)}),
     "release": frozenset({(CLAIMED, UNCLAIMED)}),
-    "reap": frozenset({(CLAIMED, UNCLAIMED), (CLAIMED, FAILED)}),
     "cancel": frozenset({(UNCLAIMED, CANCELLED)}),
     "retry": frozenset({(FAILED, UNCLAIMED), (DONE, UNCLAIMED), (CANCELLED, UNCLAIMED)}),
 }

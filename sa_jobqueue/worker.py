@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from types import FrameType
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -120,7 +121,7 @@ class Worker(Generic[T]):
             attempts; used where the model has ScheduleMixin.
         on_claim: called with each claim, after its commit.
         on_outcome: called with each job and what became of it, after the
-            commit of its finish.
+            commit of its finish; not with those whose claim was lost.
         options: loader options for the claims; jobs are detached, so what a
             handler reads of their relationships is loaded here.
     """
@@ -175,8 +176,8 @@ class Worker(Generic[T]):
         idle = 0
         while True:
             stopping = self._stopping.is_set()
-            claimed = self._turn(handled, unhandled, claim=not stopping)
-            self._tell(handled, claimed)
+            claimed, finished = self._turn(handled, unhandled, claim=not stopping)
+            self._tell(finished, claimed)
             if stopping:
                 return
             if not claimed and self.drain and self._drained():
@@ -191,6 +192,11 @@ class Worker(Generic[T]):
         Safe to call from a signal handler or another thread.
         """
         self._stopping.set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._stopping.is_set()
 
     @contextmanager
     def stopping_on_signals(self, *signals: signal.Signals) -> Iterator[None]:
@@ -211,32 +217,39 @@ class Worker(Generic[T]):
 
     def _turn(
         self, handled: list[tuple[T, Outcome]], unhandled: list[T], *, claim: bool
-    ) -> Claim[T]:
-        """Finish what was handled, release what was not, claim what is next."""
+    ) -> tuple[Claim[T], list[tuple[T, Outcome]]]:
+        """Finish what was handled, release what was not, claim what is next.
 
-        def turn(session: Session) -> Claim[T]:
-            self._finish(session, handled)
-            self._reporting_lost(lambda: self.queue.release(session, unhandled))
+        Returns the claim, and what was finished: without those that were lost.
+        """
+
+        def turn(session: Session) -> tuple[Claim[T], list[tuple[T, Outcome]]]:
+            lost = self._finish(session, handled)
+            _lost_of(lambda: self.queue.release(session, unhandled))
+            finished = [pair for pair in handled if not any(pair[0] is job for job in lost)]
             if not claim:
-                return Claim([], [])
+                return Claim([], []), finished
             claimed = self.queue.claim(
                 session, owner=self.owner, limit=self.limit, options=self.options
             )
-            session.flush()
-            return claimed
+            return claimed, finished
 
         return self._in_transaction(turn)
 
-    def _finish(self, session: Session, handled: list[tuple[T, Outcome]]) -> None:
+    def _finish(self, session: Session, handled: list[tuple[T, Outcome]]) -> list[Any]:
+        """Write what became of the jobs; return those whose claim was lost."""
         done = [job for job, outcome in handled if outcome is None]
-        self._reporting_lost(lambda: self.queue.complete(session, done, delete=self.delete))
+        lost = _lost_of(lambda: self.queue.complete(session, done, delete=self.delete))
         for job, outcome in handled:
-            if isinstance(outcome, Failed | Retry):
-                self._reporting_lost(lambda j=job, o=outcome: self._fail(session, j, o))
-            elif isinstance(outcome, Cancel):
-                self._reporting_lost(
-                    lambda j=job, o=outcome: give_up(session, j, reason=o.reason)
-                )
+            if outcome is not None:
+                lost += _lost_of(partial(self._finish_otherwise, session, job, outcome))
+        return lost
+
+    def _finish_otherwise(self, session: Session, job: T, outcome: Retry | Cancel | Failed) -> None:
+        if isinstance(outcome, Cancel):
+            give_up(session, job, reason=outcome.reason)
+        else:
+            self._fail(session, job, outcome)
 
     def _fail(self, session: Session, job: T, outcome: Failed | Retry) -> None:
         error = outcome.error if isinstance(outcome, Failed) else outcome.reason
@@ -249,14 +262,6 @@ class Worker(Generic[T]):
         if not (mapping.has("run_at") and mapping.has("attempts")):
             return None
         return self.retry_in(getattr(job, mapping.attributes["attempts"]))
-
-    @staticmethod
-    def _reporting_lost(finish: Callable[[], None]) -> None:
-        """Go on when claims were lost: their new owners finish them."""
-        try:
-            finish()
-        except ClaimLost as lost:
-            log.warning("%s", lost)
 
     # -- the jobs -------------------------------------------------------
 
@@ -280,13 +285,11 @@ class Worker(Generic[T]):
 
     def _check_outcome(self, outcome: Any) -> None:
         if outcome is not None and not isinstance(outcome, Retry | Cancel):
-            raise ArgumentError(
-                f"a handler returns None, Retry(..) or Cancel(..), not {outcome!r}"
-            )
+            raise ArgumentError(f"a handler returns None, Retry(..) or Cancel(..), not {outcome!r}")
         mapping = self.queue.mapping
         if isinstance(outcome, Retry) and not mapping.has("attempts"):
             raise ArgumentError(f"Retry needs RetryMixin on {mapping}")
-        if isinstance(outcome, Retry) and outcome.in_ and not mapping.has("run_at"):
+        if isinstance(outcome, Retry) and outcome.in_ is not None and not mapping.has("run_at"):
             raise ArgumentError(f"Retry(in_=) needs ScheduleMixin on {mapping}")
 
     def _tell(self, handled: list[tuple[T, Outcome]], claimed: Claim[T]) -> None:
@@ -323,22 +326,42 @@ class Worker(Generic[T]):
 
     def _in_transaction(self, work: Callable[[Session], R]) -> R:
         """Run and commit a transaction, again if its error is transient."""
-        for tries in range(1, TRANSACTION_TRIES + 1):
+        tries = 1
+        while True:
             try:
-                with Session(self.engine, expire_on_commit=False) as session:
-                    connection = session.connection()
-                    database = database_of(connection)
-                    if not database.in_autocommit(connection):
-                        database.begin_write(connection)
-                    result = work(session)
-                    session.commit()
-                    return result
+                return self._one_transaction(work)
             except DBAPIError as error:
                 if tries == TRANSACTION_TRIES or not _worth_another_try(error):
                     raise
-                log.info("transaction failed, try %d of %d: %s", tries, TRANSACTION_TRIES, error)
-                self._stopping.wait(0.05 * 2 ** min(tries, 6) * random.uniform(0.5, 1.0))
-        raise AssertionError("unreachable")
+                log.info("try %d of %d failed: %s", tries, TRANSACTION_TRIES, error.orig)
+            self._stopping.wait(0.05 * 2 ** min(tries, 6) * random.uniform(0.5, 1.0))
+            tries += 1
+
+    def _one_transaction(self, work: Callable[[Session], R]) -> R:
+        with Session(self.engine, expire_on_commit=False) as session:
+            try:
+                connection = session.connection()
+                database = database_of(connection)
+                if not database.in_autocommit(connection):
+                    database.begin_write(connection)
+                result = work(session)
+                session.commit()
+            except BaseException:
+                # Said outright: after a COMMIT that failed, close() alone leaves
+                # the transaction open on the pooled connection.
+                session.rollback()
+                raise
+            return result
+
+
+def _lost_of(finish: Callable[[], None]) -> list[Any]:
+    """Go on when claims were lost, and return them: their new owners finish them."""
+    try:
+        finish()
+    except ClaimLost as lost:
+        log.warning("%s", lost)
+        return list(lost.lost)
+    return []
 
 
 def _worth_another_try(error: DBAPIError) -> bool:

@@ -31,6 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import CursorResult
 
 from .clock import as_utc, utc_now
+from .dialects import Database
 from .errors import ClaimLost, NotClaimed
 from .fencing import Fence, Token
 from .mapping import QueueMapping, mapping_of, status_is
@@ -99,7 +100,9 @@ def _write_one(
     lost = [job for job, fence in pairs if fence.identity not in written]
     if lost:
         kept = [job for job, fence in pairs if fence.identity in written]
-        lost_log.warning("%s: %d of %d claims of %s lost", change.verb, len(lost), len(pairs), mapping)
+        lost_log.warning(
+            "%s: %d of %d claims of %s lost", change.verb, len(lost), len(pairs), mapping
+        )
         raise ClaimLost(change.verb, lost=lost, kept=kept)
     if pairs:
         log.debug("%s: %d of %s", change.verb, len(pairs), mapping)
@@ -153,7 +156,7 @@ class FencedStatements:
     write_returning: Executable
     lock: Executable
     write: Executable
-    _needed: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    _needed: dict[tuple[str, Database], frozenset[str]] = field(default_factory=dict)
 
     @property
     def writes(self) -> bool:
@@ -163,20 +166,17 @@ class FencedStatements:
     def run(self, writer: Writer, which: str, parameters: Mapping[str, Any]) -> CursorResult[Any]:
         """Run one of the statements with those of the parameters that it has."""
         statement: Any = getattr(self, which)
-        dialect = writer.connection.dialect
-        needed = self._needed.get((which, dialect.name))
+        needed = self._needed.get((which, writer.database))
         if needed is None:
-            needed = frozenset(statement.compile(dialect=dialect).params)
-            self._needed[which, dialect.name] = needed
+            compiled = statement.compile(dialect=writer.connection.dialect)
+            needed = self._needed[which, writer.database] = frozenset(compiled.params)
         return writer.core(statement, {k: v for k, v in parameters.items() if k in needed})
 
-    def read(self, result: Iterable[Sequence[Any]]) -> dict[Identity, dict[str, Any]]:
+    def read(self, result: Iterable[Sequence[Any]]) -> dict[Identity, Mapping[str, Any]]:
         """Map the keys of the rows that were ours to their new values."""
         width = len(self.mapping.keys)
         names = [*(column.key for column in self.columns), NOW]
-        return {
-            tuple(row[:width]): dict(zip(names, row[width:], strict=False)) for row in result
-        }
+        return {tuple(row[:width]): dict(zip(names, row[width:], strict=False)) for row in result}
 
 
 @lru_cache(maxsize=1_000)
@@ -217,9 +217,7 @@ def _updating(mapping: QueueMapping, fence: ColumnElement[bool], values: Values)
 
 
 def _fence(mapping: QueueMapping, status: str, held: bool) -> ColumnElement[bool]:
-    row = and_(
-        key_is_in(mapping, KEYS), status_is(mapping.column("status"), status)
-    )
+    row = and_(key_is_in(mapping, KEYS), status_is(mapping.column("status"), status))
     if held:  # the row locks are the fence; nothing else was written
         return row
     owner, date = mapping.column("owner"), mapping.column("owner_date")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Index
 from sqlalchemy.engine import Dialect
 
 from ..errors import UnsupportedDatabase
@@ -89,12 +89,15 @@ class Database:
 
     # -- transactions ---------------------------------------------------
 
-    def begin(self, connection: Connection) -> None:
-        """Make a transaction that is only about to begin fit for claims."""
+    def begin(self, connection: Connection) -> bool:
+        """Make a transaction that is only about to begin fit for claims.
+
+        Returns whether it was: an open transaction is left as it is.
+        """
+        return False
 
     def begin_write(self, connection: Connection) -> None:
         """Begin a transaction of the library's own, which will write."""
-        self.begin(connection)
 
     def keeps_snapshot(self, connection: Connection) -> bool:
         """Tell whether a plain read would miss what others committed meanwhile."""
@@ -116,6 +119,12 @@ class Database:
         connection.exec_driver_sql("COMMIT")
 
     begin_statement: ClassVar[str] = "BEGIN"
+
+    # -- plans ----------------------------------------------------------
+
+    def index_hint(self, index: Index) -> str | None:
+        """Say how a SELECT is bound to an index, as a comment behind SELECT; None: it is not."""
+        return None
 
     # -- errors ---------------------------------------------------------
 

@@ -13,7 +13,6 @@ from sqlalchemy.ext.compiler import compiles
 from ..clock import utc_now
 from .base import Database, driver_connection
 
-_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the client protocol
 _CANNOT_CHANGE_NOW = 1568  # a transaction is already in progress
 
 READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
@@ -26,24 +25,24 @@ class InnoDB(Database):
     locks_what_it_scans = True
     begin_statement: ClassVar[str] = "START TRANSACTION"
 
-    def begin(self, connection: Connection) -> None:
+    def begin(self, connection: Connection) -> bool:
         """Make the next transaction READ COMMITTED, where it is still the next.
 
         Under the default, REPEATABLE READ, the gap locks of consumers that
         claim and finish deadlock. The statement is for one transaction only:
         the session's own level is not touched, and nothing needs resetting.
+        Only the server knows whether a transaction is open, so it is asked by
+        trying: the drivers' flags are not brought up to date by a SELECT.
         """
-        if _in_transaction(connection):
-            return
         try:
             connection.exec_driver_sql(READ_COMMITTED)
         except DBAPIError as error:
             if error.orig is None or error.orig.args[:1] != (_CANNOT_CHANGE_NOW,):
                 raise
+            return False
+        return True
 
     def keeps_snapshot(self, connection: Connection) -> bool:
-        if _in_transaction(connection) is False:
-            return False
         level = connection.exec_driver_sql(f"SELECT {self.isolation_variable}").scalar_one()
         return str(level).replace("-", " ").upper() in {"REPEATABLE READ", "SERIALIZABLE"}
 
@@ -65,12 +64,6 @@ class InnoDB(Database):
     def is_transient(cls, error: BaseException) -> bool:
         # Deadlock; lock wait timeout; record has changed since last read.
         return error.args[:1] in {(1213,), (1205,), (1020,)}
-
-
-def _in_transaction(connection: Connection) -> bool | None:
-    """Ask the driver whether the server has a transaction open; None: it cannot say."""
-    status = getattr(driver_connection(connection), "server_status", None)
-    return bool(status & _IN_TRANSACTION) if isinstance(status, int) else None
 
 
 @compiles(utc_now, "mysql", "mariadb")

@@ -11,7 +11,17 @@ from .held import Held
 from .skip_locked import SkipLocked
 from .update_then_select import UpdateThenSelect
 
-__all__ = ["AUTO", "STRATEGIES", "ClaimSpec", "Request", "Strategy", "Taken", "automatic", "check_name", "choose"]
+__all__ = [
+    "AUTO",
+    "STRATEGIES",
+    "ClaimSpec",
+    "Request",
+    "Strategy",
+    "Taken",
+    "automatic",
+    "check_name",
+    "choose",
+]
 
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy

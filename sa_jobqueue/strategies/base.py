@@ -33,7 +33,7 @@ from ..dialects import Database
 from ..errors import UnsupportedDatabase
 from ..mapping import QueueMapping, status_is
 from ..rows import claimed_columns, row_columns
-from ..sessions import Writer, show
+from ..sessions import Writer
 
 #: How many candidates are drawn for each row wanted. Workers see the same head
 #: of the queue: with exactly as many as wanted, four of them lost 60 % of theirs.
@@ -62,7 +62,8 @@ class ClaimSpec:
     @cached_property
     def order(self) -> tuple[ColumnElement[Any], ...]:
         """The whole claim order, the primary key last."""
-        return (*(self.order_by or self.mapping.order), *self.mapping.key_attributes)
+        order: list[Any] = [*(self.order_by or self.mapping.order), *self.mapping.key_attributes]
+        return tuple(order)
 
     @cached_property
     def own_order(self) -> bool:
@@ -211,7 +212,7 @@ class Strategy(ABC):
             # snapshot, and a write on an old snapshot is refused at once.
             writer.core(self._write_nothing)
         taken: list[Any] = []
-        priority = BEFORE_ALL
+        priority: int | None = BEFORE_ALL
         while len(taken) < limit:
             priority = writer.core(self.next_priority, {"claim_after": priority}).scalar()
             if priority is None:
@@ -243,7 +244,9 @@ class Strategy(ABC):
     def marking(self, owner_date: ColumnElement[Any] | None = None) -> dict[Any, Any]:
         """Return the values that a claim writes."""
         mapping = self.mapping
-        return claimed_columns(mapping, self.spec.during, utc_now() if owner_date is None else owner_date)
+        return claimed_columns(
+            mapping, self.spec.during, utc_now() if owner_date is None else owner_date
+        )
 
     def key_is_in(self, parameter: str) -> ColumnElement[bool]:
         """Compare the primary key with a list of keys, given as a parameter."""
@@ -255,7 +258,11 @@ class Strategy(ABC):
         return (
             update(self.mapping.table)
             .where(self.key_is_in("claim_keys"))
-            .values(self.marking(bindparam("claim_owner_date", type_=self.mapping.column("owner_date").type)))
+            .values(
+                self.marking(
+                    bindparam("claim_owner_date", type_=self.mapping.column("owner_date").type)
+                )
+            )
         )
 
     # -- entities and rows ----------------------------------------------

@@ -16,8 +16,7 @@ from typing import Any
 from sqlalchemy import Executable, Select, select
 from sqlalchemy.orm import Session
 
-from ..dialects import database_of
-from ..sessions import Writer
+from ..sessions import Writer, connected
 from .base import OVERDRAW, Request, Taken, key_values
 from .locking import LockingStrategy
 from .skip_locked import SkipLocked
@@ -32,7 +31,7 @@ class Candidates(LockingStrategy):
 
     def take(self, writer: Writer, request: Request) -> Taken:
         source = request.candidates_from
-        if source is None and self._keeps_snapshot(writer):
+        if source is None and writer.keeps_snapshot:
             # A plain read would see the queue as it was when the caller's
             # transaction began; a locking read sees it as it is.
             return self._skip_locked.take(writer, request)
@@ -41,7 +40,7 @@ class Candidates(LockingStrategy):
             locked, lost = self._lock(writer, request, candidates)
             taken = self.mark_locked(writer, request, locked)
         if candidates and lost == len(candidates):
-            log.info("%s: all %d candidates were lost to others", self.mapping.entity, lost)
+            log.info("%s: all %d candidates were lost to others", self.mapping, lost)
         return Taken(taken.jobs, candidates=len(candidates), lost=lost)
 
     def statements(self) -> list[Executable]:
@@ -70,9 +69,6 @@ class Candidates(LockingStrategy):
             .order_by(*self.spec.order)
         )
 
-    def _keeps_snapshot(self, writer: Writer) -> bool:
-        return not writer.in_autocommit and self.database.keeps_snapshot(writer.connection)
-
     @cached_property
     def _skip_locked(self) -> SkipLocked:
         return SkipLocked(self.spec, self.database)
@@ -80,15 +76,7 @@ class Candidates(LockingStrategy):
     def _draw(
         self, writer: Writer, request: Request, source: Session | None
     ) -> list[tuple[Any, ...]]:
-        if source is None:
-            reader = writer
-        else:
-            connection = source.connection(bind_arguments={"mapper": self.mapping.mapper})
-            database = database_of(connection)
-            autocommit = database.in_autocommit(connection)
-            if not autocommit:
-                database.begin(connection)
-            reader = Writer(source, connection, database, autocommit)
+        reader = writer if source is None else connected(source, self.mapping)
         drawn = self.in_steps(
             reader,
             request.limit * OVERDRAW,

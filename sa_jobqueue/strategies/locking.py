@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from sqlalchemy import Select
 from sqlalchemy import inspect as sa_inspect
 
 from ..clock import as_utc
 from ..dialects import Database
+from ..indexes import claim_index
 from ..sessions import Writer, show
 from .base import Request, Strategy, Taken, key_values
 
@@ -29,12 +31,20 @@ class LockingStrategy(Strategy):
     @cached_property
     def lock_entities(self) -> Any:
         """The locking read, of entities with the time of the claim."""
-        return self.locked(self.ready(*self.what(rows=False))).options(*self.loading)
+        return self._lock_ready(rows=False).options(*self.loading)
 
     @cached_property
     def lock_rows(self) -> Any:
         """The locking read, of plain rows as they will be once marked."""
-        return self.locked(self.ready(*self.what(rows=True)))
+        return self._lock_ready(rows=True)
+
+    def _lock_ready(self, *, rows: bool) -> Select[Any]:
+        statement = self.locked(self.ready(*self.what(rows=rows)))
+        index = claim_index(self.mapping)
+        hint = self.database.index_hint(index) if index is not None else None
+        if hint is None or self.spec.order_by:
+            return statement
+        return statement.prefix_with(hint)
 
     def lock(self, writer: Writer, request: Request) -> list[Any]:
         """Lock ready rows in claim order, in steps where the queue has priorities."""
@@ -74,10 +84,12 @@ class LockingStrategy(Strategy):
         self._mark(writer, request, [tuple(row[i] for i in places) for row in locked], date)
         return Taken(locked)
 
-    def _mark(
-        self, writer: Writer, request: Request, identities: Sequence[Any], date: Any
-    ) -> None:
-        parameters = {"claim_keys": key_values(identities), "claim_owner": request.owner, "claim_owner_date": date}
+    def _mark(self, writer: Writer, request: Request, identities: Sequence[Any], date: Any) -> None:
+        parameters = {
+            "claim_keys": key_values(identities),
+            "claim_owner": request.owner,
+            "claim_owner_date": date,
+        }
         writer.core(self.mark, parameters)
 
     def _shown(self, entity: Any, request: Request, date: Any) -> dict[str, Any]:

@@ -84,9 +84,7 @@ class SkipLocked(LockingStrategy):
             picked = self._pick().correlate(None).scalar_subquery()
             return statement.where(keys[0] == func.any(func.array(picked)))
         picked_cte = self._pick().cte("picked").prefix_with("MATERIALIZED")
-        return statement.where(
-            and_(*(key == picked_cte.c[key.key] for key in keys))
-        )
+        return statement.where(and_(*(key == picked_cte.c[key.key] for key in keys)))
 
     def _pick(self) -> Select[Any]:
         """Lock the keys of the next rows."""
@@ -116,9 +114,7 @@ class SkipLocked(LockingStrategy):
     def _priorities(self) -> Any:
         mapping = self.mapping
         table: Table = mapping.table.alias("waiting")  # type: ignore[assignment]
-        status, priority = (
-            table.c[mapping.column(role).key] for role in ("status", "priority")
-        )
+        status, priority = (table.c[mapping.column(role).key] for role in ("status", "priority"))
         ready = status_is(status, self.spec.ready)
         first = select(priority).where(ready).order_by(priority).limit(1).scalar_subquery()
         found = select(first.label("priority")).cte("priorities", recursive=True)

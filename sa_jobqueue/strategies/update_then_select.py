@@ -81,39 +81,43 @@ class UpdateThenSelect(Strategy):
             if marked is None or not marked.rowcount:
                 return []
             date = EPOCH + timedelta(microseconds=marked.lastrowid)
-            jobs = self._read_back(writer, request, date)
+            jobs = self._read_back(writer, request, date, picked=self._picks(writer))
             if len(jobs) == marked.rowcount:
                 return jobs
             log.info("%d rows marked, %d read back; once more", marked.rowcount, len(jobs))
             writer.core(_ROLLBACK)
         return []
 
-    def _mark_some(
-        self, writer: Writer, parameters: dict[str, Any]
-    ) -> CursorResult[Any] | None:
-        if not (self._picks or writer.hooked):
+    def _mark_some(self, writer: Writer, parameters: dict[str, Any]) -> CursorResult[Any] | None:
+        if not self._picks(writer):
             return writer.core(self.claim, parameters)
+        # In a caller's REPEATABLE READ only a locking read sees what is new.
+        pick = self.pick.with_for_update() if writer.keeps_snapshot else self.pick
         drawn = {**parameters, "claim_limit": parameters["claim_limit"] * OVERDRAW}
-        keys = [tuple(key) for key in writer.orm(self.pick, drawn)]
+        keys = [tuple(key) for key in writer.orm(pick, drawn)]
         if not keys:
             return None
         parameters.pop("claim_priority", None)
         return writer.core(self.claim_picked, {**parameters, "claim_keys": key_values(keys)})
 
-    def _read_back(self, writer: Writer, request: Request, date: datetime) -> list[Any]:
+    def _read_back(
+        self, writer: Writer, request: Request, date: datetime, *, picked: bool
+    ) -> list[Any]:
         token = {"claim_owner": request.owner, "claim_owner_date": date}
+        # Picked rows are checked again, now that they are locked.
+        criteria = (*self.due, *self.spec.where) if picked else ()
         if request.rows:
-            return list(writer.orm(self.read_rows, token).all())
-        return list(writer.orm(self.read_entities, token, populate_existing=True).scalars().all())
+            return list(writer.orm(self.read_rows.where(*criteria), token).all())
+        read = self.read_entities.where(*criteria)
+        return list(writer.orm(read, token, populate_existing=True).scalars().all())
 
-    @property
-    def _picks(self) -> bool:
-        """Whether keys are picked by a plain SELECT first.
+    def _picks(self, writer: Writer) -> bool:
+        """Tell whether keys are picked by a SELECT first.
 
         An UPDATE .. LIMIT knows one table and no class: a class of a hierarchy,
         and the criteria of a session's hooks, need the SELECT of the ORM.
         """
-        return self.mapping.mapper.inherits is not None
+        return writer.hooked or self.mapping.mapper.inherits is not None
 
     @cached_property
     def pick(self) -> Select[Any]:
@@ -169,7 +173,7 @@ _ROLLBACK = text("ROLLBACK TO SAVEPOINT sa_jobqueue_claim")
 
 def _told_date() -> ColumnElement[Any]:
     """The time of the UPDATE, which the server tells as the last insert id."""
-    epoch = literal_column("'1970-01-01'")
+    epoch: ColumnElement[Any] = literal_column("'1970-01-01'")
     since = func.timestampdiff(text("MICROSECOND"), epoch, utc_now(), type_=BigInteger)
     told = func.last_insert_id(since, type_=BigInteger)
     return func.timestampadd(text("MICROSECOND"), told, epoch)

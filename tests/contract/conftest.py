@@ -45,12 +45,12 @@ def shared_engine(db_url: URL) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def engine(shared_engine: Engine) -> Iterator[Engine]:
+def engine(shared_engine: Engine) -> Engine:
     """The engine with empty tables."""
     with shared_engine.begin() as connection:
         for table in reversed(Base.metadata.sorted_tables):
             connection.execute(delete(table))
-    yield shared_engine
+    return shared_engine
 
 
 @pytest.fixture

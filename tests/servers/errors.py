@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class ServerUnavailable(Exception):  # noqa: N818 - reads as what it says
+class ServerUnavailable(Exception):
     """No server of this engine can be had here; the message says the way out."""
 
     def __init__(self, engine: str, why: str, way_out: str) -> None:
@@ -13,5 +13,5 @@ class ServerUnavailable(Exception):  # noqa: N818 - reads as what it says
         super().__init__(f"{engine}: {why}. {way_out}")
 
 
-class NotHere(Exception):  # noqa: N818 - an answer of the search, no error
+class NotHere(Exception):
     """One place of the search has no server; the search goes on to the next place."""

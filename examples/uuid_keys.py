@@ -1,0 +1,79 @@
+"""First in, first out for UUID keys: the claim order comes from a creation column.
+
+    python examples/uuid_keys.py
+    python examples/uuid_keys.py --url postgresql+psycopg2://user@host/database
+
+Random keys do not grow, so their order would be by chance. With ``order_by`` the claims
+follow ``placed_at``, and so does the claim index: nothing is sorted, and no order waits
+forever because new ones come in. The comment at the end is what it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+from sqlalchemy import DateTime, create_engine
+from sqlalchemy.dialects import mysql
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.types import String
+
+from sa_jobqueue import JobMixin, claim, complete
+
+
+class Base(DeclarativeBase):
+    """The base of this example's tables."""
+
+
+class Order(JobMixin, Base):
+    """An order of a shop, to be packed in the order in which it was placed."""
+
+    __tablename__ = "example_order"
+    __queue_args__ = {"order_by": ["placed_at"], "enqueued_at": "placed_at"}  # noqa: RUF012 - read once, as __table_args__ is
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid4)
+    customer: Mapped[str] = mapped_column(String(100))
+    placed_at: Mapped[datetime] = mapped_column(
+        # Without microseconds, MySQL would round to whole seconds.
+        DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb"),
+        default=lambda: datetime.now(UTC),
+    )
+
+
+def at(hour: int) -> datetime:
+    """Return an hour of the day on which the orders were placed."""
+    return datetime(2024, 5, 17, hour, tzinfo=UTC)
+
+
+def main() -> None:
+    """Enqueue orders out of order and pack them in order."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", default="sqlite://", help="default: SQLite in memory")
+    engine = create_engine(parser.parse_args().url)
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+
+    with Session(engine, expire_on_commit=False) as session:
+        placed = {"carla": 11, "anna": 9, "edda": 14, "dirk": 13, "bert": 10}
+        session.add_all(Order(customer=name, placed_at=at(hour)) for name, hour in placed.items())
+        session.commit()
+
+        while orders := claim(session, Order, owner="packer-1", limit=2):
+            session.commit()
+            print("packs", ", ".join(order.customer for order in orders))
+            complete(session, orders)
+            session.commit()
+
+    Base.metadata.drop_all(engine)
+    engine.dispose()
+
+
+if __name__ == "__main__":
+    main()
+
+# Output:
+#
+# packs anna, bert
+# packs carla, dirk
+# packs edda

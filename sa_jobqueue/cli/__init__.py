@@ -1,0 +1,49 @@
+"""The command line; it needs the extra ``cli`` (click and rich).
+
+::
+
+    sa-jobqueue demo                        # producers, consumers, and the proof
+    sa-jobqueue setup-tables                # the example model's table
+    sa-jobqueue start-processing            # the workload, until Ctrl-C
+    sa-jobqueue status shop.models:Email    # a queue of your own
+    sa-jobqueue work shop.models:Email shop.mail:send --drain
+    sa-jobqueue sql shop.models:Email --dialect postgresql
+
+Every command takes ``--url``; without it they use an SQLite file in the
+current directory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..version import __version__
+from .demo import demo
+from .errors import one_line_errors
+from .processing import setup_tables, start_processing
+from .sql import sql
+from .status import status
+from .work import work
+
+__all__ = ["cli"]
+
+
+class OneLineErrors(click.Group):
+    """A group whose commands end with one line and exit 1 where the database objects."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with one_line_errors():
+            return super().invoke(ctx)
+
+
+@click.group(cls=OneLineErrors)
+@click.version_option(__version__, package_name="sa_jobqueue")
+def cli() -> None:
+    """Turn a table of your SQLAlchemy application into a job queue."""
+
+
+for command in (setup_tables, start_processing, status, work, sql, demo):
+    cli.add_command(command)

@@ -1,0 +1,107 @@
+"""``--url``: the engines of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from sqlalchemy import Engine, Table, create_engine, event, inspect, make_url
+from sqlalchemy.exc import NoSuchModuleError
+
+from ..dialects import Database, database_of, database_of_dialect
+from .errors import in_one_line
+
+DEFAULT_URL = "sqlite:///sa_jobqueue.db"
+DRIVERS = ("postgresql+psycopg2://", "mysql+pymysql://", "mariadb+pymysql://")
+
+#: How long a writer waits for the one before it, in milliseconds.
+BUSY_TIMEOUT = 30_000
+
+IN_MEMORY = (None, "", ":memory:")
+
+url_option: Callable[[Any], Any] = click.option(
+    "--url",
+    default=DEFAULT_URL,
+    show_default=True,
+    metavar="URL",
+    help=f"The database, with its driver: {', '.join(DRIVERS)}, or sqlite:///FILE.",
+)
+
+
+def open_engine(url: str, *, create_file: bool = False) -> Engine:
+    """Return an engine that connects, disposed of when the command ends.
+
+    Args:
+        url: as given by a person.
+        create_file: whether an SQLite file that is not there is made.
+
+    Raises:
+        ClickException: in one line, why there is none.
+    """
+    try:
+        engine = make_engine(url)
+        click.get_current_context().call_on_close(engine.dispose)
+        _check_file(engine, create_file=create_file)
+        with engine.connect() as connection:
+            database_of(connection)  # refuses servers that are too old
+    # A driver that is missing; PyMySQL raises RuntimeError where cryptography is.
+    except (ImportError, RuntimeError, NoSuchModuleError) as error:
+        raise click.ClickException(f"{in_one_line(error)}{_hint(url)}") from error
+    return engine
+
+
+def make_engine(url: str) -> Engine:
+    """Return an engine with the settings of our tooling, not connected yet."""
+    engine = create_engine(url)
+    if _database(engine).one_writer:
+        event.listen(engine, "connect", _wait_when_busy)
+    return engine
+
+
+def require_table(engine: Engine, table: Table) -> None:
+    """Refuse to go on without a table.
+
+    Raises:
+        ClickException: names it.
+    """
+    if not inspect(engine).has_table(table.name, schema=table.schema):
+        raise click.ClickException(f"there is no table {table.fullname!r} in {shown(engine)}")
+
+
+def shown(engine: Engine) -> str:
+    """Return where a database is: its URL without the password, a file with its folder."""
+    url = engine.url
+    if _database(engine).one_writer and url.database not in IN_MEMORY:
+        url = url.set(database=str(Path(str(url.database)).absolute()))
+    return url.render_as_string(hide_password=True)
+
+
+def _database(engine: Engine) -> Database:
+    return database_of_dialect(engine.dialect)
+
+
+def _wait_when_busy(connection: Any, _: Any) -> None:
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT}")
+
+
+def _check_file(engine: Engine, *, create_file: bool) -> None:
+    if not _database(engine).one_writer:
+        return
+    name = engine.url.database
+    if name in IN_MEMORY:
+        raise click.ClickException(
+            "a database in memory cannot be shared by processes; name a file: sqlite:///FILE"
+        )
+    if not create_file and not str(name).startswith("file:") and not Path(str(name)).exists():
+        raise click.ClickException(
+            f"there is no file {name}; --url names another database, "
+            "and `setup-tables` makes the example's"
+        )
+
+
+def _hint(url: str) -> str:
+    if "+" in make_url(url).drivername:
+        return ""
+    return f"; name the driver in the URL, as in {', '.join(DRIVERS)}"

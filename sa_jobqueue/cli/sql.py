@@ -1,0 +1,93 @@
+"""``sql``: the statements of a claim, for a database that need not be there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+from sqlalchemy import Executable, make_url
+from sqlalchemy.engine import Dialect
+from sqlalchemy.sql import ClauseElement
+
+from ..claiming import claim_statements
+from ..dialects import database_of_dialect
+from ..queue import JobQueue
+from ..strategies import AUTO, STRATEGIES
+from .loading import load_queue
+
+_EXPANDING = re.compile(r"\(__\[POSTCOMPILE_(\w+)\]\)")
+
+#: What lines are broken before; quoted text and parentheses are looked at, too.
+_TOKEN = re.compile(
+    r"(?P<quoted>'[^']*')"
+    r"|(?P<open>\()\s*"
+    r"|(?P<close>\s*\))"
+    r"|(?P<line>\s+)(?=(?:SELECT|SET|FROM|WHERE|ORDER BY|LIMIT|FOR (?:NO KEY )?UPDATE|RETURNING)\b)"
+    r"|(?P<space>\s+)"
+)
+
+
+@click.command()
+@click.argument("queue", metavar="MODULE:QUEUE")
+@click.option(
+    "--dialect", "name", required=True, metavar="NAME", help="postgresql, mysql, mariadb, sqlite."
+)
+@click.option("--strategy", type=click.Choice([AUTO, *STRATEGIES]), help="Instead of the queue's.")
+def sql(queue: str, name: str, strategy: str | None) -> None:
+    """Print the statements by which MODULE:QUEUE is claimed, for the newest server.
+
+    MODULE:QUEUE names a JobQueue or a mapped class.
+    """
+    found = load_queue(queue)
+    if strategy is not None:
+        found = with_strategy(found, strategy)
+    dialect = dialect_of(name)
+    for statement in claim_statements(found, dialect=dialect):
+        click.echo(f"{text_of(statement, dialect)};\n")
+
+
+def dialect_of(name: str) -> Dialect:
+    """Return a dialect that names its parameters: a driver's are full of %s or ?."""
+    make: Any = make_url(f"{name}://").get_dialect()
+    dialect: Dialect = make(paramstyle="named")
+    # Not connected, MySQL's dialect does not know that the server can, and leaves it out.
+    if hasattr(dialect, "supports_for_update_of"):
+        dialect.supports_for_update_of = database_of_dialect(dialect).lock_of
+    return dialect
+
+
+def with_strategy(queue: JobQueue[object], strategy: str) -> JobQueue[object]:
+    """Return the same queue, claimed by another strategy."""
+    spec = queue.plan.spec
+    return JobQueue(
+        queue.entity,
+        *spec.where,
+        order_by=spec.order_by,
+        ready=spec.ready,
+        during=spec.during,
+        strategy=strategy,
+    )
+
+
+def text_of(statement: Executable, dialect: Dialect) -> str:
+    """Return the SQL, and above it the parameters whose values are known."""
+    assert isinstance(statement, ClauseElement)
+    compiled = statement.compile(dialect=dialect)
+    known = {key: value for key, value in (compiled.params or {}).items() if value is not None}
+    comments = [f"-- :{key} = {value!r}\n" for key, value in known.items()]
+    return "".join(comments) + pretty(_EXPANDING.sub(r"(:\1)", str(compiled)))
+
+
+def pretty(sql: str) -> str:
+    """Begin a line with each clause, indented by the parentheses around it."""
+    depth = 0
+
+    def laid_out(token: re.Match[str]) -> str:
+        nonlocal depth
+        depth += bool(token["open"]) - bool(token["close"])
+        if token["line"]:
+            return "\n" + "  " * depth
+        return " " if token["space"] else token[0].strip()
+
+    return _TOKEN.sub(laid_out, sql.strip())

@@ -1,0 +1,58 @@
+"""``status``: what a queue looks like now."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import click
+from rich.console import Console
+from rich.table import Column, Table
+from sqlalchemy.orm import Session
+
+from ..stats import QueueStats, count_by_status, queue_stats
+from .databases import open_engine, require_table, url_option
+from .loading import load_queue
+
+EXAMPLE = "sa_jobqueue.cli.model:Record"
+
+
+@click.command()
+@url_option
+@click.argument("queue", metavar="[MODULE:QUEUE]", default=EXAMPLE)
+def status(url: str, queue: str) -> None:
+    """Show how many jobs a queue has by status, and how long they wait.
+
+    MODULE:QUEUE names a JobQueue or a mapped class; the example model by default.
+    """
+    found = load_queue(queue)
+    engine = open_engine(url)
+    require_table(engine, found.mapping.table)
+    with Session(engine) as session:
+        counts = count_by_status(session, found.entity)
+        stats = queue_stats(session, found.entity)
+    console = Console()
+    console.print(counts_table(found.mapping.table.fullname, counts))
+    console.print(stats_table(stats))
+
+
+def counts_table(title: str, counts: dict[str, int]) -> Table:
+    """Show the number of jobs by status, in the table's own words."""
+    table = Table("status", Column("jobs", justify="right"), title=title)
+    for word, count in counts.items():
+        table.add_row(word, f"{count:,}")
+    return table
+
+
+def stats_table(stats: QueueStats) -> Table:
+    """Show what waits, and who works."""
+    table = Table(Column(), Column(justify="right"), show_header=False)
+    table.add_row("depth (due)", f"{stats.depth:,}")
+    table.add_row("oldest waiting", _age(stats.oldest_waiting))
+    table.add_row("scheduled for later", f"{stats.scheduled:,}")
+    for owner, count in sorted(stats.claimed.items()):
+        table.add_row(f"claimed by {owner}", f"{count:,}")
+    return table
+
+
+def _age(age: timedelta | None) -> str:
+    return "-" if age is None else str(timedelta(seconds=round(age.total_seconds())))

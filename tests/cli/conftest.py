@@ -1,0 +1,76 @@
+"""The command line in this process, and in one of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import Engine, create_engine
+
+import sa_jobqueue
+from sa_jobqueue.cli import cli
+
+REPOSITORY = Path(sa_jobqueue.__file__).parents[1]
+
+Run = Callable[..., Result]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def url(folder: Path) -> str:
+    """Name an SQLite file that is not there yet."""
+    return f"sqlite:///{folder / 'jobs.db'}"
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    """Connect to that file."""
+    engine = create_engine(url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def run(folder: Path) -> Run:
+    """Run a command in this process."""
+    return lambda *arguments: CliRunner().invoke(cli, [str(part) for part in arguments])
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Start]:
+    """Start a command in a process of its own; it is killed if the test leaves it behind."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: object, python: tuple[str, ...] = ("-m", "sa_jobqueue")) -> object:
+        process = subprocess.Popen(
+            [sys.executable, *python, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"},
+        )
+        started.append(process)
+        return process
+
+    yield start  # type: ignore[misc]  # Callable[..., object] as seen from inside
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for a command; return its exit code, its output and its errors."""
+    output, errors = process.communicate(timeout=120)
+    return process.returncode, output, errors

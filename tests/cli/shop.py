@@ -1,0 +1,50 @@
+"""A user's own module: two queues, and what handles their jobs."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from sa_jobqueue import Cancel, JobMixin, JobQueue, RetryMixin
+from sa_jobqueue.worker import Outcome
+
+NOT_A_QUEUE = 7
+
+
+class Base(DeclarativeBase):
+    """The base of the shop's tables."""
+
+
+class Message(JobMixin, RetryMixin, Base):
+    """A message, in a table with its own word for done."""
+
+    __tablename__ = "message"
+    __queue_args__ = {"names": {"done": "sent"}}  # noqa: RUF012 (as users write it)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    recipient: Mapped[str]
+
+
+class Order(JobMixin, Base):
+    """A job with a key of two columns that is tried once."""
+
+    __tablename__ = "order"
+
+    shop: Mapped[str] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+to_a = JobQueue(Message, Message.recipient.like("a%"))
+
+
+def send(message: Message) -> None:
+    """Do nothing, well."""
+
+
+def refuse(job: object) -> None:
+    """Fail."""
+    raise ValueError("no")
+
+
+def drop(message: Message) -> Outcome:
+    """Cancel."""
+    return Cancel("not wanted")

@@ -1,0 +1,101 @@
+"""What goes wrong is one line, and exit code 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run, Start, finished
+from .test_work import MESSAGES, SEND
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("queue", "said"),
+    [
+        ("nothing", "is not MODULE:NAME"),
+        ("no_such_module:Email", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("tests.cli.shop:Missing", "'tests.cli.shop' has no 'Missing'"),
+        ("tests.cli.shop:NOT_A_QUEUE", "7 is not a mapped class"),
+        ("tests.cli.shop:Base", "is not a mapped class"),
+    ],
+)
+def test_a_queue_that_is_none(run: Run, queue: str, said: str) -> None:
+    commands = ("work", queue, SEND), ("sql", queue, "--dialect", "sqlite"), ("status", queue)
+    for command in commands:
+        assert_one_line(run(*command), said)
+
+
+def test_a_handler_that_is_none(run: Run) -> None:
+    assert_one_line(run("work", MESSAGES, "tests.cli.shop:NOT_A_QUEUE"), "is no function, but 7")
+
+
+def test_a_module_that_does_not_compile(run: Run, folder: Path) -> None:
+    (folder / "broken_module.py").write_text("def (")
+
+    assert_one_line(run("status", "broken_module:Email"), "SyntaxError")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nonsense", "Could not parse SQLAlchemy URL"),
+        ("postgres://localhost/x", "postgresql+psycopg2://"),
+        ("sqlite://", "in memory"),
+        ("sqlite:///missing.db", "there is no file missing.db"),
+        (f"postgresql+psycopg2://{NOWHERE}/x", "Connection refused"),
+        (f"mysql+pymysql://{NOWHERE}/x", "Can't connect"),
+        (f"mariadb+pymysql://{NOWHERE}/x", "Can't connect"),
+    ],
+)
+def test_a_database_that_is_not_there(run: Run, url: str, said: str) -> None:
+    for command in (("status",), ("start-processing",), ("work", MESSAGES, SEND)):
+        assert_one_line(run(*command, "--url", url), said)
+
+
+def test_no_empty_file_is_left_behind(run: Run, folder: Path) -> None:
+    run("status", "--url", "sqlite:///missing.db")
+
+    assert list(folder.iterdir()) == []
+
+
+def test_a_table_that_is_not_there(run: Run, folder: Path) -> None:
+    (folder / "empty.db").touch()
+
+    result = run("work", MESSAGES, SEND, "--url", "sqlite:///empty.db")
+
+    assert_one_line(result, "there is no table 'message'")
+
+
+@pytest.mark.parametrize("missing", ["click", "rich"])
+def test_a_missing_extra_says_how_to_install_it(start: Start, missing: str) -> None:
+    hide = f"import sys; sys.modules[{missing!r}] = None"
+    without = f"{hide}; from sa_jobqueue.__main__ import main; main()"
+
+    code, _, errors = finished(start(python=("-c", without)))
+
+    assert code == 1
+    assert errors == 'the command line needs click and rich: pip install "sa_jobqueue[cli]"\n'
+
+
+def test_the_current_directory_is_importable_for_the_console_script(
+    start: Start, folder: Path
+) -> None:
+    (folder / "mine.py").write_text("")
+    script = folder / "scripts" / "sa-jobqueue"
+    script.parent.mkdir()
+    script.write_text("from sa_jobqueue.__main__ import main\nmain()\n")
+
+    _, _, errors = finished(start("status", "mine:Email", python=(str(script),)))
+
+    assert errors == "Error: 'mine' has no 'Email'\n"
+
+
+def assert_one_line(result: object, said: str) -> None:
+    output = getattr(result, "output", "")
+    assert said in output
+    assert output.startswith("Error: ")
+    assert len(output.splitlines()) == 1
+    assert getattr(result, "exit_code", None) == 1

@@ -1,0 +1,124 @@
+"""Counts, ages and bulk inserts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ArgumentError,
+    claim,
+    complete,
+    count_by_status,
+    enqueue,
+    queue_stats,
+)
+from tests.models import Email, Message, Order, Task, add_emails, add_tasks, names
+
+
+def test_statuses_are_counted_in_the_tables_own_words(session: Session) -> None:
+    session.add_all([Message(sequence=1), Message(sequence=2)])
+    session.commit()
+    claim(session, Message, owner="w", limit=1)
+
+    assert count_by_status(session, Message) == {
+        "unsent": 1,
+        "claimed": 1,
+        "sent": 0,
+        "failed": 0,
+        "cancelled": 0,
+    }
+
+
+def test_stats_tell_depth_schedule_age_and_owners(session: Session) -> None:
+    hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    add_tasks(session, "old", run_at=hour_ago)
+    add_tasks(session, "new")
+    add_tasks(session, "later", run_at=tomorrow)
+    add_tasks(session, "first", run_at=hour_ago, priority=-1)
+    claim(session, Task, owner="w")
+
+    stats = queue_stats(session, Task)
+
+    assert (stats.depth, stats.scheduled, stats.claimed) == (2, 1, {"w": 1})
+    assert stats.oldest_waiting is not None
+    assert timedelta(minutes=59) < stats.oldest_waiting < timedelta(minutes=61)
+
+
+def test_the_waiting_age_is_none_where_nothing_tells_it(session: Session) -> None:
+    add_emails(session, "a")
+    session.execute(text("INSERT INTO task (name) VALUES ('plain')"))  # due at once, since when?
+
+    assert queue_stats(session, Email).oldest_waiting is None
+    assert queue_stats(session, Task).oldest_waiting is None
+    assert queue_stats(session, Task).depth == 1
+
+
+def test_enqueue_inserts_in_bulk_with_priority_and_time(session: Session) -> None:
+    yesterday = datetime.now(timezone(timedelta(hours=5))) - timedelta(days=1)
+
+    def rows() -> Iterator[dict[str, object]]:
+        yield {"name": "own", "priority": -1}
+        for number in range(2_500):
+            yield {"name": str(number)}
+
+    inserted = enqueue(session, Task, rows(), priority=4, run_at=yesterday)
+    session.commit()
+
+    first, second = claim(session, Task, owner="w", limit=2)
+    assert inserted == 2_501
+    assert (names([first, second]), second.priority) == (["own", "0"], 4)
+    assert second.run_at == yesterday
+
+
+def test_enqueued_jobs_are_first_in_first_out(session: Session) -> None:
+    enqueue(session, Task, ({"name": str(number)} for number in range(1_200)))
+
+    assert names(claim(session, Task, owner="w", limit=1_200)) == [str(n) for n in range(1_200)]
+
+
+def test_enqueue_refuses_what_the_model_has_no_column_for(session: Session) -> None:
+    with pytest.raises(ArgumentError, match="PriorityMixin"):
+        enqueue(session, Email, [{"recipient": "a"}], priority=1)
+    with pytest.raises(ArgumentError, match="ScheduleMixin"):
+        enqueue(session, Email, [{"recipient": "a"}], run_at=datetime.now(UTC))
+    with pytest.raises(ArgumentError, match="time zone"):
+        enqueue(session, Task, [{"name": "a"}], run_at=datetime(2020, 1, 1))
+
+
+def test_enqueue_sets_renamed_attributes(session: Session) -> None:
+    enqueue(session, Order, [{"status": "paid", "owner": 1, "priority": "vip"}], priority=3)
+
+    order = session.scalars(select(Order)).one()
+    assert (order.status, order.priority, order.job_priority) == ("paid", "vip", 3)
+
+
+def test_no_job_starves_under_steady_inserts(session: Session) -> None:
+    """Retried and scheduled jobs are not passed over by those that come in later."""
+    add_tasks(session, "old")
+    seen = []
+
+    for number in range(5):
+        add_tasks(session, f"new{number}")
+        seen += names(claimed := claim(session, Task, owner="w"))
+        complete(session, claimed)
+        session.commit()
+
+    assert seen == ["old", "new0", "new1", "new2", "new3"]
+
+
+def test_times_read_back_as_aware_utc(session: Session, other: Session) -> None:
+    when = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=timezone(timedelta(hours=-7)))
+    add_tasks(session, "a", run_at=when)
+
+    loaded = other.scalars(select(Task)).one()
+
+    assert loaded.run_at == when
+    assert loaded.run_at.tzinfo is UTC
+    with pytest.raises(ArgumentError, match="time zone"):
+        loaded.run_at = datetime(2030, 1, 1)

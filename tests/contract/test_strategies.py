@@ -1,0 +1,314 @@
+"""What single strategies promise beyond the common contract."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+from sqlalchemy import Engine, event, select, text, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ArgumentError,
+    JobQueue,
+    NotClaimed,
+    UnsupportedDatabase,
+    claim,
+    complete,
+    fail,
+    fence_of,
+    give_up,
+    release,
+    renew,
+)
+from sa_jobqueue.strategies import STRATEGIES as ALL
+from tests.models import Email, Message, Task, add_emails, add_tasks, recipients
+from tests.support import STRATEGIES, statements_seen
+
+Sessions = Callable[..., Session]
+
+
+def test_auto_picks_by_capability_and_predicate(session: Session, db_alias: str) -> None:
+    database = _database(session)
+
+    served = JobQueue(Email).plan.built_for(database).name
+    unserved = JobQueue(Email, Email.recipient.like("a%")).plan.built_for(database).name
+    by_equality = JobQueue(Message, Message.channel == "sms").plan.built_for(database).name
+    half = JobQueue(Message).plan.built_for(database).name
+
+    assert (served, unserved, by_equality, half) == {
+        "sqlite": ("compare_and_set",) * 4,
+        "postgresql": ("skip_locked",) * 4,
+        "mysql": ("skip_locked", "candidates", "skip_locked", "candidates"),
+        "mariadb": ("skip_locked", "candidates", "skip_locked", "candidates"),
+    }[db_alias]
+
+
+def test_a_strategy_that_cannot_run_here_says_so(session: Session, db_alias: str) -> None:
+    for name in set(ALL) - set(STRATEGIES[db_alias]):
+        with pytest.raises(UnsupportedDatabase, match=f"{name}.*use strategy='auto'"):
+            claim(session, Email, owner="w", strategy=name)
+
+
+def test_an_unknown_strategy_names_the_known(session: Session) -> None:
+    with pytest.raises(ArgumentError, match="skip_locked"):
+        claim(session, Email, owner="w", strategy="skip-locked")
+
+
+# -- skip_locked ---------------------------------------------------------------
+
+
+@pytest.mark.only_on("postgresql")
+def test_no_plan_makes_a_claim_take_more_than_its_limit(session: Session) -> None:
+    add_emails(session, *map(str, range(50)))
+    session.execute(text("SET LOCAL enable_hashjoin = off"))
+    session.execute(text("SET LOCAL enable_mergejoin = off"))
+    session.execute(text("SET LOCAL enable_material = off"))
+    session.execute(text("SET LOCAL enable_indexscan = off"))
+    session.execute(text("SET LOCAL enable_bitmapscan = off"))
+
+    claim(session, Email, owner="w", limit=7)
+
+    claimed = session.scalars(select(Email.id).where(Email.status == "claimed")).all()
+    assert len(claimed) == 7
+
+
+# -- candidates ----------------------------------------------------------------
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_candidates_taken_by_others_are_counted_as_lost(session: Session, other: Session) -> None:
+    add_emails(session, *"abcdefgh")
+    claim(other, Email, owner="1", limit=2, strategy="skip_locked")
+
+    claimed = claim(session, Email, owner="2", limit=3, strategy="candidates")
+
+    assert recipients(claimed) == ["c", "d", "e"]
+    assert (claimed.candidates, claimed.lost) == (8, 2)
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_candidates_left_over_are_not_lost(session: Session) -> None:
+    add_emails(session, *"abcdefgh")
+
+    claimed = claim(session, Email, owner="2", limit=2, strategy="candidates")
+
+    assert (claimed.candidates, claimed.lost) == (8, 0)
+
+
+def test_other_strategies_cannot_know_what_was_lost(session: Session, db_alias: str) -> None:
+    add_emails(session, "a")
+    strategy = STRATEGIES[db_alias][0]
+
+    claimed = claim(session, Email, owner="w", strategy=strategy)
+
+    assert (claimed.candidates, claimed.lost) == (None, None)
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_claim_that_lost_every_candidate_is_logged(
+    session: Session, other: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_emails(session, "a", "b")
+    claim(other, Email, owner="1", limit=2, strategy="skip_locked")
+
+    with caplog.at_level(logging.INFO, "sa_jobqueue.lost"):
+        claim(session, Email, owner="2", strategy="candidates")
+
+    assert "all 2 candidates were lost" in caplog.text
+
+
+@pytest.fixture
+def replica(shared_engine: Engine, new_session: Sessions) -> Iterator[Session]:
+    """A session that reads a copy of the emails, taken before the claim: it lags."""
+    with shared_engine.begin() as connection:
+        connection.execute(text("DROP TABLE IF EXISTS email_copy"))
+        connection.execute(text("CREATE TABLE email_copy AS SELECT * FROM email"))
+    lagging = shared_engine.execution_options()
+
+    @event.listens_for(lagging, "before_cursor_execute", retval=True)
+    def from_the_copy(conn, cursor, statement, parameters, context, many):  # type: ignore[no-untyped-def]  # SQLAlchemy's own signature
+        return statement.replace("FROM email", "FROM email_copy AS email"), parameters
+
+    session = new_session(lagging)
+    yield session
+    session.close()
+    with shared_engine.begin() as connection:
+        connection.execute(text("DROP TABLE email_copy"))
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_candidate_of_a_lagging_replica_that_no_longer_matches_is_lost(
+    session: Session, request: pytest.FixtureRequest
+) -> None:
+    a, b, c, _ = add_emails(session, "xa", "xb", "xc", "xd")
+    replica = request.getfixturevalue("replica")
+    a.recipient = "changed"
+    b.status = "done"
+    session.delete(c)
+    session.commit()
+
+    claimed = claim(
+        session,
+        Email,
+        Email.recipient.like("x%"),
+        owner="w",
+        limit=4,
+        candidates_from=replica,
+    )
+
+    assert recipients(claimed) == ["xd"]
+    assert (claimed.candidates, claimed.lost) == (4, 3)
+
+
+def test_candidates_from_needs_the_candidates_strategy(
+    session: Session, other: Session, db_alias: str
+) -> None:
+    with pytest.raises((ArgumentError, UnsupportedDatabase)):
+        claim(
+            session,
+            Email,
+            owner="w",
+            candidates_from=other,
+            strategy=STRATEGIES[db_alias][0],
+        )
+
+
+# -- update_then_select --------------------------------------------------------
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_no_select_is_sent_when_no_row_was_affected(engine: Engine, session: Session) -> None:
+    with statements_seen(engine) as seen:
+        claim(session, Email, owner="w", strategy="update_then_select")
+
+    assert not any("SELECT" in statement for statement in seen)
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_only_this_claims_rows_are_read_back(session: Session) -> None:
+    add_emails(session, *"abcd")
+    older = claim(session, Email, owner="w", limit=2, strategy="update_then_select")
+
+    newer = claim(session, Email, owner="w", limit=2, strategy="update_then_select")
+
+    assert (recipients(older), recipients(newer)) == (["a", "b"], ["c", "d"])
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_two_claims_of_one_owner_in_one_microsecond_do_not_mix(
+    engine: Engine, new_session: Sessions
+) -> None:
+    """The server's clock stands still while two threads share an owner's name."""
+    session, other = new_session(), new_session()
+    add_emails(session, *"abcd")
+    for each in (session, other):
+        each.connection().exec_driver_sql("SET timestamp = 1700000000.123456")
+    first = claim(session, Email, owner="w", limit=2, strategy="update_then_select")
+    session.commit()
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def let_time_pass(conn, cursor, statement, *_):  # type: ignore[no-untyped-def]  # SQLAlchemy's
+        if statement.startswith("ROLLBACK TO"):
+            cursor.execute("SET timestamp = 1700000000.123457")
+
+    try:
+        second = claim(other, Email, owner="w", limit=2, strategy="update_then_select")
+        other.commit()
+    finally:
+        event.remove(engine, "before_cursor_execute", let_time_pass)
+        for each in (session, other):
+            each.connection().exec_driver_sql("SET timestamp = DEFAULT")
+
+    assert (recipients(first), recipients(second)) == (["a", "b"], ["c", "d"])
+    assert fence_of(first[0]).owner_date != fence_of(second[0]).owner_date
+
+
+# -- held ----------------------------------------------------------------------
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+class TestHeld:
+    """Rows locked and not marked; the transaction is the claim."""
+
+    def test_a_held_claim_needs_no_owner_and_writes_nothing(
+        self, engine: Engine, session: Session
+    ) -> None:
+        add_emails(session, "a")
+
+        with statements_seen(engine) as seen:
+            email = claim(session, Email, strategy="held").first()
+
+        assert email is not None
+        assert email.status == "unclaimed"
+        assert not any(statement.startswith("UPDATE") for statement in seen)
+
+    def test_claim_work_and_finish_are_one_transaction(
+        self, session: Session, other: Session
+    ) -> None:
+        add_tasks(session, "a", "b", "c", max_attempts=1)
+
+        done, failed, released = claim(session, Task, owner="w", limit=3, strategy="held")
+        complete(session, done)
+        fail(session, failed, error="no")
+        release(session, released)
+        session.commit()
+
+        written = other.execute(
+            select(Task.name, Task.status, Task.owner, Task.attempts).order_by(Task.id)
+        )
+        assert [tuple(row) for row in written] == [
+            ("a", "done", "w", 1),
+            ("b", "failed", "w", 1),
+            ("c", "unclaimed", None, 0),
+        ]
+
+    def test_a_finish_in_another_transaction_is_refused(self, session: Session) -> None:
+        add_emails(session, "a")
+        claimed = claim(session, Email, strategy="held")
+        session.commit()
+
+        for verb in (complete, fail, release, renew, give_up):
+            if verb is not renew:
+                with pytest.raises(NotClaimed, match="one transaction"):
+                    verb(session, claimed)
+
+    def test_a_rollback_frees_the_rows(self, session: Session, other: Session) -> None:
+        add_emails(session, "a")
+        claim(session, Email, strategy="held")
+        assert not claim(other, Email, strategy="held")
+        session.rollback()
+
+        assert recipients(claim(other, Email, strategy="held")) == ["a"]
+
+    def test_autocommit_is_refused(self, engine: Engine, new_session: Sessions) -> None:
+        session = new_session(engine.execution_options(isolation_level="AUTOCOMMIT"))
+
+        with pytest.raises(UnsupportedDatabase, match="AUTOCOMMIT"):
+            claim(session, Email, strategy="held")
+
+
+# -- compare_and_set -----------------------------------------------------------
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_claim_waits_for_the_writer_also_in_a_deferred_transaction(
+    engine: Engine, new_session: Sessions
+) -> None:
+    """The claim's first statement takes the write lock: it waits, and is not refused."""
+    session, other = new_session(), new_session()
+    add_tasks(session, "a", "b")
+    session.connection().exec_driver_sql("BEGIN")  # deferred, as the driver's recipes emit it
+    other.execute(update(Task).where(Task.name == "a").values(priority=3))
+    other.commit()
+
+    claimed = claim(session, Task, owner="w", limit=2)
+
+    assert [task.name for task in claimed] == ["b", "a"]
+
+
+def _database(session: Session):  # type: ignore[no-untyped-def]  # tests only
+    from sa_jobqueue.dialects import database_of
+
+    return database_of(session.connection())

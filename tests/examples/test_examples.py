@@ -1,0 +1,71 @@
+"""Every example runs as a user would run it, and prints what its last lines say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+#: ``# Output:``, or ``# Output on mysql, mariadb:``, an empty comment, and the lines.
+_BLOCK = re.compile(r"^# Output(?: on (?P<engines>[\w, ]+))?:\n#\n(?P<lines>(?:#.*\n)+)", re.M)
+
+
+def run(example: Path, *arguments: str) -> str:
+    """Run an example in a process of its own; return what it prints."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    finished = subprocess.run(
+        [sys.executable, str(example), *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    return finished.stdout
+
+
+def promised(example: Path, engine: str) -> str:
+    """Read from an example's end what it prints on an engine."""
+    outputs = {}
+    for block in _BLOCK.finditer(example.read_text(encoding="utf-8")):
+        lines = block["lines"].splitlines()
+        text = "".join(f"{line.removeprefix('#').removeprefix(' ')}\n" for line in lines)
+        outputs.update({name.strip(): text for name in (block["engines"] or "").split(",")})
+    return outputs.get(engine, outputs[""])
+
+
+def name_of(example: Path) -> str:
+    return example.stem
+
+
+def test_there_are_the_examples_that_the_readme_speaks_of() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    named = set(re.findall(r"\(examples/(\w+\.py)\)", readme))
+
+    assert named == {example.name for example in EXAMPLES}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_an_example_ends_with_the_output_that_it_prints(example: Path) -> None:
+    printed = run(example)
+
+    assert printed == promised(example, "sqlite")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_an_example_runs_on_every_engine(example: Path, db_url: URL, db_alias: str) -> None:
+    url = db_url.render_as_string(hide_password=False)
+
+    printed = run(example, "--url", url)
+
+    assert printed == promised(example, db_alias)
