@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from sqlalchemy import ColumnElement, Index, Table
+from sqlalchemy import Column, ColumnElement, Index, Table
 from sqlalchemy.sql.elements import UnaryExpression
 
 from .mapping import QueueMapping, status_is

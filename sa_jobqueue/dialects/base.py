@@ -36,7 +36,9 @@ class Database:
         one_writer: the whole database has one writer at a time.
         locks_what_it_scans: rows that a locking read walks over are locked,
             those that it does not return too.
-        lateral: ``LATERAL``, or joins that run as they are written.
+        forgets_implied: a SELECT that locks nothing forgets the conditions that a
+            partial index implies, for bounding the index too.
+        key_hint: binds a statement to the primary key; None: none is needed.
     """
 
     title: ClassVar[str]
@@ -51,9 +53,8 @@ class Database:
     ordered_update = False
     one_writer = False
     locks_what_it_scans = False
-
-    #: What a user of this database can do where a strategy is refused.
-    way_out: ClassVar[str] = "use strategy='auto'"
+    forgets_implied = False
+    key_hint: ClassVar[str | None] = None
 
     def __init__(self, version: Version | None) -> None:
         self.version = version
@@ -125,6 +126,16 @@ class Database:
     def index_hint(self, index: Index) -> str | None:
         """Say how a SELECT is bound to an index, as a comment behind SELECT; None: it is not."""
         return None
+
+    @staticmethod
+    def index_name(index: Index) -> str:
+        """Return an index's name as it stands in SQL."""
+        return str(index.name)
+
+    @classmethod
+    def is_missing_index(cls, error: BaseException) -> bool:
+        """Tell whether a driver's error says that a statement is bound to a missing index."""
+        return False
 
     # -- errors ---------------------------------------------------------
 

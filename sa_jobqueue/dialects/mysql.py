@@ -29,6 +29,5 @@ class MySQL(InnoDB):
         """
         if not self.at_least(8, 0, 20) or index.table is None:
             return None
-        preparer = dialect().identifier_preparer
-        table = preparer.quote(index.table.name)
-        return f"/*+ INDEX({table} {preparer.format_index(index)}) */"
+        table = dialect().identifier_preparer.quote(index.table.name)
+        return f"/*+ INDEX({table} {self.index_name(index)}) */"

@@ -23,6 +23,7 @@ class PostgreSQL(Database):
     lock_once = True
     update_returning = True
     delete_returning = True
+    forgets_implied = True
 
     def in_autocommit(self, connection: Connection) -> bool:
         autocommit = getattr(driver_connection(connection), "autocommit", None)

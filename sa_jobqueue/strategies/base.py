@@ -13,10 +13,13 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from sqlalchemy import (
+    BindParameter,
     ColumnElement,
     Executable,
+    FromClause,
     Integer,
     Select,
+    Table,
     Update,
     and_,
     bindparam,
@@ -32,7 +35,7 @@ from ..clock import utc_now
 from ..dialects import Database
 from ..errors import UnsupportedDatabase
 from ..mapping import QueueMapping, status_is
-from ..rows import claimed_columns, row_columns
+from ..rows import claimed_columns, row_columns, word_literal
 from ..sessions import Writer
 
 #: How many candidates are drawn for each row wanted. Workers see the same head
@@ -166,20 +169,51 @@ class Strategy(ABC):
 
     # -- the ready rows -------------------------------------------------
 
-    def ready(self, *what: Any) -> Select[Any]:
+    def ready(self, *what: Any, plain: bool = False) -> Select[Any]:
         """Select up to ``:claim_limit`` claimable rows in claim order.
 
         Where the queue claims priority by priority, those of ``:claim_priority``.
+
+        Args:
+            plain: the SELECT will lock nothing.
         """
         order = self.spec.order
         statement = select(*what).where(self.is_ready, *self.due, *self.spec.where)
         if self.spec.steps:
             priority, *order_in_priority = order
-            statement = statement.where(
-                priority == bindparam("claim_priority", type_=priority.type, required=True)
-            )
+            statement = statement.where(priority == self._step)
             order = tuple(order_in_priority)
+        if plain:
+            statement = statement.where(*self._bounds())
         return statement.order_by(*order).limit(LIMIT)
+
+    @cached_property
+    def _step(self) -> BindParameter[Any]:
+        type_ = self.mapping.column("priority").type
+        return bindparam("claim_priority", type_=type_, required=True)
+
+    def _bounds(self) -> list[ColumnElement[bool]]:
+        """Say once more, as comparisons of rows, where due jobs are in the claim index.
+
+        PostgreSQL takes out of a SELECT that locks nothing what a partial index
+        implies: the status, the index's leading column. The conditions on the
+        columns behind it then bound nothing, and 100,000 jobs due tomorrow were
+        all walked over (4,169 pages, against 28 with these).
+        """
+        spec = self.spec
+        if not self.database.forgets_implied or self.mapping.equality or not spec.own_order:
+            return []
+        if not self.due:
+            return []
+        word = word_literal(spec.ready)
+        status, run_at = self.mapping.attribute("status"), self.mapping.attribute("run_at")
+        if not spec.steps:
+            return [tuple_(status, run_at) <= tuple_(word, utc_now())]
+        priority = self.mapping.attribute("priority")
+        return [
+            tuple_(status, priority) >= tuple_(word, self._step),
+            tuple_(status, priority, run_at) <= tuple_(word, self._step, utc_now()),
+        ]
 
     @cached_property
     def is_ready(self) -> ColumnElement[bool]:
@@ -223,16 +257,25 @@ class Strategy(ABC):
     @cached_property
     def next_priority(self) -> Select[Any]:
         """The first priority behind ``:claim_after`` that has ready rows, due or not."""
-        priority = self.mapping.column("priority")
-        return (
-            select(priority)
-            .where(
-                status_is(self.mapping.column("status"), self.spec.ready),
-                priority > bindparam("claim_after", type_=Integer),
-            )
-            .order_by(priority)
-            .limit(1)
-        )
+        table, after = self.mapping.table, bindparam("claim_after", type_=Integer)
+        return self.first_priority(table).where(self.behind(table, after))
+
+    def first_priority(self, table: FromClause) -> Select[Any]:
+        """Select the first priority in the table that has ready rows, due or not."""
+        priority = table.c[self.mapping.column("priority").key]
+        status = table.c[self.mapping.column("status").key]
+        is_ready = status_is(status, self.spec.ready)
+        return select(priority).where(is_ready).order_by(priority).limit(1)
+
+    def behind(self, table: FromClause, priority: Any) -> ColumnElement[bool]:
+        """Compare the table's priority with another, so that the claim index serves."""
+        own: Any = table.c[self.mapping.column("priority").key]
+        status = table.c[self.mapping.column("status").key]
+        if self.database.forgets_implied and not self.mapping.equality:
+            own = tuple_(status, own)
+            priority = tuple_(word_literal(self.spec.ready), priority)
+        behind: ColumnElement[bool] = own > priority
+        return behind
 
     @cached_property
     def _write_nothing(self) -> Update:
@@ -314,3 +357,9 @@ def key_values(identities: Sequence[tuple[Any, ...]]) -> list[Any]:
         return sorted(values)
     except TypeError:  # keys of a type without an order: any order is as good
         return values
+
+
+def by_key(statement: Any, table: Table, database: Database) -> Any:
+    """Bind a SELECT or UPDATE by primary key to that key, where an optimizer may stray."""
+    hint = database.key_hint
+    return statement if hint is None else statement.with_hint(table, hint)

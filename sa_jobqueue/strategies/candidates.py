@@ -17,7 +17,7 @@ from sqlalchemy import Executable, Select, select
 from sqlalchemy.orm import Session
 
 from ..sessions import Writer, connected
-from .base import OVERDRAW, Request, Taken, key_values
+from .base import OVERDRAW, Request, Taken, by_key, key_values
 from .locking import LockingStrategy
 from .skip_locked import SkipLocked
 
@@ -50,7 +50,7 @@ class Candidates(LockingStrategy):
     @cached_property
     def draw(self) -> Select[Any]:
         """The plain read of candidate keys."""
-        return self.ready(*self.mapping.key_attributes)
+        return self.ready(*self.mapping.key_attributes, plain=True)
 
     @cached_property
     def lock_candidates(self) -> Any:
@@ -63,11 +63,12 @@ class Candidates(LockingStrategy):
         return self._locking(rows=True)
 
     def _locking(self, *, rows: bool) -> Select[Any]:
-        return self.locked(
+        statement = (
             select(*self.what(rows=rows))
             .where(self.key_is_in("claim_keys"), self.is_ready, *self.due, *self.spec.where)
             .order_by(*self.spec.order)
         )
+        return self.locked(by_key(statement, self.mapping.table, self.database))
 
     @cached_property
     def _skip_locked(self) -> SkipLocked:

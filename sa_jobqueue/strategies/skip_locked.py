@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Executable, Select, Table, and_, func, select, true, update
+from sqlalchemy import Executable, Select, and_, func, select, true, update
 from sqlalchemy.sql.util import ClauseAdapter
 
-from ..mapping import status_is
 from ..rows import row_columns
 from ..sessions import Writer
 from .base import LIMIT, Request, Taken
@@ -112,20 +111,13 @@ class SkipLocked(LockingStrategy):
         return select(*rows.c).select_from(priorities.join(rows, true())).limit(LIMIT)
 
     def _priorities(self) -> Any:
-        mapping = self.mapping
-        table: Table = mapping.table.alias("waiting")  # type: ignore[assignment]
-        status, priority = (table.c[mapping.column(role).key] for role in ("status", "priority"))
-        ready = status_is(status, self.spec.ready)
-        first = select(priority).where(ready).order_by(priority).limit(1).scalar_subquery()
+        waiting = self.mapping.table.alias("waiting")
+        first = self.first_priority(waiting).scalar_subquery()
         found = select(first.label("priority")).cte("priorities", recursive=True)
-        following = (
-            select(priority)
-            .where(ready, priority > found.c.priority)
-            .order_by(priority)
-            .limit(1)
-            .scalar_subquery()
+        following = self.first_priority(waiting).where(self.behind(waiting, found.c.priority))
+        return found.union_all(
+            select(following.scalar_subquery()).where(found.c.priority.is_not(None))
         )
-        return found.union_all(select(following).where(found.c.priority.is_not(None)))
 
 
 def _clause(element: Any) -> Any:

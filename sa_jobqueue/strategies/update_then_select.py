@@ -25,11 +25,13 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.engine import CursorResult
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.visitors import InternalTraversal
 
 from ..clock import EPOCH, utc_now
 from ..dialects import Database
+from ..indexes import claim_index
 from ..rows import row_columns
 from ..sessions import Writer
 from .base import LIMIT, OVERDRAW, Request, Strategy, Taken, key_values
@@ -72,7 +74,8 @@ class UpdateThenSelect(Strategy):
 
     def statements(self) -> list[Executable]:
         steps = [self.next_priority] if self.spec.steps else []
-        return [*steps, _SAVEPOINT, self.claim, self.read_entities]
+        claim = self.claim if self._indexed is None else self._indexed
+        return [*steps, _SAVEPOINT, claim, self.read_entities]
 
     def _take(self, writer: Writer, request: Request, parameters: dict[str, Any]) -> list[Any]:
         for _ in range(TRIES):
@@ -90,7 +93,7 @@ class UpdateThenSelect(Strategy):
 
     def _mark_some(self, writer: Writer, parameters: dict[str, Any]) -> CursorResult[Any] | None:
         if not self._picks(writer):
-            return writer.core(self.claim, parameters)
+            return self._claim_by_index(writer, parameters)
         # In a caller's REPEATABLE READ only a locking read sees what is new.
         pick = self.pick.with_for_update() if writer.keeps_snapshot else self.pick
         drawn = {**parameters, "claim_limit": parameters["claim_limit"] * OVERDRAW}
@@ -99,6 +102,27 @@ class UpdateThenSelect(Strategy):
             return None
         parameters.pop("claim_priority", None)
         return writer.core(self.claim_picked, {**parameters, "claim_keys": key_values(keys)})
+
+    def _claim_by_index(self, writer: Writer, parameters: dict[str, Any]) -> CursorResult[Any]:
+        if self._indexed is not None:
+            try:
+                return writer.core(self._indexed, parameters)
+            except DBAPIError as error:
+                if error.orig is None or not self.database.is_missing_index(error.orig):
+                    raise
+                log.warning(
+                    "%s has no claim index; claims may lock more than they take", self.mapping
+                )
+                self._indexed = None
+        return writer.core(self.claim, parameters)
+
+    @cached_property
+    def _indexed(self) -> Update | None:
+        """The UPDATE bound to the claim index: the reap index was seen to be taken instead."""
+        index = claim_index(self.mapping)
+        if index is None or self.spec.order_by:
+            return None
+        return self.claim.with_hint(f"FORCE INDEX ({self.database.index_name(index)})")
 
     def _read_back(
         self, writer: Writer, request: Request, date: datetime, *, picked: bool

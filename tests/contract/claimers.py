@@ -1,0 +1,82 @@
+"""What the processes of the concurrency tests do; started by spawn, so at module level."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy import Engine, insert
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import Claim, JobQueue, is_transient
+from sa_jobqueue.dialects import database_of
+from tests.models import Email
+from tests.support import make_engine
+
+R = TypeVar("R")
+
+
+class LogBase(DeclarativeBase):
+    pass
+
+
+class Finished(LogBase):
+    """A line for each finish, written in its transaction; nothing here is unique."""
+
+    __tablename__ = "finished_log"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job: Mapped[int]
+    process: Mapped[int]
+
+
+def drain(url: str, strategy: str, batch: int, seed: int) -> None:
+    """Claim and finish batches of any size up to `batch`, until nothing is left."""
+    engine = make_engine(url)
+    queue = JobQueue(Email, strategy=strategy)
+    chance = random.Random(seed)
+    empty = 0
+    while empty < 3:
+        claimed = claim_some(engine, queue, chance.randint(1, batch))
+        empty = 0 if claimed or claimed.lost else empty + 1
+    engine.dispose()
+
+
+def claim_some(engine: Engine, queue: JobQueue[Email], limit: int) -> Claim[Email]:
+    """Claim a batch and finish it: in one transaction if the claim is a held one."""
+
+    def claim(session: Session) -> Claim[Email]:
+        claimed = queue.claim(session, owner=f"process-{os.getpid()}", limit=limit)
+        if claimed and queue.plan.strategy == "held":
+            finish(session)(claimed)
+        return claimed
+
+    def finish(session: Session) -> Callable[[Claim[Email]], None]:
+        def complete(claimed: Claim[Email]) -> None:
+            queue.complete(session, claimed)
+            lines = [{"job": fence.identity[0], "process": os.getpid()} for fence in claimed.fences]
+            session.execute(insert(Finished), lines)
+
+        return complete
+
+    claimed = committed(engine, claim)
+    if claimed and queue.plan.strategy != "held":
+        committed(engine, lambda session: finish(session)(claimed))
+    return claimed
+
+
+def committed(engine: Engine, work: Callable[[Session], R]) -> R:
+    """Run a transaction, again after a deadlock or a busy database."""
+    while True:
+        with Session(engine, expire_on_commit=False) as session:
+            try:
+                database_of(session.connection()).begin_write(session.connection())
+                result = work(session)
+                session.commit()
+                return result
+            except DBAPIError as error:
+                session.rollback()
+                if not is_transient(error):
+                    raise

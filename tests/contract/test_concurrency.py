@@ -1,0 +1,67 @@
+"""Many processes on one queue: not one row twice, not one lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import URL, Engine, insert, select
+from sqlalchemy.orm import Session
+
+from tests.contract.claimers import Finished, LogBase, drain
+from tests.models import Base, Email
+from tests.support import STRATEGIES, make_engine
+
+PROCESSES = 8
+
+#: Rows for the strategy that `auto` takes, and for the others; the full size is for all.
+ROWS = 20_000
+FEWER_ROWS = 4_000
+
+pytestmark = [pytest.mark.xdist_group("concurrency"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def queue_engine(fresh_database: URL) -> Iterator[Engine]:
+    """An engine on a database of its own, with the tables."""
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    LogBase.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+def test_eight_processes_finish_every_job_once(
+    queue_engine: Engine, strategy: str, db_alias: str, full: bool
+) -> None:
+    rows = ROWS if full or strategy == STRATEGIES[db_alias][0] else FEWER_ROWS
+    with Session(queue_engine) as session:
+        session.execute(insert(Email), [{"recipient": str(number)} for number in range(rows)])
+        session.commit()
+        ids = set(session.scalars(select(Email.id)))
+    url = queue_engine.url.render_as_string(hide_password=False)
+
+    run_processes(drain, [(url, strategy, 100, seed) for seed in range(PROCESSES)])
+
+    with Session(queue_engine) as session:
+        finished = Counter(session.scalars(select(Finished.job)))
+        assert set(session.scalars(select(Email.status))) == {"done"}
+        assert len(set(session.scalars(select(Finished.process)))) > 1
+    assert set(finished) == ids
+    assert max(finished.values()) == 1
+
+
+def run_processes(target: object, arguments: list[tuple[object, ...]]) -> None:
+    """Run a process for each tuple of arguments; fail if one fails."""
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=target, args=given, daemon=True)  # type: ignore[arg-type]  # any function
+        for given in arguments
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(240)
+    assert [process.exitcode for process in processes] == [0] * len(processes)

@@ -1,0 +1,298 @@
+"""Claims walk the claim index: read from EXPLAIN, and from what was locked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Connection, Engine, Executable, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue, claim, claim_statements, complete
+from sa_jobqueue.dialects import database_of
+from tests.models import Base, Email, Message, Task
+from tests.support import STRATEGIES, make_engine
+
+#: Rows that are done, for the CI and the full size.
+DONE_ROWS = 100_000
+
+# One process has the big tables, not every one of a parallel run.
+pytestmark = pytest.mark.xdist_group("plans")
+LATER_ROWS = (100_000, 1_000_000)
+
+PARAMETERS: dict[str, Any] = {
+    "claim_limit": 50,
+    "claim_owner": "w",
+    "claim_owner_date": datetime(2030, 1, 1, tzinfo=UTC),
+    "claim_keys": [1, 2, 3],
+    "claim_priority": 0,
+    "claim_after": -40_000,
+}
+
+
+@pytest.fixture(scope="module")
+def big(db_url: URL) -> Iterator[Engine]:
+    """An engine whose tables are emptied, and filled by the tests of this module."""
+    engine = make_engine(db_url)
+    Base.metadata.create_all(engine)
+    yield engine
+    with engine.begin() as connection:
+        for table in ("email", "message", "task"):
+            connection.execute(text(f"DELETE FROM {table}"))
+    engine.dispose()
+
+
+def numbers(connection: Connection, rows: int) -> str:
+    """Say a sub-select `n` that counts from 1 to `rows`, in the engine's own way."""
+    alias = connection.dialect.name
+    if alias == "postgresql":
+        return f"(SELECT generate_series(1, {rows}) AS number) AS n"
+    if alias == "sqlite":
+        return (
+            "(WITH RECURSIVE c(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM c "
+            f"WHERE number < {rows}) SELECT number FROM c) AS n"
+        )
+    digits = " UNION ALL ".join(f"SELECT {digit} AS d" for digit in range(10))
+    powers = range(len(str(rows - 1)))
+    tables = ", ".join(f"({digits}) AS t{power}" for power in powers)
+    value = " + ".join(f"t{power}.d * {10**power}" for power in powers)
+    return f"(SELECT {value} + 1 AS number FROM {tables}) AS n"
+
+
+def fill(engine: Engine, insert: str, rows: int) -> None:
+    """Insert rows by one statement, and have the planner know them."""
+    with engine.begin() as connection:
+        connection.execute(text(f"{insert} FROM {numbers(connection, rows)}"))
+
+
+def analyze(engine: Engine, table: str) -> None:
+    word = "ANALYZE TABLE" if engine.dialect.name in ("mysql", "mariadb") else "ANALYZE"
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(f"{word} {table}"))
+
+
+def explained(connection: Connection, statement: Executable) -> str:
+    """Return the plan of a statement, as the engine prints it."""
+    compiled = statement.compile(  # type: ignore[attr-defined]  # every one of ours can
+        dialect=connection.dialect, compile_kwargs={"render_postcompile": True}
+    )
+    parameters = compiled.construct_params(
+        {**compiled.params, **{k: v for k, v in PARAMETERS.items() if k in compiled.params}}
+    )
+    alias = connection.dialect.name
+    how = {"postgresql": "EXPLAIN (FORMAT JSON)", "sqlite": "EXPLAIN QUERY PLAN"}
+    how |= {"mysql": "EXPLAIN FORMAT=TRADITIONAL", "mariadb": "EXPLAIN"}
+    if compiled.positional:
+        given: Any = tuple(parameters[name] for name in compiled.positiontup)
+    else:
+        given = parameters
+    rows = connection.exec_driver_sql(f"{how[alias]} {compiled}", given).all()
+    if alias == "postgresql":
+        return json.dumps(rows[0][0])
+    return "\n".join(str(tuple(row)) for row in rows)
+
+
+def sorts_the_queue(plan: str, engine: Engine) -> bool:
+    """Tell whether a plan sorts more than the claimed rows themselves."""
+    if engine.dialect.name == "postgresql":
+        # The outermost sort puts the claimed rows, at most the limit, into order.
+        return any(
+            node["Node Type"] == "Sort" and node.get("Parent Relationship") != "Outer-most"
+            for node in nodes(json.loads(plan)[0]["Plan"], top=True)
+        )
+    return "filesort" in plan or "TEMP B-TREE" in plan
+
+
+def nodes(plan: dict[str, Any], *, top: bool = False) -> Iterator[dict[str, Any]]:
+    if top:
+        plan = {**plan, "Parent Relationship": "Outer-most"}
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+def locking(statements: list[Executable], engine: Engine) -> Executable:
+    """Pick the statement that finds rows: the first, or the one after the priorities."""
+    found = [
+        one
+        for one in statements
+        if re.search(
+            r"claim_limit|LIMIT %s|LIMIT \?",
+            str(one.compile(dialect=engine.dialect)),  # type: ignore[attr-defined]  # likewise
+        )
+        and "claim_after" not in one.compile(dialect=engine.dialect).params  # type: ignore[attr-defined]
+    ]
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def done_rows(big: Engine) -> Engine:
+    """100,000 done rows and a few that wait, as a queue in production has."""
+    fill(
+        big,
+        "INSERT INTO email (recipient, status) SELECT 'r', "
+        "CASE WHEN number % 1000 = 0 THEN 'unclaimed' ELSE 'done' END",
+        DONE_ROWS,
+    )
+    fill(
+        big,
+        "INSERT INTO message (sequence, channel, message_status) SELECT number, 'sms', "
+        "CASE WHEN number % 1000 = 0 THEN 'unsent' ELSE 'sent' END",
+        DONE_ROWS,
+    )
+    for table in ("email", "message"):
+        analyze(big, table)
+    return big
+
+
+STRATEGY_PAIRS = sorted({name for names in STRATEGIES.values() for name in names})
+
+
+@pytest.mark.parametrize("queue", [JobQueue(Email), JobQueue(Message, Message.channel == "sms")])
+def test_the_claim_index_serves_the_claim_without_a_sort(
+    done_rows: Engine, strategy: str, queue: JobQueue[Any]
+) -> None:
+    served = JobQueue(queue.entity, *queue.plan.spec.where, strategy=strategy)
+    with done_rows.connect() as connection:
+        statements = claim_statements(served, dialect=connection.dialect)
+
+        plan = explained(connection, locking(statements, done_rows))
+
+    assert re.search(rf"'?ix_{queue.entity.__tablename__}_claim\b(?!,)", plan), plan
+    assert not re.search(rf"'ix_{queue.entity.__tablename__}_reap'", plan), plan
+    assert not sorts_the_queue(plan, done_rows), plan
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+@pytest.mark.strategies("skip_locked", "held", "candidates")
+def test_a_claim_locks_what_it_takes_and_little_more(done_rows: Engine, strategy: str) -> None:
+    with Session(done_rows) as session:
+        taken = claim(session, Email, owner="w", limit=50, strategy=strategy)
+
+        locked = locked_rows(session.connection())
+
+        assert len(taken) == 50
+        assert 50 <= locked <= 60 if done_rows.dialect.name == "mysql" else locked <= 120
+        session.rollback()
+
+
+def locked_rows(connection: Connection) -> int:
+    """Count the rows of `email` that this transaction has locked."""
+    if connection.dialect.name == "mysql":
+        return int(
+            connection.exec_driver_sql(
+                "SELECT COUNT(*) FROM performance_schema.data_locks WHERE "
+                "object_name = 'email' AND lock_type = 'RECORD' AND index_name = 'PRIMARY' "
+                "AND thread_id = PS_CURRENT_THREAD_ID()"
+            ).scalar_one()
+        )
+    # MariaDB's count is of locks; a row may have one in each index that led to it.
+    locks = connection.exec_driver_sql(
+        "SELECT trx_rows_locked FROM information_schema.innodb_trx "
+        "WHERE trx_mysql_thread_id = CONNECTION_ID()"
+    ).scalar_one()
+    return int(locks)
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_predicate_that_no_index_serves_locks_only_what_is_claimed(done_rows: Engine) -> None:
+    with Session(done_rows) as session:
+        taken = claim(session, Email, Email.recipient.like("r%"), owner="w", limit=20)
+
+        assert taken.candidates is not None  # candidates, by auto
+        assert 20 <= locked_rows(session.connection()) <= 50
+        session.rollback()
+
+
+@pytest.fixture(scope="module")
+def later_rows(big: Engine, full: bool) -> Engine:
+    """A million jobs due tomorrow at a better priority, and a few that are due."""
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%d %H:%M:%S.%f")
+    rows = LATER_ROWS[full]
+    with big.begin() as connection:
+        connection.execute(text("DELETE FROM task"))
+    fill(
+        big,
+        f"INSERT INTO task (name, priority, run_at) SELECT 'later', -(number % 5), '{tomorrow}'",
+        rows,
+    )
+    fill(big, "INSERT INTO task (name, priority) SELECT 'now', 1 + number % 3", 100)
+    analyze(big, "task")
+    return big
+
+
+def test_jobs_due_later_are_never_walked_over(later_rows: Engine, strategy: str) -> None:
+    """Rows read, as the engine counts them, stay near the limit."""
+    with Session(later_rows) as session:
+        before = rows_read(session.connection())
+
+        tasks = claim(session, Task, owner="w", limit=50, strategy=strategy)
+
+        read = rows_read(session.connection()) - before
+        assert [task.name for task in tasks] == ["now"] * 50
+        assert read < 1_000
+        if later_rows.dialect.name == "postgresql":
+            assert buffers_of(session, strategy) < 2_000
+        session.rollback()
+
+
+def buffers_of(session: Session, strategy: str) -> int:
+    """Count the pages that the claim touches; PostgreSQL counts rows only at commit."""
+    session.rollback()
+    connection = session.connection()
+    queue = JobQueue(Task, strategy=strategy)
+    built = queue.plan.built_for(database_of(connection)).statements()
+    pages = 0
+    for statement in built:
+        compiled = statement.compile(dialect=connection.dialect)  # type: ignore[attr-defined]
+        if "claim_keys" in compiled.params:
+            continue
+        given = {**PARAMETERS, "claim_priority": -4}
+        parameters = compiled.construct_params(
+            {**compiled.params, **{k: v for k, v in given.items() if k in compiled.params}}
+        )
+        plan = connection.exec_driver_sql(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {compiled}", parameters
+        ).scalar_one()[0]["Plan"]
+        pages += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    session.rollback()
+    return pages
+
+
+def rows_read(connection: Connection) -> int:
+    """Count the rows that this connection has read, where the engine tells."""
+    if connection.dialect.name not in ("mysql", "mariadb"):
+        return 0
+    status = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'")
+    return sum(int(value) for _, value in status)
+
+
+@pytest.mark.only_on("sqlite")
+def test_sqlite_steps_through_an_index_in_few_instructions(later_rows: Engine) -> None:
+    with Session(later_rows) as session:
+        driver = session.connection().connection.driver_connection
+        assert driver is not None
+        ticks: list[int] = []
+        driver.set_progress_handler(lambda: bool(ticks.append(1)), 1_000)  # type: ignore[func-returns-value]  # False: go on
+
+        tasks = claim(session, Task, owner="w", limit=50)
+
+        driver.set_progress_handler(None, 0)
+        assert len(tasks) == 50
+        assert len(ticks) < 50  # 1,000 virtual instructions each
+        session.rollback()
+
+
+def test_a_finish_goes_by_primary_key(done_rows: Engine) -> None:
+    with Session(done_rows) as session:
+        emails = claim(session, Email, owner="w", limit=20)
+        before = rows_read(session.connection())
+
+        complete(session, emails)
+
+        assert rows_read(session.connection()) - before < 300
+        session.rollback()

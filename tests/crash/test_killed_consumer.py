@@ -1,0 +1,102 @@
+"""A consumer killed between claim and finish loses nothing."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+
+import pytest
+from sqlalchemy import URL, Engine, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import claim, claimed_by, complete, release
+from tests.models import Base, Email, add_emails, recipients
+from tests.support import make_engine
+
+
+@pytest.fixture
+def engine(fresh_database: URL) -> Iterator[Engine]:
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+def claim_and_wait(url: str, strategy: str, commit: bool, told: Connection) -> None:
+    """Claim two emails, say so, and wait to be killed."""
+    engine = make_engine(url)
+    session = Session(engine, expire_on_commit=False)
+    emails = claim(session, Email, owner="victim", limit=2, strategy=strategy)
+    if commit:
+        session.commit()
+    told.send(recipients(emails))
+    signal.pause()
+
+
+def kill_a_claimer(engine: Engine, strategy: str, *, commit: bool) -> list[str]:
+    """Let a process claim, and kill it; return what it had claimed."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    url = engine.url.render_as_string(hide_password=False)
+    process = context.Process(
+        target=claim_and_wait, args=(url, strategy, commit, there), daemon=True
+    )
+    process.start()
+    assert here.poll(60)
+    claimed: list[str] = here.recv()
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(10)
+    return claimed
+
+
+def test_its_rows_are_still_claimed_and_can_be_released(engine: Engine) -> None:
+    with Session(engine, expire_on_commit=False) as session:
+        add_emails(session, "a", "b", "c")
+
+        claimed = kill_a_claimer(engine, "auto", commit=True)
+
+        assert claimed == ["a", "b"]
+        assert recipients(claim(session, Email, owner="other", limit=5)) == ["c"]
+        session.rollback()
+        found = claimed_by(session, Email, "victim")
+        assert recipients(found) == ["a", "b"]
+        release(session, found[:1])
+        complete(session, found[1:])
+        session.commit()
+        assert recipients(claim(session, Email, owner="other", limit=5)) == ["a", "c"]
+        statuses = session.scalars(select(Email.status).order_by(Email.id))
+        assert list(statuses) == ["claimed", "done", "claimed"]
+
+
+def test_killed_before_its_commit_it_had_claimed_nothing(engine: Engine) -> None:
+    with Session(engine, expire_on_commit=False) as session:
+        add_emails(session, "a", "b", "c")
+
+        kill_a_claimer(engine, "auto", commit=False)
+
+        assert wait_for(session, "auto") == ["a", "b", "c"]
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_killed_holder_frees_its_rows_at_once(engine: Engine) -> None:
+    with Session(engine, expire_on_commit=False) as session:
+        add_emails(session, "a", "b", "c")
+
+        kill_a_claimer(engine, "held", commit=False)
+
+        assert wait_for(session, "held") == ["a", "b", "c"]
+
+
+def wait_for(session: Session, strategy: str) -> list[str]:
+    """Claim until the server has noticed that the client is gone: it takes a moment."""
+    for _ in range(500):
+        found = recipients(claim(session, Email, owner="other", limit=5, strategy=strategy))
+        if len(found) == 3:
+            return found
+        session.rollback()
+        signal.sigtimedwait([], 0.01)
+    return found

@@ -1,0 +1,312 @@
+"""What cannot be a queue is refused when it is mapped, in words that say the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    Column,
+    Date,
+    DateTime,
+    Enum,
+    Float,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+)
+from sqlalchemy.exc import ArgumentError as SQLAlchemyArgumentError
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    MappedAsDataclass,
+    column_property,
+    mapped_column,
+    registry,
+    relationship,
+)
+from sqlmodel import Field, SQLModel
+
+from sa_jobqueue import ArgumentError, JobMixin, PriorityMixin
+from sa_jobqueue.mapping import mapping_of
+
+
+def map_job(*mixins: Any, **body: Any) -> Any:
+    """Map a class named Job with these mixins and this body, on a base of its own."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    key = mapped_column(Integer, primary_key=True)
+    return type("Job", (*mixins, Base), {"__tablename__": "job", "id": key, **body})
+
+
+def map_with_args(**queue_args: Any) -> Any:
+    """Map a class with these __queue_args__ and a column `weight`."""
+    weight = mapped_column(Integer)
+    return map_job(
+        JobMixin, weight=weight, half=property(lambda job: 0), __queue_args__=queue_args
+    )
+
+
+def table_with(*columns: Column[Any]) -> Table:
+    return Table("job", MetaData(), Column("id", Integer, primary_key=True), *columns)
+
+
+def map_table(table: Table, **body: Any) -> Any:
+    """Map a class with JobMixin to a table that the user wrote out."""
+
+    class Base(DeclarativeBase):
+        metadata = table.metadata
+
+    return type("Job", (JobMixin, Base), {"__table__": table, **body})
+
+
+# A column of the user's own
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"status": mapped_column(String(20))},
+        {"status": Column(String(20))},
+        {"status": mapped_column(String(20)), "__annotations__": {"status": Mapped[str]}},
+        {"__annotations__": {"status": Mapped[str]}},
+    ],
+    ids=["mapped_column", "Column", "annotated column", "annotation only"],
+)
+def test_a_status_of_the_users_own_is_an_error_that_shows_named(body: dict[str, Any]) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"Job has a 'status' of its own.* named\(status='job_status'\)"
+    ):
+        map_job(JobMixin, **body)
+
+
+def test_a_priority_of_the_users_own_is_an_error_that_shows_named() -> None:
+    with pytest.raises(ArgumentError, match=r"named\(priority='job_priority'\)"):
+        map_job(JobMixin, PriorityMixin, priority=mapped_column(Integer))
+
+
+def test_a_status_on_a_mixin_of_the_users_own_is_an_error() -> None:
+    class Stateful:
+        status: Mapped[str] = mapped_column(String(20))
+
+    for mixins in ((JobMixin, Stateful), (Stateful, JobMixin)):
+        with pytest.raises(ArgumentError, match=r"named\(status="):
+            map_job(*mixins)
+
+
+def test_a_name_that_named_gives_may_be_taken_too() -> None:
+    with pytest.raises(ArgumentError, match="Job has a 'job_status' of its own"):
+        map_job(JobMixin.named(status="job_status"), job_status=mapped_column(String(20)))
+
+
+def test_a_dataclass_field_of_the_users_own_is_an_error() -> None:
+    with pytest.raises(ArgumentError, match=r"named\(owner="):
+        map_job(JobMixin, MappedAsDataclass, __annotations__={"owner": Mapped[str]})
+
+
+@pytest.mark.filterwarnings("ignore:Unmanaged access:sqlalchemy.exc.SAWarning")
+@pytest.mark.filterwarnings("ignore:Field name:UserWarning")
+def test_a_sqlmodel_field_of_the_users_own_is_an_error() -> None:
+    class Model(SQLModel, registry=registry()):
+        pass
+
+    with pytest.raises(ArgumentError, match=r"named\(status="):
+
+        class Hero(JobMixin, Model, table=True):
+            id: int | None = Field(default=None, primary_key=True)
+            status: str  # type: ignore[assignment]  # what is shown
+
+
+def test_a_property_named_owner_is_an_error() -> None:
+    with pytest.raises(ArgumentError, match=r"Job\.owner is not mapped to a column"):
+        map_job(JobMixin, owner=property(lambda job: "me"))
+
+
+def test_a_relationship_named_owner_is_an_error() -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class User(Base):
+        __tablename__ = "user"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    with pytest.raises(ArgumentError, match=r"Ticket\.owner is not mapped to a column"):
+
+        class Ticket(JobMixin, Base):
+            __tablename__ = "ticket"
+            id: Mapped[int] = mapped_column(primary_key=True)
+            owner_id: Mapped[int] = mapped_column(ForeignKey("user.id"))
+            owner = relationship(User)  # type: ignore[assignment]  # what is shown
+
+
+# Two claims to one column
+
+
+@pytest.mark.filterwarnings("ignore:On class 'Job', Column object:sqlalchemy.exc.SAWarning")
+def test_two_attributes_of_one_column_name_are_an_error() -> None:
+    with pytest.raises(SQLAlchemyArgumentError, match="column with name 'status'"):
+        map_job(JobMixin, state=mapped_column("status", String(20)))
+
+
+def test_a_second_attribute_for_a_column_of_a_written_out_table_is_an_error() -> None:
+    table = table_with(Column("status", String(16)), Column("owner", String(64)))
+
+    with pytest.raises(
+        ArgumentError, match=r"Job\.state and Job\.status claim the same column 'status'; .*named\("
+    ):
+        map_table(table, state=column_property(table.c.status))
+
+
+def test_two_mixins_with_one_name_are_an_error() -> None:
+    with pytest.raises(ArgumentError, match=r"named\(priority="):
+        map_job(JobMixin.named(owner="priority"), PriorityMixin)
+
+
+# Keys
+
+
+def test_a_class_without_a_primary_key_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ArgumentError, match=r"Job cannot be a queue: .*'job' has no primary key"):
+        map_job(JobMixin, id=mapped_column(Integer))
+
+
+def test_a_table_without_a_primary_key_is_refused_when_it_is_mapped_imperatively() -> None:
+    class Job(JobMixin):
+        pass
+
+    with pytest.raises(ArgumentError, match="no primary key"):
+        registry().map_imperatively(Job, Table("job", MetaData(), Column("id", Integer)))
+
+
+def test_a_key_that_the_mapper_is_given_is_enough() -> None:
+    job = map_job(
+        JobMixin, id=mapped_column(Integer), __mapper_args__={"primary_key": ["id"]}
+    )
+
+    assert [column.name for column in mapping_of(job).keys] == ["id"]
+
+
+# Renamed columns and written out tables
+
+
+@pytest.mark.parametrize(
+    ("role", "type_"),
+    [
+        ("status", Integer()),
+        ("status", String(5)),
+        ("status", Enum("unclaimed", "claimed", name="states")),
+        ("owner", String(10)),
+        ("owner_date", Date()),
+        ("priority", Float()),
+    ],
+    ids=str,
+)
+def test_a_renamed_column_of_an_unfit_type_is_an_error(role: str, type_: Any) -> None:
+    with pytest.raises(ArgumentError, match=rf"Job\.{role} is .*, but {role} needs "):
+        map_job(JobMixin, PriorityMixin, **{role: mapped_column("other", type_)})
+
+
+def test_a_column_without_microseconds_could_not_hold_a_fence() -> None:
+    with pytest.raises(ArgumentError, match=r"Job\.owner_date is .*DateTime\(\), but owner_date"):
+        map_job(JobMixin, owner_date=mapped_column("taken_at", DateTime()))
+
+
+def test_a_table_without_the_column_is_an_error_that_shows_how_to_map_another() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"Job\.status is not mapped.* status = mapped_column\('its_name'\)"
+    ):
+        map_table(table_with())
+
+
+def test_an_imperative_mapping_without_the_column_is_an_error() -> None:
+    class Job(JobMixin):
+        pass
+
+    with pytest.raises(ArgumentError, match=r"Job\.owner is not mapped to a column"):
+        registry().map_imperatively(Job, table_with(Column("status", String(16))))
+
+
+# named()
+
+
+def test_named_refuses_a_column_that_the_mixin_has_not() -> None:
+    with pytest.raises(ArgumentError, match="JobMixin has no column 'state'.* status, owner, own"):
+        JobMixin.named(state="job_state")
+
+
+@pytest.mark.parametrize(
+    "names", [{"status": "x", "owner": "x"}, {"status": "owner"}], ids=["both new", "one new"]
+)
+def test_named_refuses_one_name_for_two_columns(names: dict[str, str]) -> None:
+    with pytest.raises(ArgumentError, match="one name to two columns"):
+        JobMixin.named(**names)
+
+
+def test_named_again_keeps_the_names_given_before() -> None:
+    job = map_job(JobMixin.named(status="job_status").named(owner="job_owner"))
+
+    assert {"job_status", "job_owner", "owner_date"} <= set(job.__table__.c.keys())
+
+
+# __queue_args__
+
+
+def test_an_unknown_option_is_an_error_that_lists_the_options() -> None:
+    with pytest.raises(ArgumentError, match="no option 'leese'.* equality, ready, .*lease"):
+        map_with_args(leese=5)
+
+
+@pytest.mark.parametrize("option", ["order_by", "equality"])
+@pytest.mark.parametrize("value", [["nope"], ["half"]], ids=["unknown", "property"])
+def test_a_name_that_is_not_a_mapped_attribute_is_an_error(option: str, value: Any) -> None:
+    with pytest.raises(ArgumentError, match=rf"Job\.__queue_args__\['{option}'\] names '.*' of Job"):
+        map_with_args(**{option: value})
+
+
+@pytest.mark.parametrize("option", ["order_by", "equality", "ready"])
+def test_a_name_that_is_not_a_string_is_an_error(option: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"\['{option}'\] takes names, as strings"):
+        map_with_args(**{option: [5]})
+
+
+def test_a_direction_that_is_none_is_an_error() -> None:
+    with pytest.raises(ArgumentError, match="'weight down' should be .* with ' desc' behind"):
+        map_with_args(order_by=["weight down"])
+
+
+@pytest.mark.parametrize("word", ["it's", "x" * 17, "", 5, "ä"])
+def test_a_word_that_cannot_be_a_status_is_an_error(word: Any) -> None:
+    with pytest.raises(ArgumentError, match="cannot be a status"):
+        map_with_args(names={"unclaimed": word})
+    with pytest.raises(ArgumentError):
+        map_with_args(ready=[word])
+
+
+def test_a_word_for_a_status_that_there_is_not_is_an_error() -> None:
+    with pytest.raises(ArgumentError, match="'ready' is not a valid JobStatus.* unclaimed, clai"):
+        map_with_args(names={"ready": "unsent"})
+
+
+@pytest.mark.parametrize("names", [{"unclaimed": "done"}, {"done": "x", "failed": "x"}])
+def test_one_word_for_two_statuses_is_an_error(names: dict[str, str]) -> None:
+    with pytest.raises(ArgumentError, match="one word for two statuses"):
+        map_with_args(names=names)
+
+
+# mapping_of()
+
+
+@pytest.mark.parametrize("thing", [int, None, "Email", JobMixin, object()], ids=repr)
+def test_only_a_mapped_class_has_a_mapping(thing: Any) -> None:
+    with pytest.raises(ArgumentError, match="is not a mapped class"):
+        mapping_of(thing)
+
+
+@pytest.mark.parametrize("mixins", [(), (PriorityMixin,)], ids=["none", "another mixin"])
+def test_a_class_without_job_mixin_is_no_queue(mixins: Any) -> None:
+    with pytest.raises(ArgumentError, match="Job is not a queue: add JobMixin to its bases"):
+        mapping_of(map_job(*mixins))

@@ -1,0 +1,415 @@
+"""The SQL of claims, word by word and per dialect; no server is asked."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from sqlalchemy import DateTime, String, make_url
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from sa_jobqueue import (
+    JobMixin,
+    JobQueue,
+    PriorityMixin,
+    RetryMixin,
+    ScheduleMixin,
+    claim_statements,
+)
+from tests.support import STRATEGIES
+
+DRIVERS = {
+    "postgresql": "postgresql+psycopg2",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+    "sqlite": "sqlite",
+}
+
+PAIRS = [(alias, strategy) for alias, names in STRATEGIES.items() for strategy in names]
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Email(JobMixin, Base):
+    __tablename__ = "email"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    recipient: Mapped[str] = mapped_column(String(50))
+
+
+class Task(JobMixin, PriorityMixin, ScheduleMixin, Base):
+    __tablename__ = "task"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Upload(JobMixin, RetryMixin, Base):
+    __tablename__ = "upload"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Seat(JobMixin, Base):
+    __tablename__ = "seat"
+    hall: Mapped[int] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Message(JobMixin, Base):
+    __tablename__ = "message"
+    __queue_args__ = {  # noqa: RUF012 - as users write it
+        "names": {"unclaimed": "unsent", "claimed": "sending"},
+        "order_by": ["weight desc"],
+    }
+    id: Mapped[int] = mapped_column(primary_key=True)
+    weight: Mapped[int]
+
+
+def dialect_of(alias: str) -> Dialect:
+    """Make a dialect that writes its parameters as :name, so that they can be read."""
+    dialect: Dialect = make_url(f"{DRIVERS[alias]}://").get_dialect()(paramstyle="named")
+    return dialect
+
+
+def compiled(entity: Any, alias: str, *where: Any, strategy: str = "auto") -> list[SQLCompiler]:
+    dialect = dialect_of(alias)
+    statements = claim_statements(entity, *where, dialect=dialect, strategy=strategy)
+    return [statement.compile(dialect=dialect) for statement in statements]  # type: ignore[misc,attr-defined]  # an Executable that has compile()
+
+
+def claim_sql(entity: Any, alias: str, *where: Any, strategy: str = "auto") -> list[str]:
+    """Write the statements of a claim on one line each."""
+    statements = compiled(entity, alias, *where, strategy=strategy)
+    return [one_line(re.sub(r"__\[POSTCOMPILE_(\w+)\]", r":\1", str(sql))) for sql in statements]
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split()).replace("( ", "(").replace(" )", ")")
+
+
+def lines(*texts: str) -> list[str]:
+    return [one_line(text) for text in texts]
+
+
+MARK_EMAILS = """
+    UPDATE email SET status='claimed', owner=:claim_owner, owner_date=:claim_owner_date
+    WHERE email.id IN (:claim_keys)
+"""
+
+
+# One statement, or a locking read and an UPDATE
+
+
+def test_postgresql_claims_in_one_statement() -> None:
+    assert claim_sql(Email, "postgresql") == lines(
+        """
+        WITH claimed AS (
+            UPDATE email
+            SET status='claimed', owner=:claim_owner, owner_date=statement_timestamp()
+            WHERE email.id = any(array((
+                SELECT email.id FROM email
+                WHERE email.status = 'unclaimed'
+                ORDER BY email.id LIMIT :claim_limit
+                FOR NO KEY UPDATE OF email SKIP LOCKED
+            )))
+            RETURNING email.id, email.recipient, email.status, email.owner, email.owner_date
+        )
+        SELECT claimed.id, claimed.recipient, claimed.status, claimed.owner, claimed.owner_date
+        FROM claimed ORDER BY claimed.id
+        """
+    )
+
+
+def test_mysql_locks_by_the_claim_index_and_marks_by_key() -> None:
+    assert claim_sql(Email, "mysql") == lines(
+        """
+        SELECT /*+ INDEX(email ix_email_claim) */
+            email.id, email.recipient, email.status, email.owner, email.owner_date,
+            UTC_TIMESTAMP(6) AS claim_date
+        FROM email
+        WHERE email.status = 'unclaimed'
+        ORDER BY email.id LIMIT :claim_limit
+        FOR UPDATE SKIP LOCKED
+        """,
+        MARK_EMAILS,
+    )
+
+
+def test_mariadb_locks_without_an_optimizer_hint_and_marks_by_key() -> None:
+    assert claim_sql(Email, "mariadb") == lines(
+        """
+        SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
+            UTC_TIMESTAMP(6) AS claim_date
+        FROM email
+        WHERE email.status = 'unclaimed'
+        ORDER BY email.id LIMIT :claim_limit
+        FOR UPDATE SKIP LOCKED
+        """,
+        MARK_EMAILS,
+    )
+
+
+def test_sqlite_claims_in_one_statement() -> None:
+    assert claim_sql(Email, "sqlite") == lines(
+        """
+        UPDATE email
+        SET status='claimed', owner=:claim_owner,
+            owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+        WHERE email.id IN (
+            SELECT email.id FROM email
+            WHERE email.status = 'unclaimed'
+            ORDER BY email.id LIMIT :claim_limit OFFSET :param_1
+        )
+        RETURNING id, recipient, status, owner, owner_date
+        """
+    )
+
+
+# Priorities and schedules: one priority at a time
+
+
+def test_postgresql_goes_priority_by_priority_within_one_statement() -> None:
+    assert claim_sql(Task, "postgresql") == lines(
+        """
+        WITH RECURSIVE priorities(priority) AS (
+            SELECT (
+                SELECT waiting.priority FROM task AS waiting
+                WHERE waiting.status = 'unclaimed'
+                ORDER BY waiting.priority LIMIT :param_1
+            ) AS priority
+            UNION ALL
+            SELECT (
+                SELECT waiting.priority FROM task AS waiting
+                WHERE waiting.status = 'unclaimed'
+                    AND (waiting.status, waiting.priority) > ('unclaimed', priorities.priority)
+                ORDER BY waiting.priority LIMIT :param_2
+            ) AS anon_1
+            FROM priorities WHERE priorities.priority IS NOT NULL
+        ), claimed AS (
+            UPDATE task
+            SET status='claimed', owner=:claim_owner, owner_date=statement_timestamp()
+            WHERE task.id = any(array((
+                SELECT due.id
+                FROM priorities JOIN LATERAL (
+                    SELECT task.id AS id FROM task
+                    WHERE task.status = 'unclaimed' AND task.priority = priorities.priority
+                        AND task.run_at <= statement_timestamp()
+                    ORDER BY task.run_at, task.id LIMIT :claim_limit
+                    FOR NO KEY UPDATE OF task SKIP LOCKED
+                ) AS due ON true
+                LIMIT :claim_limit
+            )))
+            RETURNING task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at
+        )
+        SELECT claimed.id, claimed.status, claimed.owner, claimed.owner_date, claimed.priority,
+            claimed.run_at
+        FROM claimed ORDER BY claimed.priority, claimed.run_at, claimed.id
+        """
+    )
+
+
+def test_mysql_asks_for_the_next_priority_and_locks_its_due_rows() -> None:
+    assert claim_sql(Task, "mysql")[:2] == lines(
+        """
+        SELECT task.priority FROM task
+        WHERE task.status = 'unclaimed' AND task.priority > :claim_after
+        ORDER BY task.priority LIMIT :param_1
+        """,
+        """
+        SELECT /*+ INDEX(task ix_task_claim) */
+            task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at,
+            UTC_TIMESTAMP(6) AS claim_date
+        FROM task
+        WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6)
+            AND task.priority = :claim_priority
+        ORDER BY task.run_at, task.id LIMIT :claim_limit
+        FOR UPDATE SKIP LOCKED
+        """,
+    )
+
+
+def test_sqlite_claims_the_due_rows_of_the_next_priority() -> None:
+    assert claim_sql(Task, "sqlite")[1:] == lines(
+        """
+        UPDATE task
+        SET status='claimed', owner=:claim_owner,
+            owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+        WHERE task.id IN (
+            SELECT task.id FROM task
+            WHERE task.status = 'unclaimed'
+                AND task.run_at <= (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+                AND task.priority = :claim_priority
+            ORDER BY task.run_at, task.id LIMIT :claim_limit OFFSET :param_1
+        )
+        RETURNING id, status, owner, owner_date, priority, run_at
+        """
+    )
+
+
+# Composite keys
+
+
+def test_composite_keys_are_picked_once_in_a_materialized_query() -> None:
+    assert claim_sql(Seat, "postgresql") == lines(
+        """
+        WITH picked AS MATERIALIZED (
+            SELECT seat.hall AS hall, seat.number AS number FROM seat
+            WHERE seat.status = 'unclaimed'
+            ORDER BY seat.hall, seat.number LIMIT :claim_limit
+            FOR NO KEY UPDATE OF seat SKIP LOCKED
+        ), claimed AS (
+            UPDATE seat
+            SET status='claimed', owner=:claim_owner, owner_date=statement_timestamp()
+            FROM picked WHERE seat.hall = picked.hall AND seat.number = picked.number
+            RETURNING seat.hall, seat.number, seat.status, seat.owner, seat.owner_date
+        )
+        SELECT claimed.hall, claimed.number, claimed.status, claimed.owner, claimed.owner_date
+        FROM claimed ORDER BY claimed.hall, claimed.number
+        """
+    )
+
+
+@pytest.mark.parametrize("alias", ["mysql", "mariadb"])
+def test_composite_keys_are_marked_by_tuples(alias: str) -> None:
+    assert claim_sql(Seat, alias)[-1] == one_line(
+        """
+        UPDATE seat SET status='claimed', owner=:claim_owner, owner_date=:claim_owner_date
+        WHERE (seat.hall, seat.number) IN (:claim_keys)
+        """
+    )
+
+
+# The other strategies
+
+
+def test_candidates_are_read_without_locks_and_then_locked_by_key_and_checked_again() -> None:
+    criterion = Email.recipient.like("a%")
+
+    assert claim_sql(Email, "postgresql", criterion, strategy="candidates") == lines(
+        """
+        SELECT email.id FROM email
+        WHERE email.status = 'unclaimed' AND email.recipient LIKE :recipient_1
+        ORDER BY email.id LIMIT :claim_limit
+        """,
+        """
+        SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
+            statement_timestamp() AS claim_date
+        FROM email
+        WHERE email.id IN (:claim_keys) AND email.status = 'unclaimed'
+            AND email.recipient LIKE :recipient_1
+        ORDER BY email.id
+        FOR NO KEY UPDATE OF email SKIP LOCKED
+        """,
+        MARK_EMAILS,
+    )
+
+
+def test_a_held_claim_is_the_locking_read_alone() -> None:
+    assert claim_sql(Email, "postgresql", strategy="held") == lines(
+        """
+        SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
+            statement_timestamp() AS claim_date
+        FROM email
+        WHERE email.status = 'unclaimed'
+        ORDER BY email.id LIMIT :claim_limit
+        FOR NO KEY UPDATE OF email SKIP LOCKED
+        """
+    )
+
+
+def test_update_then_select_marks_first_and_reads_back_by_owner_and_time() -> None:
+    savepoint, update, read = claim_sql(Email, "mysql", strategy="update_then_select")
+
+    assert savepoint == "SAVEPOINT sa_jobqueue_claim"
+    assert update == one_line(
+        """
+        UPDATE email
+        SET status='claimed', owner=:claim_owner,
+            owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(
+                MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))), '1970-01-01')
+        WHERE email.status = 'unclaimed' ORDER BY email.id LIMIT :claim_limit
+        """
+    )
+    assert read == one_line(
+        """
+        SELECT email.id, email.recipient, email.status, email.owner, email.owner_date
+        FROM email
+        WHERE email.status = 'claimed' AND email.owner = :claim_owner
+            AND email.owner_date = :claim_owner_date
+        ORDER BY email.id
+        """
+    )
+
+
+# What holds for every claim
+
+
+@pytest.mark.parametrize(("alias", "strategy"), PAIRS)
+def test_statuses_stand_in_the_sql_as_literals(alias: str, strategy: str) -> None:
+    statements = compiled(Message, alias, strategy=strategy)
+
+    texts = " ".join(claim_sql(Message, alias, strategy=strategy))
+    assert "message.status = 'unsent'" in texts
+    assert ("status='sending'" in texts) is (strategy != "held")
+    assert not {"unsent", "sending"} & {value for sql in statements for value in sql.params.values()}
+
+
+@pytest.mark.parametrize(("alias", "strategy"), PAIRS)
+@pytest.mark.parametrize("entity", [Email, Task, Upload, Seat, Message])
+def test_no_time_of_the_client_is_bound(entity: Any, alias: str, strategy: str) -> None:
+    first, *others = compiled(entity, alias, strategy=strategy)
+
+    assert times_bound(first) == set()
+    # The server has told this one: in the locking read, or as the last insert id.
+    assert all(times_bound(sql) <= {"claim_owner_date"} for sql in others)
+
+
+def times_bound(sql: SQLCompiler) -> set[str]:
+    """Name the parameters that are points in time."""
+    return {name for name, bound in sql.binds.items() if isinstance(bound.type, DateTime)}
+
+
+@pytest.mark.parametrize(("alias", "strategy"), PAIRS)
+@pytest.mark.parametrize("entity", [Email, Task, Upload, Seat, Message])
+def test_whatever_picks_rows_is_limited(entity: Any, alias: str, strategy: str) -> None:
+    statements = claim_sql(entity, alias, strategy=strategy)
+
+    by_keys = ("IN (:claim_keys)", "claim_owner_date", "SAVEPOINT")
+    picking = [sql for sql in statements if not any(text in sql for text in by_keys)]
+    assert picking
+    assert all("LIMIT :" in sql for sql in picking)
+
+
+@pytest.mark.parametrize("entity", [Email, Task, Upload, Seat, Message])
+def test_a_locking_subselect_of_an_update_runs_once(entity: Any) -> None:
+    (claim,) = claim_sql(entity, "postgresql")
+
+    picked, _, rest = claim.partition(" SKIP LOCKED")
+    assert "= any(array((SELECT" in picked or "picked AS MATERIALIZED (SELECT" in picked
+    assert "SKIP LOCKED" not in rest
+    assert " IN (SELECT" not in claim
+
+
+@pytest.mark.parametrize(("alias", "strategy"), PAIRS)
+def test_the_order_of_the_class_is_the_order_of_the_claim(alias: str, strategy: str) -> None:
+    texts = " ".join(claim_sql(Message, alias, strategy=strategy))
+
+    assert "ORDER BY message.weight DESC, message.id" in texts
+
+
+@pytest.mark.parametrize("alias", ["postgresql", "mysql", "mariadb", "sqlite"])
+def test_a_claim_counts_the_attempt(alias: str) -> None:
+    texts = " ".join(claim_sql(Upload, alias))
+
+    assert "attempts=(upload.attempts + :attempts_1)" in texts
+    assert "ORDER BY upload.attempts, upload.id" in texts
+
+
+def test_a_queue_prints_the_statements_that_it_runs() -> None:
+    queue = JobQueue(Email, Email.recipient == "a", order_by=Email.recipient, strategy="held")
+
+    (locking,) = claim_sql(queue, "postgresql")
+
+    assert "AND email.recipient = :recipient_1 ORDER BY email.recipient, email.id" in locking
