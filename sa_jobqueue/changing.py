@@ -17,11 +17,11 @@ from sqlalchemy import BigInteger, Column, Integer, bindparam, delete, null, sel
 from .clock import utc_now
 from .errors import ArgumentError
 from .fencing import identified
+from .keys import key_is_in, key_values
 from .mapping import QueueMapping, mapping_of, status_is, word_of
 from .rows import word_literal
 from .sessions import AnySession, Writer, show_expired, writing
 from .status import CANCELLED, DONE, FAILED, UNCLAIMED, JobStatus
-from .strategies.base import key_is_in, key_values
 
 Values: TypeAlias = Callable[[QueueMapping], Mapping[Column[Any], Any]]
 

@@ -26,12 +26,12 @@ from sqlalchemy.engine.url import make_url
 from .dialects import Database, database_of_dialect
 from .errors import ArgumentError
 from .fencing import Fence, Token, put_up
+from .keys import key_is_in, key_values
 from .mapping import QueueMapping, mapping_of, word_of
 from .mixins import OWNER_LENGTH
 from .sessions import AnySession, Writer, session_of, writing
 from .status import CLAIMED, UNCLAIMED
 from .strategies import AUTO, ClaimSpec, Request, Strategy, Taken, check_name, choose
-from .strategies.base import key_is_in, key_values
 
 log = logging.getLogger("sa_jobqueue.claim")
 lost_log = logging.getLogger("sa_jobqueue.lost")

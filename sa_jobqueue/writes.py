@@ -35,9 +35,9 @@ from .clock import as_utc, utc_now
 from .dialects import Database
 from .errors import ClaimLost, NotClaimed
 from .fencing import Fence, Token
+from .keys import key_is_in, key_values
 from .mapping import QueueMapping, mapping_of, status_is
 from .sessions import AnySession, Writer, show, show_deleted, writing
-from .strategies.base import key_is_in, key_values
 
 log = logging.getLogger("sa_jobqueue.finish")
 lost_log = logging.getLogger("sa_jobqueue.lost")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ..dialects import Database
 from ..errors import ArgumentError, UnsupportedDatabase
-from .base import ClaimSpec, Request, Strategy, Taken
+from .base import Strategy
 from .candidates import Candidates
 from .compare_and_set import CompareAndSet
 from .held import Held
 from .skip_locked import SkipLocked
+from .spec import ClaimSpec, Request, Taken
 from .update_then_select import UpdateThenSelect
 
 __all__ = [

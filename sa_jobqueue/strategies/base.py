@@ -1,4 +1,4 @@
-"""What the strategies have in common: what is asked, the ready rows, the mark.
+"""What the strategies have in common: the ready rows, step by step, and the mark.
 
 A strategy turns a :class:`ClaimSpec` into statements for one database, once,
 and runs them for each :class:`Request`.
@@ -7,8 +7,7 @@ and runs them for each :class:`Request`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -19,24 +18,23 @@ from sqlalchemy import (
     FromClause,
     Integer,
     Select,
-    Table,
     Update,
-    and_,
     bindparam,
     false,
     select,
     tuple_,
     update,
 )
-from sqlalchemy.orm import RelationshipProperty, Session, selectinload
-from sqlalchemy.sql.operators import eq
+from sqlalchemy.orm import RelationshipProperty, selectinload
 
 from ..clock import utc_now
 from ..dialects import Database
 from ..errors import UnsupportedDatabase
+from ..keys import key_is_in
 from ..mapping import QueueMapping, status_is
 from ..rows import claimed_columns, row_columns, word_literal
 from ..sessions import Writer
+from .spec import ClaimSpec, Request, Taken
 
 #: How many candidates are drawn for each row wanted. Workers see the same head
 #: of the queue: with exactly as many as wanted, four of them lost 60 % of theirs.
@@ -44,89 +42,6 @@ OVERDRAW = 4
 
 #: Below every small integer: the priority before the first.
 BEFORE_ALL = -(2**15) - 1
-
-
-@dataclass(frozen=True, eq=False)
-class ClaimSpec:
-    """Which rows a queue claims, and in which order.
-
-    Attributes:
-        where: the caller's predicate, joined by AND.
-        order_by: replaces the mapping's order; the primary key ends it.
-        ready, during: the status that a claim leaves, and the one it writes.
-    """
-
-    mapping: QueueMapping
-    where: tuple[ColumnElement[bool], ...]
-    order_by: tuple[ColumnElement[Any], ...]
-    ready: str
-    during: str
-
-    @cached_property
-    def order(self) -> tuple[ColumnElement[Any], ...]:
-        """The whole claim order, the primary key last."""
-        order: list[Any] = [*(self.order_by or self.mapping.order), *self.mapping.key_attributes]
-        return tuple(order)
-
-    @cached_property
-    def own_order(self) -> bool:
-        """Whether the order is the one that the mixins' columns make."""
-        return not self.order_by and self.mapping.args.order_by is None
-
-    @cached_property
-    def steps(self) -> bool:
-        """Whether claims go priority by priority.
-
-        With priorities and schedules in one index, the jobs of a priority that
-        are not yet due stand between the due ones of this priority and those of
-        the next: a claim in index order would walk over all of them.
-        """
-        return self.own_order and self.mapping.has("priority") and self.mapping.has("run_at")
-
-    @cached_property
-    def served(self) -> bool:
-        """Whether the claim index serves the predicate and the order alone."""
-        if self.order_by:
-            return False
-        compared = [_compared_column(criterion) for criterion in _flat(self.where)]
-        wanted = [attribute.expression for attribute in self.mapping.equality]
-        return len(compared) == len(wanted) and all(
-            any(column is not None and column.compare(want) for column in compared)
-            for want in wanted
-        )
-
-
-def _flat(criteria: Sequence[Any]) -> list[Any]:
-    return list(and_(True, *criteria).clauses) if len(criteria) > 1 else list(criteria)
-
-
-def _compared_column(criterion: Any) -> ColumnElement[Any] | None:
-    if getattr(criterion, "operator", None) is eq:
-        column: ColumnElement[Any] = criterion.left
-        return column
-    return None
-
-
-@dataclass(frozen=True)
-class Request:
-    """One call of claim(): for whom, how many, and as what."""
-
-    owner: str | None
-    limit: int
-    rows: bool = False
-    candidates_from: Session | None = None
-
-
-@dataclass(frozen=True)
-class Taken:
-    """What a strategy hands back: entities or rows in claim order.
-
-    ``candidates`` and ``lost`` are None where the strategy cannot know them.
-    """
-
-    jobs: Sequence[Any]
-    candidates: int | None = None
-    lost: int | None = None
 
 
 class Strategy(ABC):
@@ -337,29 +252,3 @@ def _joins(relationship: RelationshipProperty[Any]) -> bool:
 
 
 LIMIT = bindparam("claim_limit", type_=Integer, required=True)
-
-
-def key_is_in(mapping: QueueMapping, parameter: str) -> ColumnElement[bool]:
-    """Compare the primary key with an expanding parameter of keys.
-
-    Its values: the keys themselves where the key is one column, else tuples.
-    """
-    keys = mapping.keys
-    column: Any = keys[0] if len(keys) == 1 else tuple_(*keys)
-    criterion: ColumnElement[bool] = column.in_(bindparam(parameter, expanding=True))
-    return criterion
-
-
-def key_values(identities: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Return identities as values for :func:`key_is_in`, sorted where they sort."""
-    values = [identity[0] if len(identity) == 1 else identity for identity in identities]
-    try:
-        return sorted(values)
-    except TypeError:  # keys of a type without an order: any order is as good
-        return values
-
-
-def by_key(statement: Any, table: Table, database: Database) -> Any:
-    """Bind a SELECT or UPDATE by primary key to that key, where an optimizer may stray."""
-    hint = database.key_hint
-    return statement if hint is None else statement.with_hint(table, hint)

@@ -16,10 +16,12 @@ from typing import Any
 from sqlalchemy import Executable, Select, select
 from sqlalchemy.orm import Session
 
+from ..keys import by_key, key_values
 from ..sessions import Writer, connected
-from .base import OVERDRAW, Request, Taken, by_key, key_values
+from .base import OVERDRAW
 from .locking import LockingStrategy
 from .skip_locked import SkipLocked
+from .spec import Request, Taken
 
 log = logging.getLogger("sa_jobqueue.lost")
 

@@ -9,9 +9,11 @@ from sqlalchemy import Executable, Select, Update, select, tuple_, update
 from sqlalchemy import inspect as sa_inspect
 
 from ..dialects import Database
+from ..keys import key_values
 from ..rows import row_columns
 from ..sessions import Writer
-from .base import Request, Strategy, Taken, key_values
+from .base import Strategy
+from .spec import Request, Taken
 
 
 class CompareAndSet(Strategy):

@@ -13,8 +13,8 @@ from sqlalchemy import Executable
 
 from ..errors import UnsupportedDatabase
 from ..sessions import Writer
-from .base import Request, Taken
 from .locking import LockingStrategy
+from .spec import Request, Taken
 
 
 class Held(LockingStrategy):

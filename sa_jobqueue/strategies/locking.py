@@ -15,8 +15,10 @@ from sqlalchemy import inspect as sa_inspect
 from ..clock import as_utc
 from ..dialects import Database
 from ..indexes import claim_index
+from ..keys import key_values
 from ..sessions import Writer, show
-from .base import Request, Strategy, Taken, key_values
+from .base import Strategy
+from .spec import Request, Taken
 
 
 class LockingStrategy(Strategy):

@@ -10,8 +10,9 @@ from sqlalchemy.sql.util import ClauseAdapter
 
 from ..rows import row_columns
 from ..sessions import Writer
-from .base import LIMIT, Request, Taken
+from .base import LIMIT
 from .locking import LockingStrategy
+from .spec import Request, Taken
 
 
 class SkipLocked(LockingStrategy):

@@ -32,9 +32,11 @@ from sqlalchemy.sql.visitors import InternalTraversal
 from ..clock import EPOCH, utc_now
 from ..dialects import Database
 from ..indexes import claim_index
+from ..keys import key_values
 from ..rows import row_columns
 from ..sessions import Writer
-from .base import LIMIT, OVERDRAW, Request, Strategy, Taken, key_values
+from .base import LIMIT, OVERDRAW, Strategy
+from .spec import Request, Taken
 
 log = logging.getLogger("sa_jobqueue.claim")
 

@@ -1,0 +1,97 @@
+"""What a claim is about: which rows, in which order, for whom, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.operators import eq
+
+from ..mapping import QueueMapping
+
+
+@dataclass(frozen=True, eq=False)
+class ClaimSpec:
+    """Which rows a queue claims, and in which order.
+
+    Attributes:
+        where: the caller's predicate, joined by AND.
+        order_by: replaces the mapping's order; the primary key ends it.
+        ready, during: the status that a claim leaves, and the one it writes.
+    """
+
+    mapping: QueueMapping
+    where: tuple[ColumnElement[bool], ...]
+    order_by: tuple[ColumnElement[Any], ...]
+    ready: str
+    during: str
+
+    @cached_property
+    def order(self) -> tuple[ColumnElement[Any], ...]:
+        """The whole claim order, the primary key last."""
+        order: list[Any] = [*(self.order_by or self.mapping.order), *self.mapping.key_attributes]
+        return tuple(order)
+
+    @cached_property
+    def own_order(self) -> bool:
+        """Whether the order is the one that the mixins' columns make."""
+        return not self.order_by and self.mapping.args.order_by is None
+
+    @cached_property
+    def steps(self) -> bool:
+        """Whether claims go priority by priority.
+
+        With priorities and schedules in one index, the jobs of a priority that
+        are not yet due stand between the due ones of this priority and those of
+        the next: a claim in index order would walk over all of them.
+        """
+        return self.own_order and self.mapping.has("priority") and self.mapping.has("run_at")
+
+    @cached_property
+    def served(self) -> bool:
+        """Whether the claim index serves the predicate and the order alone."""
+        if self.order_by:
+            return False
+        compared = [_compared_column(criterion) for criterion in _flat(self.where)]
+        wanted = [attribute.expression for attribute in self.mapping.equality]
+        return len(compared) == len(wanted) and all(
+            any(column is not None and column.compare(want) for column in compared)
+            for want in wanted
+        )
+
+
+def _flat(criteria: Sequence[Any]) -> list[Any]:
+    return list(and_(True, *criteria).clauses) if len(criteria) > 1 else list(criteria)
+
+
+def _compared_column(criterion: Any) -> ColumnElement[Any] | None:
+    if getattr(criterion, "operator", None) is eq:
+        column: ColumnElement[Any] = criterion.left
+        return column
+    return None
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of claim(): for whom, how many, and as what."""
+
+    owner: str | None
+    limit: int
+    rows: bool = False
+    candidates_from: Session | None = None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a strategy hands back: entities or rows in claim order.
+
+    ``candidates`` and ``lost`` are None where the strategy cannot know them.
+    """
+
+    jobs: Sequence[Any]
+    candidates: int | None = None
+    lost: int | None = None

@@ -1,0 +1,251 @@
+"""What a server can do is told from its dialect and its version, and else it is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pymysql.err import IntegrityError as MySQLIntegrityError
+from pymysql.err import OperationalError as MySQLOperationalError
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.dialects import mssql, mysql, oracle, postgresql, sqlite
+from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import (
+    JobMixin,
+    JobQueue,
+    UnsupportedDatabase,
+    claim,
+    claim_statements,
+    is_transient,
+)
+from sa_jobqueue.dialects import database_of, database_of_dialect
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Email(JobMixin, Base):
+    __tablename__ = "email"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+def server(alias: str, *version: int) -> Dialect:
+    """Make the dialect of a server of some version, as after the first connect."""
+    if alias in ("mysql", "mariadb"):
+        suffix = "-MariaDB" if alias == "mariadb" else ""
+        return mysql_server(".".join(map(str, version)) + suffix)
+    made: Any = postgresql.dialect() if alias == "postgresql" else sqlite.dialect()
+    made.server_version_info = version
+    made.dbapi = SimpleNamespace(sqlite_version_info=version)
+    dialect: Dialect = made
+    return dialect
+
+
+def mysql_server(reported: str) -> Dialect:
+    """Make the dialect of a MySQL or MariaDB that reports this version to a mysql:// URL."""
+    made: Any = mysql.dialect()
+    made.server_version_info = made._parse_server_version(reported)  # as its first connect does
+    dialect: Dialect = made
+    return dialect
+
+
+def automatic(dialect: Dialect) -> str:
+    """Name the strategy that "auto" picks."""
+    return JobQueue(Email).plan.built_for(database_of_dialect(dialect)).name
+
+
+# Versions
+
+
+@pytest.mark.parametrize(
+    ("dialect", "strategy"),
+    [
+        (server("postgresql", 13), "skip_locked"),
+        (server("postgresql", 17, 2), "skip_locked"),
+        (server("mysql", 5, 7, 44), "update_then_select"),
+        (server("mysql", 8, 0, 0), "update_then_select"),
+        (server("mysql", 8, 0, 1), "skip_locked"),
+        (server("mysql", 9, 1, 0), "skip_locked"),
+        (server("mariadb", 10, 3, 39), "update_then_select"),
+        (server("mariadb", 10, 5, 29), "update_then_select"),
+        (server("mariadb", 10, 6, 0), "skip_locked"),
+        (server("mariadb", 11, 8, 2), "skip_locked"),
+        (server("sqlite", 3, 35, 0), "compare_and_set"),
+        (server("sqlite", 3, 50, 4), "compare_and_set"),
+    ],
+    ids=lambda value: str(database_of_dialect(value)) if isinstance(value, Dialect) else value,
+)
+def test_auto_picks_by_what_the_version_can_do(dialect: Dialect, strategy: str) -> None:
+    assert automatic(dialect) == strategy
+
+
+@pytest.mark.parametrize(
+    ("dialect", "words"),
+    [
+        (server("postgresql", 12, 22), r"PostgreSQL 12\.22 is too old.* PostgreSQL 13 or later"),
+        (server("mysql", 5, 6, 51), r"MySQL 5\.6\.51 is too old.* MySQL 5\.7 or later"),
+        (server("mariadb", 10, 2, 44), r"MariaDB 10\.2\.44 is too old.* MariaDB 10\.3 or later"),
+        (server("sqlite", 3, 34, 1), r"SQLite 3\.34\.1 is too old.* SQLite 3\.35 or later"),
+    ],
+    ids=["postgresql", "mysql", "mariadb", "sqlite"],
+)
+def test_a_server_that_is_too_old_is_refused_with_the_way_out(
+    dialect: Dialect, words: str
+) -> None:
+    with pytest.raises(UnsupportedDatabase, match=rf"{words}\. Upgrade the server"):
+        claim_statements(Email, dialect=dialect)
+
+
+@pytest.mark.parametrize("strategy", ["skip_locked", "candidates", "held"])
+@pytest.mark.parametrize(
+    "dialect",
+    [server("mysql", 5, 7, 44), server("mariadb", 10, 5, 29)],
+    ids=["mysql", "mariadb"],
+)
+def test_a_strategy_that_an_old_server_cannot_run_is_refused_with_the_way_out(
+    dialect: Dialect, strategy: str
+) -> None:
+    with pytest.raises(UnsupportedDatabase, match=rf"{strategy}.*SKIP LOCKED; use strategy='auto'"):
+        claim_statements(Email, dialect=dialect, strategy=strategy)
+
+
+@pytest.mark.parametrize(
+    ("alias", "strategy"),
+    [
+        ("postgresql", "compare_and_set"),
+        ("postgresql", "update_then_select"),
+        ("mysql", "compare_and_set"),
+        ("sqlite", "skip_locked"),
+        ("sqlite", "candidates"),
+        ("sqlite", "held"),
+        ("sqlite", "update_then_select"),
+    ],
+)
+def test_a_strategy_that_is_not_for_this_database_is_refused(alias: str, strategy: str) -> None:
+    with pytest.raises(UnsupportedDatabase, match=rf"'{strategy}' cannot run .* strategy='auto'"):
+        claim_statements(Email, dialect=alias, strategy=strategy)
+
+
+def test_without_a_server_the_newest_version_is_assumed() -> None:
+    dialect = make_url("mysql+pymysql://").get_dialect()()
+
+    assert automatic(dialect) == "skip_locked"
+
+
+def test_mariadb_is_known_behind_a_mysql_url() -> None:
+    dialect = mysql_server("5.5.5-10.6.18-MariaDB-log")  # the prefix is for old replicas
+
+    assert str(database_of_dialect(dialect)) == "MariaDB 10.6.18"
+
+
+# Unknown databases
+
+
+@pytest.mark.parametrize("dialect", [mssql.dialect(), oracle.dialect()], ids=["mssql", "oracle"])
+def test_an_unknown_database_is_refused_with_the_way_out(dialect: Dialect) -> None:
+    with pytest.raises(
+        UnsupportedDatabase, match=rf"'{dialect.name}'.*mariadb, mysql, postgresql, sqlite.*register"
+    ):
+        claim_statements(Email, dialect=dialect)
+
+
+def test_the_first_claim_on_an_old_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = create_engine("sqlite://")
+    monkeypatch.setattr(engine.dialect.dbapi, "sqlite_version_info", (3, 34, 1))
+
+    with Session(engine) as session, pytest.raises(UnsupportedDatabase, match=r"SQLite 3\.34\.1"):
+        claim(session, Email, owner="w")
+    engine.dispose()
+
+
+def test_a_dialect_is_asked_once() -> None:
+    engine = create_engine("sqlite://")
+    with engine.connect() as connection:
+        assert database_of(connection) is database_of(connection)
+    engine.dispose()
+
+
+# Errors
+
+
+class PostgreSQLError(Exception):
+    """What psycopg2 raises: the code cannot be set on its own classes."""
+
+    def __init__(self, pgcode: str) -> None:
+        super().__init__("as PostgreSQL says it")
+        self.pgcode = pgcode
+
+
+class SQLStateError(Exception):
+    """What psycopg and asyncpg raise."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__("as PostgreSQL says it")
+        self.sqlstate = sqlstate
+
+
+def sqlite_error(code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("as SQLite says it")
+    error.sqlite_errorcode = code
+    return error
+
+
+def adapted(cause: Exception) -> Exception:
+    """Wrap a driver's error as SQLAlchemy's asyncio adapters do."""
+    error = Exception("adapted")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MySQLOperationalError(1213, "Deadlock found when trying to get lock"),
+        MySQLOperationalError(1205, "Lock wait timeout exceeded"),
+        MySQLOperationalError(1020, "Record has changed since last read"),
+        PostgreSQLError("40001"),
+        PostgreSQLError("40P01"),
+        SQLStateError("40001"),
+        adapted(SQLStateError("40P01")),
+        sqlite_error(sqlite3.SQLITE_BUSY),
+        sqlite_error(sqlite3.SQLITE_BUSY_SNAPSHOT),
+        sqlite_error(sqlite3.SQLITE_LOCKED),
+    ],
+    ids=repr,
+)
+def test_deadlocks_conflicts_and_busy_databases_are_transient(error: Exception) -> None:
+    assert is_transient(DBAPIError("UPDATE email", {}, error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MySQLIntegrityError(1062, "Duplicate entry '1213' for key"),
+        MySQLOperationalError(1146, "Table 'email' doesn't exist"),
+        PostgreSQLError("23505"),
+        PostgreSQLError("42P01"),
+        sqlite_error(sqlite3.SQLITE_CONSTRAINT),
+        sqlite_error(sqlite3.SQLITE_READONLY),
+        sqlite_error(sqlite3.SQLITE_CONSTRAINT_UNIQUE),
+        sqlite3.OperationalError("no code"),
+        Exception(),
+    ],
+    ids=repr,
+)
+def test_other_errors_of_the_engines_are_not_transient(error: Exception) -> None:
+    assert not is_transient(DBAPIError("UPDATE email", {}, error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MySQLOperationalError(1213, "not wrapped"), ValueError(1213), KeyboardInterrupt()],
+    ids=repr,
+)
+def test_what_is_no_dbapi_error_is_not_transient(error: BaseException) -> None:
+    assert not is_transient(error)
