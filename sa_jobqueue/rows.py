@@ -29,6 +29,12 @@ def word_literal(word: str) -> ColumnElement[str]:
     return literal_column(f"'{status_word(word)}'")
 
 
+def exact_pattern(word: str) -> ColumnElement[str]:
+    """Return a status word as a LIKE pattern that only the word itself matches."""
+    pattern = status_word(word).replace("_", "\\_")
+    return literal_column(f"'{pattern}'")
+
+
 def claimed_columns(
     mapping: QueueMapping, during: str, owner_date: ColumnElement[Any]
 ) -> dict[Column[Any], Any]:

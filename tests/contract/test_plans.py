@@ -209,16 +209,15 @@ def test_a_predicate_that_no_index_serves_locks_only_what_is_claimed(done_rows: 
 
 
 @pytest.fixture(scope="module")
-def later_rows(big: Engine, full: bool) -> Engine:
+def later_rows(big: Engine) -> Engine:
     """A million jobs due tomorrow at a better priority, and a few that are due."""
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%d %H:%M:%S.%f")
-    rows = LATER_ROWS[full]
     with big.begin() as connection:
         connection.execute(text("DELETE FROM task"))
     fill(
         big,
         f"INSERT INTO task (name, priority, run_at) SELECT 'later', -(number % 5), '{tomorrow}'",
-        rows,
+        LATER_ROWS,
     )
     fill(big, "INSERT INTO task (name, priority) SELECT 'now', 1 + number % 3", 100)
     analyze(big, "task")
@@ -269,6 +268,25 @@ def rows_read(connection: Connection) -> int:
         return 0
     status = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'")
     return sum(int(value) for _, value in status)
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_young_table_is_not_sorted_before_its_first_analyze(
+    fresh_database: URL, strategy: str
+) -> None:
+    """The planner without statistics takes the claim index too."""
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE task SET (autovacuum_enabled = false)"))
+    fill(engine, "INSERT INTO task (name, priority) SELECT 'now', number % 3", 20_000)
+
+    for statistics in ("none", "fresh"):
+        if statistics == "fresh":
+            analyze(engine, "task")
+        with Session(engine) as session:
+            assert buffers_of(session, strategy) < 2_000, statistics
+    engine.dispose()
 
 
 @pytest.mark.only_on("sqlite")

@@ -7,10 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pymysql.err import IntegrityError as MySQLIntegrityError
-from pymysql.err import OperationalError as MySQLOperationalError
-from sqlalchemy import create_engine, make_url
-from sqlalchemy.dialects import mssql, mysql, oracle, postgresql, sqlite
+from sqlalchemy import create_engine
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -23,6 +20,7 @@ from sa_jobqueue import (
     claim_statements,
     is_transient,
 )
+from sa_jobqueue.claiming import dialect_of
 from sa_jobqueue.dialects import database_of, database_of_dialect
 
 
@@ -40,7 +38,7 @@ def server(alias: str, *version: int) -> Dialect:
     if alias in ("mysql", "mariadb"):
         suffix = "-MariaDB" if alias == "mariadb" else ""
         return mysql_server(".".join(map(str, version)) + suffix)
-    made: Any = postgresql.dialect() if alias == "postgresql" else sqlite.dialect()
+    made: Any = dialect_of("postgresql+psycopg2" if alias == "postgresql" else alias)
     made.server_version_info = version
     made.dbapi = SimpleNamespace(sqlite_version_info=version)
     dialect: Dialect = made
@@ -49,7 +47,7 @@ def server(alias: str, *version: int) -> Dialect:
 
 def mysql_server(reported: str) -> Dialect:
     """Make the dialect of a MySQL or MariaDB that reports this version to a mysql:// URL."""
-    made: Any = mysql.dialect()
+    made: Any = dialect_of("mysql+pymysql")
     made.server_version_info = made._parse_server_version(reported)  # as its first connect does
     dialect: Dialect = made
     return dialect
@@ -95,9 +93,7 @@ def test_auto_picks_by_what_the_version_can_do(dialect: Dialect, strategy: str) 
     ],
     ids=["postgresql", "mysql", "mariadb", "sqlite"],
 )
-def test_a_server_that_is_too_old_is_refused_with_the_way_out(
-    dialect: Dialect, words: str
-) -> None:
+def test_a_server_that_is_too_old_is_refused_with_the_way_out(dialect: Dialect, words: str) -> None:
     with pytest.raises(UnsupportedDatabase, match=rf"{words}\. Upgrade the server"):
         claim_statements(Email, dialect=dialect)
 
@@ -133,9 +129,7 @@ def test_a_strategy_that_is_not_for_this_database_is_refused(alias: str, strateg
 
 
 def test_without_a_server_the_newest_version_is_assumed() -> None:
-    dialect = make_url("mysql+pymysql://").get_dialect()()
-
-    assert automatic(dialect) == "skip_locked"
+    assert automatic(dialect_of("mysql+pymysql")) == "skip_locked"
 
 
 def test_mariadb_is_known_behind_a_mysql_url() -> None:
@@ -147,12 +141,13 @@ def test_mariadb_is_known_behind_a_mysql_url() -> None:
 # Unknown databases
 
 
-@pytest.mark.parametrize("dialect", [mssql.dialect(), oracle.dialect()], ids=["mssql", "oracle"])
-def test_an_unknown_database_is_refused_with_the_way_out(dialect: Dialect) -> None:
+@pytest.mark.parametrize("name", ["mssql", "oracle"])
+def test_an_unknown_database_is_refused_with_the_way_out(name: str) -> None:
     with pytest.raises(
-        UnsupportedDatabase, match=rf"'{dialect.name}'.*mariadb, mysql, postgresql, sqlite.*register"
+        UnsupportedDatabase,
+        match=rf"'{name}'.*mariadb, mysql, postgresql, sqlite.*register",
     ):
-        claim_statements(Email, dialect=dialect)
+        claim_statements(Email, dialect=name)
 
 
 def test_the_first_claim_on_an_old_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +167,10 @@ def test_a_dialect_is_asked_once() -> None:
 
 
 # Errors
+
+
+class MySQLError(Exception):
+    """What the drivers of MySQL and MariaDB raise: the number comes first."""
 
 
 class PostgreSQLError(Exception):
@@ -206,9 +205,9 @@ def adapted(cause: Exception) -> Exception:
 @pytest.mark.parametrize(
     "error",
     [
-        MySQLOperationalError(1213, "Deadlock found when trying to get lock"),
-        MySQLOperationalError(1205, "Lock wait timeout exceeded"),
-        MySQLOperationalError(1020, "Record has changed since last read"),
+        MySQLError(1213, "Deadlock found when trying to get lock"),
+        MySQLError(1205, "Lock wait timeout exceeded"),
+        MySQLError(1020, "Record has changed since last read"),
         PostgreSQLError("40001"),
         PostgreSQLError("40P01"),
         SQLStateError("40001"),
@@ -226,8 +225,8 @@ def test_deadlocks_conflicts_and_busy_databases_are_transient(error: Exception) 
 @pytest.mark.parametrize(
     "error",
     [
-        MySQLIntegrityError(1062, "Duplicate entry '1213' for key"),
-        MySQLOperationalError(1146, "Table 'email' doesn't exist"),
+        MySQLError(1062, "Duplicate entry '1213' for key"),
+        MySQLError(1146, "Table 'email' doesn't exist"),
         PostgreSQLError("23505"),
         PostgreSQLError("42P01"),
         sqlite_error(sqlite3.SQLITE_CONSTRAINT),
@@ -244,7 +243,7 @@ def test_other_errors_of_the_engines_are_not_transient(error: Exception) -> None
 
 @pytest.mark.parametrize(
     "error",
-    [MySQLOperationalError(1213, "not wrapped"), ValueError(1213), KeyboardInterrupt()],
+    [MySQLError(1213, "not wrapped"), ValueError(1213), KeyboardInterrupt()],
     ids=repr,
 )
 def test_what_is_no_dbapi_error_is_not_transient(error: BaseException) -> None:

@@ -19,8 +19,8 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
     Uuid,
+    make_url,
 )
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -35,10 +35,13 @@ from sqlmodel import Field, SQLModel
 from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
 from sa_jobqueue.mapping import mapping_of
 
-DIALECTS: dict[str, Any] = {
-    "postgresql": postgresql.dialect(),
-    "mysql": mysql.dialect(),
-    "sqlite": sqlite.dialect(),
+DIALECTS = {
+    alias: make_url(f"{driver}://").get_dialect()()
+    for alias, driver in {
+        "postgresql": "postgresql+psycopg2",
+        "mysql": "mysql+pymysql",
+        "sqlite": "sqlite",
+    }.items()
 }
 
 JOB_COLUMNS = [
@@ -480,8 +483,7 @@ def test_a_column_may_be_renamed_in_the_body() -> None:
         "urgency SMALLINT DEFAULT '0' NOT NULL",
     ]
     assert claim_index(Sms) == (
-        "CREATE INDEX ix_sms_claim ON sms (sms_status, urgency, id) "
-        "WHERE sms_status = 'unclaimed'"
+        "CREATE INDEX ix_sms_claim ON sms (sms_status, urgency, id) WHERE sms_status = 'unclaimed'"
     )
 
 
@@ -505,7 +507,10 @@ def test_named_gives_attributes_and_columns_other_names() -> None:
         "owner_date TIMESTAMP WITH TIME ZONE",
         "job_priority SMALLINT DEFAULT '0' NOT NULL",
     ]
-    assert columns(table, "status", "owner") == ["status VARCHAR(9) NOT NULL", "owner INTEGER NOT NULL"]
+    assert columns(table, "status", "owner") == [
+        "status VARCHAR(9) NOT NULL",
+        "owner INTEGER NOT NULL",
+    ]
     assert indexes(table) == [
         "CREATE INDEX ix_customer_order_claim ON customer_order (job_status, job_priority, id) "
         "WHERE job_status = 'unclaimed'",

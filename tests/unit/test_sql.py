@@ -69,14 +69,15 @@ class Message(JobMixin, Base):
 
 def dialect_of(alias: str) -> Dialect:
     """Make a dialect that writes its parameters as :name, so that they can be read."""
-    dialect: Dialect = make_url(f"{DRIVERS[alias]}://").get_dialect()(paramstyle="named")
+    make: Any = make_url(f"{DRIVERS[alias]}://").get_dialect()
+    dialect: Dialect = make(paramstyle="named")
     return dialect
 
 
 def compiled(entity: Any, alias: str, *where: Any, strategy: str = "auto") -> list[SQLCompiler]:
     dialect = dialect_of(alias)
-    statements = claim_statements(entity, *where, dialect=dialect, strategy=strategy)
-    return [statement.compile(dialect=dialect) for statement in statements]  # type: ignore[misc,attr-defined]  # an Executable that has compile()
+    statements: list[Any] = claim_statements(entity, *where, dialect=dialect, strategy=strategy)
+    return [statement.compile(dialect=dialect) for statement in statements]
 
 
 def claim_sql(entity: Any, alias: str, *where: Any, strategy: str = "auto") -> list[str]:
@@ -325,7 +326,7 @@ def test_update_then_select_marks_first_and_reads_back_by_owner_and_time() -> No
     assert savepoint == "SAVEPOINT sa_jobqueue_claim"
     assert update == one_line(
         """
-        UPDATE email
+        UPDATE email FORCE INDEX (ix_email_claim)
         SET status='claimed', owner=:claim_owner,
             owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(
                 MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))), '1970-01-01')
@@ -353,7 +354,9 @@ def test_statuses_stand_in_the_sql_as_literals(alias: str, strategy: str) -> Non
     texts = " ".join(claim_sql(Message, alias, strategy=strategy))
     assert "message.status = 'unsent'" in texts
     assert ("status='sending'" in texts) is (strategy != "held")
-    assert not {"unsent", "sending"} & {value for sql in statements for value in sql.params.values()}
+    assert not {"unsent", "sending"} & {
+        value for sql in statements for value in sql.params.values()
+    }
 
 
 @pytest.mark.parametrize(("alias", "strategy"), PAIRS)

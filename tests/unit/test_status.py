@@ -40,7 +40,23 @@ def test_a_word_of_letters_digits_and_harmless_signs_can_be_a_status(word: str) 
 
 @pytest.mark.parametrize(
     "word",
-    ["", "a" * 17, "it's", 'a"b', "50%", "a\\b", "a\nb", "a\n", " a", "-a", ":a", "é", "a;b", 5, None],
+    [
+        "",
+        "a" * 17,
+        "it's",
+        'a"b',
+        "50%",
+        "a\\b",
+        "a\nb",
+        "a\n",
+        " a",
+        "-a",
+        ":a",
+        "é",
+        "a;b",
+        5,
+        None,
+    ],
     ids=repr,
 )
 def test_a_word_that_would_need_escaping_cannot_be_a_status(word: Any) -> None:
@@ -94,6 +110,8 @@ def test_every_status_can_be_reached_and_left() -> None:
 
 
 def test_only_a_claim_makes_a_job_claimed() -> None:
-    claiming = [verb for verb, changes in TRANSITIONS.items() if "claimed" in dict(changes).values()]
+    claiming = [
+        verb for verb, changes in TRANSITIONS.items() if "claimed" in dict(changes).values()
+    ]
 
     assert claiming == ["claim"]

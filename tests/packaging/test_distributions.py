@@ -1,0 +1,192 @@
+"""The wheel and the sdist, built from a lived-in checkout, hold what they should and no more."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+#: What a checkout holds; the rest are caches, environments and git's own.
+FOLDERS = (".ci", "docs", "examples", "sa_jobqueue", "tests")
+FILES = (
+    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md"),
+    *("pyproject.toml", "ruff.toml", "setup.cfg", "tox.ini"),
+)
+
+#: What work leaves behind, none of which may be packed.
+LITTER = (
+    *("sa_jobqueue/__pycache__/queue.cpython-311.pyc", "tests/__pycache__/support.cpython-311.pyc"),
+    *("alembic/__init__.py", "alembic/env.py", "build/lib/sa_jobqueue/old.py", "dist/old.whl"),
+    *(".servers/mysql/module.py", ".venv/lib/module.py", ".tox/sa21/module.py"),
+    *("jobs.db", "examples/jobs.db", "tests/jobs.db-wal", ".mypy_cache/cache.json"),
+)
+
+NOT_OURS = shutil.ignore_patterns("__pycache__", "*.db", "*.db-*")
+
+# Building and installing download.
+pytestmark = pytest.mark.timeout(600)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """What one build made, and what it said."""
+
+    wheel: Path
+    sdist: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy this checkout, and leave litter in the copy."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, copy / folder, ignore=NOT_OURS)
+    for file in FILES:
+        shutil.copy2(ROOT / file, copy / file)
+    for name in LITTER:
+        litter = copy / name
+        litter.parent.mkdir(parents=True, exist_ok=True)
+        litter.touch()
+    return copy
+
+
+@pytest.fixture(scope="module")
+def built(checkout: Path) -> Built:
+    """Build the sdist, and the wheel from the sdist."""
+    said = run(sys.executable, "-m", "build", cwd=checkout)
+    (wheel,) = (checkout / "dist").glob("sa_jobqueue-*.whl")
+    (sdist,) = (checkout / "dist").glob("sa_jobqueue-*.tar.gz")
+    return Built(wheel=wheel, sdist=sdist, said=said)
+
+
+def test_the_build_gives_no_warning(built: Built) -> None:
+    assert re.findall(r".*(?:warning|deprecat).*", built.said, re.I) == []
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built: Built, checkout: Path) -> None:
+    information, package = split(ZipFile(built.wheel).namelist(), by=".dist-info/")
+
+    assert package == files_in(checkout, "sa_jobqueue")
+    assert "sa_jobqueue/py.typed" in package
+    assert {name.partition("/")[2] for name in information} == {
+        *("METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt"),
+        "licenses/LICENSE",
+    }
+
+
+def test_the_sdist_holds_what_a_checkout_holds(built: Built, checkout: Path) -> None:
+    with tarfile.open(built.sdist) as archive:
+        names = [member.name for member in archive if member.isfile()]
+    top = built.sdist.name.removesuffix(".tar.gz")
+
+    _, inside = split((name.removeprefix(f"{top}/") for name in names), by=".egg-info/")
+
+    assert inside == {*files_in(checkout, *FOLDERS), *FILES, "PKG-INFO"}
+
+
+def test_the_metadata_names_the_license_and_the_dependencies(built: Built) -> None:
+    metadata = metadata_of(built.wheel)
+    needs = [need.partition(";") for need in metadata.get_all("Requires-Dist", [])]
+
+    assert metadata["Name"] == "sa_jobqueue"
+    assert "MIT" in (metadata["License-Expression"], metadata["License"])
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert {name_of(need) for need, _, extra in needs if not extra} == {
+        *("SQLAlchemy", "alembic", "PyMySQL", "psycopg2-binary"),
+    }
+    assert {name_of(need) for need, _, extra in needs if "all" in extra} == {
+        *("click", "rich", "cryptography"),
+    }
+
+
+def test_the_tests_can_be_run_from_the_sdist(built: Built, tmp_path: Path) -> None:
+    shutil.unpack_archive(built.sdist, tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+
+    collected = run(
+        *(sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"),
+        cwd=unpacked,
+    )
+
+    assert " tests collected" in collected
+    assert os.access(unpacked / ".ci" / "run", os.X_OK)
+
+
+def test_an_installed_wheel_works_without_the_extras_and_with_them(
+    built: Built, tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    scripts = tmp_path / "venv" / "bin"
+    python, command = scripts / "python", scripts / "sa-jobqueue"
+
+    run(python, "-m", "pip", "install", "--quiet", built.wheel, cwd=tmp_path)
+
+    assert run(python, "-W", "error", "-c", "import sa_jobqueue", cwd=tmp_path) == ""
+    for call in ((python, "-m", "sa_jobqueue"), (command,)):
+        said = run(*call, cwd=tmp_path, code=1)
+        assert said == 'the command line needs click and rich: pip install "sa_jobqueue[cli]"\n'
+
+    run(python, "-m", "pip", "install", "--quiet", f"{built.wheel}[cli]", cwd=tmp_path)
+
+    assert "setup-tables" in run(command, "--help", cwd=tmp_path)
+    assert "setup-tables" in run(python, "-m", "sa_jobqueue", "--help", cwd=tmp_path)
+
+
+# Helpers
+
+
+def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
+    """Run a command as a user would, away from this run's settings; return all it says."""
+    finished = subprocess.run(
+        command,
+        cwd=cwd,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PY")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert finished.returncode == code, finished.stdout
+    return finished.stdout
+
+
+def split(names: Iterable[str], *, by: str) -> tuple[set[str], set[str]]:
+    """Divide names into those that hold a text, and the others."""
+    everything = set(names)
+    holding = {name for name in everything if by in name}
+    return holding, everything - holding
+
+
+def files_in(checkout: Path, *folders: str) -> set[str]:
+    """Name the files that belong to folders of the checkout."""
+    found = (path for folder in folders for path in (checkout / folder).rglob("*"))
+    names = {str(path.relative_to(checkout)) for path in found if path.is_file()}
+    return names.difference(LITTER)
+
+
+def metadata_of(wheel: Path) -> Message:
+    """Read a wheel's metadata."""
+    with ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode("utf-8"))
+
+
+def name_of(requirement: str) -> str:
+    """Name the package of a requirement."""
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]

@@ -1,0 +1,49 @@
+"""The oldest versions that setup.cfg promises are those that tox tests."""
+
+from __future__ import annotations
+
+import re
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+#: ``SQLAlchemy>=2.0.30`` and ``SQLAlchemy==2.0.30; python_version < "3.13"``
+_LINE = re.compile(r"^(?P<name>[\w-]+)(?:>=|==)(?P<version>[\d.]+)", re.M)
+
+
+def read(name: str) -> ConfigParser:
+    parser = ConfigParser(interpolation=None)
+    parser.read(ROOT / name, encoding="utf-8")
+    return parser
+
+
+def versions_promised() -> dict[str, str]:
+    """Read from setup.cfg the oldest version of each dependency."""
+    setup = read("setup.cfg")
+    sections = [setup["options"]["install_requires"], *setup["options.extras_require"].values()]
+    return dict(_LINE.findall("\n".join(sections)))
+
+
+def versions_tested() -> dict[str, set[str]]:
+    """Read from tox.ini which versions the environment `minimum` has."""
+    versions: dict[str, set[str]] = {}
+    for name, version in _LINE.findall(read("tox.ini")["testenv:minimum"]["deps"]):
+        versions.setdefault(name, set()).add(version)
+    return versions
+
+
+def test_all_that_is_promised_is_tested() -> None:
+    assert versions_promised().keys() == versions_tested().keys()
+
+
+@pytest.mark.parametrize("name", versions_promised())
+def test_the_oldest_version_promised_is_tested(name: str) -> None:
+    assert without_zeros(versions_promised()[name]) in map(without_zeros, versions_tested()[name])
+
+
+def without_zeros(version: str) -> str:
+    """Write 1.13.0 and 1.13 alike."""
+    return re.sub(r"(\.0)+$", "", version)

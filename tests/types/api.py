@@ -1,0 +1,223 @@
+"""A user's application, typed strictly: mypy and pyright find no error in it.
+
+It is never run. ``assert_type`` holds what the type checkers are to infer, and
+each ``type: ignore`` marks a mistake that they are to find: with --strict, one
+that they do not find is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, assert_type
+
+from sqlalchemy import Engine, Row, String, create_engine, select
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    mapped_column,
+    scoped_session,
+    sessionmaker,
+)
+
+from sa_jobqueue import (
+    Cancel,
+    Claim,
+    ClaimLost,
+    Fence,
+    JobMixin,
+    JobQueue,
+    JobStatus,
+    NotClaimed,
+    PriorityMixin,
+    QueueStats,
+    Retry,
+    RetryMixin,
+    ScheduleMixin,
+    Worker,
+    cancel,
+    claim,
+    claim_statements,
+    claimed_by,
+    complete,
+    count_by_status,
+    enqueue,
+    fail,
+    fence_of,
+    give_up,
+    is_transient,
+    prune,
+    queue_stats,
+    release,
+    renew,
+    reprioritize,
+    retry,
+    with_fence,
+)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Email(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
+    __tablename__ = "email"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    recipient: Mapped[str] = mapped_column(String(100))
+
+
+class Order(
+    JobMixin.named(status="job_status", owner="job_owner"),  # type: ignore[misc]  # as documented
+    Base,
+):
+    __tablename__ = "customer_order"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    status: Mapped[str] = mapped_column(String(10))
+
+
+engine = create_engine("sqlite://")
+Sessions = sessionmaker(engine, expire_on_commit=False)
+
+
+# Columns
+
+
+def columns(email: Email) -> None:
+    assert_type(email.status, str)
+    assert_type(email.owner, str | None)
+    assert_type(email.owner_date, datetime | None)
+    assert_type(email.priority, int)
+    assert_type(email.run_at, datetime)
+    assert_type(email.attempts, int)
+    assert_type(email.max_attempts, int | None)
+    assert_type(email.last_error, str | None)
+    if email.status == JobStatus.DONE:
+        email.priority = 5
+
+
+def waiting(session: Session) -> Sequence[str]:
+    query = select(Email.recipient).where(Email.status == JobStatus.UNCLAIMED, Email.priority < 5)
+    return session.scalars(query.order_by(Email.run_at.desc())).all()
+
+
+# Verbs
+
+
+def produce(session: Session, rows: Iterator[dict[str, Any]], at: datetime) -> int:
+    session.add(Email(recipient="a@example.org"))
+    assert_type(enqueue(session, Email, [{"recipient": "b@example.org"}]), int)
+    return enqueue(session, Email, rows, priority=1, run_at=at)
+
+
+def consume(session: Session) -> None:
+    emails = claim(session, Email, Email.recipient.like("a%"), owner="mailer-1", limit=100)
+    session.commit()
+    assert_type(emails, Claim[Email])
+    assert_type(emails[0], Email)
+    assert_type(emails[:2], Sequence[Email])
+    assert_type(emails.first(), Email | None)
+    assert_type(emails.lost, int | None)
+    assert_type(len(emails), int)
+    for email in emails:
+        send(email)
+    complete(session, emails)
+    session.commit()
+
+
+def consume_one(session: scoped_session[Session]) -> None:
+    email = claim(session, Email, owner=5, order_by=(Email.priority, Email.run_at.desc())).first()
+    if email is None:
+        return
+    try:
+        complete(session, email, delete=True)
+    except ClaimLost as lost:
+        assert_type(lost.kept, tuple[Any, ...])
+    except NotClaimed:
+        session.rollback()
+
+
+def send(email: Email) -> None:
+    email.recipient.upper()
+
+
+def finish(session: Session, email: Email, emails: list[Email]) -> None:
+    fail(session, email, error=ValueError("no"), retry_in=timedelta(minutes=1))
+    fail(session, emails, error="no")
+    release(session, emails)
+    renew(session, fence_of(email))
+    give_up(session, email, reason="no such address")
+    assert_type(fence_of(email), Fence)
+    assert_type(with_fence(email, fence_of(email)), Email)
+    assert_type(cancel(session, emails), list[Any])
+    assert_type(reprioritize(session, emails, 3), list[Any])
+    assert_type(retry(session, emails), list[Any])
+
+
+def look(session: Session) -> None:
+    assert_type(prune(session, Email, older_than=timedelta(days=7)), int)
+    assert_type(count_by_status(session, Email), dict[str, int])
+    assert_type(queue_stats(session, Email), QueueStats)
+    assert_type(claimed_by(session, Email, "mailer-1"), Claim[Email])
+    for statement in claim_statements(Email, dialect="postgresql"):
+        session.execute(statement)
+
+
+def renamed(session: Session) -> None:
+    order = claim(session, Order, owner="packer").first()
+    assert_type(order, Order | None)
+    if order is not None:
+        assert_type(order.status, str)
+        complete(session, order)
+
+
+# Queues and workers
+
+OUTBOX = JobQueue(Email, Email.recipient.like("a%"), lease=timedelta(minutes=5))
+
+
+def queues(session: Session) -> None:
+    assert_type(OUTBOX, JobQueue[Email])
+    emails = OUTBOX.claim(session, owner="mailer-1", limit=10)
+    assert_type(emails, Claim[Email])
+    assert_type(OUTBOX.claim_rows(session, owner="mailer-1"), Claim[Row[Any]])
+    OUTBOX.complete(session, emails)
+    OUTBOX.turn(session, emails, owner="mailer-1", limit=10)
+
+
+def handle(email: Email) -> Retry | Cancel | None:
+    if email.attempts > 3:
+        return Cancel("too often")
+    return Retry(in_=timedelta(seconds=5), reason="not yet") if email.owner else None
+
+
+def work(engine: Engine) -> None:
+    worker = Worker(engine, OUTBOX, handle, limit=10, drain=True)
+    assert_type(worker, Worker[Email])
+    with worker.stopping_on_signals():
+        worker.run()
+    Worker(engine, OUTBOX, send).run()
+
+
+def transient(error: Exception) -> bool:
+    return is_transient(error)
+
+
+# Mistakes
+
+
+def mistakes(session: Session, order: Order) -> None:
+    send(claim(session, Email, owner="w").first())  # type: ignore[arg-type]  # may be None
+    claim(session, Email, owner="w", limit="ten")  # type: ignore[arg-type]
+    claim(session, Email, owner=1.5)  # type: ignore[arg-type]
+    claim(session, owner="w")  # type: ignore[call-arg]
+    claim(session, Email, "w")  # type: ignore[arg-type]  # owner= has its name
+    fail(session, order, retry_in=5)  # type: ignore[arg-type]
+    JobQueue(Email, lease=60)  # type: ignore[arg-type]
+    Worker(engine, OUTBOX, handle_order)  # type: ignore[arg-type]
+
+
+def handle_order(order: Order) -> None:
+    order.status.upper()

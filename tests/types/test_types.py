@@ -1,0 +1,53 @@
+"""Type checkers find no error in a user's file, and infer what it says they do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+API = Path(__file__).with_name("api.py")
+ROOT = API.parents[2]
+
+#: Without the project's own settings, and with a cache that is not the project's.
+MYPY = ("mypy", "--strict", "--config-file=", "--cache-dir=.mypy_cache/types")
+
+
+def check(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a type checker of this Python at the root of the checkout."""
+    pytest.importorskip(command[0])
+    return subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_mypy_finds_no_error_in_a_users_file_and_every_mistake_that_it_marks() -> None:
+    checked = check(*MYPY, str(API))
+
+    assert checked.stdout == "Success: no issues found in 1 source file\n", checked
+
+
+def test_pyright_finds_no_error_in_a_users_file() -> None:
+    checked = check("pyright", "--pythonpath", sys.executable, str(API))
+
+    assert "0 errors, 0 warnings" in checked.stdout, checked
+
+
+def test_a_claim_is_revealed_as_one_of_the_users_class() -> None:
+    code = """
+from tests.types.api import OUTBOX, Email, Sessions
+from sa_jobqueue import claim
+reveal_type(claim(Sessions(), Email, owner="w"))
+reveal_type(claim(Sessions(), Email, owner="w").first())
+reveal_type(OUTBOX.claim(Sessions(), owner="w")[0])
+"""
+
+    revealed = check(*MYPY, "-c", code).stdout
+
+    assert [line.partition("Revealed type is ")[2] for line in revealed.splitlines()[:3]] == [
+        '"sa_jobqueue.claiming.Claim[tests.types.api.Email]"',
+        '"tests.types.api.Email | None"',
+        '"tests.types.api.Email"',
+    ]
