@@ -9,12 +9,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, event, inspect, select, update
+from sqlalchemy import URL, Engine, NullPool, event, inspect, select, update
 from sqlalchemy.orm import Session, selectinload
 
 from sa_jobqueue import ArgumentError, Cancel, JobQueue, Retry, Worker, claim
-from tests.models import Account, Email, Letter, Message, Task, add_emails, add_tasks
-from tests.support import statements_seen
+from tests.models import Account, Base, Email, Letter, Message, Task, add_emails, add_tasks
+from tests.support import make_engine, statements_seen
 
 SOON = timedelta(milliseconds=20)
 
@@ -299,3 +299,45 @@ def test_an_idle_worker_leaves_no_transaction_open(engine: Engine, session: Sess
 
     add_emails(session, "a")  # on SQLite an open write transaction would refuse this
     assert claim(session, Email, owner="w").first() is not None
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_lost_connection_does_not_lose_what_was_handled(
+    fresh_database: URL, db_alias: str
+) -> None:
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        add_emails(session, "a", "b")
+    engine.dispose()
+    handled: list[str] = []
+
+    def handler(email: Email) -> None:
+        handled.append(email.recipient)
+        if email.recipient == "a":
+            cut_connections(fresh_database, db_alias)
+
+    work(engine, JobQueue(Email), handler)
+
+    assert handled == ["a", "b"]
+    with Session(engine) as session:
+        assert session.scalars(select(Email.status)).all() == ["done", "done"]
+    engine.dispose()
+
+
+def cut_connections(url: URL, alias: str) -> None:
+    """End every connection to a database but our own."""
+    engine = make_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        if alias == "postgresql":
+            connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            return
+        ids = connection.exec_driver_sql(
+            "SELECT id FROM information_schema.processlist "
+            "WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+        ).scalars()
+        for number in ids.all():
+            connection.exec_driver_sql(f"KILL {number}")

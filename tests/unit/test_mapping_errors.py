@@ -205,7 +205,7 @@ def test_a_renamed_column_of_an_unfit_type_is_an_error(role: str, type_: Any) ->
         map_job(JobMixin, PriorityMixin, **{role: mapped_column("other", type_)})
 
 
-def test_a_column_without_microseconds_could_not_hold_a_fence() -> None:
+def test_a_time_without_zone_and_microseconds_cannot_hold_a_fence() -> None:
     with pytest.raises(ArgumentError, match=r"Job\.owner_date is .*DateTime\(\), but owner_date"):
         map_job(JobMixin, owner_date=mapped_column("taken_at", DateTime()))
 

@@ -113,7 +113,7 @@ def test_times_have_microseconds_on_every_engine() -> None:
     table = table_of(Appointment)
 
     assert columns(table, "run_at", "owner_date", dialect="mysql") == [
-        "run_at DATETIME(6) NOT NULL DEFAULT '1970-01-01 00:00:00'",
+        "run_at DATETIME(6) NOT NULL DEFAULT '1970-01-01 00:00:00.000000'",
         "owner_date DATETIME(6)",
     ]
     assert columns(table, "owner_date", dialect="sqlite") == ["owner_date DATETIME"]
@@ -161,7 +161,7 @@ def test_several_mixins_order_the_index_by_priority_time_and_key() -> None:
     optional = ("priority", "run_at", "attempts", "max_attempts", "last_error")
     assert columns(table_of(Task), *optional) == [
         "priority SMALLINT DEFAULT '0' NOT NULL",
-        "run_at TIMESTAMP WITH TIME ZONE DEFAULT '1970-01-01 00:00:00' NOT NULL",
+        "run_at TIMESTAMP WITH TIME ZONE DEFAULT '1970-01-01 00:00:00.000000' NOT NULL",
         "attempts INTEGER DEFAULT '0' NOT NULL",
         "max_attempts INTEGER",
         "last_error TEXT",

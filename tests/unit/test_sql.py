@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from sqlalchemy import DateTime, String, make_url
+from sqlalchemy import DateTime, ForeignKey, String, make_url
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -65,6 +65,19 @@ class Message(JobMixin, Base):
     }
     id: Mapped[int] = mapped_column(primary_key=True)
     weight: Mapped[int]
+
+
+class Animal(JobMixin, Base):
+    __tablename__ = "animal"
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "a"}  # noqa: RUF012
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(3))
+
+
+class Dog(Animal):
+    __tablename__ = "dog"
+    __mapper_args__ = {"polymorphic_identity": "dog"}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(ForeignKey("animal.id"), primary_key=True)
 
 
 def dialect_of(alias: str) -> Dialect:
@@ -400,6 +413,17 @@ def test_the_order_of_the_class_is_the_order_of_the_claim(alias: str, strategy: 
     texts = " ".join(claim_sql(Message, alias, strategy=strategy))
 
     assert "ORDER BY message.weight DESC, message.id" in texts
+
+
+@pytest.mark.parametrize(("alias", "strategy"), PAIRS)
+def test_a_joined_class_is_ordered_by_the_key_that_the_claim_index_has(
+    alias: str, strategy: str
+) -> None:
+    texts = " ".join(claim_sql(Dog, alias, strategy=strategy))
+
+    # By dog.id it would be sorted, and InnoDB keeps locked whatever it sorts.
+    assert "ORDER BY animal.id" in texts
+    assert "ORDER BY dog.id" not in texts
 
 
 @pytest.mark.parametrize("alias", ["postgresql", "mysql", "mariadb", "sqlite"])
