@@ -19,7 +19,7 @@ transaction as the finish.
 """
 
 from .changing import cancel, prune, reprioritize, retry
-from .claiming import Claim, claim, claim_statements, claimed_by
+from .claiming import claim, claim_statements, claimed_by
 from .dialects import is_transient
 from .enqueueing import enqueue
 from .errors import (
@@ -29,7 +29,7 @@ from .errors import (
     NotClaimed,
     UnsupportedDatabase,
 )
-from .fencing import Fence, fence_of, with_fence
+from .fencing import Claim, Fence, fence_of, with_fence
 from .finishing import complete, fail, give_up, release, renew
 from .mixins import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
 from .queue import JobQueue

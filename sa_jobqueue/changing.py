@@ -16,7 +16,7 @@ from sqlalchemy import BigInteger, Column, Integer, bindparam, delete, null, sel
 
 from .clock import utc_now
 from .errors import ArgumentError
-from .fencing import identified
+from .fencing import each, identified
 from .keys import key_is_in, key_values
 from .mapping import QueueMapping, mapping_of, status_is, word_of
 from .rows import word_literal
@@ -62,6 +62,7 @@ def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
     """
     if not isinstance(priority, int) or not -(2**15) <= priority < 2**15:
         raise ArgumentError(f"a priority is an integer from -32768 to 32767: {priority!r}")
+    jobs = list(each(jobs))
     for _, mapping, _ in identified(jobs):
         if not mapping.has("priority"):
             raise ArgumentError(f"{mapping} has no priority: add PriorityMixin")
@@ -94,6 +95,7 @@ def prune(
         raise ArgumentError(f"only finished jobs are pruned, not {', '.join(words)}")
     age = -(older_than // timedelta(microseconds=1))
     with writing(session, mapping) as writer, writer.atomically():
+        writer.lock_writes(mapping.table)
         pruned = 0
         for word in words:
             if pruned < limit:
@@ -149,6 +151,7 @@ def _change(
     for mapping, pairs in groups.items():
         words = tuple(mapping.word(status) for status in leaving)
         with writing(session, mapping) as writer, writer.atomically():
+            writer.lock_writes(mapping.table)
             found = _lock(writer, mapping, words, [identity for _, identity in pairs])
             if found:
                 change = _updating(mapping, values, words)

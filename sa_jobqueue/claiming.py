@@ -14,22 +14,28 @@ prepared, fences are put around what was claimed. A statement is built once per
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Executable, select
-from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.engine import Dialect
 from sqlalchemy.engine.url import make_url
 
 from .dialects import Database, database_of_dialect
 from .errors import ArgumentError
-from .fencing import Fence, Token, put_up
-from .keys import key_is_in, key_values
+from .fencing import Claim, Fence, Token, put_up
+from .keys import key_is_in, key_values, keys_of
 from .mapping import QueueMapping, mapping_of, word_of
 from .mixins import OWNER_LENGTH
-from .sessions import AnySession, Writer, session_of, writing
+from .sessions import (
+    AnySession,
+    Writer,
+    expire_with_savepoint,
+    session_of,
+    undone_with_savepoint,
+    writing,
+)
 from .status import CLAIMED, UNCLAIMED
 from .strategies import AUTO, ClaimSpec, Request, Strategy, Taken, check_name, choose
 
@@ -37,51 +43,6 @@ log = logging.getLogger("sa_jobqueue.claim")
 lost_log = logging.getLogger("sa_jobqueue.lost")
 
 T = TypeVar("T")
-
-
-class Claim(Sequence[T], Generic[T]):
-    """The jobs of one claim, in claim order.
-
-    Attributes:
-        candidates: how many rows were looked at, None where the strategy
-            cannot know.
-        lost: how many of those others had first; None likewise. Many lost
-            ones tell that there are too many claimers for this batch size.
-        fences: the fence of each job, in the same order.
-    """
-
-    def __init__(
-        self,
-        jobs: Sequence[T],
-        fences: Sequence[Fence],
-        *,
-        candidates: int | None = None,
-        lost: int | None = None,
-    ) -> None:
-        self._jobs = tuple(jobs)
-        self.fences = tuple(fences)
-        self.candidates = candidates
-        self.lost = lost
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[T]: ...
-    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
-        return self._jobs[index]
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._jobs)
-
-    def __repr__(self) -> str:
-        return f"<Claim of {len(self)} jobs, candidates={self.candidates}, lost={self.lost}>"
-
-    def first(self) -> T | None:
-        """Return the first job, None if nothing was claimed."""
-        return self._jobs[0] if self._jobs else None
 
 
 class Claiming(Generic[T]):
@@ -138,58 +99,63 @@ class Claiming(Generic[T]):
                 _load_options(writer, self.mapping, taken.jobs, options)
         return self._fenced(writer, strategy, request, taken)
 
+    def claimed_by(self, session: AnySession, owner: str | int) -> Claim[Any]:
+        """Return an owner's claims with their fences; see :func:`claimed_by`."""
+        mapping, name = self.mapping, checked_owner(owner)
+        of_owner = (
+            select(mapping.entity)
+            .where(
+                mapping.has_status(self.spec.during),
+                mapping.attribute("owner") == name,
+                *self.spec.where,
+            )
+            .order_by(*self.spec.order)
+        )
+        with writing(session, mapping) as writer:
+            found = writer.orm(of_owner, populate_existing=True).unique().scalars().all()
+        owner_key, date_key = mapping.attributes["owner"], mapping.attributes["owner_date"]
+        # Compared once more: some collations know no case.
+        jobs = [job for job in found if getattr(job, owner_key) == name]
+        taken = Taken(jobs, [getattr(job, date_key) for job in jobs])
+        fences = self.fences_of(Request(owner=name, limit=1), taken)
+        put_up(jobs, fences)
+        return Claim(jobs, fences)
+
     def _fenced(
         self, writer: Writer, strategy: Strategy, request: Request, taken: Taken
     ) -> Claim[Any]:
-        jobs = taken.jobs
-        fences = self._fences(writer, strategy, request, jobs)
+        if strategy.marks:
+            fences = self.fences_of(request, taken)
+        else:
+            fences = self._held_fences(writer, request, taken)
         if not request.rows:
-            put_up(jobs, fences)
-        log.debug(
-            "%s claimed %d of %s by %s", request.owner, len(jobs), self.mapping, strategy.name
-        )
+            put_up(taken.jobs, fences)
+            attributes = list(self.mapping.attributes.values())
+            expire_with_savepoint(writer.session, taken.jobs, attributes)
+        log.debug("%s: %d of %s, %s", request.owner, len(fences), self.mapping, strategy.name)
         if taken.lost:
             lost_log.debug("%d of %d candidates lost", taken.lost, taken.candidates)
-        return Claim(jobs, fences, candidates=taken.candidates, lost=taken.lost)
+        return Claim(taken.jobs, fences, candidates=taken.candidates, lost=taken.lost)
 
-    def _fences(
-        self, writer: Writer, strategy: Strategy, request: Request, jobs: Sequence[Any]
-    ) -> list[Fence]:
-        if strategy.marks:
-            return self.fences_of(request, jobs)
-        transaction = writer.connection.get_transaction()
-        held = Token(self.spec.ready, request.owner, transaction=transaction)
-        keys = keys_of(self.mapping, jobs, rows=request.rows)
+    def _held_fences(self, writer: Writer, request: Request, taken: Taken) -> list[Fence]:
+        held = Token(
+            self.spec.ready, request.owner, transaction=writer.connection.get_transaction()
+        )
+        undone_with_savepoint(writer.session, held.void)
+        keys = keys_of(self.mapping, taken.jobs, rows=request.rows)
         return [Fence(self.mapping.entity, key, held) for key in keys]
 
-    def fences_of(self, request: Request, jobs: Sequence[Any]) -> list[Fence]:
+    def fences_of(self, request: Request, taken: Taken) -> list[Fence]:
         """Make the fences of marked jobs; those of one moment share a token."""
         tokens: dict[datetime, Token] = {}
         fences = []
-        keys = keys_of(self.mapping, jobs, rows=request.rows)
-        for key, date in zip(keys, self._dates(request, jobs), strict=True):
+        keys = keys_of(self.mapping, taken.jobs, rows=request.rows)
+        for key, date in zip(keys, taken.dates, strict=True):
             token = tokens.get(date)
             if token is None:
                 token = tokens[date] = Token(self.spec.during, request.owner, [date])
             fences.append(Fence(self.mapping.entity, key, token))
         return fences
-
-    def _dates(self, request: Request, jobs: Sequence[Any]) -> Iterator[datetime]:
-        if request.rows:
-            place = self.mapping.owner_date_place
-            return (row[place] for row in jobs)
-        attribute = self.mapping.attributes["owner_date"]
-        return (getattr(job, attribute) for job in jobs)
-
-
-def keys_of(
-    mapping: QueueMapping, jobs: Sequence[Any], *, rows: bool = False
-) -> list[tuple[Any, ...]]:
-    """Return the primary keys of entities, or of plain rows."""
-    if rows:
-        places = mapping.key_places
-        return [tuple(row[place] for place in places) for row in jobs]
-    return [tuple(sa_inspect(job).identity) for job in jobs]
 
 
 def checked_owner(owner: object | None) -> str | None:
@@ -262,13 +228,29 @@ def claiming(
         ready=word_of(mapping, ready),
         during=word_of(mapping, during),
     )
+    _check_where(spec)
     return Claiming(spec, strategy)
 
 
 def _checked_order(order_by: Any) -> tuple[Any, ...]:
-    if isinstance(order_by, Iterable) and not isinstance(order_by, str | ColumnElement):
-        return tuple(order_by)
-    return (order_by,)
+    several = isinstance(order_by, Iterable) and not isinstance(order_by, str | ColumnElement)
+    ordering = tuple(order_by) if several else (order_by,)
+    words = [element for element in ordering if isinstance(element, str)]
+    if words:
+        raise ArgumentError(f"order_by= takes attributes, as in Email.id.desc(), not {words[0]!r}")
+    return ordering
+
+
+def _check_where(spec: ClaimSpec) -> None:
+    """Refuse criteria that bring further tables: a join returns rows twice."""
+    if not spec.where:
+        return
+    froms = select(*spec.mapping.key_attributes).where(*spec.where).get_final_froms()
+    if len(froms) > 1:
+        raise ArgumentError(
+            f"the criteria name other tables than that of {spec.mapping}: say it with "
+            "relationship.has(..), .any(..) or exists(), which join nothing"
+        )
 
 
 def claim(
@@ -323,19 +305,7 @@ def claimed_by(session: AnySession, entity: type[T], owner: str | int) -> Claim[
     Raises:
         ArgumentError: an owner that cannot be.
     """
-    plan = claiming(entity)
-    mapping = plan.mapping
-    request = Request(owner=checked_owner(owner), limit=1)
-    of_owner = (
-        select(entity)
-        .where(mapping.has_status(mapping.claimed), mapping.attribute("owner") == request.owner)
-        .order_by(*plan.spec.order)
-    )
-    with writing(session, mapping) as writer:
-        jobs = writer.orm(of_owner, populate_existing=True).unique().scalars().all()
-    fences = plan.fences_of(request, jobs)
-    put_up(jobs, fences)
-    return Claim(jobs, fences)
+    return claiming(entity).claimed_by(session, owner)
 
 
 def claim_statements(

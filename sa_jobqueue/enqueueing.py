@@ -41,7 +41,8 @@ def enqueue(
         run_at: aware; not claimed before that time.
 
     Raises:
-        ArgumentError: `priority` or `run_at` without the mixin, or a naive time.
+        ArgumentError: `priority` or `run_at` without the mixin, a naive time, or
+            a name that is no column of the class.
     """
     mapping = mapping_of(entity)
     common = _common(mapping, priority=priority, run_at=run_at)
@@ -53,7 +54,7 @@ def enqueue(
             now = as_utc(writer.core(select(utc_now())).scalar_one())
             common.setdefault(mapping.attributes["run_at"], now)
         for chunk in _chunks({**common, **row} for row in rows):
-            writer.orm(insert(entity), [_checked_times(mapping, row) for row in chunk])
+            writer.orm(insert(entity), [_checked(mapping, row) for row in chunk])
             inserted += len(chunk)
     return inserted
 
@@ -66,7 +67,10 @@ def _common(mapping: QueueMapping, **given: Any) -> dict[str, Any]:
     return {mapping.attributes[role]: value for role, value in given.items() if value is not None}
 
 
-def _checked_times(mapping: QueueMapping, row: dict[str, Any]) -> dict[str, Any]:
+def _checked(mapping: QueueMapping, row: dict[str, Any]) -> dict[str, Any]:
+    unknown = row.keys() - mapping.mapper.columns.keys()
+    if unknown:
+        raise ArgumentError(f"{mapping} has no column {', '.join(sorted(unknown))}")
     for key in mapping.time_keys:
         value = row.get(key)
         if isinstance(value, datetime):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.exc import NoInspectionAvailable
@@ -26,6 +26,10 @@ from .mapping import QueueMapping, mapping_of
 
 _INFO = "sa_jobqueue.fence"
 _T = TypeVar("_T")
+T = TypeVar("T")
+
+#: In the place of a held claim's transaction, once its row locks are gone.
+VOID = object()
 
 
 @dataclass(eq=False)
@@ -46,6 +50,10 @@ class Token:
     owner: str | None
     dates: list[datetime] = field(default_factory=list)
     transaction: Any = None
+
+    def void(self) -> None:
+        """Forget the row locks: the savepoint that they were taken in is undone."""
+        self.transaction = VOID
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.transaction is not None:
@@ -80,6 +88,51 @@ class Fence:
         return self.token.dates[-1] if self.token.dates else None
 
 
+class Claim(Sequence[T], Generic[T]):
+    """The jobs of one claim, in claim order.
+
+    Attributes:
+        candidates: how many rows were looked at, None where the strategy
+            cannot know.
+        lost: how many of those others had first; None likewise. Many lost
+            ones tell that there are too many claimers for this batch size.
+        fences: the fence of each job, in the same order.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[T],
+        fences: Sequence[Fence],
+        *,
+        candidates: int | None = None,
+        lost: int | None = None,
+    ) -> None:
+        self._jobs = tuple(jobs)
+        self.fences = tuple(fences)
+        self.candidates = candidates
+        self.lost = lost
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return self._jobs[index]
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._jobs)
+
+    def __repr__(self) -> str:
+        return f"<Claim of {len(self)} jobs, candidates={self.candidates}, lost={self.lost}>"
+
+    def first(self) -> T | None:
+        """Return the first job, None if nothing was claimed."""
+        return self._jobs[0] if self._jobs else None
+
+
 def fence_of(job: Any) -> Fence:
     """Return the fence of a claimed entity.
 
@@ -107,7 +160,8 @@ def with_fence(job: _T, fence: Fence) -> _T:
         ArgumentError: the fence belongs to another row.
     """
     state = _state_of(job)
-    if state.identity is None or tuple(state.identity) != fence.identity:
+    of_class = state.mapper.base_mapper is sa_inspect(fence.entity).base_mapper
+    if not of_class or state.identity is None or tuple(state.identity) != fence.identity:
         raise ArgumentError(
             f"{_described(job)} is not the row {fence.identity!r} that the fence was made for"
         )
@@ -129,10 +183,16 @@ def fenced(jobs: Any) -> list[tuple[Any, Fence]]:
     """
     if isinstance(jobs, Fence):
         return [(jobs, jobs)]
-    fences = getattr(jobs, "fences", None)
-    if fences is not None:
-        return list(zip(jobs, fences, strict=True))
-    return [(job, fence_of(job)) for job in each(jobs)]
+    if isinstance(jobs, Claim):
+        return list(zip(jobs, jobs.fences, strict=True))
+    if _is_mapped(jobs):
+        return [(jobs, fence_of(jobs))]
+    if not isinstance(jobs, Iterable):
+        raise _no_job(jobs)
+    pairs: list[tuple[Any, Fence]] = []
+    for job in jobs:
+        pairs += fenced(job) if isinstance(job, Claim) else [(job, fence_of(job))]
+    return pairs
 
 
 def each(jobs: Any) -> Iterator[Any]:
@@ -167,11 +227,15 @@ def _state_of(job: Any) -> InstanceState[Any]:
     except NoInspectionAvailable:
         state = None
     if not isinstance(state, InstanceState):
-        raise ArgumentError(
-            f"{job!r} is not a job: an entity, a fence or a Claim is needed; rows of "
-            "claim_rows() are finished by their claim, or by claim.fences[i]"
-        )
+        raise _no_job(job)
     return state
+
+
+def _no_job(job: Any) -> ArgumentError:
+    return ArgumentError(
+        f"{job!r} is not a job: an entity, a fence or a Claim is needed; rows of "
+        "claim_rows() are finished by their claim, or by claim.fences[i]"
+    )
 
 
 def _described(job: Any) -> str:

@@ -64,7 +64,10 @@ def complete(
     kept: list[tuple[Any, Fence]] = []
     deleted: list[tuple[Any, Fence]] = []
     for job, fence in fenced(jobs):
-        keep = mapping_of(fence.entity).args.keep if delete is None else not delete
+        mapping = mapping_of(fence.entity)
+        keep = mapping.args.keep if delete is None else not delete
+        if not keep:
+            _check_deletable(mapping)
         (kept if keep else deleted).append((job, fence))
     done = Change("complete", _finished_as(then))
     write(session, [(done, kept), (Change("complete", None), deleted)])
@@ -247,6 +250,15 @@ def _counted(mapping: QueueMapping, held: bool) -> dict[Column[Any], Any]:
     return {attempts: attempts + 1}
 
 
+def _check_deletable(mapping: QueueMapping) -> None:
+    tables = {mapper.local_table for mapper in mapping.mapper.base_mapper.self_and_descendants}
+    if len(tables) > 1:
+        raise ArgumentError(
+            f"the rows of {mapping} are spread over {len(tables)} tables, and deleting a job takes "
+            "one statement: keep them as done, and delete them with session.delete()"
+        )
+
+
 def _check_schedule(pairs: list[tuple[Any, Fence]]) -> None:
     for mapping, _ in by_mapping(pairs):
         if not mapping.has("run_at"):
@@ -257,9 +269,20 @@ def _check_schedule(pairs: list[tuple[Any, Fence]]) -> None:
 
 def error_text(error: str | BaseException | None) -> str | None:
     """Return what last_error keeps of an error."""
-    if error is None or isinstance(error, str):
-        return error[:ERROR_LENGTH] if error else None
-    return f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
+    if error is None:
+        return None
+    if isinstance(error, BaseException):
+        error = f"{type(error).__name__}: {_message(error)}"
+    # What no engine stores must not keep a failure from being written.
+    storable = error.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+    return storable[:ERROR_LENGTH] or None
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as unprintable:
+        return f"(its text raised {type(unprintable).__name__})"
 
 
 def _first_line(error: str | BaseException | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Column, ColumnElement, Index, Table
 from sqlalchemy.sql.elements import UnaryExpression
@@ -20,7 +21,8 @@ from .status import CLAIMED
 #: The shortest limit of the engines: PostgreSQL cuts names at 63 bytes.
 _NAME_LENGTH = 63
 
-_INFO = "sa_jobqueue.index"
+# Not in Table.info, which Alembic renders into migrations.
+_indexes: WeakKeyDictionary[Table, dict[str, Index]] = WeakKeyDictionary()
 
 
 def add_indexes(mapping: QueueMapping) -> None:
@@ -74,20 +76,19 @@ def _add(
     name = index_name(table, purpose)
     there = [index for index in table.indexes if index.name == name]
     if there:
-        table.info[f"{_INFO}.{purpose}"] = there[0]
+        _indexes.setdefault(table, {})[purpose] = there[0]
         return
     if any(_plain(column).table is not table for column in columns):
         return  # joined inheritance, ordered by a column of another table
     partial: dict[str, Any] = {"postgresql_where": where}
     if sqlite_where:
         partial["sqlite_where"] = where
-    table.info[f"{_INFO}.{purpose}"] = Index(name, *columns, **partial)
+    _indexes.setdefault(table, {})[purpose] = Index(name, *columns, **partial)
 
 
 def claim_index(mapping: QueueMapping) -> Index | None:
     """Return the claim index of a mapped table; None where it could not have one."""
-    index: Index | None = mapping.table.info.get(f"{_INFO}.claim")
-    return index
+    return _indexes.get(mapping.table, {}).get("claim")
 
 
 def index_name(table: Table, purpose: str) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, bindparam, tuple_
+from sqlalchemy import ColumnElement, Table, bindparam, select, tuple_
+from sqlalchemy import inspect as sa_inspect
+from sqlalchemy.orm import load_only
 
 from .dialects import Database
 from .mapping import QueueMapping
+from .sessions import Writer
 
 
 def key_is_in(mapping: QueueMapping, parameter: str) -> ColumnElement[bool]:
@@ -33,5 +36,29 @@ def key_values(identities: Sequence[tuple[Any, ...]]) -> list[Any]:
 
 def by_key(statement: Any, table: Table, database: Database) -> Any:
     """Bind a SELECT or UPDATE by primary key to that key, where an optimizer may stray."""
-    hint = database.key_hint
-    return statement if hint is None else statement.with_hint(table, hint)
+    if database.key_hint is None or not table.primary_key:
+        return statement
+    return statement.with_hint(table, database.key_hint)
+
+
+def keys_of(
+    mapping: QueueMapping, jobs: Sequence[Any], *, rows: bool = False
+) -> list[tuple[Any, ...]]:
+    """Return the primary keys of entities, or of plain rows."""
+    if rows:
+        places = mapping.key_places
+        return [tuple(row[place] for place in places) for row in jobs]
+    return [tuple(sa_inspect(job).identity) for job in jobs]
+
+
+def refresh(
+    writer: Writer, mapping: QueueMapping, entities: Sequence[Any], attributes: Sequence[str]
+) -> None:
+    """Load some attributes of entities again, by one SELECT for all of them."""
+    if not attributes or not entities:
+        return
+    for entity in entities:
+        writer.session.expire(entity, attributes)
+    wanted = load_only(*(getattr(mapping.entity, key) for key in attributes))
+    again = select(mapping.entity).where(key_is_in(mapping, "claim_keys")).options(wanted)
+    writer.orm(again, {"claim_keys": key_values(keys_of(mapping, entities))}).unique().all()

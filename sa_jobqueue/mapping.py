@@ -13,14 +13,25 @@ A role that a class has no column for is simply not used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Column, ColumnElement, Table, literal_column
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Date,
+    DateTime,
+    Enum,
+    Integer,
+    String,
+    Table,
+    Uuid,
+    literal_column,
+)
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import InstrumentedAttribute, Mapper
@@ -81,6 +92,7 @@ class QueueArgs:
         for key in ("equality", "ready", "order_by"):
             if key in given:
                 given[key] = _words(entity, key, given[key])
+        _check_types(entity, given)
         given["ready"] = tuple(status_word(word) for word in given.get("ready", ()))
         given["names"] = _status_names(entity, given.get("names", {}))
         return cls(**given)
@@ -90,10 +102,19 @@ class QueueArgs:
         return self.names.get(status, status.value)
 
 
+def _check_types(entity: type, given: Mapping[str, Any]) -> None:
+    kinds = {"lease": timedelta, "keep": bool, "enqueued_at": str, "names": Mapping}
+    for key, kind in kinds.items():
+        if key in given and not isinstance(given[key], kind):
+            raise ArgumentError(
+                f"{entity.__name__}.__queue_args__[{key!r}] is a {kind.__name__}: {given[key]!r}"
+            )
+
+
 def _words(entity: type, key: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
-    words = tuple(value)
+    words = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(word, str) for word in words):
         raise ArgumentError(
             f"{entity.__name__}.__queue_args__[{key!r}] takes names, as strings: {value!r}"
@@ -194,6 +215,19 @@ class QueueMapping:
         """Whether every column of an entity is in :attr:`table`."""
         return self.mapper.persist_selectable is self.table
 
+    @cached_property
+    def plain(self) -> bool:
+        """Whether an entity is the columns of one table, and nothing computed besides."""
+        return self.one_table and all(
+            isinstance(column, Column) for column in self.mapper.columns.values()
+        )
+
+    @cached_property
+    def sorts_in_python(self) -> bool:
+        """Whether Python sorts the columns of the mixins' own order as the engine does."""
+        columns = [*self._order_columns, *self.keys]
+        return all(_sorts(column) for column in columns)
+
     def has(self, role: str) -> bool:
         """Tell whether the class has a column for this role."""
         return role in self.attributes
@@ -265,6 +299,11 @@ class QueueMapping:
         return tuple(self.attributes[role] for role in TIME_ROLES if self.has(role))
 
 
+def _sorts(column: Column[Any]) -> bool:
+    kinds = (Integer, DateTime, Date, Uuid, String)
+    return isinstance(column.type, kinds) and not isinstance(column.type, Enum)
+
+
 def status_is(status: Any, *words: str) -> ColumnElement[bool]:
     """Compare a status column with literal words, so that partial indexes serve."""
     literals: list[ColumnElement[str]] = [
@@ -301,9 +340,11 @@ def mapping_of(entity: Any) -> QueueMapping:
         ArgumentError: not a mapped class, or one without JobMixin.
     """
     try:
-        mapper = sa_inspect(entity).mapper
-    except (NoInspectionAvailable, AttributeError) as error:
+        mapper = sa_inspect(entity)
+    except NoInspectionAvailable as error:
         raise ArgumentError(f"{entity!r} is not a mapped class") from error
+    if not isinstance(mapper, Mapper):
+        raise ArgumentError(f"a mapped class is claimed itself, not {entity!r}")
     try:
         return _mappings[mapper]
     except KeyError:

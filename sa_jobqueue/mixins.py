@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from sqlalchemy import Column, DateTime, Integer, SmallInteger, String, Text, event
+from sqlalchemy import Column, DateTime, Integer, SmallInteger, String, Text, event, text
 from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Mapped, Mapper, declared_attr, mapped_column
 from sqlalchemy.types import NullType, TypeEngine
@@ -59,15 +59,18 @@ def _priority(entity: type) -> Any:
 
 def _run_at(entity: type) -> Any:
     # A constant for plain SQL inserts: due at once. A function as server default
-    # would rewrite the table, or be refused, in ALTER TABLE.
-    return timestamp_type(), _required("1970-01-01 00:00:00", insert_default=utc_now())
+    # would rewrite the table, or be refused, in ALTER TABLE. Written as MySQL and
+    # MariaDB reflect it, for Alembic's compare_server_default.
+    return timestamp_type(), _required(
+        text("'1970-01-01 00:00:00.000000'"), insert_default=utc_now()
+    )
 
 
 def _attempts(entity: type) -> Any:
     return Integer(), _required("0", insert_default=0)
 
 
-def _required(server_default: str, *, insert_default: Any) -> dict[str, Any]:
+def _required(server_default: Any, *, insert_default: Any) -> dict[str, Any]:
     return {
         "nullable": False,
         "server_default": server_default,
@@ -103,7 +106,7 @@ def _declare(role: str, name: str) -> Any:
 
     # Un-annotated, since SQLAlchemy would take a return annotation for the attribute's.
     def declare(cls):  # type: ignore[no-untyped-def]
-        table = getattr(cls, "__table__", None)
+        table = vars(cls).get("__table__")  # its own; a subclass inherits its parent's
         return _column(role, name, cls) if table is None else table.c.get(name)
 
     declare.__name__ = name
@@ -152,7 +155,7 @@ def _named(mixin: type[QueueColumns], names: Mapping[str, str]) -> Any:
             f"{mixin.__name__} has no column {', '.join(map(repr, unknown))} to name; it has "
             f"{', '.join(mixin.__queue_attributes__)}"
         )
-    attributes = {role: names.get(role, role) for role in mixin.__queue_attributes__}
+    attributes = {role: names.get(role, name) for role, name in mixin.__queue_attributes__.items()}
     if len(set(attributes.values())) < len(attributes):
         raise ArgumentError(f"{mixin.__name__}.named() gives one name to two columns: {names}")
     body: dict[str, Any] = {name: _declare(role, name) for role, name in attributes.items()}
@@ -230,17 +233,18 @@ def _check_column(mapping: QueueMapping, role: str) -> None:
     column = mapping.mapper.columns.get(name)
     if column is None:
         raise ArgumentError(
-            f"{entity}.{name} is not mapped to a column; {role} needs one. Where the table's "
-            f"column has another name, map it: {name} = mapped_column('its_name')"
+            f"{entity}.{name} is not mapped to a column; {role} needs one. Where the name is "
+            f"taken, give ours another: named({role}='job_{role}'); where the table's column has "
+            f"another name, map it: {name} = mapped_column('its_name')"
         )
+    # Not mapper.column_attrs: it would configure every mapper, while classes that
+    # relationships name are still to be defined.
     others = [
-        attribute.key
-        for attribute in mapping.mapper.column_attrs
-        if attribute.key != name
-        and any(
-            getattr(other, "table", None) is column.table and other.name == column.name
-            for other in attribute.columns
-        )
+        key
+        for key, other in mapping.mapper.columns.items()
+        if key != name
+        and getattr(other, "table", None) is column.table
+        and other.name == column.name
     ]
     if others:
         raise ArgumentError(
@@ -276,12 +280,34 @@ def _adopt(mapping: QueueMapping, role: str, column: Column[Any]) -> None:
             f"{mapping.entity.__name__}.{mapping.attributes[role]} is {column.type!r}, but "
             f"{role} needs {pattern.type!r}"
         )
+    if isinstance(column.type, DateTime):
+        column.type = _with_microseconds(mapping, role, column.type)
     if not pattern.nullable and column.server_default is None:
         column.nullable = False
         column.server_default = pattern.server_default
         if column.default is None:
             column.default = pattern.default
     column.info[_MARK] = role
+
+
+def _with_microseconds(mapping: QueueMapping, role: str, type_: DateTime) -> TypeEngine[datetime]:
+    """Have MySQL and MariaDB keep what the fence compares: they cut to seconds by default."""
+    precise = mysql.DATETIME(fsp=6)
+    if not (type_.timezone or isinstance(type_, mysql.DATETIME | mysql.TIMESTAMP)):
+        raise ArgumentError(
+            f"{mapping.entity.__name__}.{mapping.attributes[role]} is {type_!r}, but {role} "
+            "needs a time zone: use DateTime(timezone=True)"
+        )
+    for name in ("mysql", "mariadb"):
+        own = type_._variant_mapping.get(name, type_)
+        if isinstance(own, mysql.DATETIME | mysql.TIMESTAMP) and own.fsp != precise.fsp:
+            raise ArgumentError(
+                f"{mapping.entity.__name__}.{mapping.attributes[role]} is {own!r}, but {role} "
+                "needs microseconds on MySQL and MariaDB: use mysql.DATETIME(fsp=6)"
+            )
+        if name not in type_._variant_mapping and not isinstance(own, mysql.DATETIME):
+            type_ = type_.with_variant(precise, name)
+    return type_
 
 
 def _fits(type_: TypeEngine[Any], wanted: TypeEngine[Any]) -> bool:

@@ -23,8 +23,9 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import ColumnElement, Row
 
 from . import finishing
-from .claiming import Claim, claiming
+from .claiming import claiming
 from .errors import ArgumentError
+from .fencing import Claim
 from .mapping import QueueMapping
 from .sessions import AnySession
 from .status import CLAIMED, DONE, UNCLAIMED
@@ -151,6 +152,14 @@ class JobQueue(Generic[T]):
     def renew(self, session: AnySession, jobs: Any) -> None:
         """Start the lease again; see :func:`sa_jobqueue.renew`."""
         finishing.renew(session, jobs)
+
+    def give_up(self, session: AnySession, jobs: Any, *, reason: str | None = None) -> None:
+        """Cancel jobs that we have claimed; see :func:`sa_jobqueue.give_up`."""
+        finishing.give_up(session, jobs, reason=reason)
+
+    def claimed_by(self, session: AnySession, owner: str | int) -> Claim[T]:
+        """Return an owner's claims of this queue; see :func:`sa_jobqueue.claimed_by`."""
+        return self.plan.claimed_by(session, owner)
 
     @property
     def ready(self) -> str:

@@ -12,14 +12,14 @@ No verb commits or rolls back. What this module adds to the caller's session:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Executable, Update, update
+from sqlalchemy import Connection, Executable, Table, Update, event, false, update
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.engine import CursorResult, Result
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, scoped_session
@@ -78,6 +78,17 @@ class Writer:
         if self.in_autocommit:
             return self.database.transaction_in_autocommit(self.connection)
         return nullcontext()
+
+    def lock_writes(self, table: Table) -> None:
+        """Take the write lock of a database with one writer, before the first read.
+
+        A read that comes first would pin a snapshot, and a write on an old one
+        is refused at once; or, outside a transaction, what it saw is gone by
+        the time of the write.
+        """
+        if self.database.one_writer:
+            column = table.c[0]
+            self.core(update(table).where(false()).values({column: column}))
 
     def core(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
         """Run a statement on tables, past the session and its hooks."""
@@ -160,16 +171,45 @@ def _pinned(session: Session, mapper: Mapper[Any], write: Update) -> Iterator[No
 
 
 def show(session: Session, entity: Any, values: dict[str, Any]) -> None:
-    """Let an entity show what was just written to its row.
-
-    Inside a savepoint the values are expired instead: a session does not undo
-    committed values when only the savepoint is rolled back.
-    """
-    if session.in_nested_transaction():
-        session.expire(entity, list(values))
-        return
+    """Let an entity show what was just written to its row."""
     for key, value in values.items():
         set_committed_value(entity, key, value)
+    expire_with_savepoint(session, [entity], list(values))
+
+
+def expire_with_savepoint(session: Session, entities: Sequence[Any], keys: list[str]) -> None:
+    """Have entities read attributes again once a savepoint is rolled back."""
+
+    def expire() -> None:
+        for entity in entities:
+            if entity in session:
+                session.expire(entity, keys)
+
+    undone_with_savepoint(session, expire)
+
+
+_UNDO = "sa_jobqueue.undo"
+
+
+def undone_with_savepoint(session: Session, undo: Callable[[], None]) -> None:
+    """Have something done when a savepoint of the session is rolled back.
+
+    A session expires what it flushed in a savepoint, but not what was set as
+    committed in one.
+    """
+    if session.in_nested_transaction():
+        session.info.setdefault(_UNDO, []).append(undo)
+
+
+@event.listens_for(Session, "after_soft_rollback")
+def _undo(session: Session, previous_transaction: SessionTransaction) -> None:
+    for undo in session.info.pop(_UNDO, ()):
+        undo()
+
+
+@event.listens_for(Session, "after_commit")
+def _nothing_to_undo(session: Session) -> None:
+    session.info.pop(_UNDO, None)
 
 
 def show_expired(session: Session, entities: list[Any], mapping: QueueMapping) -> None:

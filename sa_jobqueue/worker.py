@@ -25,22 +25,23 @@ import random
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from types import FrameType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from sqlalchemy import Engine, or_, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from .claiming import Claim
 from .clock import utc_now
 from .dialects import database_of, is_transient
 from .errors import ArgumentError, ClaimLost
+from .fencing import Claim, fence_of
 from .finishing import give_up
 from .queue import JobQueue
 
@@ -53,8 +54,12 @@ SHORTEST_POLL = timedelta(milliseconds=100)
 LONGEST_POLL = timedelta(seconds=2)
 LONGEST_RETRY = timedelta(hours=1)
 
-#: How often a transaction is run again before its error comes out.
-TRANSACTION_TRIES = 10
+#: How long a transaction is run again, after the first success, before its error
+#: comes out: a restart of the server is waited for.
+PATIENCE = timedelta(minutes=5)
+
+#: The longest wait that a handler may ask for.
+LONGEST_WAIT = timedelta(days=3650)
 
 
 @dataclass(frozen=True)
@@ -79,12 +84,30 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Failed:
-    """What became of a job whose handler raised."""
+    """What became of a job whose handler raised.
+
+    Attributes:
+        error: what it raised.
+        retry_in: how long the job waits for its next attempt, if it has one.
+    """
 
     error: Exception
+    retry_in: timedelta | None = None
 
 
 Outcome: TypeAlias = "Retry | Cancel | Failed | None"
+
+
+@dataclass
+class _Batch(Generic[T]):
+    """One claim on its way: jobs handled, with what became of them, and jobs waiting."""
+
+    waiting: list[T] = field(default_factory=list)
+    handled: list[tuple[T, Outcome]] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[T]:
+        yield from (job for job, _ in self.handled)
+        yield from self.waiting
 
 
 def backoff(attempts: int) -> timedelta:
@@ -92,7 +115,7 @@ def backoff(attempts: int) -> timedelta:
 
     A tenth more or less, so that jobs that failed together do not come back together.
     """
-    seconds = min(2.0 ** max(attempts - 1, 0), LONGEST_RETRY.total_seconds())
+    seconds = min(2.0 ** min(max(attempts - 1, 0), 20), LONGEST_RETRY.total_seconds())
     return timedelta(seconds=seconds * random.uniform(0.9, 1.1))
 
 
@@ -152,6 +175,7 @@ class Worker(Generic[T]):
         self.queue = queue
         self.handler = handler
         self.owner = default_owner() if owner is None else owner
+        self._owner_is_ours_alone = owner is None
         self.limit = limit
         self.delete = delete
         self.drain = drain
@@ -162,6 +186,8 @@ class Worker(Generic[T]):
         self.on_outcome = on_outcome
         self.options = options
         self._stopping = threading.Event()
+        self._worked = False  # whether any transaction has
+        self._in_doubt = False  # whether a COMMIT's answer is missing
 
     # -- the loop -------------------------------------------------------
 
@@ -170,21 +196,28 @@ class Worker(Generic[T]):
 
         Raises:
             DBAPIError: an error of the engine that trying again did not mend.
+            BaseException: what a handler or a callback raised that is no
+                Exception of a handler (SystemExit, KeyboardInterrupt); what was
+                handled is finished and the rest released before.
         """
-        handled: list[tuple[T, Outcome]] = []
-        unhandled: list[T] = []
+        batch: _Batch[T] = _Batch()
         idle = 0
         while True:
-            stopping = self._stopping.is_set()
-            claimed, finished = self._turn(handled, unhandled, claim=not stopping)
-            self._tell(finished, claimed)
-            if stopping:
-                return
-            if not claimed and self.drain and self._drained():
-                return
-            idle = 0 if claimed else idle + 1
-            handled, unhandled = self._handle_all(claimed)
-            self._pause(idle)
+            stopping = self.stopping
+            claimed, finished = self._turn(batch, claim=not stopping)
+            batch = _Batch(waiting=list(claimed))
+            try:
+                self._tell(finished, claimed)
+                if stopping or (not claimed and self.drain and self._drained()):
+                    return
+                idle = 0 if claimed else idle + 1
+                self._handle_all(batch)
+                if self.interval:  # a finish does not wait for a pause to end
+                    batch = self._finish_now(batch)
+                self._pause(idle)
+            except BaseException:
+                self._turn(batch, claim=False)
+                raise
 
     def stop(self) -> None:
         """Finish the running job, release the rest, and return from :meth:`run`.
@@ -215,26 +248,42 @@ class Worker(Generic[T]):
 
     # -- one turn -------------------------------------------------------
 
-    def _turn(
-        self, handled: list[tuple[T, Outcome]], unhandled: list[T], *, claim: bool
-    ) -> tuple[Claim[T], list[tuple[T, Outcome]]]:
+    def _turn(self, batch: _Batch[T], *, claim: bool) -> tuple[Claim[T], list[tuple[T, Outcome]]]:
         """Finish what was handled, release what was not, claim what is next.
 
         Returns the claim, and what was finished: without those that were lost.
         """
 
         def turn(session: Session) -> tuple[Claim[T], list[tuple[T, Outcome]]]:
-            lost = self._finish(session, handled)
-            _lost_of(lambda: self.queue.release(session, unhandled))
-            finished = [pair for pair in handled if not any(pair[0] is job for job in lost)]
-            if not claim:
-                return Claim([], []), finished
+            found = self._claimed_unawares(session, batch)
+            lost = self._finish(session, batch.handled)
+            _lost_of(lambda: self.queue.release(session, batch.waiting))
+            finished = [pair for pair in batch.handled if not any(pair[0] is job for job in lost)]
+            if found or not claim:
+                if not claim:
+                    self.queue.release(session, found)
+                return (found if claim else Claim([], [])), finished
             claimed = self.queue.claim(
                 session, owner=self.owner, limit=self.limit, options=self.options
             )
             return claimed, finished
 
         return self._in_transaction(turn)
+
+    def _finish_now(self, batch: _Batch[T]) -> _Batch[T]:
+        _, finished = self._turn(batch, claim=False)
+        self._tell(finished, Claim([], []))
+        return _Batch()
+
+    def _claimed_unawares(self, session: Session, batch: _Batch[T]) -> Claim[T]:
+        """Find the claims of a COMMIT that succeeded while its answer was lost."""
+        if not (self._in_doubt and self._owner_is_ours_alone):
+            return Claim([], [])
+        known = {fence_of(job).identity for job in batch}
+        claims = self.queue.claimed_by(session, self.owner)
+        pairs = zip(claims, claims.fences, strict=True)
+        unknown = [(job, fence) for job, fence in pairs if fence.identity not in known]
+        return Claim([job for job, _ in unknown], [fence for _, fence in unknown])
 
     def _finish(self, session: Session, handled: list[tuple[T, Outcome]]) -> list[Any]:
         """Write what became of the jobs; return those whose claim was lost."""
@@ -253,44 +302,51 @@ class Worker(Generic[T]):
 
     def _fail(self, session: Session, job: T, outcome: Failed | Retry) -> None:
         error = outcome.error if isinstance(outcome, Failed) else outcome.reason
-        self.queue.fail(session, job, error=error, retry_in=self._retry_in(job, outcome))
-
-    def _retry_in(self, job: T, outcome: Failed | Retry) -> timedelta | None:
-        if isinstance(outcome, Retry) and outcome.in_ is not None:
-            return outcome.in_
-        mapping = self.queue.mapping
-        if not (mapping.has("run_at") and mapping.has("attempts")):
-            return None
-        return self.retry_in(getattr(job, mapping.attributes["attempts"]))
+        retry_in = outcome.retry_in if isinstance(outcome, Failed) else outcome.in_
+        self.queue.fail(session, job, error=error, retry_in=retry_in)
 
     # -- the jobs -------------------------------------------------------
 
-    def _handle_all(self, claimed: Claim[T]) -> tuple[list[tuple[T, Outcome]], list[T]]:
-        """Handle jobs until told to stop; return those handled, and the rest."""
-        handled: list[tuple[T, Outcome]] = []
-        for place, job in enumerate(claimed):
-            if self._stopping.is_set():
-                return handled, list(claimed[place:])
-            handled.append((job, self._handle(job)))
-        return handled, []
+    def _handle_all(self, batch: _Batch[T]) -> None:
+        """Handle jobs until told to stop."""
+        while batch.waiting and not self.stopping:
+            outcome = self._handle(batch.waiting[0])
+            batch.handled.append((batch.waiting.pop(0), outcome))
 
     def _handle(self, job: T) -> Outcome:
         try:
             outcome = self.handler(job)
             self._check_outcome(outcome)
+            if isinstance(outcome, Retry) and outcome.in_ is None:
+                return replace(outcome, in_=self._wait_after(job))
         except Exception as error:  # the one catch-all: a handler fails its own job only
-            log.warning("handler failed: %r", error, exc_info=error)
-            return Failed(error)
+            log.warning("handler failed: %s", type(error).__name__, exc_info=error)
+            return Failed(error, self._wait_after(job))
         return outcome
 
     def _check_outcome(self, outcome: Any) -> None:
         if outcome is not None and not isinstance(outcome, Retry | Cancel):
             raise ArgumentError(f"a handler returns None, Retry(..) or Cancel(..), not {outcome!r}")
+        if outcome is not None and not isinstance(outcome.reason, str | None):
+            raise ArgumentError(f"a reason is text: {outcome.reason!r}")
         mapping = self.queue.mapping
-        if isinstance(outcome, Retry) and not mapping.has("attempts"):
+        if not isinstance(outcome, Retry):
+            return
+        if not mapping.has("attempts"):
             raise ArgumentError(f"Retry needs RetryMixin on {mapping}")
-        if isinstance(outcome, Retry) and outcome.in_ is not None and not mapping.has("run_at"):
+        if outcome.in_ is None:
+            return
+        if not mapping.has("run_at"):
             raise ArgumentError(f"Retry(in_=) needs ScheduleMixin on {mapping}")
+        if not isinstance(outcome.in_, timedelta) or not abs(outcome.in_) <= LONGEST_WAIT:
+            raise ArgumentError(f"Retry(in_=) takes a timedelta of at most ten years: {outcome!r}")
+
+    def _wait_after(self, job: T) -> timedelta | None:
+        """Tell how long a failed job waits; at once where the model has no schedule."""
+        mapping = self.queue.mapping
+        if not (mapping.has("run_at") and mapping.has("attempts")):
+            return None
+        return self.retry_in(getattr(job, mapping.attributes["attempts"]))
 
     def _tell(self, handled: list[tuple[T, Outcome]], claimed: Claim[T]) -> None:
         if self.on_outcome is not None:
@@ -325,17 +381,31 @@ class Worker(Generic[T]):
     # -- transactions ---------------------------------------------------
 
     def _in_transaction(self, work: Callable[[Session], R]) -> R:
-        """Run and commit a transaction, again if its error is transient."""
-        tries = 1
+        """Run and commit a transaction, again if its error is one that passes."""
+        deadline = time.monotonic() + PATIENCE.total_seconds()
+        pause = 0.05
         while True:
             try:
-                return self._one_transaction(work)
+                result = self._one_transaction(work)
             except DBAPIError as error:
-                if tries == TRANSACTION_TRIES or not _worth_another_try(error):
+                if time.monotonic() > deadline or not self._passes(error):
                     raise
-                log.info("try %d of %d failed: %s", tries, TRANSACTION_TRIES, error.orig)
-            self._stopping.wait(0.05 * 2 ** min(tries, 6) * random.uniform(0.5, 1.0))
-            tries += 1
+                log.info("a transaction failed, and is run again: %s", error.orig)
+                time.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(pause * 2, LONGEST_POLL.total_seconds())
+            else:
+                self._worked = True
+                self._in_doubt = False
+                return result
+
+    def _passes(self, error: DBAPIError) -> bool:
+        """Tell whether an error goes away by itself, given time."""
+        if is_transient(error):
+            return True
+        # A connection that broke, or that could not be made: once it worked, wait
+        # for the server. Without a statement, the error is one of connecting.
+        connecting = isinstance(error, OperationalError) and error.statement is None
+        return self._worked and (error.connection_invalidated or connecting)
 
     def _one_transaction(self, work: Callable[[Session], R]) -> R:
         with Session(self.engine, expire_on_commit=False) as session:
@@ -345,6 +415,7 @@ class Worker(Generic[T]):
                 if not database.in_autocommit(connection):
                     database.begin_write(connection)
                 result = work(session)
+                self._in_doubt = True  # until the answer to the COMMIT is here
                 session.commit()
             except BaseException:
                 # Said outright: after a COMMIT that failed, close() alone leaves
@@ -362,7 +433,3 @@ def _lost_of(finish: Callable[[], None]) -> list[Any]:
         log.warning("%s", lost)
         return list(lost.lost)
     return []
-
-
-def _worth_another_try(error: DBAPIError) -> bool:
-    return is_transient(error) or error.connection_invalidated

@@ -8,7 +8,7 @@ these are expressions of the old row.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
@@ -45,6 +45,9 @@ lost_log = logging.getLogger("sa_jobqueue.lost")
 # The parameters of every fenced statement.
 KEYS, OWNER, DATES = "finish_keys", "finish_owner", "finish_dates"
 NOW, LATER, SHIFT = "finish_now", "finish_later", "finish_shift"
+
+#: Rows of one statement: SQLite takes 32,766 parameters, some drivers 65,535.
+MOST_KEYS = 5_000
 
 Time: TypeAlias = ColumnElement[Any]
 Values: TypeAlias = Mapping[Column[Any], Any]
@@ -93,20 +96,38 @@ def _write_one(
     writer: Writer, mapping: QueueMapping, change: Change, pairs: list[tuple[Any, Fence]]
 ) -> None:
     """Write one change to rows of one class, a statement for each claim."""
-    written: dict[Identity, Mapping[str, Any]] = {}
+    written: dict[tuple[int, Identity], Mapping[str, Any]] = {}
     with writer.atomically():
         for token, identities in _by_token(pairs):
-            written.update(_write_claim(writer, mapping, change, token, identities))
+            for identity, values in _write_token(writer, mapping, change, token, identities):
+                written[id(token), identity] = values
     _show_written(writer, mapping, change, pairs, written)
-    lost = [job for job, fence in pairs if fence.identity not in written]
+    lost = [job for job, fence in pairs if _key(fence) not in written]
     if lost:
-        kept = [job for job, fence in pairs if fence.identity in written]
-        lost_log.warning(
-            "%s: %d of %d claims of %s lost", change.verb, len(lost), len(pairs), mapping
-        )
+        kept = [job for job, fence in pairs if _key(fence) in written]
+        lost_log.warning("%s: %d of %d of %s lost", change.verb, len(lost), len(pairs), mapping)
         raise ClaimLost(change.verb, lost=lost, kept=kept)
     if pairs:
         log.debug("%s: %d of %s", change.verb, len(pairs), mapping)
+
+
+def _key(fence: Fence) -> tuple[int, Identity]:
+    return id(fence.token), fence.identity
+
+
+def _write_token(
+    writer: Writer, mapping: QueueMapping, change: Change, token: Token, identities: list[Identity]
+) -> Iterator[tuple[Identity, Mapping[str, Any]]]:
+    """Write to the rows of one claim, as many at a time as the engines take parameters."""
+    for begin in range(0, len(identities), MOST_KEYS):
+        chunk = list(dict.fromkeys(identities[begin : begin + MOST_KEYS]))
+        known = len(token.dates)
+        found = _write_claim(writer, mapping, change, token, chunk)
+        yield from found.items()
+        missing = [identity for identity in chunk if identity not in found]
+        if missing and len(token.dates) > known:
+            # A heartbeat renewed the claim while our statement was on its way.
+            yield from _write_claim(writer, mapping, change, token, missing).items()
 
 
 def _write_claim(
@@ -123,7 +144,7 @@ def _write_claim(
     parameters = {
         KEYS: key_values(identities),
         OWNER: token.owner,
-        DATES: token.dates,
+        DATES: list(token.dates),
         **change.parameters,
     }
     statements = _statements(mapping, writer.database, change.values, token.status, held)
@@ -245,13 +266,13 @@ def _show_written(
     mapping: QueueMapping,
     change: Change,
     pairs: list[tuple[Any, Fence]],
-    written: Mapping[Identity, Mapping[str, Any]],
+    written: Mapping[tuple[int, Identity], Mapping[str, Any]],
 ) -> None:
     """Let the entities of the batch show what was written; fences have none."""
     entities = [
-        (job, written[fence.identity])
+        (job, written[_key(fence)])
         for job, fence in pairs
-        if fence.identity in written and isinstance(job, mapping.entity)
+        if _key(fence) in written and isinstance(job, mapping.entity)
     ]
     if change.values is None:
         show_deleted(writer.session, [entity for entity, _ in entities])
@@ -263,6 +284,8 @@ def _show_written(
             if shown.get(key) is not None:
                 shown[key] = as_utc(shown[key])
         show(writer.session, entity, shown)
+        if mapping.onupdate_keys and entity in writer.session:
+            writer.session.expire(entity, mapping.onupdate_keys)
 
 
 def by_mapping(

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from ..claiming import Claim
+from ..fencing import Claim
 from ..mapping import mapping_of
 from ..queue import JobQueue
 from ..status import UNCLAIMED

@@ -106,6 +106,13 @@ class Database:
 
     def in_autocommit(self, connection: Connection) -> bool:
         """Tell whether each statement of this connection commits by itself."""
+        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+            return True
+        for name in ("autocommit", "get_autocommit"):
+            found = getattr(driver_connection(connection), name, None)
+            state = found() if callable(found) and name == "get_autocommit" else found
+            if isinstance(state, bool | int):
+                return bool(state)
         return connection.get_isolation_level() == "AUTOCOMMIT"
 
     @contextmanager

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
 from ..clock import utc_now
-from .base import Database, driver_connection
+from .base import Database
 
 _CANNOT_CHANGE_NOW = 1568  # a transaction is already in progress
 
@@ -53,12 +53,6 @@ class InnoDB(Database):
         return str(level).replace("-", " ").upper() in {"REPEATABLE READ", "SERIALIZABLE"}
 
     isolation_variable: ClassVar[str] = "@@transaction_isolation"
-
-    def in_autocommit(self, connection: Connection) -> bool:
-        get_autocommit = getattr(driver_connection(connection), "get_autocommit", None)
-        if get_autocommit is None:
-            return super().in_autocommit(connection)
-        return bool(get_autocommit())
 
     @contextmanager
     def transaction_in_autocommit(self, connection: Connection) -> Iterator[None]:

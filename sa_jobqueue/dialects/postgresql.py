@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection
 from sqlalchemy.ext.compiler import compiles
 
 from ..clock import utc_now
-from .base import Database, driver_connection
+from .base import Database
 
 
 class PostgreSQL(Database):
@@ -24,12 +23,6 @@ class PostgreSQL(Database):
     update_returning = True
     delete_returning = True
     forgets_implied = True
-
-    def in_autocommit(self, connection: Connection) -> bool:
-        autocommit = getattr(driver_connection(connection), "autocommit", None)
-        if isinstance(autocommit, bool):  # psycopg2, psycopg: no question to the server
-            return autocommit
-        return super().in_autocommit(connection)
 
     @classmethod
     def is_transient(cls, error: BaseException) -> bool:

@@ -7,7 +7,7 @@ and runs them for each :class:`Request`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -19,14 +19,15 @@ from sqlalchemy import (
     Select,
     Update,
     bindparam,
-    false,
     select,
     tuple_,
     update,
 )
+from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.orm import RelationshipProperty, selectinload
+from sqlalchemy.sql.util import ClauseAdapter
 
-from ..clock import utc_now
+from ..clock import as_utc, utc_now
 from ..dialects import Database
 from ..errors import UnsupportedDatabase
 from ..keys import key_is_in
@@ -38,9 +39,6 @@ from .spec import ClaimSpec, Request, Taken
 #: How many candidates are drawn for each row wanted. Workers see the same head
 #: of the queue: with exactly as many as wanted, four of them lost 60 % of theirs.
 OVERDRAW = 4
-
-#: Below every small integer: the priority before the first.
-BEFORE_ALL = -(2**15) - 1
 
 
 class Strategy(ABC):
@@ -142,50 +140,50 @@ class Strategy(ABC):
         """Call `take` for each priority that has ready rows, until `limit` is reached."""
         if not self.spec.steps:
             return take(claim_limit=limit)
-        if self.database.one_writer:
-            # Take the write lock first: a read that comes first would pin a
-            # snapshot, and a write on an old snapshot is refused at once.
-            writer.core(self._write_nothing)
+        writer.lock_writes(self.mapping.table)
         taken: list[Any] = []
-        priority: int | None = BEFORE_ALL
-        while len(taken) < limit:
-            priority = writer.core(self.next_priority, {"claim_after": priority}).scalar()
-            if priority is None:
-                break
+        priority = writer.core(self.first_step).scalar()
+        while priority is not None:
             taken += take(claim_limit=limit - len(taken), claim_priority=priority)
+            if len(taken) >= limit:
+                break
+            priority = writer.core(self.next_step, {"claim_after": priority}).scalar()
         return taken
 
     @cached_property
-    def next_priority(self) -> Select[Any]:
-        """The first priority behind ``:claim_after`` that has ready rows, due or not."""
+    def first_step(self) -> Select[Any]:
+        """The first priority that has ready rows, due or not."""
+        return self.first_priority(self.mapping.table)
+
+    @cached_property
+    def next_step(self) -> Select[Any]:
+        """The first priority behind ``:claim_after``."""
         table, after = self.mapping.table, bindparam("claim_after", type_=Integer)
-        return self.first_priority(table).where(self.behind(table, after))
+        return self.first_priority(table).where(*self.behind(table, after))
 
     def first_priority(self, table: FromClause) -> Select[Any]:
-        """Select the first priority in the table that has ready rows, due or not."""
-        priority = table.c[self.mapping.column("priority").key]
-        status = table.c[self.mapping.column("status").key]
+        """Select the first priority in the table, or an alias of it, that has ready rows."""
+        priority, status = self._of(table, "priority"), self._of(table, "status")
+        leading = [ClauseAdapter(table).traverse(one) for one in self.spec.equalities]
         is_ready = status_is(status, self.spec.ready)
-        return select(priority).where(is_ready).order_by(priority).limit(1)
+        return select(priority).where(*leading, is_ready).order_by(priority).limit(1)
 
-    def behind(self, table: FromClause, priority: Any) -> ColumnElement[bool]:
+    def behind(self, table: FromClause, priority: Any) -> list[ColumnElement[bool]]:
         """Compare the table's priority with another, so that the claim index serves.
 
         With the status in a comparison of rows, where :meth:`_status_again` says
-        why; this one the planner trusts also before the first ANALYZE.
+        why; this one the planner trusts also before the first ANALYZE. Where
+        other columns lead the index, the rows would not be its beginning.
         """
-        own: Any = table.c[self.mapping.column("priority").key]
-        status = table.c[self.mapping.column("status").key]
-        if self.database.forgets_implied and not self.mapping.equality:
-            own = tuple_(status, own)
-            priority = tuple_(word_literal(self.spec.ready), priority)
-        behind: ColumnElement[bool] = own > priority
-        return behind
+        own, status = self._of(table, "priority"), self._of(table, "status")
+        if not self.database.forgets_implied:
+            return [own > priority]
+        if self.mapping.equality:
+            return [own > priority, status.like(exact_pattern(self.spec.ready))]
+        return [tuple_(status, own) > tuple_(word_literal(self.spec.ready), priority)]
 
-    @cached_property
-    def _write_nothing(self) -> Update:
-        status = self.mapping.column("status")
-        return update(self.mapping.table).where(false()).values({status: status})
+    def _of(self, table: FromClause, role: str) -> Any:
+        return table.c[self.mapping.column(role).key]
 
     # -- the mark -------------------------------------------------------
 
@@ -227,6 +225,14 @@ class Strategy(ABC):
             for relationship in self.mapping.mapper.relationships
             if _joins(relationship)
         ]
+
+    def _dated(self, request: Request, jobs: Sequence[Any]) -> Taken:
+        """Hand back jobs that were read after the mark, with the dates that they show."""
+        if request.rows:
+            place = self.mapping.owner_date_place
+            return Taken(jobs, [row[place] for row in jobs])
+        key = self.mapping.attributes["owner_date"]
+        return Taken(jobs, [as_utc(sa_inspect(job).dict[key]) for job in jobs])
 
     def what(self, *, rows: bool) -> tuple[Any, ...]:
         """Return what a locking read selects: the entity, or the columns of rows."""

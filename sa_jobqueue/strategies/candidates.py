@@ -10,6 +10,7 @@ not serve this is the way on InnoDB, which locks every row that it walks over.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -43,10 +44,10 @@ class Candidates(LockingStrategy):
             taken = self.mark_locked(writer, request, locked)
         if candidates and lost == len(candidates):
             log.info("%s: all %d candidates were lost to others", self.mapping, lost)
-        return Taken(taken.jobs, candidates=len(candidates), lost=lost)
+        return replace(taken, candidates=len(candidates), lost=lost)
 
     def statements(self) -> list[Executable]:
-        steps = [self.next_priority] if self.spec.steps else []
+        steps = [self.first_step] if self.spec.steps else []
         return [*steps, self.draw, self.lock_candidates, self.mark]
 
     @cached_property

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Executable, Select, Update, select, tuple_, update
 from sqlalchemy import inspect as sa_inspect
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from ..dialects import Database
 from ..keys import key_values
@@ -30,23 +31,24 @@ class CompareAndSet(Strategy):
     def take(self, writer: Writer, request: Request) -> Taken:
         if self.spec.steps or self._reads_back(writer):
             with writer.atomically():
-                return Taken(self._take(writer, request))
-        return Taken(self._take(writer, request))
+                return self._take(writer, request)
+        return self._take(writer, request)
 
     def statements(self) -> list[Executable]:
-        steps = [self.next_priority] if self.spec.steps else []
-        return [*steps, self.claim_entities]
+        steps = [self.first_step] if self.spec.steps else []
+        if self._sorts_itself:
+            return [*steps, self.claim_entities]
+        return [*steps, self.pick, self.claim_picked, self.read_entities]
 
-    def _take(self, writer: Writer, request: Request) -> list[Any]:
+    def _take(self, writer: Writer, request: Request) -> Taken:
         if self._reads_back(writer):
-            return self._take_and_read_back(writer, request)
+            return self._dated(request, self._take_and_read_back(writer, request))
         if request.rows:
             rows = self._claim(writer, request, self.claim_rows)
-            return _sorted(rows, self.mapping.order_places)
+            return self._dated(request, _sorted(rows, self.mapping.order_places))
         claimed = self._claim(writer, request, self.claim_entities)
-        return _sorted_by_attributes(
-            [entity for (entity,) in claimed], self.mapping.order_attributes
-        )
+        entities = [entity for (entity,) in claimed]
+        return self._dated(request, _sorted_by_attributes(entities, self.mapping.order_attributes))
 
     def _claim(self, writer: Writer, request: Request, statement: Any) -> list[Any]:
         def claim(**parameters: Any) -> list[Any]:
@@ -56,19 +58,26 @@ class CompareAndSet(Strategy):
         return self.in_steps(writer, request.limit, claim)
 
     # RETURNING answers in no order. The mixins' own order is sorted here; any
-    # other one, or a mapping of several tables, is read back in order.
+    # other one, or a class with more than the columns of one table, is picked,
+    # marked, and read back in order, under the write lock from the first read on.
+
+    @cached_property
+    def _sorts_itself(self) -> bool:
+        return self.spec.own_order and self.mapping.plain and self.mapping.sorts_in_python
 
     def _reads_back(self, writer: Writer) -> bool:
-        return writer.hooked or not (self.spec.own_order and self.mapping.one_table)
+        return writer.hooked or not self._sorts_itself
 
     def _take_and_read_back(self, writer: Writer, request: Request) -> list[Any]:
+        writer.lock_writes(self.mapping.table)
         picked = self.in_steps(
             writer, request.limit, lambda **parameters: self._pick(writer, parameters)
         )
         if not picked:
             return []
-        keys = {"claim_keys": key_values(picked)}
-        writer.core(self.claim_picked, {**keys, "claim_owner": request.owner})
+        mark = {"claim_keys": key_values(picked), "claim_owner": request.owner}
+        marked = [tuple(key) for key in writer.core(self.claim_picked, mark)]
+        keys = {"claim_keys": key_values(marked)}
         if request.rows:
             return list(writer.orm(self.read_rows, keys).all())
         return list(writer.orm(self.read_entities, keys, populate_existing=True).scalars().all())
@@ -82,12 +91,13 @@ class CompareAndSet(Strategy):
         return self.ready(*self.mapping.key_attributes)
 
     @cached_property
-    def claim_picked(self) -> Update:
+    def claim_picked(self) -> ReturningUpdate[Any]:
         """Mark picked rows, those that are still ready."""
         return (
             update(self.mapping.table)
             .where(self.key_is_in("claim_keys"), self.is_ready)
             .values(self.marking())
+            .returning(*self.mapping.keys)
         )
 
     @cached_property

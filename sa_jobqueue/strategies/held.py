@@ -33,5 +33,5 @@ class Held(LockingStrategy):
         return Taken(locked if request.rows else [entity for entity, _ in locked])
 
     def statements(self) -> list[Executable]:
-        steps = [self.next_priority] if self.spec.steps else []
+        steps = [self.first_step] if self.spec.steps else []
         return [*steps, self.lock_entities]

@@ -6,6 +6,7 @@ The part that skip_locked, held and candidates share.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,7 @@ from sqlalchemy import inspect as sa_inspect
 from ..clock import as_utc
 from ..dialects import Database
 from ..indexes import claim_index
-from ..keys import key_values
+from ..keys import key_values, keys_of, refresh
 from ..sessions import Writer, show
 from .base import Strategy
 from .spec import Request, Taken
@@ -66,25 +67,25 @@ class LockingStrategy(Strategy):
         return list(writer.orm(statement, parameters, populate_existing=True).all())
 
     def mark_locked(self, writer: Writer, request: Request, locked: Sequence[Any]) -> Taken:
-        """Write status and owner to locked rows, and show it in the entities."""
-        if not locked:
-            return Taken([])
-        if request.rows:
-            return self._mark_rows(writer, request, locked)
-        entities = [entity for entity, _ in locked]
-        date = as_utc(locked[-1].claim_date)
-        identities = [tuple(sa_inspect(entity).identity) for entity in entities]
-        self._mark(writer, request, identities, date)
-        for entity in entities:
-            show(writer.session, entity, self._shown(entity, request, date))
-        self._expire_onupdate(writer, entities)
-        return Taken(entities)
+        """Write status and owner to locked rows, and show it in the entities.
 
-    def _mark_rows(self, writer: Writer, request: Request, locked: Sequence[Any]) -> Taken:
-        places = self.mapping.key_places
-        date = locked[-1][self.mapping.owner_date_place]
-        self._mark(writer, request, [tuple(row[i] for i in places) for row in locked], date)
-        return Taken(locked)
+        Each row gets the time of the read that locked it; a claim that goes
+        priority by priority makes several.
+        """
+        if request.rows:
+            place = self.mapping.owner_date_place
+            dates = [row[place] for row in locked]
+            jobs: Sequence[Any] = locked
+        else:
+            dates = [as_utc(date) for _, date in locked]
+            jobs = [entity for entity, _ in locked]
+        identities = keys_of(self.mapping, jobs, rows=request.rows)
+        for date in dict.fromkeys(dates):
+            of_date = [key for key, its in zip(identities, dates, strict=True) if its == date]
+            self._mark(writer, request, of_date, date)
+        if not request.rows:
+            self._show(writer, request, jobs, dates)
+        return Taken(jobs, dates)
 
     def _mark(self, writer: Writer, request: Request, identities: Sequence[Any], date: Any) -> None:
         parameters = {
@@ -94,7 +95,14 @@ class LockingStrategy(Strategy):
         }
         writer.core(self.mark, parameters)
 
-    def _shown(self, entity: Any, request: Request, date: Any) -> dict[str, Any]:
+    def _show(
+        self, writer: Writer, request: Request, entities: Sequence[Any], dates: Sequence[datetime]
+    ) -> None:
+        for entity, date in zip(entities, dates, strict=True):
+            show(writer.session, entity, self._shown(entity, request, date))
+        refresh(writer, self.mapping, entities, self.mapping.onupdate_keys)
+
+    def _shown(self, entity: Any, request: Request, date: datetime) -> dict[str, Any]:
         attributes = self.mapping.attributes
         shown = {
             attributes["status"]: self.spec.during,
@@ -105,8 +113,3 @@ class LockingStrategy(Strategy):
         if attempts is not None:
             shown[attributes["attempts"]] = attempts + 1
         return shown
-
-    def _expire_onupdate(self, writer: Writer, entities: Sequence[Any]) -> None:
-        keys = self.mapping.onupdate_keys
-        for entity in entities if keys else ():
-            writer.session.expire(entity, keys)

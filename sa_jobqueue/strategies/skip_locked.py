@@ -29,7 +29,7 @@ class SkipLocked(LockingStrategy):
     def statements(self) -> list[Executable]:
         if self.in_one:
             return [self.claim_entities]
-        steps = [self.next_priority] if self.spec.steps else []
+        steps = [self.first_step] if self.spec.steps else []
         return [*steps, self.lock_entities, self.mark]
 
     @cached_property
@@ -39,14 +39,14 @@ class SkipLocked(LockingStrategy):
         The criteria that do_orm_execute hooks add to a SELECT would not reach
         the inside of an UPDATE: sessions that have such hooks lock first.
         """
-        return self.database.lock_once and self.mapping.one_table
+        return self.database.lock_once and self.mapping.plain
 
     def _take_in_one(self, writer: Writer, request: Request) -> Taken:
         parameters = {"claim_owner": request.owner, "claim_limit": request.limit}
         if request.rows:
-            return Taken(writer.core(self.claim_rows, parameters).all())
+            return self._dated(request, writer.core(self.claim_rows, parameters).all())
         claimed = writer.orm(self.claim_entities, parameters, populate_existing=True)
-        return Taken(claimed.scalars().all())
+        return self._dated(request, claimed.scalars().all())
 
     # The hardest query. UPDATE .. WHERE id IN (SELECT .. LIMIT n FOR UPDATE SKIP
     # LOCKED) may be planned as a nested loop that runs the sub-select again and
@@ -115,7 +115,7 @@ class SkipLocked(LockingStrategy):
         waiting = self.mapping.table.alias("waiting")
         first = self.first_priority(waiting).scalar_subquery()
         found = select(first.label("priority")).cte("priorities", recursive=True)
-        following = self.first_priority(waiting).where(self.behind(waiting, found.c.priority))
+        following = self.first_priority(waiting).where(*self.behind(waiting, found.c.priority))
         return found.union_all(
             select(following.scalar_subquery()).where(found.c.priority.is_not(None))
         )

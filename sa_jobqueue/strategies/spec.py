@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_
+from sqlalchemy import ColumnElement, True_
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.operators import and_ as and_operator
 from sqlalchemy.sql.operators import eq
 
 from ..mapping import QueueMapping
@@ -33,7 +35,9 @@ class ClaimSpec:
     @cached_property
     def order(self) -> tuple[ColumnElement[Any], ...]:
         """The whole claim order, the primary key last."""
-        order: list[Any] = [*(self.order_by or self.mapping.order), *self.mapping.key_attributes]
+        # The key of the table that holds the status: that of a joined subclass is
+        # not in the claim index.
+        order: list[Any] = [*(self.order_by or self.mapping.order), *self.mapping.keys]
         return tuple(order)
 
     @cached_property
@@ -49,23 +53,41 @@ class ClaimSpec:
         are not yet due stand between the due ones of this priority and those of
         the next: a claim in index order would walk over all of them.
         """
-        return self.own_order and self.mapping.has("priority") and self.mapping.has("run_at")
+        return (
+            self.own_order
+            and self.mapping.has("priority")
+            and self.mapping.has("run_at")
+            and len(self.equalities) == len(self.mapping.equality)
+        )
 
     @cached_property
     def served(self) -> bool:
         """Whether the claim index serves the predicate and the order alone."""
         if self.order_by:
             return False
-        compared = [_compared_column(criterion) for criterion in _flat(self.where)]
-        wanted = [attribute.expression for attribute in self.mapping.equality]
-        return len(compared) == len(wanted) and all(
-            any(column is not None and column.compare(want) for column in compared)
-            for want in wanted
-        )
+        return len(_flat(self.where)) == len(self.equalities) == len(self.mapping.equality)
+
+    @cached_property
+    def equalities(self) -> list[ColumnElement[bool]]:
+        """Those of the criteria that compare a column which leads the claim index."""
+        leading = [attribute.expression for attribute in self.mapping.equality]
+        return [
+            criterion
+            for criterion in _flat(self.where)
+            if (column := _compared_column(criterion)) is not None
+            and any(column.compare(lead) for lead in leading)
+        ]
 
 
 def _flat(criteria: Sequence[Any]) -> list[Any]:
-    return list(and_(True, *criteria).clauses) if len(criteria) > 1 else list(criteria)
+    """List the criteria that are joined by AND, those inside an and_() too."""
+    flat: list[Any] = []
+    for criterion in criteria:
+        if getattr(criterion, "operator", None) is and_operator:
+            flat += _flat(list(criterion.clauses))
+        elif not isinstance(criterion, True_):
+            flat.append(criterion)
+    return flat
 
 
 def _compared_column(criterion: Any) -> ColumnElement[Any] | None:
@@ -87,11 +109,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a strategy hands back: entities or rows in claim order.
+    """What a strategy hands back.
 
-    ``candidates`` and ``lost`` are None where the strategy cannot know them.
+    Attributes:
+        jobs: entities or rows, in claim order.
+        dates: the owner_date that was written for each; empty where none was.
+        candidates, lost: None where the strategy cannot know them.
     """
 
     jobs: Sequence[Any]
+    dates: Sequence[datetime] = ()
     candidates: int | None = None
     lost: int | None = None

@@ -66,16 +66,17 @@ class UpdateThenSelect(Strategy):
 
     def take(self, writer: Writer, request: Request) -> Taken:
         with writer.atomically():
-            return Taken(
-                self.in_steps(
-                    writer,
-                    request.limit,
-                    lambda **parameters: self._take(writer, request, parameters),
-                )
+            taken = self.in_steps(
+                writer,
+                request.limit,
+                lambda **parameters: self._take(writer, request, parameters),
             )
+            return self._dated(request, taken)
 
     def statements(self) -> list[Executable]:
-        steps = [self.next_priority] if self.spec.steps else []
+        steps = [self.first_step] if self.spec.steps else []
+        if self.mapping.mapper.inherits is not None:
+            return [*steps, _SAVEPOINT, self.pick, self.claim_picked, self.read_entities]
         claim = self.claim if self._indexed is None else self._indexed
         return [*steps, _SAVEPOINT, claim, self.read_entities]
 

@@ -17,12 +17,9 @@ from sa_jobqueue.dialects import database_of
 from tests.models import Base, Email, Message, Task
 from tests.support import STRATEGIES, make_engine
 
-#: Rows that are done, for the CI and the full size.
+#: Rows that are done, and rows that are due tomorrow at a better priority.
 DONE_ROWS = 100_000
-
-# One process has the big tables, not every one of a parallel run.
-pytestmark = pytest.mark.xdist_group("plans")
-LATER_ROWS = (100_000, 1_000_000)
+LATER_ROWS = 1_000_000
 
 PARAMETERS: dict[str, Any] = {
     "claim_limit": 50,

@@ -140,7 +140,9 @@ def test_a_new_entity_has_no_fence() -> None:
         fence_of(Email())
 
 
-@pytest.mark.parametrize("thing", [None, 5, "email", object(), Email], ids=repr)
+@pytest.mark.parametrize(
+    "thing", [None, 5, "email", object(), Email], ids=lambda one: type(one).__name__
+)
 def test_what_is_not_a_job_is_refused(thing: Any) -> None:
     with pytest.raises(ArgumentError, match="is not a job: an entity, a fence or a Claim"):
         fence_of(thing)

@@ -295,7 +295,9 @@ def test_one_word_for_two_statuses_is_an_error(names: dict[str, str]) -> None:
 # mapping_of()
 
 
-@pytest.mark.parametrize("thing", [int, None, "Email", JobMixin, object()], ids=repr)
+@pytest.mark.parametrize(
+    "thing", [int, None, "Email", JobMixin, object()], ids=lambda one: type(one).__name__
+)
 def test_only_a_mapped_class_has_a_mapping(thing: Any) -> None:
     with pytest.raises(ArgumentError, match="is not a mapped class"):
         mapping_of(thing)

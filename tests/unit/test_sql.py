@@ -228,8 +228,7 @@ def test_mysql_asks_for_the_next_priority_and_locks_its_due_rows() -> None:
     assert claim_sql(Task, "mysql")[:2] == lines(
         """
         SELECT task.priority FROM task
-        WHERE task.status = 'unclaimed' AND task.priority > :claim_after
-        ORDER BY task.priority LIMIT :param_1
+        WHERE task.status = 'unclaimed' ORDER BY task.priority LIMIT :param_1
         """,
         """
         SELECT /*+ INDEX(task ix_task_claim) */

@@ -1,0 +1,182 @@
+"""Two sessions stepped against each other, statement by statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ClaimLost,
+    NotClaimed,
+    cancel,
+    claim,
+    complete,
+    fence_of,
+    is_transient,
+    renew,
+)
+from tests.models import Email, add_emails, recipients
+
+Sessions = Callable[..., Session]
+MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
+
+
+@contextmanager
+def before(engine: Engine, beginning: str, step: Callable[[], None]) -> Iterator[list[int]]:
+    """Take a step of the other session before the first statement that begins so."""
+    taken: list[int] = []
+
+    def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+        if not taken and statement.lstrip().startswith(beginning):
+            taken.append(1)
+            step()
+
+    event.listen(engine, "before_cursor_execute", see)
+    try:
+        yield taken
+    finally:
+        event.remove(engine, "before_cursor_execute", see)
+
+
+def unless_refused(step: Callable[[], None], session: Session) -> Callable[[], None]:
+    """Let the other session be refused by a busy database: then it got nothing."""
+
+    def take() -> None:
+        try:
+            step()
+        except DBAPIError as error:
+            session.rollback()
+            if not is_transient(error):
+                raise
+
+    return take
+
+
+@pytest.mark.parametrize("between", ["SELECT", "UPDATE"])
+@pytest.mark.parametrize("order_by", [(), Email.id.desc()])
+def test_no_step_between_two_statements_gives_a_row_twice(
+    engine: Engine,
+    new_session: Sessions,
+    strategy: str,
+    between: str,
+    order_by: Any,
+    db_alias: str,
+) -> None:
+    session = new_session()
+    add_emails(session, "a", "b")
+    theirs: list[str] = []
+    other = new_session()
+    if db_alias == "sqlite":
+        other.connection().exec_driver_sql("PRAGMA busy_timeout = 0")
+
+    def steal() -> None:
+        taken = claim(other, Email, owner="w", limit=2, order_by=order_by)
+        other.commit()
+        theirs.extend(recipients(taken))
+
+    with before(engine, between, unless_refused(steal, other)):
+        mine = claim(session, Email, owner="w", limit=2, order_by=order_by, strategy=strategy)
+
+    assert not set(recipients(mine)) & set(theirs)
+    complete(session, mine)  # each of them is ours to finish
+    session.commit()
+
+
+@pytest.mark.strategies(*MARKING)
+def test_a_job_claimed_meanwhile_is_not_cancelled(
+    engine: Engine, new_session: Sessions, strategy: str, db_alias: str
+) -> None:
+    session, other = new_session(), new_session()
+    (email,) = add_emails(session, "a")
+    if db_alias == "sqlite":
+        other.connection().exec_driver_sql("PRAGMA busy_timeout = 0")
+        other.rollback()
+    stolen: list[str] = []
+
+    def steal() -> None:
+        stolen.extend(recipients(claim(other, Email, owner="w", strategy=strategy)))
+        other.commit()
+
+    with before(engine, "SELECT", unless_refused(steal, other)):
+        cancelled = cancel(session, [email])
+    session.commit()
+
+    status = new_session().scalar(select(Email.status))
+    assert (cancelled == [email], bool(stolen), status) in [
+        (True, False, "cancelled"),
+        (False, True, "claimed"),
+    ]
+
+
+@pytest.mark.strategies(*MARKING)
+def test_a_renewal_while_the_finish_is_on_its_way_does_not_lose_it(
+    engine: Engine, new_session: Sessions, strategy: str, db_alias: str
+) -> None:
+    session, other = new_session(), new_session()
+    add_emails(session, "a", "b")
+    claimed = claim(session, Email, owner="w", limit=2, strategy=strategy)
+    session.commit()
+    verb = "SELECT" if db_alias in ("mysql", "mariadb") else "UPDATE"
+
+    def heartbeat() -> None:
+        renew(other, [fence_of(email) for email in claimed])
+        other.commit()
+
+    with before(engine, verb, heartbeat) as taken:
+        complete(session, claimed)
+    session.commit()
+
+    assert taken
+    assert set(new_session().scalars(select(Email.status))) == {"done"}
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_held_claim_ends_with_its_savepoint(session: Session, other: Session) -> None:
+    add_emails(session, "a")
+    savepoint = session.begin_nested()
+    held = claim(session, Email, strategy="held")
+    savepoint.rollback()
+
+    with pytest.raises(NotClaimed):
+        complete(session, held)
+
+
+@pytest.mark.strategies(*MARKING)
+def test_a_claim_in_a_savepoint_is_forgotten_with_it(
+    session: Session, strategy: str, db_alias: str
+) -> None:
+    (email,) = add_emails(session, "a")
+    if db_alias == "sqlite":  # its driver begins nothing before a SAVEPOINT
+        session.connection().exec_driver_sql("BEGIN")
+    savepoint = session.begin_nested()
+    claimed = claim(session, Email, owner="w", strategy=strategy)
+    assert email.status == "claimed"
+    savepoint.rollback()
+
+    assert email.status == "unclaimed"
+    with pytest.raises(ClaimLost):
+        complete(session, claimed)
+
+
+@pytest.mark.strategies(*MARKING)
+def test_detached_jobs_are_finished_in_a_savepoint_of_another_session(
+    session: Session, other: Session, strategy: str, db_alias: str
+) -> None:
+    add_emails(session, "a")
+    claimed = claim(session, Email, owner="w", strategy=strategy)
+    session.commit()
+    session.expunge_all()
+    if db_alias == "sqlite":
+        other.connection().exec_driver_sql("BEGIN")
+
+    with other.begin_nested():
+        complete(other, claimed)
+    other.commit()
+
+    assert other.scalars(select(Email.status)).all() == ["done"]
