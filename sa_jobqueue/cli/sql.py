@@ -53,7 +53,7 @@ def dialect_of(name: str) -> Dialect:
     dialect: Dialect = make(paramstyle="named")
     # Not connected, MySQL's dialect does not know that the server can, and leaves it out.
     if hasattr(dialect, "supports_for_update_of"):
-        dialect.supports_for_update_of = database_of_dialect(dialect).lock_of
+        vars(dialect)["supports_for_update_of"] = database_of_dialect(dialect).lock_of
     return dialect
 
 

@@ -81,7 +81,7 @@ class Strategy(ABC):
 
     # -- the ready rows -------------------------------------------------
 
-    def ready(self, *what: Any, plain: bool = False) -> Select[Any]:
+    def ready(self, *what: Any, plain: bool = False) -> Any:
         """Select up to ``:claim_limit`` claimable rows in claim order.
 
         Where the queue claims priority by priority, those of ``:claim_priority``.
@@ -90,7 +90,7 @@ class Strategy(ABC):
             plain: the SELECT will lock nothing.
         """
         order = self.spec.order
-        statement = select(*what).where(self.is_ready, *self.due, *self.spec.where)
+        statement: Any = select(*what).where(self.is_ready, *self.due, *self.spec.where)
         if self.spec.steps:
             priority, *order_in_priority = order
             statement = statement.where(
@@ -126,12 +126,16 @@ class Strategy(ABC):
             return []
         return [self.mapping.attribute("run_at") <= utc_now()]
 
-    def locked(self, statement: Select[Any]) -> Select[Any]:
-        """Lock the selected rows, passing over those that others have locked."""
+    def locked(self, statement: Select[Any], *, of: bool = True) -> Select[Any]:
+        """Lock the selected rows, passing over those that others have locked.
+
+        Args:
+            of: name the table; SQLAlchemy before 2.0.39 cannot inside a LATERAL.
+        """
         return statement.with_for_update(
             skip_locked=True,
             key_share=self.database.no_key_update,
-            of=self.mapping.table if self.database.lock_of else None,
+            of=self.mapping.table if of and self.database.lock_of else None,
         )
 
     # -- priority by priority -------------------------------------------

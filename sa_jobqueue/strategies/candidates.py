@@ -51,7 +51,7 @@ class Candidates(LockingStrategy):
         return [*steps, self.draw, self.lock_candidates, self.mark]
 
     @cached_property
-    def draw(self) -> Select[Any]:
+    def draw(self) -> Any:
         """The plain read of candidate keys."""
         return self.ready(*self.mapping.key_attributes, plain=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Executable, Select, Update, select, tuple_, update
+from sqlalchemy import Executable, Update, select, tuple_, update
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.sql.dml import ReturningUpdate
 
@@ -86,7 +86,7 @@ class CompareAndSet(Strategy):
         return [tuple(key) for key in writer.orm(self.pick, parameters)]
 
     @cached_property
-    def pick(self) -> Select[Any]:
+    def pick(self) -> Any:
         """Select the keys of the next rows."""
         return self.ready(*self.mapping.key_attributes)
 
@@ -121,7 +121,7 @@ class CompareAndSet(Strategy):
         """Read claimed rows in claim order."""
         return self._reading(*row_columns(self.mapping, during=None, orm=True))
 
-    def _reading(self, *what: Any) -> Select[Any]:
+    def _reading(self, *what: Any) -> Any:
         return select(*what).where(self.key_is_in("claim_keys")).order_by(*self.spec.order)
 
     def _update(self) -> Update:

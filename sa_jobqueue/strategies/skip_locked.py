@@ -71,11 +71,12 @@ class SkipLocked(LockingStrategy):
         """The whole claim, of plain rows."""
         return self._claim(row_columns(self.mapping, during=None))
 
-    def _claim(self, columns: Any) -> Select[Any]:
+    def _claim(self, columns: Any) -> Any:
         claimed = self._update().returning(*self.mapping.table.c).cte("claimed")
         adapter = ClauseAdapter(claimed)
-        order = [adapter.traverse(_clause(element)) for element in self.spec.order]
-        return select(*(adapter.traverse(column) for column in columns)).order_by(*order)
+        order: list[Any] = [adapter.traverse(_clause(element)) for element in self.spec.order]
+        adapted: list[Any] = [adapter.traverse(column) for column in columns]
+        return select(*adapted).order_by(*order)
 
     def _update(self) -> Any:
         table, keys = self.mapping.table, self.mapping.keys
@@ -96,7 +97,7 @@ class SkipLocked(LockingStrategy):
         # LATERAL can only be a nested loop, so the priorities come in order and
         # the rows of the next one are locked only when they are needed.
         priorities = self._priorities()
-        due = (
+        due: Any = (
             select(*keys)
             .where(
                 self.is_ready,
@@ -108,7 +109,7 @@ class SkipLocked(LockingStrategy):
             .limit(LIMIT)
             .correlate(priorities)
         )
-        rows = self.locked(due).lateral("due")
+        rows = self.locked(due, of=False).lateral("due")
         return select(*rows.c).select_from(priorities.join(rows, true())).limit(LIMIT)
 
     def _priorities(self) -> Any:

@@ -14,7 +14,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Executable,
-    Select,
     Update,
     and_,
     bindparam,
@@ -147,7 +146,7 @@ class UpdateThenSelect(Strategy):
         return writer.hooked or self.mapping.mapper.inherits is not None
 
     @cached_property
-    def pick(self) -> Select[Any]:
+    def pick(self) -> Any:
         """Select the keys of the next rows, without locks."""
         return self.ready(*self.mapping.key_attributes)
 
@@ -180,7 +179,7 @@ class UpdateThenSelect(Strategy):
         """The SELECT of the claim's plain rows."""
         return self._reading(*row_columns(self.mapping, during=None, orm=True))
 
-    def _reading(self, *what: Any) -> Select[Any]:
+    def _reading(self, *what: Any) -> Any:
         mapping = self.mapping
         owner, date = mapping.attribute("owner"), mapping.attribute("owner_date")
         return (

@@ -117,14 +117,9 @@ def read_until(process: subprocess.Popen[str], text: str) -> None:
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
     """Return the process ids of the producers and consumers."""
-    listed = subprocess.run(
-        ["ps", "-ww", "-o", "pid=", "-o", "args=", "--ppid", str(process.pid)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = [line.split(None, 1) for line in listed.stdout.splitlines()]
-    return [int(pid) for pid, arguments in lines if "spawn_main" in arguments]
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")  # of each of its threads
+    children = [int(pid) for task in tasks for pid in task.read_text().split()]
+    return [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def ended(pid: int) -> bool:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine, insert, inspect, literal_column, select, text, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import (
     ORMExecuteState,
     Session,
@@ -17,7 +18,15 @@ from sqlalchemy.orm import (
     with_loader_criteria,
 )
 
-from sa_jobqueue import ArgumentError, JobQueue, JobStatus, claim, complete, enqueue
+from sa_jobqueue import (
+    ArgumentError,
+    JobQueue,
+    JobStatus,
+    claim,
+    complete,
+    enqueue,
+    is_transient,
+)
 from tests.models import (
     Account,
     Animal,
@@ -216,6 +225,7 @@ def test_new_jobs_are_found_in_a_callers_repeatable_read_transaction(
     engine: Engine, new_session: Sessions, other: Session, strategy: str
 ) -> None:
     session = new_session(engine.execution_options(isolation_level="REPEATABLE READ"))
+    allow_changed_records(session)
     account = Account(name="x")
     session.add(account)
     session.flush()
@@ -229,11 +239,41 @@ def test_new_jobs_are_found_in_a_callers_repeatable_read_transaction(
     assert not inspect(account).expired_attributes
 
 
+def allow_changed_records(session: Session, *, allowed: bool = True) -> None:
+    """Have MariaDB read what changed since the snapshot; since 11.6.2 it refuses by default."""
+    connection = session.connection()
+    if connection.dialect.is_mariadb:  # type: ignore[attr-defined]  # on MySQL's dialects
+        value = "OFF" if allowed else "ON"
+        connection.exec_driver_sql(f"SET SESSION innodb_snapshot_isolation = {value}")
+
+
+@pytest.mark.only_on("mariadb")
+def test_a_record_changed_since_the_snapshot_is_claimed_or_a_transient_error(
+    new_session: Sessions, other: Session, strategy: str
+) -> None:
+    add_emails(other, "a", "b")
+    session = new_session()
+    allow_changed_records(session, allowed=False)
+    assert len(session.scalars(select(Email.id)).all()) == 2
+    other.execute(update(Email).values(subject="changed"))
+    other.commit()
+
+    try:
+        claimed = recipients(claim(session, Email, owner="w", strategy=strategy))
+    except DBAPIError as error:
+        claimed = ["refused"] if is_transient(error) else []
+    session.rollback()
+    allow_changed_records(session)
+
+    assert claimed in (["a"], ["refused"])
+
+
 @pytest.mark.only_on("mysql", "mariadb")
 def test_a_snapshot_taken_by_a_plain_read_is_noticed(
     new_session: Sessions, other: Session, strategy: str
 ) -> None:
     session = new_session()  # the engine's default, REPEATABLE READ
+    allow_changed_records(session)
     assert session.scalar(select(Email.id)) is None  # a SELECT tells the driver nothing of it
     add_emails(other, "a")
 

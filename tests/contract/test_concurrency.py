@@ -18,7 +18,7 @@ PROCESSES = 8
 
 #: Rows for the strategy that `auto` takes, and for the others; the full size is for all.
 ROWS = 20_000
-FEWER_ROWS = 4_000
+FEWER_ROWS = 2_000
 
 pytestmark = [pytest.mark.xdist_group("concurrency"), pytest.mark.timeout(300)]
 

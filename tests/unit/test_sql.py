@@ -211,7 +211,7 @@ def test_postgresql_goes_priority_by_priority_within_one_statement() -> None:
                     WHERE task.status = 'unclaimed' AND task.priority = priorities.priority
                         AND task.run_at <= statement_timestamp()
                     ORDER BY task.run_at, task.id LIMIT :claim_limit
-                    FOR NO KEY UPDATE OF task SKIP LOCKED
+                    FOR NO KEY UPDATE SKIP LOCKED
                 ) AS due ON true
                 LIMIT :claim_limit
             )))
