@@ -52,7 +52,7 @@ def work(
     function = load_handler(handler)
     engine = open_engine(url)
     require_table(engine, found.mapping.table)
-    worker = StoppedOrNot(
+    worker = Worker(
         engine,
         found,
         function,
@@ -65,18 +65,7 @@ def work(
     )
     with worker.stopping_on_signals():
         worker.run()
-    click.echo("stopped" if worker.stopped else "all done")
-
-
-class StoppedOrNot(Worker[Any]):
-    """A worker that remembers whether it was stopped."""
-
-    stopped = False
-
-    def stop(self) -> None:
-        """Stop, and remember it."""
-        self.stopped = True
-        super().stop()
+    click.echo("stopped" if worker.stopping else "all done")
 
 
 def key_of(job: Any) -> str:
