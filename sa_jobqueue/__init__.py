@@ -18,6 +18,7 @@ At least once, fenced; exactly once for effects that are written in the same
 transaction as the finish.
 """
 
+from .advisory import advisory_session
 from .changing import cancel, prune, reprioritize, retry
 from .claiming import claim, claim_statements, claimed_by
 from .dialects import is_transient
@@ -26,13 +27,19 @@ from .errors import (
     ArgumentError,
     ClaimLost,
     JobQueueError,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
     NotClaimed,
     UnsupportedDatabase,
 )
 from .fencing import Claim, Fence, fence_of, with_fence
 from .finishing import complete, fail, give_up, release, renew
+from .locks import Holder, NamedLock, named_lock
 from .mixins import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
+from .owners import Owner, OwnerState, connection_owner, owner_state
 from .queue import JobQueue
+from .reaping import Reaped, ReapedJob, ReapReason, reap
 from .stats import QueueStats, count_by_status, queue_stats
 from .status import JobStatus
 from .version import __version__
@@ -45,33 +52,48 @@ __all__ = [
     "ClaimLost",
     "Failed",
     "Fence",
+    "Holder",
     "JobMixin",
     "JobQueue",
     "JobQueueError",
     "JobStatus",
+    "LockLost",
+    "LockNotHeld",
+    "LockTimeout",
+    "NamedLock",
     "NotClaimed",
     "Outcome",
+    "Owner",
+    "OwnerState",
     "PriorityMixin",
     "QueueStats",
+    "ReapReason",
+    "Reaped",
+    "ReapedJob",
     "Retry",
     "RetryMixin",
     "ScheduleMixin",
     "UnsupportedDatabase",
     "Worker",
     "__version__",
+    "advisory_session",
     "cancel",
     "claim",
     "claim_statements",
     "claimed_by",
     "complete",
+    "connection_owner",
     "count_by_status",
     "enqueue",
     "fail",
     "fence_of",
     "give_up",
     "is_transient",
+    "named_lock",
+    "owner_state",
     "prune",
     "queue_stats",
+    "reap",
     "release",
     "renew",
     "reprioritize",

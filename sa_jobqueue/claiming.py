@@ -14,7 +14,8 @@ prepared, fences are put around what was claimed. A statement is built once per
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -24,20 +25,29 @@ from sqlalchemy.engine.url import make_url
 
 from .dialects import Database, database_of_dialect
 from .errors import ArgumentError
-from .fencing import Claim, Fence, Token, put_up
+from .fencing import Claim, Fence, LetGo, Token, put_up
 from .keys import key_is_in, key_values, keys_of
-from .mapping import QueueMapping, mapping_of, word_of
+from .mapping import QueueMapping, any_mapping_of, mapping_of, word_of
 from .mixins import OWNER_LENGTH
+from .owners import SEPARATOR, ConnectionOwner, Owner
 from .sessions import (
     AnySession,
     Writer,
     expire_with_savepoint,
     session_of,
-    undone_with_savepoint,
     writing,
 )
 from .status import CLAIMED, UNCLAIMED
-from .strategies import AUTO, ClaimSpec, Request, Strategy, Taken, check_name, choose
+from .strategies import (
+    AUTO,
+    ClaimSpec,
+    Request,
+    Strategy,
+    Taken,
+    check_name,
+    choose,
+    needs_no_mixin,
+)
 
 log = logging.getLogger("sa_jobqueue.claim")
 lost_log = logging.getLogger("sa_jobqueue.lost")
@@ -49,7 +59,7 @@ class Claiming(Generic[T]):
     """What is claimed and how, with its statements built at first use."""
 
     def __init__(self, spec: ClaimSpec, strategy: str = AUTO) -> None:
-        check_name(strategy)
+        check_name(strategy, strict=spec.strict)
         self.spec = spec
         self.strategy = strategy
         self._built: dict[tuple[Database, bool, bool], Strategy] = {}
@@ -96,12 +106,24 @@ class Claiming(Generic[T]):
             _check_request(strategy, request)
             taken = strategy.take(writer, request)
             if options and not rows:
-                _load_options(writer, self.mapping, taken.jobs, options)
+                with self._freed_on_error(writer, taken):
+                    _load_options(writer, self.mapping, taken.jobs, options)
         return self._fenced(writer, strategy, request, taken)
 
-    def claimed_by(self, session: AnySession, owner: str | int) -> Claim[Any]:
+    @contextmanager
+    def _freed_on_error(self, writer: Writer, taken: Taken) -> Iterator[None]:
+        """Leave no locks behind for jobs that the caller never gets to see."""
+        try:
+            yield
+        except BaseException:
+            if taken.hold is not None:
+                keys = keys_of(self.mapping, taken.jobs)
+                taken.hold.let_go(writer.connection, self.mapping, keys, LetGo.AT_END)
+            raise
+
+    def claimed_by(self, session: AnySession, owner: str | int | Owner) -> Claim[Any]:
         """Return an owner's claims with their fences; see :func:`claimed_by`."""
-        mapping, name = self.mapping, checked_owner(owner)
+        mapping, name = self.mapping, _owner_name(owner)
         of_owner = (
             select(mapping.entity)
             .where(
@@ -124,26 +146,24 @@ class Claiming(Generic[T]):
     def _fenced(
         self, writer: Writer, strategy: Strategy, request: Request, taken: Taken
     ) -> Claim[Any]:
-        if strategy.marks:
+        if taken.hold is None:
             fences = self.fences_of(request, taken)
         else:
-            fences = self._held_fences(writer, request, taken)
+            fences = self._unmarked_fences(request, taken)
         if not request.rows:
             put_up(taken.jobs, fences)
-            attributes = list(self.mapping.attributes.values())
-            expire_with_savepoint(writer.session, taken.jobs, attributes)
+            if taken.hold is None:
+                attributes = list(self.mapping.attributes.values())
+                expire_with_savepoint(writer.session, taken.jobs, attributes)
         log.debug("%s: %d of %s, %s", request.owner, len(fences), self.mapping, strategy.name)
         if taken.lost:
             lost_log.debug("%d of %d candidates lost", taken.lost, taken.candidates)
         return Claim(taken.jobs, fences, candidates=taken.candidates, lost=taken.lost)
 
-    def _held_fences(self, writer: Writer, request: Request, taken: Taken) -> list[Fence]:
-        held = Token(
-            self.spec.ready, request.owner, transaction=writer.connection.get_transaction()
-        )
-        undone_with_savepoint(writer.session, held.void)
+    def _unmarked_fences(self, request: Request, taken: Taken) -> list[Fence]:
+        token = Token(self.spec.ready, request.owner, hold=taken.hold)
         keys = keys_of(self.mapping, taken.jobs, rows=request.rows)
-        return [Fence(self.mapping.entity, key, held) for key in keys]
+        return [Fence(self.mapping.entity, key, token) for key in keys]
 
     def fences_of(self, request: Request, taken: Taken) -> list[Fence]:
         """Make the fences of marked jobs; those of one moment share a token."""
@@ -159,14 +179,27 @@ class Claiming(Generic[T]):
 
 
 def checked_owner(owner: object | None) -> str | None:
-    """Return an owner as text.
+    """Return who claims, as text.
 
     Raises:
-        ArgumentError: empty, over 64 characters, or with a ``~``, which marks
-            the names of owners whose death can be noticed.
+        ArgumentError: empty, over 64 characters, or a string of the caller's own
+            with a ``~``, which marks the owners whose death can be noticed.
+        LockLost: an Owner that has lost its lock.
     """
     if owner is None:
         return None
+    name = _owner_name(owner)
+    if SEPARATOR in name and not isinstance(owner, Owner | ConnectionOwner):
+        raise ArgumentError(
+            f"'~' is reserved in owners: {name!r}; use another character, or give the Owner itself"
+        )
+    return name
+
+
+def _owner_name(owner: object) -> str:
+    """Return an owner as it stands in the table."""
+    if isinstance(owner, Owner):
+        return owner.name
     if not isinstance(owner, str | int) or isinstance(owner, bool):
         raise ArgumentError(f"an owner is a str or an int, not {type(owner).__name__}: {owner!r}")
     name = str(owner)
@@ -174,8 +207,6 @@ def checked_owner(owner: object | None) -> str | None:
         raise ArgumentError(
             f"an owner has 1 to {OWNER_LENGTH} characters, this one has {len(name)}: {name!r}"
         )
-    if "~" in name:
-        raise ArgumentError(f"'~' is reserved in owners: {name!r}; use another character")
     return name
 
 
@@ -189,7 +220,7 @@ def _check_request(strategy: Strategy, request: Request) -> None:
     if strategy.marks and request.owner is None:
         raise ArgumentError(
             "owner= is needed: the claim is marked with it. Use a name of the worker, such as "
-            "its host and process id; strategy='held' does without"
+            "its host and process id; strategy='held' and 'advisory' do without"
         )
     if request.candidates_from is not None and strategy.name != "candidates":
         raise ArgumentError(
@@ -218,15 +249,17 @@ def claiming(
     ready: str = UNCLAIMED,
     during: str = CLAIMED,
     strategy: str = AUTO,
+    strict: bool = False,
 ) -> Claiming[T]:
     """Say what is claimed and how; statuses are given as JobStatus or as words."""
-    mapping = mapping_of(entity)
+    mapping = any_mapping_of(entity) if needs_no_mixin(strategy) else mapping_of(entity)
     spec = ClaimSpec(
         mapping=mapping,
         where=tuple(where),
         order_by=_checked_order(order_by),
         ready=word_of(mapping, ready),
         during=word_of(mapping, during),
+        strict=strict,
     )
     _check_where(spec)
     return Claiming(spec, strategy)
@@ -257,7 +290,7 @@ def claim(
     session: AnySession,
     entity: type[T],
     *where: ColumnElement[bool],
-    owner: str | int | None = None,
+    owner: str | int | Owner | None = None,
     limit: int = 1,
     order_by: Any = (),
     candidates_from: AnySession | None = None,
@@ -271,10 +304,11 @@ def claim(
 
     Args:
         session: a Session or scoped_session of the caller's.
-        entity: a mapped class with JobMixin.
+        entity: a mapped class with JobMixin; for ``advisory``, any mapped class.
         where: criteria, joined by AND, that the jobs fulfil when they are
             claimed (not only when they were found).
-        owner: who claims, 1 to 64 characters; needed except for ``held``.
+        owner: who claims: an :class:`Owner`, or 1 to 64 characters; needed except
+            for ``held`` and ``advisory``.
         limit: the number of jobs wanted, at least 1; never more are claimed.
         order_by: replaces the claim order (priority, run_at); the primary key
             always comes last.
@@ -297,10 +331,13 @@ def claim(
     )
 
 
-def claimed_by(session: AnySession, entity: type[T], owner: str | int) -> Claim[T]:
+def claimed_by(session: AnySession, entity: type[T], owner: str | int | Owner) -> Claim[T]:
     """Return an owner's claims with their fences, in claim order.
 
     To go on with them, or to release them, after a restart under the same name.
+
+    Args:
+        owner: as it was given to the claim, or as it stands in the ``owner`` column.
 
     Raises:
         ArgumentError: an owner that cannot be.

@@ -31,6 +31,18 @@ class NotClaimed(JobQueueError):
     """The job carries no fence: it was not claimed through this entity."""
 
 
+class LockTimeout(JobQueueError):
+    """A lock was not had in the time that the caller would wait."""
+
+
+class LockNotHeld(JobQueueError):
+    """A lock was to be released or checked that is not held here."""
+
+
+class LockLost(JobQueueError):
+    """A lock was ours until its connection died; somebody else may have it by now."""
+
+
 class ClaimLost(JobQueueError, StaleDataError):
     """Some claims of a batch are no longer ours; nothing was written for them.
 

@@ -12,11 +12,14 @@ mistaken for ours::
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum, auto
 from typing import Any, Generic, TypeVar, overload
 
+from sqlalchemy import Connection
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import InstanceState
@@ -28,8 +31,40 @@ _INFO = "sa_jobqueue.fence"
 _T = TypeVar("_T")
 T = TypeVar("T")
 
-#: In the place of a held claim's transaction, once its row locks are gone.
-VOID = object()
+Identity = tuple[Any, ...]
+
+
+class Hold(ABC):
+    """What keeps the rows of a claim that wrote nothing: locks of its connection."""
+
+    @abstractmethod
+    def still_held(
+        self, connection: Connection, mapping: QueueMapping, identities: Sequence[Identity]
+    ) -> list[Identity]:
+        """Return those of the rows that this hold still keeps.
+
+        Raises:
+            NotClaimed: not on this connection, or not in this transaction.
+        """
+
+    @abstractmethod
+    def let_go(
+        self,
+        connection: Connection,
+        mapping: QueueMapping,
+        identities: Sequence[Identity],
+        when: LetGo,
+    ) -> None:
+        """Free the rows, once their change was written."""
+
+
+class LetGo(Enum):
+    """When a change frees the rows of an unmarked claim."""
+
+    AT_COMMIT = auto()
+    AT_END = auto()  # of the transaction, however it ends
+    NOW = auto()
+    NEVER = auto()
 
 
 @dataclass(eq=False)
@@ -37,28 +72,25 @@ class Token:
     """What all jobs of one claim have in common.
 
     Attributes:
-        status: the status that the claim wrote, or left in a held claim.
-        owner: as the claim wrote it; None in a held claim without one.
+        status: the status that the claim wrote, or left where it wrote nothing.
+        owner: as the claim wrote it; None in an unmarked claim without one.
         dates: every owner_date that the claim has had. A renewal adds one
             before it writes it, so that the handler's own finish is accepted
             while a heartbeat in another session is in flight, committed or
             rolled back.
-        transaction: the transaction that holds the row locks of a held claim.
+        hold: what keeps the rows of an unmarked claim.
     """
 
     status: str
     owner: str | None
     dates: list[datetime] = field(default_factory=list)
-    transaction: Any = None
-
-    def void(self) -> None:
-        """Forget the row locks: the savepoint that they were taken in is undone."""
-        self.transaction = VOID
+    hold: Hold | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.transaction is not None:
+        if self.hold is not None:
             raise ArgumentError(
-                "a held claim lives in its transaction and cannot be carried to another process"
+                "a claim that wrote nothing lives in its connection and cannot be carried "
+                "to another process"
             )
         return Token, (self.status, self.owner, self.dates)
 

@@ -30,8 +30,8 @@ from sqlalchemy import Column, ColumnElement, bindparam, case, null, or_, select
 
 from .clock import as_utc, utc_now
 from .errors import ArgumentError
-from .fencing import Fence, fenced
-from .mapping import QueueMapping, mapping_of, word_of
+from .fencing import Fence, LetGo, fenced
+from .mapping import QueueMapping, any_mapping_of, word_of
 from .rows import word_literal
 from .sessions import AnySession, writing
 from .status import CANCELLED, DONE, FAILED, UNCLAIMED
@@ -47,6 +47,9 @@ def complete(
     session: AnySession, jobs: Any, *, delete: bool | None = None, then: str = DONE
 ) -> None:
     """Finish jobs: done, or their rows deleted.
+
+    Of a class without JobMixin nothing is written: the caller has marked the
+    rows, and the COMMIT of that frees them.
 
     Args:
         session: the caller's; nothing is committed.
@@ -64,7 +67,7 @@ def complete(
     kept: list[tuple[Any, Fence]] = []
     deleted: list[tuple[Any, Fence]] = []
     for job, fence in fenced(jobs):
-        mapping = mapping_of(fence.entity)
+        mapping = any_mapping_of(fence.entity)
         keep = mapping.args.keep if delete is None else not delete
         if not keep:
             _check_deletable(mapping)
@@ -97,6 +100,7 @@ def fail(
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
     pairs = fenced(jobs)
+    _check_queues("fail", pairs)
     if retry_in is not None:
         _check_schedule(pairs)
     shift = None if retry_in is None else retry_in // timedelta(microseconds=1)
@@ -113,24 +117,29 @@ def give_up(session: AnySession, jobs: Any, *, reason: str | None = None) -> Non
     Raises:
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
+    pairs = fenced(jobs)
+    _check_queues("give_up", pairs)
     change = Change("give_up", _given_up, {"finish_error": error_text(reason)})
-    write(session, [(change, fenced(jobs))])
+    write(session, [(change, pairs)])
 
 
 def release(session: AnySession, jobs: Any, *, ready: str = UNCLAIMED) -> None:
     """Give jobs back unclaimed, the attempt taken back.
 
+    A claim by advisory locks is given back at once, not at the COMMIT.
+
     Raises:
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
-    write(session, [(Change("release", _released_as(ready)), fenced(jobs))])
+    change = Change("release", _released_as(ready), let_go=LetGo.NOW)
+    write(session, [(change, fenced(jobs))])
 
 
 def renew(session: AnySession, jobs: Any) -> None:
     """Start the lease of jobs again (a heartbeat).
 
     A heartbeat thread gives fences, in a session of its own, and leaves the
-    handler's entities alone. A held claim needs no renewal.
+    handler's entities alone. A claim that wrote nothing needs no renewal.
 
     Raises:
         ClaimLost, NotClaimed: as for :func:`complete`.
@@ -143,21 +152,22 @@ def renew(session: AnySession, jobs: Any) -> None:
         # waits for this row's lock then already accepts it.
         for token in {id(fence.token): fence.token for _, fence in pairs}.values():
             token.dates.append(now)
-        changes.append((Change("renew", _renewed, {NOW: now}), pairs))
+        change = Change("renew", _renewed, {NOW: now}, let_go=LetGo.NEVER)
+        changes.append((change, pairs))
     write(session, changes)
 
 
-# What each verb writes: functions of the mapping, of whether the claim is a held
-# one, and of expressions for the time and for the time of the next attempt.
+# What each verb writes: functions of the mapping, of whether the claim is an
+# unmarked one, and of expressions for the time and for the time of the next attempt.
 
 
 @lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
 def _finished_as(then: str) -> ValuesOf:
-    def values(mapping: QueueMapping, held: bool, now: Time, later: Time) -> Values:
+    def values(mapping: QueueMapping, unmarked: bool, now: Time, later: Time) -> Values:
         return {
             **_status(mapping, word_of(mapping, then)),
-            **_kept_owner(mapping, held, now),
-            **_counted(mapping, held),
+            **_kept_owner(mapping, unmarked, now),
+            **_counted(mapping, unmarked),
         }
 
     return values
@@ -165,39 +175,39 @@ def _finished_as(then: str) -> ValuesOf:
 
 @lru_cache(typed=True)
 def _failed_as(ready: str, *, later: bool) -> ValuesOf:
-    def values(mapping: QueueMapping, held: bool, now: Time, then: Time) -> Values:
+    def values(mapping: QueueMapping, unmarked: bool, now: Time, then: Time) -> Values:
         failed = mapping.word(FAILED)
         if not mapping.has("attempts"):
-            return {**_status(mapping, failed), **_kept_owner(mapping, held, now)}
-        again = _attempts_remain(mapping, held)
+            return {**_status(mapping, failed), **_kept_owner(mapping, unmarked, now)}
+        again = _attempts_remain(mapping, unmarked)
         status, error = mapping.column("status"), mapping.column("last_error")
         owner, date = mapping.column("owner"), mapping.column("owner_date")
         waiting = word_literal(word_of(mapping, ready))
         written: dict[Column[Any], Any] = {
             status: case((again, waiting), else_=word_literal(failed)),
-            owner: case((again, null()), else_=_owner(mapping, held)),
+            owner: case((again, null()), else_=_owner(mapping, unmarked)),
             date: case((again, null()), else_=now),
             error: bindparam("finish_error", type_=error.type),
         }
         if later:
             run_at = mapping.column("run_at")
             written[run_at] = case((again, then), else_=run_at)
-        return {**written, **_counted(mapping, held)}
+        return {**written, **_counted(mapping, unmarked)}
 
     return values
 
 
-def _attempts_remain(mapping: QueueMapping, held: bool) -> ColumnElement[bool]:
+def _attempts_remain(mapping: QueueMapping, unmarked: bool) -> ColumnElement[bool]:
     attempts, most = mapping.column("attempts"), mapping.column("max_attempts")
-    # The claim has counted this attempt; a held claim has not.
-    used = attempts + 1 if held else attempts
+    # The claim has counted this attempt; an unmarked claim has not.
+    used = attempts + 1 if unmarked else attempts
     return or_(most.is_(None), used < most)
 
 
 @lru_cache(typed=True)
 def _released_as(ready: str) -> ValuesOf:
-    def values(mapping: QueueMapping, held: bool, now: Time, later: Time) -> Values:
-        if held:  # nothing was marked; the end of the transaction frees the rows
+    def values(mapping: QueueMapping, unmarked: bool, now: Time, later: Time) -> Values:
+        if unmarked:  # nothing was marked; the end of the transaction frees the rows
             return {}
         written: dict[Column[Any], Any] = {
             **_status(mapping, word_of(mapping, ready)),
@@ -212,16 +222,16 @@ def _released_as(ready: str) -> ValuesOf:
     return values
 
 
-def _given_up(mapping: QueueMapping, held: bool, now: Time, later: Time) -> Values:
-    written = {**_status(mapping, mapping.word(CANCELLED)), **_kept_owner(mapping, held, now)}
+def _given_up(mapping: QueueMapping, unmarked: bool, now: Time, later: Time) -> Values:
+    written = {**_status(mapping, mapping.word(CANCELLED)), **_kept_owner(mapping, unmarked, now)}
     if mapping.has("last_error"):
         error = mapping.column("last_error")
         written[error] = bindparam("finish_error", type_=error.type)
-    return {**written, **_counted(mapping, held)}
+    return {**written, **_counted(mapping, unmarked)}
 
 
-def _renewed(mapping: QueueMapping, held: bool, now: Time, later: Time) -> Values:
-    if held:  # no lease, so none to start again
+def _renewed(mapping: QueueMapping, unmarked: bool, now: Time, later: Time) -> Values:
+    if unmarked:  # no lease, so none to start again
         return {}
     date = mapping.column("owner_date")
     return {date: bindparam(NOW, type_=date.type)}
@@ -231,26 +241,40 @@ def _status(mapping: QueueMapping, word: str) -> dict[Column[Any], Any]:
     return {mapping.column("status"): word_literal(word)}
 
 
-def _kept_owner(mapping: QueueMapping, held: bool, now: Time) -> Values:
+def _kept_owner(mapping: QueueMapping, unmarked: bool, now: Time) -> Values:
     """Keep the owner and note the time of the change."""
-    written = {mapping.column("owner"): _owner(mapping, held)} if held else {}
+    written = {mapping.column("owner"): _owner(mapping, unmarked)} if unmarked else {}
     return {**written, mapping.column("owner_date"): now}
 
 
-def _owner(mapping: QueueMapping, held: bool) -> ColumnElement[Any]:
+def _owner(mapping: QueueMapping, unmarked: bool) -> ColumnElement[Any]:
     owner = mapping.column("owner")
-    return bindparam(OWNER, type_=owner.type) if held else owner
+    return bindparam(OWNER, type_=owner.type) if unmarked else owner
 
 
-def _counted(mapping: QueueMapping, held: bool) -> dict[Column[Any], Any]:
-    """Count the attempt of a held claim, which wrote nothing itself."""
-    if not held or not mapping.has("attempts"):
+def _counted(mapping: QueueMapping, unmarked: bool) -> dict[Column[Any], Any]:
+    """Count the attempt of an unmarked claim, which wrote nothing itself."""
+    if not unmarked or not mapping.has("attempts"):
         return {}
     attempts = mapping.column("attempts")
     return {attempts: attempts + 1}
 
 
+def _check_queues(verb: str, pairs: list[tuple[Any, Fence]]) -> None:
+    for mapping, _ in by_mapping(pairs):
+        if not mapping.is_queue:
+            raise ArgumentError(
+                f"{verb}() has nowhere to write to: {mapping} has no JobMixin. Mark the row "
+                "yourself and complete() it, or release() it"
+            )
+
+
 def _check_deletable(mapping: QueueMapping) -> None:
+    if not mapping.is_queue:
+        raise ArgumentError(
+            f"complete() writes nothing to {mapping}, which has no JobMixin: delete the row with "
+            "session.delete(), and complete it without delete="
+        )
     tables = {mapper.local_table for mapper in mapping.mapper.base_mapper.self_and_descendants}
     if len(tables) > 1:
         raise ArgumentError(

@@ -139,7 +139,11 @@ def _status_names(entity: type, names: Mapping[Any, str]) -> dict[JobStatus, str
 
 
 class QueueMapping:
-    """One mapped class seen as a queue: its table, keys, roles and words."""
+    """One mapped class seen as a queue: its table, keys, roles and words.
+
+    Also a class without JobMixin, for claims that write nothing: then it has
+    keys, and no roles.
+    """
 
     def __init__(self, mapper: Mapper[Any]) -> None:
         self.mapper = mapper
@@ -152,9 +156,14 @@ class QueueMapping:
 
     @cached_property
     def table(self) -> Table:
-        """The table that holds the status, the one that claims are written to."""
-        table = self.column("status").table
-        assert isinstance(table, Table)
+        """The table that holds the status, the one that claims are written to.
+
+        Without a status, the one that holds the primary key.
+        """
+        column = self.column("status") if self.is_queue else self.mapper.primary_key[0]
+        table = column.table
+        if not isinstance(table, Table):
+            raise ArgumentError(f"{self} is mapped to a query: claim the class of a table instead")
         return table
 
     @cached_property
@@ -227,6 +236,11 @@ class QueueMapping:
         """Whether Python sorts the columns of the mixins' own order as the engine does."""
         columns = [*self._order_columns, *self.keys]
         return all(_sorts(column) for column in columns)
+
+    @property
+    def is_queue(self) -> bool:
+        """Whether the class has JobMixin's columns."""
+        return self.has("status")
 
     def has(self, role: str) -> bool:
         """Tell whether the class has a column for this role."""
@@ -339,6 +353,18 @@ def mapping_of(entity: Any) -> QueueMapping:
     Raises:
         ArgumentError: not a mapped class, or one without JobMixin.
     """
+    mapping = any_mapping_of(entity)
+    if not mapping.is_queue:
+        raise ArgumentError(f"{mapping} is not a queue: add JobMixin to its bases")
+    return mapping
+
+
+def any_mapping_of(entity: Any) -> QueueMapping:
+    """Return the mapping of a mapped class, with JobMixin or without.
+
+    Raises:
+        ArgumentError: not a mapped class.
+    """
     try:
         mapper = sa_inspect(entity)
     except NoInspectionAvailable as error:
@@ -349,10 +375,7 @@ def mapping_of(entity: Any) -> QueueMapping:
         return _mappings[mapper]
     except KeyError:
         pass
-    mapping = QueueMapping(mapper)
-    if not mapping.has("status"):
-        raise ArgumentError(f"{mapper.class_.__name__} is not a queue: add JobMixin to its bases")
-    return _mappings.setdefault(mapper, mapping)
+    return _mappings.setdefault(mapper, QueueMapping(mapper))
 
 
 def word_of(mapping: QueueMapping, status: str) -> str:

@@ -27,6 +27,8 @@ from .claiming import claiming
 from .errors import ArgumentError
 from .fencing import Claim
 from .mapping import QueueMapping
+from .owners import Owner
+from .reaping import Reaped, reap_claims
 from .sessions import AnySession
 from .status import CLAIMED, DONE, UNCLAIMED
 
@@ -45,6 +47,8 @@ class JobQueue(Generic[T]):
         ready, during, then: the statuses that a claim leaves, that it writes,
             and that a completed job has; JobStatus or words of the user's own.
         strategy: ``"auto"``, or the name of one.
+        strict_order: claims go in exact order: one claimer at a time, until its
+            transaction ends. Needs ``strategy="auto"``.
 
     Raises:
         ArgumentError: what cannot be a queue.
@@ -60,10 +64,17 @@ class JobQueue(Generic[T]):
         during: str = CLAIMED,
         then: str = DONE,
         strategy: str = "auto",
+        strict_order: bool = False,
     ) -> None:
         self.entity = entity
         self.plan = claiming(
-            entity, *where, order_by=order_by, ready=ready, during=during, strategy=strategy
+            entity,
+            *where,
+            order_by=order_by,
+            ready=ready,
+            during=during,
+            strategy=strategy,
+            strict=strict_order,
         )
         self.then = then
         self.lease = self.mapping.args.lease if lease is None else lease
@@ -76,13 +87,14 @@ class JobQueue(Generic[T]):
         return self.plan.mapping
 
     def __repr__(self) -> str:
-        return f"<JobQueue {self.mapping}, strategy={self.plan.strategy!r}>"
+        strict = ", strict_order=True" if self.plan.spec.strict else ""
+        return f"<JobQueue {self.mapping}, strategy={self.plan.strategy!r}{strict}>"
 
     def claim(
         self,
         session: AnySession,
         *,
-        owner: str | int | None = None,
+        owner: str | int | Owner | None = None,
         limit: int = 1,
         candidates_from: AnySession | None = None,
         options: Sequence[Any] = (),
@@ -96,7 +108,7 @@ class JobQueue(Generic[T]):
         self,
         session: AnySession,
         *,
-        owner: str | int | None = None,
+        owner: str | int | Owner | None = None,
         limit: int = 1,
         candidates_from: AnySession | None = None,
     ) -> Claim[Row[Any]]:
@@ -113,7 +125,7 @@ class JobQueue(Generic[T]):
         session: AnySession,
         finished: Any,
         *,
-        owner: str | int | None = None,
+        owner: str | int | Owner | None = None,
         limit: int = 1,
         delete: bool | None = None,
         rows: bool = False,
@@ -157,9 +169,31 @@ class JobQueue(Generic[T]):
         """Cancel jobs that we have claimed; see :func:`sa_jobqueue.give_up`."""
         finishing.give_up(session, jobs, reason=reason)
 
-    def claimed_by(self, session: AnySession, owner: str | int) -> Claim[T]:
+    def claimed_by(self, session: AnySession, owner: str | int | Owner) -> Claim[T]:
         """Return an owner's claims of this queue; see :func:`sa_jobqueue.claimed_by`."""
         return self.plan.claimed_by(session, owner)
+
+    def reap(
+        self,
+        session: AnySession,
+        *,
+        lease: timedelta | None = None,
+        max_runtime: timedelta | None = None,
+        limit: int | None = None,
+    ) -> Reaped:
+        """Take back claims of this queue: from its `during` to its `ready`.
+
+        Of the queue's criteria those on the ``equality`` columns count; the
+        others may have changed since the claim. `lease` is the queue's own by
+        default; see :func:`sa_jobqueue.reap`.
+        """
+        return reap_claims(
+            session,
+            self.plan.spec,
+            lease=self.lease if lease is None else lease,
+            max_runtime=max_runtime,
+            limit=limit,
+        )
 
     @property
     def ready(self) -> str:

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Executable, Table, Update, event, false, update
+from sqlalchemy import Connection, Engine, Executable, Table, Update, event, false, update
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.engine import CursorResult, Result
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, scoped_session
@@ -57,6 +57,7 @@ class Writer:
     connection: Connection
     database: Database
     in_autocommit: bool
+    mapper: Mapper[Any]
 
     @cached_property
     def keeps_snapshot(self) -> bool:
@@ -67,6 +68,18 @@ class Writer:
         if self.in_autocommit or _begun_by_us(self.session, self.connection):
             return False
         return self.database.keeps_snapshot(self.connection)
+
+    @cached_property
+    def sees_commits(self) -> bool:
+        """Whether a plain read shows what is committed by now, and nothing else."""
+        if self.in_autocommit or _begun_by_us(self.session, self.connection):
+            return True
+        return self.database.sees_commits(self.connection)
+
+    @property
+    def bind(self) -> Engine | Connection:
+        """What the session is bound to for this class: an engine, or one connection."""
+        return self.session.get_bind(self.mapper)
 
     @property
     def hooked(self) -> bool:
@@ -121,7 +134,7 @@ def connected(session: Session, mapping: QueueMapping) -> Writer:
     in_autocommit = database.in_autocommit(connection)
     if not in_autocommit:
         _begin(session, connection, database)
-    return Writer(session, connection, database, in_autocommit)
+    return Writer(session, connection, database, in_autocommit, mapping.mapper)
 
 
 # For each transaction of a session, its connections that a verb was the first to

@@ -34,6 +34,7 @@ TRANSITIONS: Mapping[str, frozenset[tuple[JobStatus, JobStatus]]] = {
     "fail": frozenset({(CLAIMED, UNCLAIMED), (CLAIMED, FAILED)}),
     "give_up": frozenset({(CLAIMED, CANCELLED)}),
     "release": frozenset({(CLAIMED, UNCLAIMED)}),
+    "reap": frozenset({(CLAIMED, UNCLAIMED), (CLAIMED, FAILED)}),
     "cancel": frozenset({(UNCLAIMED, CANCELLED)}),
     "retry": frozenset({(FAILED, UNCLAIMED), (DONE, UNCLAIMED), (CANCELLED, UNCLAIMED)}),
 }

@@ -15,6 +15,9 @@ The worker owns its transactions, so it runs them again after a deadlock, a
 busy database or a lost connection; a job that was handled is then finished,
 not handled again. Each transaction finishes what was handled and claims what
 is next.
+
+It claims as an Owner, whose death others notice; it renews its claims for as
+long as their jobs are in hand, and now and then takes back those of the dead.
 """
 
 from __future__ import annotations
@@ -40,10 +43,15 @@ from sqlalchemy.orm import Session
 
 from .clock import utc_now
 from .dialects import database_of, is_transient
-from .errors import ArgumentError, ClaimLost
+from .errors import ArgumentError, ClaimLost, LockLost, UnsupportedDatabase
 from .fencing import Claim, fence_of
 from .finishing import give_up
+from .heartbeat import Heartbeat
+from .owners import Owner
 from .queue import JobQueue
+from .reaping import Reaped
+from .strategies import AUTO, STRATEGIES
+from .transactions import committed
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -53,6 +61,9 @@ R = TypeVar("R")
 SHORTEST_POLL = timedelta(milliseconds=100)
 LONGEST_POLL = timedelta(seconds=2)
 LONGEST_RETRY = timedelta(hours=1)
+
+#: How often a worker looks for claims to take back, a fifth more or less.
+REAP_EVERY = timedelta(seconds=10)
 
 #: How long a transaction is run again, after the first success, before its error
 #: comes out: a restart of the server is waited for.
@@ -105,6 +116,11 @@ class _Batch(Generic[T]):
     waiting: list[T] = field(default_factory=list)
     handled: list[tuple[T, Outcome]] = field(default_factory=list)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no job is in hand."""
+        return not self.waiting and not self.handled
+
     def __iter__(self) -> Iterator[T]:
         yield from (job for job, _ in self.handled)
         yield from self.waiting
@@ -121,7 +137,12 @@ def backoff(attempts: int) -> timedelta:
 
 def default_owner() -> str:
     """Name this process: its host, its process id and something random."""
-    return f"{socket.gethostname()[:40]}-{os.getpid()}-{random.getrandbits(32):08x}"
+    return f"{process_label(40)}-{random.getrandbits(32):08x}"
+
+
+def process_label(host: int) -> str:
+    """Name this process by its host, so many characters of it, and its process id."""
+    return f"{socket.gethostname().replace('~', '-')[:host]}-{os.getpid()}"
 
 
 class Worker(Generic[T]):
@@ -131,8 +152,10 @@ class Worker(Generic[T]):
         engine: the worker opens its own sessions on it.
         queue: what is claimed.
         handler: called with each job; returns None, a Retry or a Cancel.
-        owner: 1 to 64 characters; by default made of host, process id and
-            something random.
+        owner: a name of 1 to 64 characters, or an Owner that is open. By
+            default the worker opens an Owner for its run, named by host and
+            process id; where there can be none, it claims under a plain name,
+            and its claims wait for the lease when it dies.
         limit: jobs claimed at once.
         delete: whether done jobs are deleted; None goes by the model.
         drain: stop when nothing is unclaimed, waiting for its own retry, or
@@ -142,6 +165,11 @@ class Worker(Generic[T]):
         poll: the longest pause of an idle worker.
         retry_in: the pause after a failed attempt, from the number of
             attempts; used where the model has ScheduleMixin.
+        max_runtime: how long one job may run; its claim is not renewed any
+            more then, and workers with a `max_runtime` take back claims that
+            were not renewed for that long. None: as long as it likes.
+        reap_every: the pause between two looks for claims to take back; None:
+            this worker takes none back.
         on_claim: called with each claim, after its commit.
         on_outcome: called with each job and what became of it, after the
             commit of its finish; not with those whose claim was lost.
@@ -155,26 +183,25 @@ class Worker(Generic[T]):
         queue: JobQueue[T],
         handler: Callable[[T], Retry | Cancel | None],
         *,
-        owner: str | int | None = None,
+        owner: str | int | Owner | None = None,
         limit: int = 1,
         delete: bool | None = None,
         drain: bool = False,
         interval: timedelta = timedelta(0),
         poll: timedelta = LONGEST_POLL,
         retry_in: Callable[[int], timedelta] = backoff,
+        max_runtime: timedelta | None = None,
+        reap_every: timedelta | None = REAP_EVERY,
         on_claim: Callable[[Claim[T]], None] | None = None,
         on_outcome: Callable[[T, Outcome], None] | None = None,
         options: Sequence[Any] = (),
     ) -> None:
-        if queue.plan.strategy == "held":
-            raise ArgumentError(
-                "a worker commits between claim and finish, and a held claim ends with its "
-                "transaction; use another strategy"
-            )
+        _check_marks(queue.plan.strategy)
+        _check_longer_than_nothing(max_runtime=max_runtime, reap_every=reap_every)
         self.engine = engine
         self.queue = queue
         self.handler = handler
-        self.owner = default_owner() if owner is None else owner
+        self.owner: str | int | Owner = default_owner() if owner is None else owner
         self._owner_is_ours_alone = owner is None
         self.limit = limit
         self.delete = delete
@@ -182,12 +209,17 @@ class Worker(Generic[T]):
         self.interval = interval
         self.poll = poll
         self.retry_in = retry_in
+        self.max_runtime = max_runtime
+        self.reap_every = reap_every
         self.on_claim = on_claim
         self.on_outcome = on_outcome
         self.options = options
         self._stopping = threading.Event()
+        self._heartbeat: Heartbeat
         self._worked = False  # whether any transaction has
         self._in_doubt = False  # whether a COMMIT's answer is missing
+        self._names: set[str] = set()  # claimed under since the last known COMMIT
+        self._next_reap = 0.0
 
     # -- the loop -------------------------------------------------------
 
@@ -200,6 +232,11 @@ class Worker(Generic[T]):
                 Exception of a handler (SystemExit, KeyboardInterrupt); what was
                 handled is finished and the rest released before.
         """
+        with self._owning(), self._heartbeat_for_the_run() as self._heartbeat:
+            self._reap()
+            self._work()
+
+    def _work(self) -> None:
         batch: _Batch[T] = _Batch()
         idle = 0
         while True:
@@ -212,9 +249,14 @@ class Worker(Generic[T]):
                     return
                 idle = 0 if claimed else idle + 1
                 self._handle_all(batch)
-                if self.interval:  # a finish does not wait for a pause to end
+                # A finish does not wait for a pause to end; and of claims that are in
+                # hand under a name that was lost, we would take back our own.
+                if self.interval or self._reap_is_due:
                     batch = self._finish_now(batch)
                 self._pause(idle)
+                self._look_after_owner()
+                if self._reap_is_due and batch.is_empty:
+                    self._reap()
             except BaseException:
                 self._turn(batch, claim=False)
                 raise
@@ -254,6 +296,9 @@ class Worker(Generic[T]):
         Returns the claim, and what was finished: without those that were lost.
         """
 
+        self._heartbeat.rest()
+        self._drop_lost(batch)
+
         def turn(session: Session) -> tuple[Claim[T], list[tuple[T, Outcome]]]:
             found = self._claimed_unawares(session, batch)
             lost = self._finish(session, batch.handled)
@@ -263,14 +308,26 @@ class Worker(Generic[T]):
                 if not claim:
                     self.queue.release(session, found)
                 return (found if claim else Claim([], [])), finished
+            return self._claim(session), finished
+
+        claimed, finished = self._in_transaction(turn)
+        self._heartbeat.watch(claimed.fences)
+        return claimed, finished
+
+    def _claim(self, session: Session) -> Claim[T]:
+        try:
             claimed = self.queue.claim(
                 session, owner=self.owner, limit=self.limit, options=self.options
             )
-            return claimed, finished
-
-        return self._in_transaction(turn)
+        except LockLost as error:  # nothing was claimed; the next turn claims under a new name
+            log.warning("%s", error)
+            return Claim([], [])
+        self._names.update(fence.owner for fence in claimed.fences if fence.owner is not None)
+        return claimed
 
     def _finish_now(self, batch: _Batch[T]) -> _Batch[T]:
+        if batch.is_empty:
+            return batch
         _, finished = self._turn(batch, claim=False)
         self._tell(finished, Claim([], []))
         return _Batch()
@@ -280,9 +337,11 @@ class Worker(Generic[T]):
         if not (self._in_doubt and self._owner_is_ours_alone):
             return Claim([], [])
         known = {fence_of(job).identity for job in batch}
-        claims = self.queue.claimed_by(session, self.owner)
-        pairs = zip(claims, claims.fences, strict=True)
-        unknown = [(job, fence) for job, fence in pairs if fence.identity not in known]
+        unknown = []
+        for name in sorted(self._names):  # several, where the lock was lost in between
+            claims = self.queue.claimed_by(session, name)
+            pairs = zip(claims, claims.fences, strict=True)
+            unknown += [(job, fence) for job, fence in pairs if fence.identity not in known]
         return Claim([job for job, _ in unknown], [fence for _, fence in unknown])
 
     def _finish(self, session: Session, handled: list[tuple[T, Outcome]]) -> list[Any]:
@@ -310,8 +369,16 @@ class Worker(Generic[T]):
     def _handle_all(self, batch: _Batch[T]) -> None:
         """Handle jobs until told to stop."""
         while batch.waiting and not self.stopping:
+            self._heartbeat.job_begins()
             outcome = self._handle(batch.waiting[0])
             batch.handled.append((batch.waiting.pop(0), outcome))
+            self._drop_lost(batch)
+
+    def _drop_lost(self, batch: _Batch[T]) -> None:
+        """Leave jobs alone whose claim was found to be lost: their new owner has them."""
+        batch.waiting = [
+            job for job in batch.waiting if not self._heartbeat.has_lost(fence_of(job))
+        ]
 
     def _handle(self, job: T) -> Outcome:
         try:
@@ -355,6 +422,82 @@ class Worker(Generic[T]):
         if self.on_claim is not None and (claimed or claimed.lost):
             self.on_claim(claimed)
 
+    # -- owner, heartbeat and reaping -----------------------------------
+
+    @contextmanager
+    def _owning(self) -> Iterator[None]:
+        """Have an Owner of our own for the run, unless a name was given."""
+        if not self._owner_is_ours_alone:
+            yield
+            return
+        plain, owner = self.owner, Owner(self.engine, process_label(24))
+        try:
+            self._patiently(owner.open)
+        except UnsupportedDatabase as error:
+            log.warning("if this worker dies, its claims wait for their lease: %s", error)
+            yield
+            return
+        self.owner = owner
+        try:
+            yield
+        finally:
+            self.owner = plain
+            owner.close()
+
+    def _look_after_owner(self) -> None:
+        """Have a lost lock noticed before a transaction begins.
+
+        A new one takes connections, and the pool may have no second one.
+        """
+        owner = self.owner
+        if not isinstance(owner, Owner) or self.stopping:
+            return
+        try:
+            self._patiently(lambda: owner.name)
+        except LockLost as error:
+            log.warning("%s", error)
+
+    def _heartbeat_for_the_run(self) -> Heartbeat:
+        return Heartbeat(
+            self.engine,
+            self.queue.renew,
+            lease=self.queue.lease,
+            max_runtime=self.max_runtime,
+            beats=self._patiently(self._seen_by_others),
+        )
+
+    def _seen_by_others(self) -> bool:
+        with self.engine.connect() as connection:
+            return database_of(connection).seen_by_others(connection)
+
+    @property
+    def _reap_is_due(self) -> bool:
+        return (
+            self.reap_every is not None
+            and not self.stopping
+            and time.monotonic() >= self._next_reap
+        )
+
+    def _reap(self) -> None:
+        """Take back claims in a transaction of its own, unless told to leave them."""
+        if self.reap_every is None:
+            return
+        reaped = Reaped()
+        try:
+            reaped = committed(self.engine, self._take_back)
+        except DBAPIError as error:
+            if not self._passes(error):
+                raise
+            log.info("reaping failed, and is tried again at its next time: %s", error.orig)
+        pause = 0.0 if reaped and reaped.more else self.reap_every.total_seconds()
+        self._next_reap = time.monotonic() + pause * random.uniform(0.8, 1.2)
+
+    def _take_back(self, session: Session) -> Reaped:
+        reaped = self.queue.reap(session, max_runtime=self.max_runtime)
+        if not reaped:  # nothing was written, so there is nothing to commit
+            session.rollback()
+        return reaped
+
     # -- waiting --------------------------------------------------------
 
     def _pause(self, idle: int) -> None:
@@ -382,21 +525,25 @@ class Worker(Generic[T]):
 
     def _in_transaction(self, work: Callable[[Session], R]) -> R:
         """Run and commit a transaction, again if its error is one that passes."""
+        result = self._patiently(lambda: self._one_transaction(work))
+        self._worked = True
+        self._in_doubt = False
+        self._names.clear()
+        return result
+
+    def _patiently(self, work: Callable[[], R]) -> R:
+        """Do something, again if its error is one that passes."""
         deadline = time.monotonic() + PATIENCE.total_seconds()
         pause = 0.05
         while True:
             try:
-                result = self._one_transaction(work)
+                return work()
             except DBAPIError as error:
                 if time.monotonic() > deadline or not self._passes(error):
                     raise
                 log.info("a transaction failed, and is run again: %s", error.orig)
                 time.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, LONGEST_POLL.total_seconds())
-            else:
-                self._worked = True
-                self._in_doubt = False
-                return result
 
     def _passes(self, error: DBAPIError) -> bool:
         """Tell whether an error goes away by itself, given time."""
@@ -408,21 +555,28 @@ class Worker(Generic[T]):
         return self._worked and (error.connection_invalidated or connecting)
 
     def _one_transaction(self, work: Callable[[Session], R]) -> R:
-        with Session(self.engine, expire_on_commit=False) as session:
-            try:
-                connection = session.connection()
-                database = database_of(connection)
-                if not database.in_autocommit(connection):
-                    database.begin_write(connection)
-                result = work(session)
-                self._in_doubt = True  # until the answer to the COMMIT is here
-                session.commit()
-            except BaseException:
-                # Said outright: after a COMMIT that failed, close() alone leaves
-                # the transaction open on the pooled connection.
-                session.rollback()
-                raise
+        def doubted(session: Session) -> R:
+            result = work(session)
+            self._in_doubt = True  # until the answer to the COMMIT is here
             return result
+
+        return committed(self.engine, doubted)
+
+
+def _check_marks(strategy: str) -> None:
+    if strategy != AUTO and not STRATEGIES[strategy].marks:
+        raise ArgumentError(
+            f"a worker commits between claim and finish, and a claim by {strategy!r} is not "
+            "written down; use another strategy"
+        )
+
+
+def _check_longer_than_nothing(**durations: timedelta | None) -> None:
+    for name, duration in durations.items():
+        if duration is not None and (
+            not isinstance(duration, timedelta) or duration <= timedelta(0)
+        ):
+            raise ArgumentError(f"{name} is a timedelta longer than nothing, or None: {duration!r}")
 
 
 def _lost_of(finish: Callable[[], None]) -> list[Any]:

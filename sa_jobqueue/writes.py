@@ -33,10 +33,10 @@ from sqlalchemy.engine import CursorResult
 
 from .clock import as_utc, utc_now
 from .dialects import Database
-from .errors import ClaimLost, NotClaimed
-from .fencing import Fence, Token
+from .errors import ClaimLost
+from .fencing import Fence, Identity, LetGo, Token
 from .keys import key_is_in, key_values
-from .mapping import QueueMapping, mapping_of, status_is
+from .mapping import QueueMapping, any_mapping_of, status_is
 from .sessions import AnySession, Writer, show, show_deleted, writing
 
 log = logging.getLogger("sa_jobqueue.finish")
@@ -52,7 +52,6 @@ MOST_KEYS = 5_000
 Time: TypeAlias = ColumnElement[Any]
 Values: TypeAlias = Mapping[Column[Any], Any]
 ValuesOf: TypeAlias = Callable[[QueueMapping, bool, Time, Time], Values]
-Identity: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -61,15 +60,17 @@ class Change:
 
     Attributes:
         verb: its name, for messages.
-        values: makes the new values from the mapping, whether the claim is a
-            held one, and expressions for the time and for the time SHIFT
+        values: makes the new values from the mapping, whether the claim is an
+            unmarked one, and expressions for the time and for the time SHIFT
             microseconds later; None deletes the rows, no values leave them.
         parameters: the values of further parameters.
+        let_go: when it frees the rows of an unmarked claim.
     """
 
     verb: str
     values: ValuesOf | None
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    let_go: LetGo = LetGo.AT_COMMIT
 
 
 def write(session: AnySession, changes: Iterable[tuple[Change, list[tuple[Any, Fence]]]]) -> None:
@@ -138,16 +139,36 @@ def _write_claim(
     identities: list[Identity],
 ) -> dict[Identity, Mapping[str, Any]]:
     """Write to the rows of one claim; return those that were ours, with their new values."""
-    held = token.transaction is not None
-    if held:
-        _check_held(writer, token)
+    if token.hold is None:
+        return _write_rows(writer, mapping, change, token, identities)
+    connection, hold = writer.connection, token.hold
+    held = hold.still_held(connection, mapping, identities)
+    found = _write_rows(writer, mapping, change, token, held) if held else {}
+    ours = [identity for identity in held if identity in found]
+    hold.let_go(connection, mapping, ours, change.let_go)
+    lost = [identity for identity in held if identity not in found]
+    hold.let_go(connection, mapping, lost, LetGo.AT_END)
+    return found
+
+
+def _write_rows(
+    writer: Writer,
+    mapping: QueueMapping,
+    change: Change,
+    token: Token,
+    identities: list[Identity],
+) -> dict[Identity, Mapping[str, Any]]:
+    """Write to rows behind their fence; without JobMixin's columns there is nothing to write."""
+    if not mapping.is_queue:
+        return {identity: {} for identity in identities}
     parameters = {
         KEYS: key_values(identities),
         OWNER: token.owner,
         DATES: list(token.dates),
         **change.parameters,
     }
-    statements = _statements(mapping, writer.database, change.values, token.status, held)
+    unmarked = token.hold is not None
+    statements = _statements(mapping, writer.database, change.values, token.status, unmarked)
     if not statements.writes:
         return {identity: {} for identity in identities}
     database = writer.database
@@ -203,10 +224,10 @@ class FencedStatements:
 
 @lru_cache(maxsize=1_000)
 def _statements(
-    mapping: QueueMapping, database: Database, values: ValuesOf | None, status: str, held: bool
+    mapping: QueueMapping, database: Database, values: ValuesOf | None, status: str, unmarked: bool
 ) -> FencedStatements:
     table, keys = mapping.table, mapping.keys
-    fence = _fence(mapping, database, status, held)
+    fence = _fence(mapping, database, status, unmarked)
     if values is None:
         return FencedStatements(
             mapping=mapping,
@@ -215,9 +236,9 @@ def _statements(
             lock=_locking(select(*keys, utc_now().label(NOW)).where(fence), mapping),
             write=delete(table).where(fence),
         )
-    told = values(mapping, held, utc_now(), utc_now(bindparam(SHIFT, type_=BigInteger)))
+    told = values(mapping, unmarked, utc_now(), utc_now(bindparam(SHIFT, type_=BigInteger)))
     date = mapping.column("owner_date").type
-    new = values(mapping, held, bindparam(NOW, type_=date), bindparam(LATER, type_=date))
+    new = values(mapping, unmarked, bindparam(NOW, type_=date), bindparam(LATER, type_=date))
     after = [_typed(column, value).label(f"new_{column.key}") for column, value in told.items()]
     return FencedStatements(
         mapping=mapping,
@@ -239,11 +260,11 @@ def _updating(mapping: QueueMapping, fence: ColumnElement[bool], values: Values)
 
 
 def _fence(
-    mapping: QueueMapping, database: Database, status: str, held: bool
+    mapping: QueueMapping, database: Database, status: str, unmarked: bool
 ) -> ColumnElement[bool]:
     keys = key_is_in(mapping, KEYS)
     claim = status_is(mapping.column("status"), status)
-    if not held:  # of a held claim the row locks are the fence; nothing else was written
+    if not unmarked:  # of an unmarked claim the locks are the fence; nothing was written
         owner, date = mapping.column("owner"), mapping.column("owner_date")
         claim = and_(
             claim,
@@ -293,7 +314,7 @@ def by_mapping(
 ) -> list[tuple[QueueMapping, list[tuple[Any, Fence]]]]:
     groups: dict[QueueMapping, list[tuple[Any, Fence]]] = {}
     for pair in pairs:
-        groups.setdefault(mapping_of(pair[1].entity), []).append(pair)
+        groups.setdefault(any_mapping_of(pair[1].entity), []).append(pair)
     return list(groups.items())
 
 
@@ -302,11 +323,3 @@ def _by_token(pairs: list[tuple[Any, Fence]]) -> list[tuple[Token, list[Identity
     for _, fence in pairs:
         groups.setdefault(id(fence.token), (fence.token, []))[1].append(fence.identity)
     return list(groups.values())
-
-
-def _check_held(writer: Writer, token: Token) -> None:
-    if writer.connection.get_transaction() is not token.transaction:
-        raise NotClaimed(
-            "a held claim is finished in the transaction that claimed it, and that one has "
-            "ended: its row locks are gone. Claim, work and finish in one transaction"
-        )

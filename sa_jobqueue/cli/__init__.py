@@ -7,6 +7,7 @@
     sa-jobqueue start-processing            # the workload, until Ctrl-C
     sa-jobqueue status shop.models:Email    # a queue of your own
     sa-jobqueue work shop.models:Email shop.mail:send --drain
+    sa-jobqueue reap shop.models:Email --every 60
     sa-jobqueue sql shop.models:Email --dialect postgresql
 
 Every command takes ``--url``; without it they use an SQLite file in the
@@ -23,6 +24,7 @@ from ..version import __version__
 from .demo import demo
 from .errors import one_line_errors
 from .processing import setup_tables, start_processing
+from .reap import reap
 from .sql import sql
 from .status import status
 from .work import work
@@ -45,5 +47,5 @@ def cli() -> None:
     """Turn a table of your SQLAlchemy application into a job queue."""
 
 
-for command in (setup_tables, start_processing, status, work, sql, demo):
+for command in (setup_tables, start_processing, status, work, reap, sql, demo):
     cli.add_command(command)

@@ -11,7 +11,8 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from ..dialects import database_of, is_transient
+from ..dialects import is_transient
+from ..transactions import committed
 
 R = TypeVar("R")
 
@@ -26,18 +27,9 @@ def in_transaction(engine: Engine, work: Callable[[Session], R]) -> R:
     """
     for tries in range(1, TRIES):
         try:
-            return _once(engine, work)
+            return committed(engine, work)
         except DBAPIError as error:
             if not is_transient(error):
                 raise
         time.sleep(0.02 * 2**tries * random.uniform(0.5, 1.0))
-    return _once(engine, work)
-
-
-def _once(engine: Engine, work: Callable[[Session], R]) -> R:
-    with Session(engine, expire_on_commit=False) as session:
-        connection = session.connection()
-        database_of(connection).begin_write(connection)
-        result = work(session)
-        session.commit()
-        return result
+    return committed(engine, work)

@@ -11,9 +11,10 @@ from sqlalchemy import inspect
 from ..mapping import word_of
 from ..queue import JobQueue
 from ..status import CANCELLED, FAILED
-from ..worker import Cancel, Outcome, Worker
+from ..worker import REAP_EVERY, Cancel, Outcome, Worker
 from .databases import open_engine, require_table, url_option
 from .loading import load_handler, load_queue
+from .reap import seconds
 
 
 @click.command()
@@ -33,6 +34,20 @@ from .loading import load_handler, load_queue
     "--delete/--keep", default=None, help="What becomes of done jobs.  [default: as the model says]"
 )
 @click.option("--owner", metavar="NAME", help="Who claims.  [default: this process]")
+@click.option(
+    "--max-runtime",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="How long a job may run before others take it.  [default: as long as it likes]",
+)
+@click.option(
+    "--reap-every",
+    type=click.FloatRange(min=0),
+    default=REAP_EVERY.total_seconds(),
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to take back the claims of the dead; 0: never.",
+)
 def work(
     queue: str,
     handler: str,
@@ -42,6 +57,8 @@ def work(
     batch: int,
     delete: bool | None,
     owner: str | None,
+    max_runtime: float | None,
+    reap_every: float,
 ) -> None:
     """Claim jobs of MODULE:QUEUE, and call HANDLER with each.
 
@@ -61,6 +78,8 @@ def work(
         delete=delete,
         drain=drain,
         interval=timedelta(seconds=interval),
+        max_runtime=seconds(max_runtime),
+        reap_every=seconds(reap_every or None),
         on_outcome=lambda job, outcome: click.echo(f"{key_of(job)} {word(found, job, outcome)}"),
     )
     with worker.stopping_on_signals():

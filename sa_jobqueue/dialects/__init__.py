@@ -8,18 +8,26 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
 
-from ..errors import UnsupportedDatabase
+from ..errors import LockTimeout, UnsupportedDatabase
 from .base import Database
+from .lock_connection import dedicated_connection
 from .mariadb import MariaDB
 from .mysql import MySQL
 from .postgresql import PostgreSQL
 from .sqlite import SQLite
 
-__all__ = ["Database", "database_of", "database_of_dialect", "is_transient", "register"]
+__all__ = [
+    "Database",
+    "database_of",
+    "database_of_dialect",
+    "database_of_engine",
+    "is_transient",
+    "register",
+]
 
 _registry: dict[str, type[Database]] = {}
 _databases: WeakKeyDictionary[Dialect, Database] = WeakKeyDictionary()
@@ -49,6 +57,19 @@ def database_of(connection: Connection) -> Database:
         return _databases.setdefault(dialect, database_of_dialect(dialect))
 
 
+def database_of_engine(engine: Engine) -> Database:
+    """Return the database behind an engine; the server is asked if nobody did yet.
+
+    Raises:
+        UnsupportedDatabase: none is registered for it, or the server is too old.
+    """
+    database = database_of_dialect(engine.dialect)
+    if database.version is not None:
+        return database
+    with dedicated_connection(engine) as connection:
+        return database_of(connection)
+
+
 def database_of_dialect(dialect: Dialect) -> Database:
     """Return the database of a dialect, connected or not."""
     name = dialect.name
@@ -69,12 +90,15 @@ def database_of_dialect(dialect: Dialect) -> Database:
 def is_transient(error: BaseException) -> bool:
     """Tell whether an engine's error goes away when its transaction is run again.
 
-    Deadlocks, serialization failures, lock wait timeouts and SQLITE_BUSY do.
-    Roll the whole transaction back first, after a lock wait timeout too.
+    Deadlocks, serialization failures, lock wait timeouts and SQLITE_BUSY do, and
+    :class:`LockTimeout`. Roll the whole transaction back first, after a lock wait
+    timeout too.
 
     Args:
-        error: what was raised; anything but a DBAPIError is not transient.
+        error: what was raised; anything but these is not transient.
     """
+    if isinstance(error, LockTimeout):
+        return True
     if not isinstance(error, DBAPIError) or error.orig is None:
         return False
     causes = (error.orig, error.orig.__cause__)

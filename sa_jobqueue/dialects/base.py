@@ -8,16 +8,23 @@ walks through a new one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from time import sleep
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Index
+from sqlalchemy import Connection, Executable, Index, Table
 from sqlalchemy.engine import Dialect
 
 from ..errors import UnsupportedDatabase
+from .liveness import OwnerState, Process, Server
+from .server_locks import ServerLocks
 
 Version = tuple[int, ...]
+
+#: How long a lock is waited for where the engine sets no limit: InnoDB's default.
+LOCK_WAIT = timedelta(seconds=50)
 
 
 class Database:
@@ -36,6 +43,10 @@ class Database:
         one_writer: the whole database has one writer at a time.
         locks_what_it_scans: rows that a locking read walks over are locked,
             those that it does not return too.
+        keeps_one_key: a locking read by a single primary key keeps the lock of a
+            row that does not fulfil the other criteria; by several it does not.
+        advisory_locks: locks of a connection that are named by a row's key.
+        hashes_records: the server hashes a record by its columns' own types.
         forgets_implied: a SELECT that locks nothing forgets the conditions that a
             partial index implies, for bounding the index too.
         key_hint: binds a statement to the primary key; None: none is needed.
@@ -53,6 +64,9 @@ class Database:
     ordered_update = False
     one_writer = False
     locks_what_it_scans = False
+    keeps_one_key = False
+    advisory_locks = False
+    hashes_records = False
     forgets_implied = False
     key_hint: ClassVar[str | None] = None
 
@@ -104,6 +118,10 @@ class Database:
         """Tell whether a plain read would miss what others committed meanwhile."""
         return False
 
+    def sees_commits(self, connection: Connection) -> bool:
+        """Tell whether a plain read shows what is committed by now, and nothing else."""
+        return True
+
     def in_autocommit(self, connection: Connection) -> bool:
         """Tell whether each statement of this connection commits by itself."""
         if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
@@ -128,6 +146,93 @@ class Database:
 
     begin_statement: ClassVar[str] = "BEGIN"
 
+    # -- connections ----------------------------------------------------
+
+    def seen_by_others(self, connection: Connection) -> bool:
+        """Tell whether another connection of the same engine sees this database too."""
+        return True
+
+    def told_backend(self, connection: Connection) -> int | None:
+        """Return the server process that the driver was told when it connected.
+
+        Behind a pooler it is another one than works for us; None: not known.
+        """
+        return None
+
+    def backend(self, connection: Connection) -> int | None:
+        """Ask for the server process that works for this connection now; None: there is none."""
+        return None
+
+    def through_pooler(self, connection: Connection) -> bool:
+        """Tell whether a pooler stands between this connection and the server.
+
+        Its statements may then run in one server session now and in another
+        later: what a session holds, like a lock, is not ours. One round trip;
+        False where the driver was told nothing to compare with.
+        """
+        told = self.told_backend(connection)
+        return told is not None and told != self.backend(connection)
+
+    def named_locks(self) -> ServerLocks:
+        """Return how this database keeps named locks.
+
+        Raises:
+            UnsupportedDatabase: it has none.
+        """
+        raise UnsupportedDatabase(
+            f"sa_jobqueue knows no named locks of {self}. A database of your own has them in "
+            "its named_locks(): a sa_jobqueue.dialects.server_locks.ServerLocks."
+        )
+
+    def notice_silence(self, connection: Connection) -> None:
+        """Have the server notice within two minutes that this client's host is gone."""
+
+    # -- owners ---------------------------------------------------------
+
+    #: What helps where server_of() returns None.
+    to_know_owners: ClassVar[str] = ""
+
+    def server_of(self, connection: Connection) -> Server | None:
+        """Tell which server and database this is; None: it cannot be told from others."""
+        return None
+
+    def held_locks(self, connection: Connection, names: Iterable[str]) -> set[str]:
+        """Return which of the named locks somebody has."""
+        locks = self.named_locks()
+        return {name for name in names if locks.holder(connection, name) is not None}
+
+    def own_process(self, connection: Connection) -> Process | None:
+        """Tell how the server lists this connection; None: it has no list, or hides it."""
+        return None
+
+    def process_states(
+        self, connection: Connection, processes: Collection[Process]
+    ) -> dict[Process, OwnerState]:
+        """Look connections of this server up in its list, as far as this user sees it."""
+        return dict.fromkeys(processes, OwnerState.UNKNOWN)
+
+    # -- strict order ---------------------------------------------------
+
+    def claim_turn(self, table: Table) -> Executable | None:
+        """Return a statement that waits for the turn to claim from a table.
+
+        The turn is one claimer's until its transaction ends. The statement
+        answers whether the transaction's snapshot is too old to go on with;
+        then it took no turn. None: the locks of the rows must do.
+        """
+        return None
+
+    def lock_wait(self, connection: Connection) -> timedelta:
+        """Return how long this connection waits for a row that others have locked."""
+        return LOCK_WAIT
+
+    def pause(self, connection: Connection, time: timedelta) -> None:
+        """Wait a moment in an open transaction, on the server if it can.
+
+        Behind an AsyncSession the event loop goes on meanwhile.
+        """
+        sleep(time.total_seconds())
+
     # -- plans ----------------------------------------------------------
 
     def index_hint(self, index: Index) -> str | None:
@@ -147,6 +252,11 @@ class Database:
     # -- errors ---------------------------------------------------------
 
     @classmethod
+    def is_lock_timeout(cls, error: BaseException) -> bool:
+        """Tell whether a driver's error says that a lock was waited for too long."""
+        return False
+
+    @classmethod
     def is_transient(cls, error: BaseException) -> bool:
         """Tell whether a driver's error goes away when the transaction is run again."""
         return False
@@ -154,7 +264,10 @@ class Database:
 
 def driver_connection(connection: Connection) -> Any:
     """Return the driver's own connection object, below any adapter."""
-    return connection.connection.driver_connection
+    pooled = connection.connection
+    assert pooled.dbapi_connection is not None
+    # pooled.driver_connection is None once it is detached from its pool.
+    return connection.dialect.get_driver_connection(pooled.dbapi_connection)
 
 
 def _dotted(version: Version) -> str:

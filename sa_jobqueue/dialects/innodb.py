@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Index
+from sqlalchemy import BigInteger, Connection, Index, bindparam, text
 from sqlalchemy.dialects.mysql import dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
 from ..clock import utc_now
-from .base import Database
+from .base import Database, driver_connection
+from .innodb_locks import InnoDBLocks
+from .liveness import OwnerState, Process, Server
 
 _CANNOT_CHANGE_NOW = 1568  # a transaction is already in progress
+_NOT_ALLOWED = 1227
+
+_RESTART_TOLERANCE = 2  # seconds
+
+_LOCKS_AT_ONCE = 500
+
+#: The variables that only nodes of a cluster have set: Galera, Group Replication.
+_IN_CLUSTER = ("wsrep_provider", "group_replication_group_name")
 
 READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
@@ -24,6 +35,7 @@ class InnoDB(Database):
 
     ordered_update = True
     locks_what_it_scans = True
+    keeps_one_key = True
 
     # Beside a short list of keys the optimizer may take the reap index, or the
     # claim index, and lock what it finds there in another order than others do.
@@ -49,8 +61,14 @@ class InnoDB(Database):
         return True
 
     def keeps_snapshot(self, connection: Connection) -> bool:
+        return self._isolation(connection) in {"REPEATABLE READ", "SERIALIZABLE"}
+
+    def sees_commits(self, connection: Connection) -> bool:
+        return self._isolation(connection) == "READ COMMITTED"
+
+    def _isolation(self, connection: Connection) -> str:
         level = connection.exec_driver_sql(f"SELECT {self.isolation_variable}").scalar_one()
-        return str(level).replace("-", " ").upper() in {"REPEATABLE READ", "SERIALIZABLE"}
+        return str(level).replace("-", " ").upper()
 
     isolation_variable: ClassVar[str] = "@@transaction_isolation"
 
@@ -59,6 +77,116 @@ class InnoDB(Database):
         connection.exec_driver_sql(READ_COMMITTED)
         with super().transaction_in_autocommit(connection):
             yield
+
+    # -- connections ----------------------------------------------------
+
+    #: The variable that limits how long a statement may run.
+    statement_limit: ClassVar[str]
+
+    def told_backend(self, connection: Connection) -> int | None:
+        # PyMySQL and mysqlclient; the connectors of MySQL and of MariaDB.
+        driver = driver_connection(connection)
+        found = getattr(driver, "thread_id", None) or getattr(driver, "connection_id", None)
+        told = found() if callable(found) else found
+        return told if isinstance(told, int) else None
+
+    def backend(self, connection: Connection) -> int | None:
+        # The handshake has room for 32 bits. And ProxySQL answers a plain SELECT
+        # CONNECTION_ID() by itself.
+        number = connection.exec_driver_sql("SELECT CONNECTION_ID() & 0xFFFFFFFF").scalar_one()
+        return int(number)
+
+    def named_locks(self) -> InnoDBLocks:
+        return InnoDBLocks(self, statement_limit=self.statement_limit)
+
+    def lock_wait(self, connection: Connection) -> timedelta:
+        seconds = connection.exec_driver_sql("SELECT @@innodb_lock_wait_timeout").scalar_one()
+        return timedelta(seconds=int(seconds))
+
+    def pause(self, connection: Connection, time: timedelta) -> None:
+        connection.exec_driver_sql(f"DO SLEEP({time.total_seconds():.6f})")
+
+    # -- owners ---------------------------------------------------------
+
+    global_variables: ClassVar[str]
+    global_status: ClassVar[str]
+    process_list: ClassVar[str] = "information_schema.PROCESSLIST"
+
+    #: The variables that tell one server from another.
+    identified_by: ClassVar[tuple[str, ...]]
+
+    def server_of(self, connection: Connection) -> Server | None:
+        asked = (*self.identified_by, *_IN_CLUSTER)
+        found = connection.execute(
+            text(
+                "SELECT LOWER(variable_name), variable_value, "
+                "IF(@@lower_case_table_names, LOWER(DATABASE()), DATABASE()) "
+                f"FROM {self.global_variables} WHERE variable_name IN :names"
+            ).bindparams(bindparam("names", asked, expanding=True))
+        ).all()
+        variables = {name: value for name, value, _ in found}
+        return Server.identified_by(
+            self.title,
+            *(variables.get(name, "") for name in self.identified_by),
+            found[0][2],
+            alone=all(variables.get(name, "") in {"", "none"} for name in _IN_CLUSTER),
+        )
+
+    def held_locks(self, connection: Connection, names: Iterable[str]) -> set[str]:
+        keys = list(self.named_locks().keys(connection, names).items())
+        held: set[str] = set()
+        for start in range(0, len(keys), _LOCKS_AT_ONCE):
+            held.update(_held_among(connection, keys[start : start + _LOCKS_AT_ONCE]))
+        return held
+
+    def own_process(self, connection: Connection) -> Process | None:
+        # Both times are those of this statement: the difference does not tremble,
+        # nor does it change with the clock.
+        own = connection.exec_driver_sql(
+            "SELECT CONNECTION_ID(), UNIX_TIMESTAMP() - CAST(variable_value AS SIGNED) "
+            f"FROM {self.global_status} WHERE variable_name = 'Uptime'"
+        ).one()
+        return Process(*map(int, own))
+
+    def process_states(
+        self, connection: Connection, processes: Collection[Process]
+    ) -> dict[Process, OwnerState]:
+        own = self.own_process(connection)
+        assert own is not None
+        listed = self._listed(connection, {own.id, *(process.id for process in processes)})
+        if own.id not in listed:
+            return super().process_states(connection, processes)
+        gone = OwnerState.DEAD if self._sees_everybody(connection) else OwnerState.UNKNOWN
+
+        def state(process: Process) -> OwnerState:
+            if abs(process.started - own.started) > _RESTART_TOLERANCE:
+                return OwnerState.DEAD
+            return OwnerState.ALIVE if process.id in listed else gone
+
+        return {process: state(process) for process in processes}
+
+    def _listed(self, connection: Connection, ids: Collection[int]) -> set[int]:
+        """Return which of the connections are in the list."""
+        found = connection.execute(
+            text(f"SELECT id FROM {self.process_list} WHERE id IN :ids").bindparams(
+                bindparam("ids", tuple(ids), expanding=True, type_=BigInteger)
+            )
+        )
+        return set(found.scalars())
+
+    def _sees_everybody(self, connection: Connection) -> bool:
+        """Tell whether this connection has the PROCESS privilege.
+
+        Asked by trying what needs it. Grants tell less: a connection keeps the
+        privileges that it began with, also when they have changed since.
+        """
+        try:
+            connection.exec_driver_sql("SELECT COUNT(*) FROM information_schema.INNODB_CMP")
+        except DBAPIError as error:
+            if error.orig is None or error.orig.args[:1] != (_NOT_ALLOWED,):
+                raise
+            return False
+        return True
 
     @staticmethod
     def index_name(index: Index) -> str:
@@ -70,9 +198,21 @@ class InnoDB(Database):
         return error.args[:1] == (1176,)
 
     @classmethod
+    def is_lock_timeout(cls, error: BaseException) -> bool:
+        return error.args[:1] == (1205,)
+
+    @classmethod
     def is_transient(cls, error: BaseException) -> bool:
         # Deadlock; lock wait timeout; record has changed since last read.
         return error.args[:1] in {(1213,), (1205,), (1020,)}
+
+
+def _held_among(connection: Connection, keys: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Return the names of those locks that somebody has, in one statement."""
+    bound = {f"key_{number}": key for number, (_, key) in enumerate(keys)}
+    asked = ", ".join(f"IS_USED_LOCK(:{parameter})" for parameter in bound)
+    holders = connection.execute(text(f"SELECT {asked}"), bound).one()
+    return (name for (name, _), holder in zip(keys, holders, strict=True) if holder is not None)
 
 
 @compiles(utc_now, "mysql", "mariadb")

@@ -23,6 +23,20 @@ class MariaDB(InnoDB):
         super().__init__(version)
         self.skip_locked = self.at_least(10, 6)
 
+    statement_limit: ClassVar[str] = "max_statement_time"
+    global_variables: ClassVar[str] = "information_schema.GLOBAL_VARIABLES"
+    global_status: ClassVar[str] = "information_schema.GLOBAL_STATUS"
+
+    # server_uid is made of a network card's address and the port: containers on two
+    # hosts may have the same, and older servers have none.
+    identified_by: ClassVar[tuple[str, ...]] = (
+        "server_uid",
+        "server_id",
+        "hostname",
+        "port",
+        "datadir",
+    )
+
     @staticmethod
     def version_of(dialect: Dialect) -> Version | None:
         # server_version_info may begin with the 5.5.5 of the replication protocol.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from sqlalchemy import Index
 from sqlalchemy.dialects.mysql import dialect
 
@@ -18,6 +20,11 @@ class MySQL(InnoDB):
     def __init__(self, version: Version | None) -> None:
         super().__init__(version)
         self.skip_locked = self.lock_of = self.at_least(8, 0, 1)
+
+    statement_limit: ClassVar[str] = "max_execution_time"
+    global_variables: ClassVar[str] = "performance_schema.global_variables"
+    global_status: ClassVar[str] = "performance_schema.global_status"
+    identified_by: ClassVar[tuple[str, ...]] = ("server_uuid", "aurora_server_id")
 
     def index_hint(self, index: Index) -> str | None:
         """Bind locking reads to the claim index.

@@ -2,12 +2,76 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Iterable
+from datetime import timedelta
+from typing import Any, ClassVar
 
+from sqlalchemy import BigInteger, Connection, Executable, Table, bindparam, text
 from sqlalchemy.ext.compiler import compiles
 
 from ..clock import utc_now
-from .base import Database
+from .base import LOCK_WAIT, Database, Version, driver_connection
+from .liveness import OwnerState, Process, Server
+from .postgresql_locks import PostgreSQLLocks
+from .postgresql_turns import claim_turn
+
+#: Where the drivers keep the server process that they were told: psycopg 2 and 3, asyncpg.
+_PID_TOLD = ("info.backend_pid", "get_server_pid")
+
+#: A host that lost its power or its network says no farewell: by default the
+#: server asks after two hours. Asked after 30 seconds, and not answered for
+#: another 60, it is gone.
+SILENCE = {
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "6",
+    "tcp_user_timeout": "90000",
+}
+
+
+def _microseconds(time: str) -> str:
+    return f"CAST(round(extract(epoch FROM {time}) * 1000000) AS bigint)"
+
+
+_DATABASE = f"""
+SELECT (SELECT oid FROM pg_database WHERE datname = current_database()) AS database,
+  pg_is_in_recovery() AS is_standby,
+  has_table_privilege('pg_catalog.pg_locks', 'SELECT') AS sees_locks,
+  {_microseconds("pg_postmaster_start_time()")} AS server_started,
+  (SELECT bool_and(coalesce(has_function_privilege(to_regprocedure(name), 'EXECUTE'), false))
+    FROM unnest(ARRAY['pg_control_system()', 'pg_control_checkpoint()', 'pg_control_recovery()'])
+    AS name) AS may_ask
+"""
+
+# A promoted standby has its primary's identifier, and a timeline of its own. Until
+# its first checkpoint only the end of its recovery tells that one.
+_CONTROL = """
+SELECT system_identifier, greatest(timeline_id, min_recovery_end_timeline)
+FROM pg_control_system(), pg_control_checkpoint(), pg_control_recovery()
+"""
+
+# objsubid 1: the number has 64 bits, in two halves.
+_HELD = text("""
+SELECT (CAST(classid AS bigint) << 32) | CAST(objid AS bigint) AS key
+FROM pg_locks
+WHERE locktype = 'advisory' AND granted AND objsubid = 1
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND (CAST(classid AS bigint) << 32) | CAST(objid AS bigint) IN :keys
+""").bindparams(bindparam("keys", expanding=True, type_=BigInteger))
+
+# The list is a copy, kept for the whole transaction: connections made meanwhile
+# would look dead.
+_FORGET_COPY = "SELECT pg_stat_clear_snapshot()"
+
+_PROCESSES = text(f"""
+SELECT pid, {_microseconds("backend_start")} AS started,
+  {_microseconds("pg_postmaster_start_time()")} AS server_started
+FROM pg_stat_activity WHERE pid = pg_backend_pid() OR pid IN :pids
+""").bindparams(bindparam("pids", expanding=True, type_=BigInteger))
+
+
+_LOCK_NOT_AVAILABLE = "55P03"
+_LOCK_TIMEOUT = "SELECT CAST(setting AS integer) FROM pg_settings WHERE name = 'lock_timeout'"
 
 
 class PostgreSQL(Database):
@@ -23,11 +87,103 @@ class PostgreSQL(Database):
     update_returning = True
     delete_returning = True
     forgets_implied = True
+    advisory_locks = True
+
+    def __init__(self, version: Version | None) -> None:
+        super().__init__(version)
+        self.hashes_records = self.at_least(14)
+
+    def told_backend(self, connection: Connection) -> int | None:
+        driver = driver_connection(connection)
+        for path in _PID_TOLD:
+            found = driver
+            for name in path.split("."):
+                found = getattr(found, name, None)
+            told = found() if callable(found) else found
+            if isinstance(told, int):  # a pooler's own may be negative, or missing: 0
+                return told
+        key = getattr(driver, "_backend_key_data", None)  # pg8000
+        return int.from_bytes(key[:4], "big", signed=True) if isinstance(key, bytes) else None
+
+    def backend(self, connection: Connection) -> int | None:
+        number: int = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        return number
+
+    def named_locks(self) -> PostgreSQLLocks:
+        return PostgreSQLLocks(self)
+
+    def notice_silence(self, connection: Connection) -> None:
+        for name, value in SILENCE.items():
+            connection.exec_driver_sql(f"SET {name} = {value}")
+
+    to_know_owners: ClassVar[str] = ", since pg_locks is hidden; GRANT SELECT ON pg_locks"
+
+    def server_of(self, connection: Connection) -> Server | None:
+        told = connection.exec_driver_sql(_DATABASE).one()
+        if not told.sees_locks:
+            return None
+        if told.may_ask:
+            server = tuple(connection.exec_driver_sql(_CONTROL).one())
+        else:  # good until the server is restarted
+            server = (told.server_started,)
+        return Server.identified_by(self.title, *server, told.database, alone=not told.is_standby)
+
+    def held_locks(self, connection: Connection, names: Iterable[str]) -> set[str]:
+        locks = self.named_locks()
+        keys = {locks.key(connection, name): name for name in names}
+        return {keys[key] for key in connection.execute(_HELD, {"keys": list(keys)}).scalars()}
+
+    def own_process(self, connection: Connection) -> Process | None:
+        own = connection.execute(_PROCESSES, {"pids": []}).one()
+        # Hidden after SET ROLE. Or the clock was set back since the server started:
+        # the connection would look like one from before that.
+        if own.started is None or own.started < own.server_started:
+            return None
+        return Process(own.pid, own.started)
+
+    def process_states(
+        self, connection: Connection, processes: Collection[Process]
+    ) -> dict[Process, OwnerState]:
+        connection.exec_driver_sql(_FORGET_COPY)
+        asked = {"pids": [process.id for process in processes]}
+        listed = connection.execute(_PROCESSES, asked).all()
+        if not listed:  # not even this connection
+            return super().process_states(connection, processes)
+        started = {row.pid: row.started for row in listed}
+        return {
+            process: _state(process, started, listed[0].server_started) for process in processes
+        }
+
+    def claim_turn(self, table: Table) -> Executable:
+        return claim_turn(table, LOCK_WAIT)
+
+    def lock_wait(self, connection: Connection) -> timedelta:
+        milliseconds = connection.exec_driver_sql(_LOCK_TIMEOUT).scalar_one()
+        return timedelta(milliseconds=milliseconds) if milliseconds else LOCK_WAIT
+
+    def pause(self, connection: Connection, time: timedelta) -> None:
+        connection.exec_driver_sql(f"SELECT pg_sleep({time.total_seconds():.6f})")
+
+    @classmethod
+    def is_lock_timeout(cls, error: BaseException) -> bool:
+        return _state_of(error) == _LOCK_NOT_AVAILABLE
 
     @classmethod
     def is_transient(cls, error: BaseException) -> bool:
-        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-        return state in {"40001", "40P01"}  # serialization failure, deadlock
+        return _state_of(error) in {"40001", "40P01"}  # serialization failure, deadlock
+
+
+def _state_of(error: BaseException) -> str | None:
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+
+
+def _state(process: Process, started: dict[int, int | None], server_started: int) -> OwnerState:
+    if process.started < server_started or process.id not in started:
+        return OwnerState.DEAD
+    seen = started[process.id]
+    if seen is None:  # another user's, of which we see the number only
+        return OwnerState.UNKNOWN
+    return OwnerState.ALIVE if seen == process.started else OwnerState.DEAD
 
 
 @compiles(utc_now, "postgresql")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import uuid
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.pool import Pool
 
 from ..clock import utc_now
 from .base import Database, Version, driver_connection
+from .file_locks import FileLocks
+from .liveness import Server
 
 _BUSY, _LOCKED = 5, 6  # the primary result codes, in the lowest byte
 
@@ -40,10 +47,46 @@ class SQLite(Database):
         driver = driver_connection(connection)
         return driver.isolation_level is None and not driver.in_transaction
 
+    def named_locks(self) -> FileLocks:
+        return FileLocks()
+
+    def seen_by_others(self, connection: Connection) -> bool:
+        return bool(_file_of(connection))
+
+    def server_of(self, connection: Connection) -> Server | None:
+        file = _file_of(connection)
+        if file is None:
+            return Server.identified_by(self.title, os.getpid(), _pool_identity(connection))
+        try:  # the folder too: a container may have this file alone, and not its locks
+            found = [os.stat(path) for path in (file, os.path.dirname(file))]
+        except FileNotFoundError:  # removed while it is open
+            return None
+        numbers = [number for status in found for number in (status.st_dev, status.st_ino)]
+        return Server.identified_by(self.title, socket.gethostname(), file, *numbers)
+
+    @classmethod
+    def is_lock_timeout(cls, error: BaseException) -> bool:
+        return cls.is_transient(error)
+
     @classmethod
     def is_transient(cls, error: BaseException) -> bool:
         code = getattr(error, "sqlite_errorcode", None)
         return isinstance(code, int) and code & 0xFF in {_BUSY, _LOCKED}
+
+
+def _file_of(connection: Connection) -> str | None:
+    """Return the path of the database; None if it is in memory."""
+    databases = connection.exec_driver_sql("PRAGMA database_list")
+    file = next(file for _, name, file in databases if name == "main")
+    return os.path.realpath(file) if file else None
+
+
+# Databases in memory: each pool has its own.
+_pools: WeakKeyDictionary[Pool, str] = WeakKeyDictionary()
+
+
+def _pool_identity(connection: Connection) -> str:
+    return _pools.setdefault(connection.engine.pool, uuid.uuid4().hex)
 
 
 @compiles(utc_now, "sqlite")

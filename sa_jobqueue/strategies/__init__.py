@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from ..dialects import Database
 from ..errors import ArgumentError, UnsupportedDatabase
+from .advisory import Advisory
 from .base import Strategy
 from .candidates import Candidates
 from .compare_and_set import CompareAndSet
 from .held import Held
 from .skip_locked import SkipLocked
 from .spec import ClaimSpec, Request, Taken
+from .strict_order import StrictOrder
 from .update_then_select import UpdateThenSelect
 
 __all__ = [
@@ -22,18 +24,19 @@ __all__ = [
     "automatic",
     "check_name",
     "choose",
+    "needs_no_mixin",
 ]
 
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
-    for strategy in (SkipLocked, Held, Candidates, UpdateThenSelect, CompareAndSet)
+    for strategy in (SkipLocked, Held, Candidates, UpdateThenSelect, CompareAndSet, Advisory)
 }
 
 AUTO = "auto"
 
 
-def check_name(name: str) -> None:
-    """Refuse a strategy that there is not.
+def check_name(name: str, *, strict: bool = False) -> None:
+    """Refuse a strategy that there is not, and any that would not keep a strict order.
 
     Raises:
         ArgumentError: names the strategies.
@@ -42,6 +45,16 @@ def check_name(name: str) -> None:
         raise ArgumentError(
             f"there is no strategy {name!r}; use {AUTO!r} or one of {', '.join(STRATEGIES)}"
         )
+    if strict and name != AUTO:
+        raise ArgumentError(
+            f"strategy {name!r} keeps no strict order; with strict_order=True leave strategy= out"
+        )
+
+
+def needs_no_mixin(name: str) -> bool:
+    """Tell whether a strategy claims any mapped class, writing nothing to it."""
+    check_name(name)
+    return name != AUTO and STRATEGIES[name].any_class
 
 
 def choose(
@@ -56,6 +69,8 @@ def choose(
     Raises:
         UnsupportedDatabase: the database cannot run it.
     """
+    if spec.strict:
+        return StrictOrder(spec, database)
     if name == AUTO:
         name = automatic(spec, database, hooked=hooked, drawn=drawn)
     return STRATEGIES[name](spec, database)

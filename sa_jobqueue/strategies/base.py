@@ -47,10 +47,12 @@ class Strategy(ABC):
     Attributes:
         name: by which ``strategy=`` asks for it.
         marks: whether a claim writes status and owner.
+        any_class: whether it claims classes without JobMixin too.
     """
 
     name: ClassVar[str]
     marks: ClassVar[bool] = True
+    any_class: ClassVar[bool] = False
 
     def __init__(self, spec: ClaimSpec, database: Database) -> None:
         refusal = self.refusal(database)
@@ -126,14 +128,17 @@ class Strategy(ABC):
             return []
         return [self.mapping.attribute("run_at") <= utc_now()]
 
-    def locked(self, statement: Select[Any], *, of: bool = True) -> Select[Any]:
+    def locked(
+        self, statement: Select[Any], *, of: bool = True, waiting: bool = False
+    ) -> Select[Any]:
         """Lock the selected rows, passing over those that others have locked.
 
         Args:
             of: name the table; SQLAlchemy before 2.0.39 cannot inside a LATERAL.
+            waiting: wait for those that others have locked instead.
         """
         return statement.with_for_update(
-            skip_locked=True,
+            skip_locked=not waiting,
             key_share=self.database.no_key_update,
             of=self.mapping.table if of and self.database.lock_of else None,
         )

@@ -10,6 +10,7 @@ not serve this is the way on InnoDB, which locks every row that it walks over.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -58,16 +59,17 @@ class Candidates(LockingStrategy):
     @cached_property
     def lock_candidates(self) -> Any:
         """The locking read by primary key, of entities."""
-        return self._locking(rows=False).options(*self.loading)
+        return self.by_keys(*self.what(rows=False)).options(*self.loading)
 
     @cached_property
     def lock_candidate_rows(self) -> Any:
         """The locking read by primary key, of plain rows."""
-        return self._locking(rows=True)
+        return self.by_keys(*self.what(rows=True))
 
-    def _locking(self, *, rows: bool) -> Select[Any]:
+    def by_keys(self, *what: Any) -> Select[Any]:
+        """Lock the rows of some keys that are still claimable, passing over locked ones."""
         statement = (
-            select(*self.what(rows=rows))
+            select(*what)
             .where(self.key_is_in("claim_keys"), self.is_ready, *self.due, *self.spec.where)
             .order_by(*self.spec.order)
         )
@@ -103,5 +105,18 @@ class Candidates(LockingStrategy):
         while len(locked) < request.limit and asked < len(candidates):
             wanted = candidates[asked : asked + request.limit - len(locked)]
             asked += len(wanted)
-            locked += self.read(writer, request, statement, {"claim_keys": key_values(wanted)})
+            locked += self.read(writer, request, statement, {"claim_keys": self.lockable(wanted)})
         return locked, asked - len(locked)
+
+    def lockable(self, identities: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return keys for a locking read that leaves no lock on rows that fail its criteria.
+
+        InnoDB looks a single key up in another way, and keeps the row locked
+        until the transaction ends: its new owner could not finish it. NULL makes
+        it two keys, and finds no row.
+        """
+        values = key_values(identities)
+        if len(values) == 1 and self.database.keeps_one_key:
+            width = len(self.mapping.keys)
+            values.append(None if width == 1 else (None,) * width)
+        return values

@@ -7,12 +7,15 @@ that kills its worker comes back again and again.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from sqlalchemy import Executable
+from sqlalchemy import Connection, Executable
 
-from ..errors import UnsupportedDatabase
-from ..sessions import Writer
+from ..errors import NotClaimed, UnsupportedDatabase
+from ..fencing import Hold, Identity, LetGo
+from ..mapping import QueueMapping
+from ..sessions import Writer, undone_with_savepoint
 from .locking import LockingStrategy
 from .spec import Request, Taken
 
@@ -30,8 +33,37 @@ class Held(LockingStrategy):
                 "connection has none; use strategy='auto', or a session without AUTOCOMMIT"
             )
         locked = self.lock(writer, request)
-        return Taken(locked if request.rows else [entity for entity, _ in locked])
+        hold = RowLocks(writer.connection.get_transaction())
+        undone_with_savepoint(writer.session, hold.void)
+        return Taken(locked if request.rows else [entity for entity, _ in locked], hold=hold)
 
     def statements(self) -> list[Executable]:
         steps = [self.first_step] if self.spec.steps else []
         return [*steps, self.lock_entities]
+
+
+class RowLocks(Hold):
+    """The row locks of a transaction; its end frees them."""
+
+    def __init__(self, transaction: object) -> None:
+        self._transaction: object | None = transaction
+
+    def void(self) -> None:
+        """Forget the row locks: the savepoint that they were taken in is undone."""
+        self._transaction = None
+
+    def still_held(
+        self, connection: Connection, mapping: QueueMapping, identities: Sequence[Identity]
+    ) -> list[Identity]:
+        """Return all of the rows, in the transaction that locked them."""
+        if self._transaction is None or connection.get_transaction() is not self._transaction:
+            raise NotClaimed(
+                "a held claim is finished in the transaction that claimed it, and that one has "
+                "ended: its row locks are gone. Claim, work and finish in one transaction"
+            )
+        return list(identities)
+
+    def let_go(
+        self, connection: Connection, mapping: QueueMapping, identities: Sequence[Any], when: LetGo
+    ) -> None:
+        """Do nothing: the end of the transaction frees the rows."""

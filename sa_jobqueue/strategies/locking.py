@@ -41,8 +41,8 @@ class LockingStrategy(Strategy):
         """The locking read, of plain rows as they will be once marked."""
         return self._lock_ready(rows=True)
 
-    def _lock_ready(self, *, rows: bool) -> Select[Any]:
-        statement = self.locked(self.ready(*self.what(rows=rows)))
+    def _lock_ready(self, *, rows: bool, waiting: bool = False) -> Select[Any]:
+        statement = self.locked(self.ready(*self.what(rows=rows)), waiting=waiting)
         index = claim_index(self.mapping)
         hint = self.database.index_hint(index) if index is not None else None
         if hint is None or self.spec.order_by:

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.operators import and_ as and_operator
 from sqlalchemy.sql.operators import eq
 
+from ..fencing import Hold
 from ..mapping import QueueMapping
 
 
@@ -24,6 +25,7 @@ class ClaimSpec:
         where: the caller's predicate, joined by AND.
         order_by: replaces the mapping's order; the primary key ends it.
         ready, during: the status that a claim leaves, and the one it writes.
+        strict: one claimer at a time, in exact order.
     """
 
     mapping: QueueMapping
@@ -31,6 +33,7 @@ class ClaimSpec:
     order_by: tuple[ColumnElement[Any], ...]
     ready: str
     during: str
+    strict: bool = False
 
     @cached_property
     def order(self) -> tuple[ColumnElement[Any], ...]:
@@ -114,10 +117,12 @@ class Taken:
     Attributes:
         jobs: entities or rows, in claim order.
         dates: the owner_date that was written for each; empty where none was.
+        hold: what keeps them, where nothing was written.
         candidates, lost: None where the strategy cannot know them.
     """
 
     jobs: Sequence[Any]
     dates: Sequence[datetime] = ()
+    hold: Hold | None = None
     candidates: int | None = None
     lost: int | None = None

@@ -7,12 +7,13 @@ import random
 from collections.abc import Callable
 from typing import TypeVar
 
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, insert, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import Claim, JobQueue, is_transient
+from sa_jobqueue import Claim, JobQueue, advisory_session, complete, is_transient
 from sa_jobqueue.dialects import database_of
+from tests.contract.subscriptions import Subscription, claim_subscriptions, mark
 from tests.models import Email
 from tests.support import make_engine
 
@@ -80,3 +81,31 @@ def committed(engine: Engine, work: Callable[[Session], R]) -> R:
                 session.rollback()
                 if not is_transient(error):
                     raise
+
+
+def drain_by_locks(url: str, batch: int, seed: int) -> None:
+    """Claim by advisory locks and finish, per item and per batch, until nothing is left.
+
+    A claim that waits for any lock fails.
+    """
+    engine = make_engine(url)
+    chance = random.Random(seed)
+    empty = 0
+    with advisory_session(engine) as session:
+        while empty < 3:
+            session.execute(text("SET LOCAL lock_timeout = '1ms'"))
+            claimed = claim_subscriptions(
+                session,
+                limit=chance.randint(1, batch),
+                order_by=chance.choice([(), Subscription.id, Subscription.id.desc()]),
+            )
+            session.commit()
+            empty = 0 if claimed or claimed.lost else empty + 1
+            for finished in [claimed] if chance.random() < 0.5 else [[job] for job in claimed]:
+                lines = [{"job": job.id, "process": os.getpid()} for job in finished]
+                if lines:
+                    session.execute(insert(Finished), lines)
+                mark(finished)
+                complete(session, finished)
+                session.commit()
+    engine.dispose()

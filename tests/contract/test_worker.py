@@ -6,16 +6,42 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, NullPool, event, inspect, select, update
+from sqlalchemy import (
+    URL,
+    Engine,
+    NullPool,
+    StaticPool,
+    create_engine,
+    event,
+    inspect,
+    select,
+    update,
+)
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, selectinload
 
-from sa_jobqueue import ArgumentError, Cancel, JobQueue, Retry, Worker, claim
+from sa_jobqueue import (
+    ArgumentError,
+    Cancel,
+    Fence,
+    JobQueue,
+    Owner,
+    OwnerState,
+    Retry,
+    UnsupportedDatabase,
+    Worker,
+    claim,
+    owner_state,
+    reap,
+)
+from sa_jobqueue.heartbeat import Heartbeat
 from sa_jobqueue.worker import backoff
 from tests.models import Account, Base, Email, Letter, Message, Task, add_emails, add_tasks
 from tests.support import make_engine, statements_seen
@@ -290,9 +316,10 @@ def test_an_interval_makes_it_gentle(engine: Engine, session: Session) -> None:
     assert datetime.now(UTC) - started >= timedelta(seconds=0.4)
 
 
-def test_a_worker_refuses_held_claims(engine: Engine) -> None:
-    with pytest.raises(ArgumentError, match="held"):
-        Worker(engine, JobQueue(Email, strategy="held"), lambda email: None)
+@pytest.mark.parametrize("unmarked", ["held", "advisory"])
+def test_a_worker_refuses_claims_that_are_not_written_down(engine: Engine, unmarked: str) -> None:
+    with pytest.raises(ArgumentError, match=unmarked):
+        Worker(engine, JobQueue(Email, strategy=unmarked), lambda email: None)
 
 
 def test_an_idle_worker_leaves_no_transaction_open(engine: Engine, session: Session) -> None:
@@ -483,3 +510,439 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(engine: Engine, sessio
 def test_the_backoff_is_bounded() -> None:
     assert backoff(5_000) <= timedelta(hours=1.1)
     assert timedelta(seconds=0.9) <= backoff(1) <= timedelta(seconds=1.1)
+
+
+# The owner
+
+
+def owners(session: Session) -> list[str | None]:
+    session.rollback()
+    return list(session.scalars(select(Email.owner).order_by(Email.id)))
+
+
+def test_a_worker_is_an_owner_for_as_long_as_it_runs(engine: Engine, session: Session) -> None:
+    add_emails(session, "a")
+    seen: list[OwnerState] = []
+
+    def handler(email: Email) -> None:
+        with Session(engine) as own:
+            seen.append(owner_state(own, str(email.owner)))
+
+    work(engine, JobQueue(Email), handler)
+
+    (name,) = owners(session)
+    assert str(name).split("~")[0].endswith(f"-{os.getpid()}")
+    assert seen == [OwnerState.ALIVE]
+    assert owner_state(session, str(name)) is OwnerState.DEAD
+
+
+def test_an_owner_may_be_given(engine: Engine, session: Session) -> None:
+    add_emails(session, "a", "b", "c")
+
+    with Owner(engine, "mailer") as owner:
+        for given in (owner, "plain", 7):
+            worker = Worker(engine, JobQueue(Email), lambda email: worker.stop(), owner=given)  # noqa: B023 - run at once
+            worker.run()
+        assert owner_state(session, owner.name) is OwnerState.ALIVE
+        assert owners(session) == [owner.name, "plain", "7"]
+
+
+def test_where_no_owner_can_be_had_a_plain_name_does(
+    engine: Engine,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(owner: Owner) -> None:
+        raise UnsupportedDatabase("a pooler stands in between")
+
+    monkeypatch.setattr(Owner, "open", refuse)
+    add_emails(session, "a")
+
+    work(engine, JobQueue(Email), lambda email: None)
+
+    (name,) = owners(session)
+    assert "~" not in str(name)
+    (warning,) = [record for record in caplog.records if record.name == "sa_jobqueue.worker"]
+    assert warning.levelname == "WARNING"
+    assert "a pooler stands in between" in warning.getMessage()
+
+
+@contextmanager
+def own_database(url: URL, **options: Any) -> Iterator[Engine]:
+    """An engine with tables of its own, whose connections may be cut."""
+    engine = make_engine(url, **options)
+    Base.metadata.create_all(engine)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def has_lost_its_lock(worker: Worker[Any]) -> bool:
+    """Tell whether the loss was noticed, without having the owner take a new name."""
+    owner = worker.owner
+    assert isinstance(owner, Owner)
+    assert owner._held is not None
+    return owner._held.lock.lost
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_worker_whose_lock_was_lost_goes_on_under_a_new_name(
+    fresh_database: URL, db_alias: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with own_database(fresh_database) as engine:
+        with Session(engine) as session:
+            add_emails(session, "a", "b", "c")
+        engine.dispose()
+
+        def handler(email: Email) -> None:
+            if email.recipient == "a":
+                cut_connections(fresh_database, db_alias)
+                until(lambda: has_lost_its_lock(worker))
+
+        worker = Worker(engine, JobQueue(Email), handler, limit=2, drain=True, poll=SOON)
+        worker.run()
+
+        with Session(engine) as session:
+            first, second, third = owners(session)
+            assert first == second != third
+            assert set(session.scalars(select(Email.status))) == {"done"}
+        assert any("has lost its lock" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_commit_in_doubt_is_looked_up_under_the_name_of_its_claim(
+    fresh_database: URL, db_alias: str
+) -> None:
+    """The answer to a COMMIT is lost, and the owner's lock with it."""
+    handled: list[str] = []
+    to_break = [1]
+    with own_database(fresh_database) as engine, pytest.MonkeyPatch.context() as patch:
+        with Session(engine) as session:
+            add_emails(session, "a", "b", "c")
+        engine.dispose()
+        commit = engine.dialect.do_commit
+
+        def commit_and_break(connection: Any) -> None:
+            commit(connection)
+            if handled and to_break:
+                to_break.clear()
+                cut_connections(fresh_database, db_alias)
+                until(lambda: has_lost_its_lock(worker))
+                error = OperationalError("COMMIT", {}, Exception("gone"))
+                error.connection_invalidated = True
+                raise error
+
+        patch.setattr(engine.dialect, "do_commit", commit_and_break)
+        queue = JobQueue(Email)
+        worker = Worker(
+            engine, queue, lambda email: handled.append(email.recipient), drain=True, poll=SOON
+        )
+        worker.run()
+
+        assert handled == ["a", "b", "c"]
+        with Session(engine) as session:
+            assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+# The heartbeat
+
+SHORT_LEASE = timedelta(milliseconds=600)
+
+
+def until(true: Callable[[], object], seconds: float = 20) -> None:
+    """Wait for what other threads do."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
+
+
+def renewals(session: Session) -> int:
+    """Count the claims whose time is not the first that this session saw."""
+    session.rollback()
+    found = session.execute(select(Email.id, Email.owner_date))
+    now = {row.id: row.owner_date for row in found}
+    first = session.info.setdefault("first", now)
+    return sum(first[key] != date for key, date in now.items())
+
+
+def test_a_long_handler_and_those_who_wait_behind_it_outlive_their_lease(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    add_emails(session, "a", "b")
+    began = time.monotonic()
+
+    def handler(email: Email) -> None:
+        if email.recipient == "a":
+            until(lambda: renewals(session) == 2)
+            session.info.clear()
+            until(lambda: renewals(session) == 2)
+            until(lambda: time.monotonic() > began + 2 * SHORT_LEASE.total_seconds())
+            assert not reap(other, Email, lease=SHORT_LEASE)
+            other.rollback()
+
+    work(engine, JobQueue(Email, lease=SHORT_LEASE), handler, limit=2, owner="plain")
+
+    assert owners(session) == ["plain", "plain"]
+    assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+def test_claims_are_renewed_where_the_handler_has_the_only_connection(
+    fresh_database: URL,
+) -> None:
+    options = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 5}
+    with own_database(fresh_database, **options) as engine, own_database(fresh_database) as beside:
+        with Session(engine) as session:
+            add_emails(session, "a", "b")
+
+        def handler(email: Email) -> None:
+            with Session(engine) as own, Session(beside) as session:
+                assert own.get(Email, email.id) is not None
+                own.commit()  # on SQLite a reader keeps writers from committing
+                own.connection()
+                until(lambda: renewals(session))
+
+        work(engine, JobQueue(Email, lease=SHORT_LEASE), handler)
+
+        with Session(engine) as session:
+            assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+def test_jobs_whose_claim_was_found_lost_are_not_handled(
+    engine: Engine, session: Session, other: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_emails(session, "a", "b", "c")
+    handled: list[str] = []
+
+    def handler(email: Email) -> None:
+        handled.append(email.recipient)
+        if email.recipient == "a":
+            stolen = update(Email).where(Email.recipient == "b").values(owner="thief")
+            other.execute(stolen)
+            other.commit()
+            until(lambda: any("renew: 1 of 3" in text for text in caplog.messages))
+            until(lambda: worker._heartbeat._lost)
+
+    queue = JobQueue(Email, lease=SHORT_LEASE)
+    worker = Worker(engine, queue, handler, limit=3, drain=True, poll=SOON)
+    worker.run()
+
+    assert handled == ["a", "c"]
+    found = session.scalars(select(Email.status).order_by(Email.id))
+    assert found.all() == ["done", "claimed", "done"]
+
+
+def test_a_job_that_runs_too_long_is_not_renewed_and_taken_back(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    add_emails(session, "a")
+    taken: list[int] = []
+
+    def take_back() -> bool:
+        taken.append(len(reap(other, Email, max_runtime=SHORT_LEASE)))
+        other.commit()
+        return taken[-1] > 0
+
+    def handler(email: Email) -> None:
+        if not taken:
+            until(take_back)
+
+    work(engine, JobQueue(Email), handler, max_runtime=SHORT_LEASE, reap_every=None)
+
+    assert taken[-1] == 1
+    assert session.scalars(select(Email.status)).all() == ["done"]  # at the second try
+
+
+def test_a_finish_waits_for_a_renewal_that_is_under_way(
+    engine: Engine,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    add_emails(session, "a")
+    renewing, finishing = threading.Event(), threading.Event()
+    rest = Heartbeat.rest
+
+    def rest_and_say(heartbeat: Heartbeat) -> None:
+        if renewing.is_set():
+            finishing.set()
+        rest(heartbeat)
+
+    @event.listens_for(engine, "commit")
+    def hold(connection: Any) -> None:
+        if threading.current_thread().name == "sa_jobqueue heartbeat" and not renewing.is_set():
+            renewing.set()
+            finishing.wait(10)
+
+    monkeypatch.setattr(Heartbeat, "rest", rest_and_say)
+    queue = JobQueue(Email, lease=SHORT_LEASE)
+    try:
+        work(engine, queue, lambda email: until(renewing.is_set), delete=True)
+    finally:
+        event.remove(engine, "commit", hold)
+
+    assert finishing.is_set()
+    assert session.scalars(select(Email)).all() == []
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_many_renewals_and_finishes_lose_no_claim(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_emails(session, *"abcdefghijklmnopqrstuvwxyz")
+    queue = JobQueue(Email, lease=timedelta(milliseconds=6))
+
+    def handler(email: Email) -> None:
+        time.sleep(0.003)  # more than the pause between two renewals
+
+    work(engine, queue, handler, limit=3)
+
+    assert set(session.scalars(select(Email.status))) == {"done"}
+    lost = [text for text in caplog.messages if "lost" in text]
+    assert lost == []
+
+
+def test_a_renewal_that_failed_is_tried_again_soon(
+    engine: Engine, session: Session, db_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_emails(session, "a")
+    queue = JobQueue(Email, lease=timedelta(seconds=3))
+    renew, times = queue.renew, []
+
+    def fail_once(session: Session, fences: Sequence[Fence]) -> None:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            raise OperationalError("UPDATE", {}, _transient(db_alias))
+        renew(session, fences)
+
+    monkeypatch.setattr(queue, "renew", fail_once)
+    work(engine, queue, lambda email: until(lambda: renewals(session)))
+
+    assert times[1] - times[0] < 0.7  # a whole beat is a second
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_database_in_memory_is_worked_on_by_one_thread() -> None:
+    engine = create_engine(
+        "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
+    )
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        add_emails(session, "a", "b")
+    seen: list[str] = []
+
+    def handler(email: Email) -> None:
+        threading.Event().wait(0.05)
+        seen.extend(thread.name for thread in threading.enumerate())
+
+    work(engine, JobQueue(Email, lease=timedelta(milliseconds=20)), handler)
+
+    assert "sa_jobqueue heartbeat" not in seen
+    with Session(engine) as session:
+        assert set(session.scalars(select(Email.status))) == {"done"}
+    engine.dispose()
+
+
+def test_the_thread_ends_with_the_run(engine: Engine, session: Session) -> None:
+    add_emails(session, "a")
+    seen: list[bool] = []
+
+    def beating() -> bool:
+        return "sa_jobqueue heartbeat" in {thread.name for thread in threading.enumerate()}
+
+    work(engine, JobQueue(Email), lambda email: seen.append(beating()))
+
+    assert seen == [True]
+    assert not beating()
+
+
+# Reaping
+
+
+def test_a_drain_takes_back_the_claims_of_the_dead_and_leaves_those_of_the_living(
+    engine: Engine, session: Session
+) -> None:
+    add_emails(session, "dead", "living", "unknown")
+    with Owner(engine) as living:
+        with Owner(engine) as dying:
+            claim(session, Email, owner=dying)
+            session.commit()
+        for owner in (living, "plain"):
+            claim(session, Email, owner=owner)
+            session.commit()
+        handled: list[str] = []
+
+        work(engine, JobQueue(Email), lambda email: handled.append(email.recipient))
+
+    assert handled == ["dead"]
+
+
+def test_a_busy_worker_takes_back_claims_between_its_turns(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    add_emails(session, "dead", "a", "b", "c")
+    dying = Owner(engine)
+    dying.open()
+    claim(session, Email, owner=dying)
+    session.commit()
+    handled: list[str] = []
+
+    def handler(email: Email) -> None:
+        handled.append(email.recipient)
+        if email.recipient == "a":
+            dying.close()
+
+    work(engine, JobQueue(Email), handler, reap_every=timedelta(microseconds=1))
+
+    assert handled == ["a", "dead", "b", "c"]
+
+
+def test_a_worker_that_is_told_to_takes_nothing_back(engine: Engine, session: Session) -> None:
+    add_emails(session, "a")
+    with Owner(engine) as owner:
+        claim(session, Email, owner=owner)
+        session.commit()
+
+    work(engine, JobQueue(Email), lambda email: None, reap_every=None)
+
+    assert session.scalars(select(Email.status)).all() == ["claimed"]
+
+
+def test_a_reap_that_failed_is_tried_at_its_next_time(
+    engine: Engine, session: Session, db_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_emails(session, "a", "b")
+    with Owner(engine) as owner:
+        claim(session, Email, owner=owner)
+        session.commit()
+    queue = JobQueue(Email)
+    found, tries = queue.reap, []
+
+    def fail_once(*args: Any, **how: Any) -> Any:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OperationalError("SELECT", {}, _transient(db_alias))
+        return found(*args, **how)
+
+    monkeypatch.setattr(queue, "reap", fail_once)
+    handled: list[str] = []
+
+    work(
+        engine,
+        queue,
+        lambda email: handled.append(email.recipient),
+        reap_every=timedelta(microseconds=1),
+    )
+
+    assert handled == ["b", "a"]
+
+
+@pytest.mark.parametrize("option", ["max_runtime", "reap_every"])
+@pytest.mark.parametrize("duration", [timedelta(0), 5])
+def test_durations_that_cannot_be_are_refused(
+    engine: Engine, option: str, duration: object
+) -> None:
+    with pytest.raises(ArgumentError, match=option):
+        Worker(engine, JobQueue(Email), lambda email: None, **{option: duration})  # type: ignore[arg-type]

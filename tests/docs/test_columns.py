@@ -24,6 +24,7 @@ from sa_jobqueue import (
     fail,
     give_up,
     prune,
+    reap,
     release,
     renew,
     reprioritize,
@@ -67,6 +68,11 @@ def nothing(session: Session, jobs: Any) -> None:
     """Leave claimed jobs claimed."""
 
 
+def take_back(session: Session, jobs: Any) -> None:
+    """Reap by force, whatever the owner."""
+    reap(session, type(jobs[0]), max_runtime=timedelta(0))
+
+
 FINISHES: Mapping[str, Callable[[Session, Any], object]] = {
     "complete, kept": lambda session, jobs: complete(session, jobs, delete=False),
     "complete, deleted": lambda session, jobs: complete(session, jobs, delete=True),
@@ -76,6 +82,9 @@ FINISHES: Mapping[str, Callable[[Session, Any], object]] = {
     "release": release,
     "renew": renew,
     "give_up": give_up,
+    "reap, attempts remain": take_back,
+    "reap, attempts used up": take_back,
+    "reap, no RetryMixin": take_back,
 }
 CHANGES: Mapping[str, Callable[[Session, Any], object]] = {
     "cancel": cancel,
@@ -105,11 +114,11 @@ def engine(db_url: URL) -> Iterator[Engine]:
 
 @pytest.fixture
 def session(engine: Engine) -> Iterator[Session]:
-    """Give a session on empty tables."""
+    """Give a session on empty tables, on one connection: claims by advisory locks need that."""
     with engine.begin() as connection:
         for emptied in Base.metadata.tables.values():
             connection.execute(emptied.delete())
-    with Session(engine) as session:
+    with engine.connect() as connection, Session(connection) as session:
         yield session
 
 

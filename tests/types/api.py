@@ -32,6 +32,8 @@ from sa_jobqueue import (
     NotClaimed,
     PriorityMixin,
     QueueStats,
+    Reaped,
+    ReapedJob,
     Retry,
     RetryMixin,
     ScheduleMixin,
@@ -49,6 +51,7 @@ from sa_jobqueue import (
     is_transient,
     prune,
     queue_stats,
+    reap,
     release,
     renew,
     reprioritize,
@@ -187,6 +190,14 @@ def queues(session: Session) -> None:
     OUTBOX.turn(session, emails, owner="mailer-1", limit=10)
 
 
+def reaping(session: Session) -> None:
+    reaped = reap(session, Email, lease=timedelta(minutes=5), limit=100)
+    assert_type(reaped, Reaped)
+    assert_type(reaped.jobs, tuple[ReapedJob, ...])
+    assert_type(reaped.by_owner, dict[str | None, int])
+    assert_type(OUTBOX.reap(session, max_runtime=timedelta(hours=1)), Reaped)
+
+
 def handle(email: Email) -> Retry | Cancel | None:
     if email.attempts > 3:
         return Cancel("too often")
@@ -216,6 +227,7 @@ def mistakes(session: Session, order: Order) -> None:
     claim(session, Email, "w")  # type: ignore[arg-type]  # owner= has its name
     fail(session, order, retry_in=5)  # type: ignore[arg-type]
     JobQueue(Email, lease=60)  # type: ignore[arg-type]
+    reap(session, Email, lease=60)  # type: ignore[arg-type]
     Worker(engine, OUTBOX, handle_order)  # type: ignore[arg-type]
 
 

@@ -30,6 +30,7 @@ from sa_jobqueue import (
     with_fence,
 )
 from sa_jobqueue.fencing import Token
+from sa_jobqueue.strategies.held import RowLocks
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -99,9 +100,9 @@ def test_a_pickled_entity_takes_its_fence_along() -> None:
 
 
 def test_a_held_claim_refuses_to_be_carried_to_another_process() -> None:
-    held = fence_for(stored_email(), Token("unclaimed", None, transaction=object()))
+    held = fence_for(stored_email(), Token("unclaimed", None, hold=RowLocks(object())))
 
-    with pytest.raises(ArgumentError, match="held claim lives in its transaction"):
+    with pytest.raises(ArgumentError, match="lives in its connection"):
         pickle.dumps(held)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from sa_jobqueue import (
     PriorityMixin,
     RetryMixin,
     ScheduleMixin,
+    UnsupportedDatabase,
     claim_statements,
 )
 from tests.support import STRATEGIES
@@ -78,6 +80,20 @@ class Dog(Animal):
     __tablename__ = "dog"
     __mapper_args__ = {"polymorphic_identity": "dog"}  # noqa: RUF012 - as users write it
     id: Mapped[int] = mapped_column(ForeignKey("animal.id"), primary_key=True)
+
+
+class Guest(Base):
+    """A class without the mixin."""
+
+    __tablename__ = "guest"
+    name: Mapped[str] = mapped_column(String(50), primary_key=True)
+    seats: Mapped[int]
+
+
+class Concert(Base):
+    __tablename__ = "concert"
+    hall: Mapped[int] = mapped_column(primary_key=True)
+    begins: Mapped[datetime] = mapped_column(DateTime(timezone=True), primary_key=True)
 
 
 def dialect_of(alias: str) -> Dialect:
@@ -332,6 +348,95 @@ def test_a_held_claim_is_the_locking_read_alone() -> None:
     )
 
 
+def test_an_advisory_claim_locks_behind_a_fence_and_checks_again() -> None:
+    assert claim_sql(Email, "postgresql", Email.recipient == "a", strategy="advisory") == lines(
+        """
+        SELECT candidates.claim_0, candidates.claim_1, candidates.claim_2
+        FROM (
+            SELECT email.id AS claim_0, CAST(email.tableoid AS INTEGER) AS claim_1,
+                CASE WHEN (email.id BETWEEN -2147483648 AND 2147483647)
+                    THEN CAST(email.id AS INTEGER) ELSE hash_record(row(email.id))
+                END AS claim_2
+            FROM email
+            WHERE email.status = 'unclaimed' AND email.recipient = :recipient_1
+                AND current_setting(:current_setting_1) IN (:current_setting_2)
+                AND coalesce(:claim_backend, pg_backend_pid()) = pg_backend_pid()
+            ORDER BY email.id LIMIT ALL OFFSET 0
+        ) AS candidates
+        WHERE pg_try_advisory_lock(candidates.claim_1, candidates.claim_2)
+        LIMIT :claim_limit
+        """,
+        """
+        SELECT email.id, email.recipient, email.status, email.owner, email.owner_date
+        FROM email
+        WHERE email.id IN (:claim_keys) AND email.status = 'unclaimed'
+            AND email.recipient = :recipient_1
+        """,
+    )
+
+
+def test_an_advisory_claim_of_any_class_has_no_order_but_the_callers() -> None:
+    unordered, _ = claim_sql(Guest, "postgresql", Guest.seats > 1, strategy="advisory")
+    queue = JobQueue(Guest, order_by=Guest.seats.desc(), strategy="advisory")
+    ordered, _ = claim_sql(queue, "postgresql")
+
+    assert "ORDER BY" not in unordered
+    assert "ORDER BY guest.seats DESC, guest.name LIMIT ALL OFFSET 0" in ordered
+
+
+def test_an_advisory_claim_checks_all_that_it_looked_for() -> None:
+    first, locking, checking = claim_sql(Task, "postgresql", Task.id > 5, strategy="advisory")
+
+    assert "ORDER BY task.priority" in first
+    for sql in (locking, checking):
+        for criterion in (
+            "task.status = 'unclaimed'",
+            "task.run_at <= statement_timestamp()",
+            "task.id > :id_1",
+        ):
+            assert criterion in sql
+
+
+@pytest.mark.parametrize(
+    ("entity", "version", "hashed"),
+    [
+        (Seat, (17, 0), "hash_record(row(seat.hall, seat.number))"),
+        (Seat, (13, 0), "hashtext(CAST(row(seat.hall, seat.number) AS VARCHAR))"),
+        (Guest, (17, 0), "hash_record(row(guest.name))"),
+    ],
+)
+def test_keys_that_are_no_integer_are_hashed_by_the_server(
+    entity: Any, version: tuple[int, ...], hashed: str
+) -> None:
+    dialect: Any = dialect_of("postgresql")
+    dialect.server_version_info = version
+
+    statements = claim_statements(entity, dialect=dialect, strategy="advisory")
+
+    locking: Any = statements[0]
+    assert f"{hashed} AS claim_" in one_line(str(locking.compile(dialect=dialect)))
+
+
+def test_a_key_whose_text_is_not_always_the_same_needs_a_server_that_hashes_values() -> None:
+    dialect: Any = dialect_of("postgresql")
+    dialect.server_version_info = (13, 9)
+
+    with pytest.raises(UnsupportedDatabase, match=r"before PostgreSQL 14 only .* upgrade"):
+        claim_statements(Concert, dialect=dialect, strategy="advisory")
+
+
+@pytest.mark.parametrize("alias", ["mysql", "mariadb", "sqlite"])
+def test_there_are_no_advisory_claims_elsewhere(alias: str) -> None:
+    with pytest.raises(UnsupportedDatabase, match="use strategy='auto'"):
+        claim_sql(Email, alias, strategy="advisory")
+
+
+def test_an_advisory_claim_writes_nothing() -> None:
+    texts = " ".join(claim_sql(Email, "postgresql", strategy="advisory"))
+
+    assert not re.search(r"UPDATE|INSERT|FOR |DELETE", texts)
+
+
 def test_update_then_select_marks_first_and_reads_back_by_owner_and_time() -> None:
     savepoint, update, read = claim_sql(Email, "mysql", strategy="update_then_select")
 
@@ -354,6 +459,90 @@ def test_update_then_select_marks_first_and_reads_back_by_owner_and_time() -> No
         ORDER BY email.id
         """
     )
+
+
+# Strict order
+
+
+def strict_sql(alias: str) -> list[str]:
+    return claim_sql(JobQueue(Email, strict_order=True), alias)
+
+
+def test_postgresql_waits_for_the_turn_in_a_statement_before_the_first_look() -> None:
+    turn, *others = strict_sql("postgresql")
+
+    assert turn == one_line(
+        """
+        SELECT settings.keeps_snapshot,
+            set_config('lock_timeout', CASE WHEN (settings.lock_timeout = '0') THEN '50000'
+                ELSE settings.lock_timeout END, true) AS set_config_1,
+            CASE WHEN NOT settings.keeps_snapshot THEN pg_advisory_xact_lock(
+                7303, CAST(CAST(CAST($sa$email$sa$ AS regclass) AS oid) AS integer)) END AS anon_1,
+            set_config('lock_timeout', settings.lock_timeout, true) AS set_config_2
+        FROM (
+            SELECT current_setting('lock_timeout') AS lock_timeout,
+                current_setting('transaction_isolation')
+                    IN ('repeatable read', 'serializable') AS keeps_snapshot
+            LIMIT ALL OFFSET 0
+        ) AS settings
+        """
+    )
+    assert others == lines(
+        """
+        SELECT email.id FROM email
+        WHERE email.status = 'unclaimed' ORDER BY email.id LIMIT :claim_limit
+        """,
+        """
+        SELECT email.id FROM email
+        WHERE email.id IN (:claim_keys) AND email.status = 'unclaimed' ORDER BY email.id
+        FOR NO KEY UPDATE OF email SKIP LOCKED
+        """,
+        """
+        SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
+            statement_timestamp() AS claim_date
+        FROM email
+        WHERE email.id IN (:claim_keys) AND email.status = 'unclaimed' ORDER BY email.id
+        FOR NO KEY UPDATE OF email SKIP LOCKED
+        """,
+        MARK_EMAILS,
+    )
+
+
+@pytest.mark.parametrize("alias", ["mysql", "mariadb"])
+def test_innodb_asks_for_the_next_job_by_its_key_before_it_locks_the_others(alias: str) -> None:
+    assert strict_sql(alias) == lines(
+        """
+        SELECT email.id FROM email
+        WHERE email.status = 'unclaimed' ORDER BY email.id LIMIT :claim_limit
+        """,
+        """
+        SELECT email.id FROM email FORCE INDEX (PRIMARY)
+        WHERE email.id IN (:claim_keys) AND email.status = 'unclaimed' ORDER BY email.id
+        FOR UPDATE SKIP LOCKED
+        """,
+        """
+        SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
+            UTC_TIMESTAMP(6) AS claim_date
+        FROM email FORCE INDEX (PRIMARY)
+        WHERE email.id IN (:claim_keys) AND email.status = 'unclaimed' ORDER BY email.id
+        FOR UPDATE SKIP LOCKED
+        """,
+        MARK_EMAILS,
+    )
+
+
+def test_sqlite_needs_nothing_more_for_strict_order() -> None:
+    assert strict_sql("sqlite") == claim_sql(Email, "sqlite")
+
+
+def test_a_server_without_skip_locked_walks_in_order_and_waits() -> None:
+    old: Any = dialect_of("mysql")
+    old.server_version_info = (5, 7, 44)
+
+    statements: list[Any] = claim_statements(JobQueue(Email, strict_order=True), dialect=old)
+
+    updates = [one_line(str(sql.compile(dialect=old))) for sql in statements]
+    assert updates == claim_sql(Email, "mysql", strategy="update_then_select")
 
 
 # What holds for every claim

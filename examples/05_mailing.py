@@ -1,0 +1,186 @@
+"""A mailing over a table that is no queue, by four processes, one of them killed midway.
+
+    python examples/05_mailing.py --url postgresql+psycopg2://user@host/database
+
+PostgreSQL only. Each process claims subscriptions by advisory locks: nothing is written
+to claim them, and whoever was mailed is marked by the mailing's own UPDATE. In the end
+everybody was mailed, and nobody by two processes at once.
+
+The comment at the end is what it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from sqlalchemy import ColumnElement, DateTime, Index, create_engine, func, insert, select, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import advisory_session, claim, complete
+
+MAILERS = 4
+BATCH = 100
+
+
+class Base(DeclarativeBase):
+    """The base of this example's tables."""
+
+
+class Subscription(Base):
+    """Somebody who gets mail; no mixin, no status, no owner."""
+
+    __tablename__ = "example_mailing_subscription"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[int]
+    last_mail_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+
+
+def last_mailed() -> ColumnElement[datetime]:
+    """Return when somebody was mailed; those who never were come first."""
+    return func.coalesce(Subscription.last_mail_at, text("'-infinity'::timestamptz"))
+
+
+Index("ix_example_mailing", Subscription.kind, last_mailed())
+
+
+LOCKS = text(
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' "
+    "AND classid = 'example_mailing_subscription'::regclass"
+)
+
+
+@dataclass(frozen=True)
+class Mail:
+    """One mail: who sent it to whom, and when, in seconds of the machine's clock."""
+
+    mailer: int
+    subscription: int
+    begin: float
+    end: float
+
+
+def mail_all(url: str, mailer: int, started: datetime, log: Path) -> None:
+    """Mail whoever was not mailed since the start, until nobody is left."""
+    with log.open("a", buffering=1) as lines, advisory_session(create_engine(url)) as session:
+        while batch := claim(
+            session,
+            Subscription,
+            last_mailed() < started,
+            Subscription.kind == 1,
+            strategy="advisory",
+            limit=BATCH,
+        ):
+            for subscription in batch:
+                lines.write(f"{mailer} {subscription.id} {time.monotonic()}\n")  # "sends" it
+                subscription.last_mail_at = func.clock_timestamp()
+                complete(session, subscription)
+                session.commit()  # this one is freed, the rest of the batch is still ours
+                lines.write(f"{mailer} {subscription.id} {time.monotonic()}\n")
+
+
+def main() -> None:
+    """Have four processes mail everybody, and kill one of them midway."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", required=True, help="a PostgreSQL database")
+    parser.add_argument("--subscriptions", type=int, default=100_000, metavar="N")
+    given = parser.parse_args()
+    engine = create_engine(given.url)
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        rows = [{"kind": 1 + number % 2} for number in range(2 * given.subscriptions)]
+        session.execute(insert(Subscription), rows)
+        session.commit()
+        started = session.scalars(select(func.now())).one()
+        session.commit()
+
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "mails"
+            killed_at = send_mailing(given.url, started, log, given.subscriptions)
+            mails = list(read(log, killed_at))
+
+        waiting = select(func.count()).where(Subscription.kind == 1, last_mailed() < started)
+        print(f"not mailed: {session.scalars(waiting).one()}")
+        others = select(func.count()).where(Subscription.kind != 1, last_mailed() >= started)
+        print(f"mailed, but of another kind: {session.scalars(others).one()}")
+        print(f"locks left: {session.scalars(LOCKS).one()}")
+    tell(mails)
+    Base.metadata.drop_all(engine)
+    engine.dispose()
+
+
+def send_mailing(url: str, started: datetime, log: Path, subscriptions: int) -> float:
+    """Run the mailers; kill the first one midway, and tell when it was dead."""
+    context = multiprocessing.get_context("spawn")
+    mailers: list[BaseProcess] = [
+        context.Process(target=mail_all, args=(url, number, started, log))
+        for number in range(MAILERS)
+    ]
+    for mailer in mailers:
+        mailer.start()
+    victim, *others = mailers
+    while not log.exists() or len(log.read_text().splitlines()) < 2 * subscriptions // 3:
+        time.sleep(0.05)
+    victim.kill()
+    victim.join()
+    killed_at = time.monotonic()
+    for mailer in others:
+        mailer.join()
+    print(
+        f"{MAILERS} mailers, one of them killed; the others ended with",
+        {mailer.exitcode for mailer in others},
+    )
+    return killed_at
+
+
+def read(log: Path, killed_at: float) -> Iterator[Mail]:
+    """Read the log, two lines for each mail; the killed mailer's last mail ended with it."""
+    begun: dict[tuple[int, int], float] = {}
+    for line in log.read_text().splitlines():
+        mailer, subscription, moment = line.split()
+        key = int(mailer), int(subscription)
+        if key in begun:
+            yield Mail(*key, begun.pop(key), float(moment))
+        else:
+            begun[key] = float(moment)
+    for key, begin in begun.items():
+        yield Mail(*key, begin, killed_at)
+
+
+def tell(mails: list[Mail]) -> None:
+    """Say who was mailed twice, and whether by two at once."""
+    mailed: dict[int, list[Mail]] = {}
+    for mail in mails:
+        mailed.setdefault(mail.subscription, []).append(mail)
+    twice = [sorted(them, key=lambda mail: mail.begin) for them in mailed.values() if them[1:]]
+    at_once = [them for them in twice if any(a.end > b.begin for a, b in pairwise(them))]
+    print(f"mailed by two at once: {len(at_once)}")
+    print(
+        f"mailed again: {'at most the one' if len(twice) <= 1 else len(twice)} "
+        "that was under way at the kill"
+    )
+
+
+if __name__ == "__main__":
+    main()
+
+# Run by the tests on postgresql with: --subscriptions 2000
+#
+# Output:
+#
+# 4 mailers, one of them killed; the others ended with {0}
+# not mailed: 0
+# mailed, but of another kind: 0
+# locks left: 0
+# mailed by two at once: 0
+# mailed again: at most the one that was under way at the kill

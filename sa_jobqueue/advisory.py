@@ -1,0 +1,416 @@
+"""Advisory locks of one connection: which rows they keep, and when they are freed.
+
+::
+
+    with advisory_session(engine) as session:
+        due = claim(session, Subscription, Subscription.last_mail_at < started,
+                    strategy="advisory", limit=100)
+        for subscription in due:
+            send(subscription)
+            subscription.last_mail_at = started
+            complete(session, subscription)
+            session.commit()             # frees this one
+
+A claim by advisory locks writes nothing. The locks belong to the connection,
+not to its transaction: they outlive COMMIT and ROLLBACK, and a connection that
+dies frees them at once. So a finished row is freed by us, after the outermost
+COMMIT of its connection; before that, others would find it unfinished.
+
+PostgreSQL only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+from weakref import ref
+
+from sqlalchemy import Connection, Engine, Pool, event, func, select
+from sqlalchemy.orm import Session
+
+from .dialects import Database, database_of
+from .errors import NotClaimed, UnsupportedDatabase
+from .fencing import Hold, Identity, LetGo
+from .mapping import QueueMapping
+
+log = logging.getLogger("sa_jobqueue.advisory")
+
+#: The arguments of the lock functions: the oid of a table, and what stands for a key in it.
+LockKey: TypeAlias = tuple[int, int]
+
+Run: TypeAlias = Callable[[str], Sequence[Any]]
+
+#: The isolation levels in which a second statement sees what was committed after the first.
+ISOLATION = ("read committed", "read uncommitted")
+
+_INFO = "sa_jobqueue.advisory"
+
+
+@contextmanager
+def advisory_session(engine: Engine, **options: Any) -> Iterator[Session]:
+    """Open a session on one connection, fit for claims by advisory locks.
+
+    At its end everything that was not finished is freed.
+
+    Args:
+        engine: an Engine for PostgreSQL, not through a transaction pooler.
+        options: for the Session; ``expire_on_commit`` is False unless given.
+
+    Raises:
+        UnsupportedDatabase: no PostgreSQL, or a pooler in between.
+    """
+    options.setdefault("expire_on_commit", False)
+    with engine.connect() as connection:
+        database = database_of(connection)
+        check_database(database)
+        if not database.in_autocommit(connection):
+            connection = connection.execution_options(isolation_level="READ COMMITTED")
+        check_connection(connection, database)
+        database.notice_silence(connection)
+        connection.commit()
+        with Session(connection, **options) as session:
+            yield session
+
+
+def check_database(database: Database) -> None:
+    """Refuse a database without advisory locks.
+
+    Raises:
+        UnsupportedDatabase: with the way out.
+    """
+    if not database.advisory_locks:
+        raise UnsupportedDatabase(
+            f"{database} has no advisory locks for rows; use strategy='auto', and a plain Session"
+        )
+
+
+def check_connection(connection: Connection, database: Database) -> None:
+    """Refuse a connection that cannot keep rows by advisory locks.
+
+    Raises:
+        UnsupportedDatabase: with the way out.
+    """
+    asked = select(func.current_setting("transaction_isolation"), func.pg_backend_pid())
+    isolation, backend = connection.execute(asked).one()
+    if isolation not in ISOLATION:
+        raise UnsupportedDatabase(
+            f"a claim by advisory locks checks once more what others finished meanwhile, and "
+            f"{isolation.upper()} does not show it: use READ COMMITTED, which "
+            "advisory_session(engine) sets"
+        )
+    if database.told_backend(connection) not in (None, backend):
+        raise UnsupportedDatabase(
+            "a claim by advisory locks needs a server connection of its own, and a pooler such as "
+            "PgBouncer is in between, which may hand it to others: give advisory_session() an "
+            "engine with a direct URL"
+        )
+
+
+class AdvisoryHold(Hold):
+    """The advisory locks of one claim.
+
+    Args:
+        keys: the lock of each row.
+    """
+
+    def __init__(self, locks: AdvisoryLocks, keys: Mapping[Identity, LockKey]) -> None:
+        self._locks = locks
+        self._keys = keys
+
+    def still_held(
+        self, connection: Connection, mapping: QueueMapping, identities: Sequence[Identity]
+    ) -> list[Identity]:
+        """Return those of the rows that are still locked; none where the connection broke."""
+        if connection is not self._locks.connection():
+            raise NotClaimed(
+                "a claim by advisory locks is finished on the connection that claimed it, and this "
+                "is another one: claim, work and finish in one advisory_session(engine)"
+            )
+        if locks_of(connection) is not self._locks:
+            return []
+        return [identity for identity in identities if self._keeps(identity)]
+
+    def _keeps(self, identity: Identity) -> bool:
+        key = self._keys.get(identity)
+        return key is not None and self._locks.keeps(key, self)
+
+    def let_go(
+        self,
+        connection: Connection,
+        mapping: QueueMapping,
+        identities: Sequence[Identity],
+        when: LetGo,
+    ) -> None:
+        """Free rows now, or when the transaction ends."""
+        keys = [self._keys[identity] for identity in identities]
+        if when is LetGo.NOW:
+            self._locks.free(connection, keys)
+        elif when is LetGo.AT_COMMIT:
+            self._locks.finished.update(dict.fromkeys(keys))
+        elif when is LetGo.AT_END:
+            self._locks.leaving.update(keys)
+
+
+@dataclass(eq=False)
+class AdvisoryLocks:
+    """The locks that one connection keeps.
+
+    Attributes:
+        held: the claim that each lock is kept for.
+        finished: locks of rows whose finish waits for the COMMIT, in the order of
+            the finishes.
+        leaving: locks that are freed when the transaction ends, however it does.
+        doubtful: a statement that takes or frees locks was broken off, and nobody
+            knows which are left.
+    """
+
+    connection: ref[Connection]
+    held: dict[LockKey, AdvisoryHold] = field(default_factory=dict)
+    finished: dict[LockKey, None] = field(default_factory=dict)
+    leaving: set[LockKey] = field(default_factory=set)
+    doubtful: bool = False
+    _savepoints: list[tuple[str, int]] = field(default_factory=list)
+
+    def keep(self, keys: Mapping[Identity, LockKey]) -> AdvisoryHold:
+        """Keep the locks of one claim."""
+        hold = AdvisoryHold(self, keys)
+        self.held.update(dict.fromkeys(keys.values(), hold))
+        return hold
+
+    def keeps(self, key: LockKey, hold: AdvisoryHold) -> bool:
+        """Tell whether a claim still has this lock, and is not about to lose it."""
+        return self.held.get(key) is hold and key not in self.leaving
+
+    @contextmanager
+    def doubted(self) -> Iterator[None]:
+        """Doubt which locks there are, unless the block reaches its end."""
+        before, self.doubtful = self.doubtful, True
+        yield
+        self.doubtful = before
+
+    # -- in a transaction -----------------------------------------------
+
+    def free(self, connection: Connection, keys: Sequence[LockKey]) -> None:
+        """Free locks at once; those with a finish on its way when the transaction ends."""
+        self.leaving.update(key for key in keys if key in self.finished)
+        free = [key for key in dict.fromkeys(keys) if key not in self.finished]
+        self.unlock(connection, free)
+        self._forget(free)
+
+    def unlock(self, connection: Connection, keys: Sequence[LockKey]) -> None:
+        """Give back locks; one that was taken twice is given back as often as it is named."""
+        if keys:
+            _run_in(connection, unlocking(keys))
+
+    def reconcile(self, connection: Connection) -> None:
+        """Give back the locks that a broken statement left."""
+        if self.doubtful:
+            self._reconcile(partial(_run_in, connection))
+
+    # -- at its end -----------------------------------------------------
+
+    def committed(self, run: Run) -> None:
+        """Free what was finished in the transaction."""
+        self._end(run, {**self.finished, **dict.fromkeys(self.leaving)})
+
+    def rolled_back(self, run: Run) -> None:
+        """Keep what was finished in the transaction: it is not finished after all."""
+        self._end(run, self.leaving)
+
+    def unfinish(self) -> None:
+        """Take note that what was finished in the transaction is lost."""
+        self.finished.clear()
+        self._savepoints.clear()
+
+    def _end(self, run: Run, keys: Iterable[LockKey]) -> None:
+        ending = [key for key in keys if key in self.held]
+        self.unfinish()
+        self.leaving.clear()
+        self._forget(ending)
+        if ending:
+            with self.doubted():
+                run(unlocking(ending))
+        if self.doubtful:
+            self._reconcile(run)
+
+    def _forget(self, keys: Iterable[LockKey]) -> None:
+        for key in keys:
+            self.held.pop(key, None)
+
+    def _reconcile(self, run: Run) -> None:
+        found = [(_signed(table), _signed(key)) for table, key in run(LOCKS_OF_THIS_CONNECTION)]
+        stray = [key for key in found if key not in self.held]
+        if stray:
+            log.info("%d locks of a broken claim are given back", len(stray))
+            run(unlocking(stray))
+        self.doubtful = False
+
+    # -- savepoints -----------------------------------------------------
+
+    def follow(self, statement: str) -> None:
+        """Follow savepoints: what was finished after one is undone with it."""
+        words = statement.upper().rstrip("; ").split()
+        verb, name = words[0], words[-1]
+        if verb == "SAVEPOINT":
+            self._savepoints.append((name, len(self.finished)))
+            return
+        undoes = verb == "ROLLBACK"
+        places = [place for place, (set_, _) in enumerate(self._savepoints) if set_ == name]
+        if undoes:
+            self._undo_finished(self._savepoints[places[-1]][1] if places else 0)
+        if places:
+            del self._savepoints[places[-1] + undoes :]
+
+    def _undo_finished(self, after: int) -> None:
+        for key in list(self.finished)[after:]:
+            del self.finished[key]
+
+
+# -- the locks of a connection ----------------------------------------------
+
+
+def locks_of(connection: Connection) -> AdvisoryLocks:
+    """Return what a connection keeps; at first, nothing."""
+    info = connection.info
+    locks = info.get(_INFO)
+    if locks is None:
+        locks = info[_INFO] = AdvisoryLocks(ref(connection))
+        _watch_savepoints(connection)
+        _watch_ends(connection, locks)
+        _watch_returns()
+    assert isinstance(locks, AdvisoryLocks)
+    return locks
+
+
+def _watch_savepoints(connection: Connection) -> None:
+    if not event.contains(connection, "after_cursor_execute", _follow):
+        event.listen(connection, "after_cursor_execute", _follow)
+
+
+def _follow(connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
+    # The event of a savepoint that is set does not tell its name.
+    beginning = statement[:10].upper()
+    if beginning.startswith(("SAVEPOINT ", "ROLLBACK", "RELEASE ")):
+        locks = locks_of(connection)
+        locks.follow(statement)
+        if beginning.startswith("ROLLBACK"):
+            locks.reconcile(connection)
+
+
+def _watch_ends(connection: Connection, locks: AdvisoryLocks) -> None:
+    """Have locks freed after the outermost COMMIT, or ROLLBACK, of a connection.
+
+    Session.after_commit will not do: a session joined to an outer transaction
+    fires it for a savepoint. The events "commit" of Connection and Engine come
+    before the COMMIT. What SQLAlchemy calls for exactly this one is commit() of
+    the connection that the pool handed out.
+    """
+    pooled: Any = connection.connection
+    errors = connection.dialect.loaded_dbapi.Error
+    for name in ("commit", "rollback"):
+        vars(pooled)[name] = _followed(pooled, name, locks, errors)
+
+
+def _followed(
+    pooled: Any, name: str, locks: AdvisoryLocks, errors: type[Exception]
+) -> Callable[[], None]:
+    """Return a method of a pooled connection with the locks' part done after it."""
+    weak = ref(pooled)  # no cycle: it returns to its pool when it is dropped
+
+    def end() -> None:
+        driver = weak().dbapi_connection  # type: ignore[union-attr]  # it runs its own method
+        commits = name == "commit" and not _is_broken(driver)
+        try:
+            getattr(driver, name)()
+        except BaseException:
+            locks.unfinish()
+            raise
+        try:
+            (locks.committed if commits else locks.rolled_back)(partial(_run_after, driver))
+        except errors as error:
+            # The transaction itself has ended well. A broken connection keeps no locks.
+            log.warning("advisory locks could not be freed: %s", error)
+
+    return end
+
+
+#: What psycopg 2 and 3 call a transaction in which a statement has failed.
+_IN_ERROR = 3
+
+
+def _is_broken(driver: Any) -> bool:
+    """Tell whether the server will answer a COMMIT with ROLLBACK, and no error."""
+    info = getattr(driver, "info", None)
+    return getattr(info, "transaction_status", None) == _IN_ERROR
+
+
+def _watch_returns() -> None:
+    """Have everything freed before a connection is handed out again.
+
+    Of every pool: after Engine.dispose() a connection's pool is not that of its
+    engine any more.
+    """
+    if not event.contains(Pool, "reset", _free_all):
+        event.listen(Pool, "reset", _free_all)
+
+
+def _free_all(driver: Any, record: Any, state: Any) -> None:
+    locks = record.info.pop(_INFO, None) if record is not None else None
+    if locks is None or state.terminate_only or not state.asyncio_safe:
+        return
+    driver.rollback()
+    _run_after(driver, "SELECT pg_advisory_unlock_all()")
+
+
+# -- statements -------------------------------------------------------------
+
+
+#: Those that are named by a table of users: what else the caller has locked is the caller's.
+LOCKS_OF_THIS_CONNECTION = """\
+SELECT classid::bigint, objid::bigint FROM pg_locks
+WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid() AND objsubid = 2
+AND EXISTS (SELECT FROM pg_class WHERE oid = classid AND oid >= 16384)"""
+
+
+def unlocking(keys: Iterable[LockKey]) -> str:
+    """Write the statement that frees locks.
+
+    The keys are numbers that the server made: they stand in the text, which so
+    is the same for every driver.
+    """
+    arrays = (",".join(map(str, map(int, numbers))) for numbers in zip(*keys, strict=True))
+    tables, rows = (f"'{{{array}}}'::integer[]" for array in arrays)
+    return f"SELECT pg_advisory_unlock(a, b) FROM unnest({tables}, {rows}) AS k (a, b)"
+
+
+def _signed(number: int) -> int:
+    """Read a number of pg_locks, which have no sign, as the 32 bits of an argument."""
+    return number - (1 << 32) if number >> 31 else number
+
+
+def _run_in(connection: Connection, statement: str) -> Sequence[Any]:
+    return connection.exec_driver_sql(statement).all()
+
+
+def _run_after(driver: Any, statement: str) -> Sequence[Any]:
+    """Run a statement where a transaction has just ended, without beginning another."""
+    with _autocommit(driver):
+        cursor = driver.cursor()
+        cursor.execute(statement)
+        found = list(cursor.fetchall())
+        cursor.close()
+    return found
+
+
+@contextmanager
+def _autocommit(driver: Any) -> Iterator[None]:
+    before = driver.autocommit
+    driver.autocommit = True
+    try:
+        yield
+    finally:
+        driver.autocommit = before

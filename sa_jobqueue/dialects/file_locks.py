@@ -1,0 +1,256 @@
+"""SQLite: a lock on a file beside the database.
+
+A row would outlive a killed process; the operating system frees a file's lock (flock)
+with its last handle. The file says who has it. Whoever gives the lock back removes the
+file; one left by a killed process is taken over.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import tempfile
+import time
+import weakref
+from contextlib import closing, suppress
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from sqlalchemy import Connection, Engine, Pool, StaticPool
+
+from ..errors import UnsupportedDatabase
+from .base import driver_connection
+from .server_locks import Deadline, HeldLock, Holder, ServerLocks, digest, lost, slug
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+_READABLE, _HASHED = 40, 32
+
+#: Seconds between two tries of a waiter.
+_AGAIN = 0.05
+
+#: Somebody who only looks who has the lock keeps others from it for a moment: seconds
+#: between two tries, and how many.
+_LOOK_LASTS, _LOOKS = 0.002, 500
+
+_ANYBODY_WHO_MAY_WRITE = 0o666
+
+
+class FileLocks(ServerLocks):
+    """Locks of one database file, by ``flock`` on files beside it."""
+
+    def acquire(self, engine: Engine, name: str, deadline: Deadline) -> HeldLock | None:
+        database = _database(engine)
+        path = _path(database, name)
+        while (file := _LockFile.taken(path)) is None:
+            if deadline.passed:
+                return None
+            time.sleep(deadline.left(_AGAIN))
+        file.sign(mode=_mode_of(database))
+        return _HeldByFile(file, name)
+
+    def holder(self, connection: Connection, name: str) -> Holder | None:
+        database = _file(_main(driver_connection(connection)), connection.engine.pool)
+        return _holder(_path(database, name))
+
+    def holder_by_engine(self, engine: Engine, name: str) -> Holder | None:
+        return _holder(_path(_database(engine), name))
+
+
+class _HeldByFile(HeldLock):
+    """A lock that is ours as long as this process has its file open."""
+
+    def __init__(self, file: _LockFile, name: str) -> None:
+        self._file = file
+        self._name = name
+        weakref.finalize(self, file.give_back)
+
+    @property
+    def inherited(self) -> bool:
+        return self._file.inherited
+
+    @property
+    def lost(self) -> bool:
+        return not self._file.ours
+
+    def check(self) -> None:
+        if self.lost:
+            raise lost(self._name)
+
+    def release(self) -> None:
+        if not self._file.give_back():
+            raise lost(self._name)
+
+
+class _LockFile:
+    """An open file that we have locked."""
+
+    inherited = False
+
+    def __init__(self, path: str, number: int) -> None:
+        self._path = path
+        self._number: int | None = number
+        _all.add(self)
+
+    @classmethod
+    def taken(cls, path: str) -> _LockFile | None:
+        """Open and lock a file; None if somebody else has it locked."""
+        for _ in range(_LOOKS):
+            number = os.open(path, os.O_RDWR | os.O_CREAT, _ANYBODY_WHO_MAY_WRITE)
+            if _locked(number, exclusively=True):
+                file = cls(path, number)
+                if file.ours:
+                    return file
+                file.give_back()  # its holder removed it after we had opened it
+                continue
+            held = not _locked(number, exclusively=False)
+            os.close(number)
+            if held:
+                return None
+            time.sleep(_LOOK_LASTS)
+        return None
+
+    def sign(self, *, mode: int | None) -> None:
+        """Write into the file who has it."""
+        number = self._number
+        assert number is not None
+        if mode is not None and os.fstat(number).st_uid == os.geteuid():
+            os.fchmod(number, mode)
+        os.ftruncate(number, 0)
+        os.pwrite(number, f"{os.getpid()}\n{socket.gethostname()}\n".encode(), 0)
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is open, and still the file that others find under its name."""
+        if self._number is None:
+            return False
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(found, os.fstat(self._number))
+
+    def give_back(self) -> bool:
+        """Remove and close it; tell whether it was ours."""
+        ours = self.ours
+        number, self._number = self._number, None
+        if ours:
+            # Before it is closed, so that nobody else has locked it yet. Where we may
+            # not remove it, it is left for the next one.
+            with suppress(OSError):
+                os.unlink(self._path)
+        if number is not None:
+            os.close(number)
+        return ours
+
+    def leave_to_parent(self) -> None:
+        """Close it in a forked child: the lock ends with the parent's handle."""
+        self.inherited = True
+        number, self._number = self._number, None
+        if number is not None:
+            os.close(number)
+
+
+def _locked(number: int, *, exclusively: bool) -> bool:
+    if fcntl is None:
+        raise UnsupportedDatabase(
+            "Named locks on SQLite need flock(), which this platform's Python does not have "
+            "(the module fcntl). Use a database server for them, or run on Linux or macOS."
+        )
+    try:
+        fcntl.flock(number, (fcntl.LOCK_EX if exclusively else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(path: str) -> Holder | None:
+    try:
+        number = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        # Shared: two who look do not take each other for the holder.
+        return None if _locked(number, exclusively=False) else _signer(number)
+    finally:
+        os.close(number)
+
+
+def _signer(number: int) -> Holder:
+    process, host, *_ = [*os.pread(number, 1024, 0).decode(errors="replace").split("\n"), "", ""]
+    return Holder(process=int(process) if process.isdecimal() else None, host=host or None)
+
+
+# -- where the files are ------------------------------------------------
+
+
+def _path(database: str, name: str) -> str:
+    return f"{database}.{slug(name, _READABLE) or 'lock'}-{digest(name).hex()[:_HASHED]}.lock"
+
+
+def _database(engine: Engine) -> str:
+    """Return the path of an engine's database, or what stands for one in memory."""
+    named = engine.url.database or ":memory:"
+    if named == ":memory:" or named.startswith("file:"):
+        return _file(_asked(engine), engine.pool)
+    # Not asked: a session may have the pool's only connection.
+    return os.path.realpath(named)
+
+
+def _asked(engine: Engine) -> str:
+    """Ask a connection of an engine for its file.
+
+    In memory, sessions may share one connection: SQLAlchemy's Connection would
+    roll their transaction back at its end.
+    """
+    if isinstance(engine.pool, StaticPool):
+        return _main(engine.pool.connection.dbapi_connection)
+    with closing(engine.raw_connection()) as connection:
+        return _main(connection)
+
+
+def _main(connection: Any) -> str:
+    with closing(connection.cursor()) as cursor:
+        cursor.execute("PRAGMA database_list")
+        return next(file or "" for _, name, file in cursor.fetchall() if name == "main")
+
+
+def _file(path: str, pool: Pool) -> str:
+    return os.path.realpath(path) if path else _of_memory(pool)
+
+
+def _mode_of(database: str) -> int | None:
+    try:
+        return os.stat(database).st_mode & _ANYBODY_WHO_MAY_WRITE
+    except FileNotFoundError:  # in memory; or SQLite makes it with the first connection
+        return None
+
+
+_tokens: WeakKeyDictionary[Pool, str] = WeakKeyDictionary()
+
+
+def _of_memory(pool: Pool) -> str:
+    """Name a database in memory: it is this process's and this pool's own."""
+    token = _tokens.setdefault(pool, secrets.token_hex(8))
+    return os.path.join(tempfile.gettempdir(), f"sa_jobqueue-{os.getpid()}-{token}")
+
+
+# -- forks --------------------------------------------------------------
+
+_all: WeakSet[_LockFile] = WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    # A child that keeps the file open would keep its dead parent's lock alive.
+    for file in list(_all):
+        file.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_all_to_parent)

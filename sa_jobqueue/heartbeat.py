@@ -1,0 +1,182 @@
+"""The heartbeat: a thread that renews a worker's claims while their jobs are in hand.
+
+So a long handler, and a job that waits long behind others of its batch, keep
+their claims beyond the lease. The thread has a connection of its own, for each
+renewal a new one, and goes by fences: the handler's entities are left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from .dialects import is_transient
+from .errors import ClaimLost
+from .fencing import Fence
+from .transactions import committed, connected_beside
+
+log = logging.getLogger("sa_jobqueue.worker")
+
+#: Renewals in one lease: two may fail.
+BEATS_PER_LEASE = 3
+
+#: How soon a renewal that failed is tried again, at the latest.
+SOON = timedelta(seconds=1)
+
+#: How long a finish waits for a renewal that is on its way: one that hangs must
+#: not keep it for ever.
+LONGEST_RENEWAL = timedelta(seconds=30)
+
+_Job: TypeAlias = tuple[int, tuple[Any, ...]]
+
+
+class Heartbeat:
+    """Renew the claims in hand, from ``with`` to its end.
+
+    Args:
+        engine: how to connect.
+        renew: called with a session and fences.
+        lease: claims are renewed three times in it.
+        max_runtime: how long one job may run: renewing pauses then, until the
+            next job begins. None: as long as it likes.
+        beats: False where no second connection sees the same database.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        renew: Callable[[Session, Sequence[Fence]], None],
+        *,
+        lease: timedelta,
+        max_runtime: timedelta | None = None,
+        beats: bool = True,
+    ) -> None:
+        self._engine = engine
+        self._renew = renew
+        shortest = lease if max_runtime is None else min(lease, max_runtime)
+        self._every = shortest.total_seconds() / BEATS_PER_LEASE
+        self._longest = None if max_runtime is None else max_runtime.total_seconds()
+        self._beats = beats
+        self._thread: threading.Thread | None = None
+        # What follows is changed by both threads, under this condition.
+        self._changed = threading.Condition()
+        self._fences: tuple[Fence, ...] = ()
+        self._lost: set[_Job] = set()
+        self._due = self._begun = 0.0
+        self._renewing = self._ended = False
+
+    def __enter__(self) -> Heartbeat:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rest()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(LONGEST_RENEWAL.total_seconds())
+
+    def watch(self, fences: Sequence[Fence]) -> None:
+        """Renew these claims from now on, and no others."""
+        with self._changed:
+            self._fences, self._lost = tuple(fences), set()
+            self._begun = time.monotonic()
+            self._due = self._begun + self._every
+            self._changed.notify_all()
+        if fences and self._beats and self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="sa_jobqueue heartbeat", daemon=True
+            )
+            self._thread.start()
+
+    def rest(self) -> None:
+        """Renew nothing, so that a finish does not meet a renewal of the same rows."""
+        with self._changed:
+            self._fences = ()
+            self._changed.wait_for(
+                lambda: not self._renewing, timeout=LONGEST_RENEWAL.total_seconds()
+            )
+
+    def job_begins(self) -> None:
+        """Count the runtime of the running job from now on."""
+        with self._changed:
+            self._begun = time.monotonic()
+            self._changed.notify_all()
+
+    def has_lost(self, fence: Fence) -> bool:
+        """Tell whether a renewal found that this claim is somebody else's by now."""
+        with self._changed:
+            return _job(fence) in self._lost
+
+    # -- the thread -----------------------------------------------------
+
+    def _run(self) -> None:
+        while fences := self._next():
+            lost: Sequence[Fence] = ()
+            pause = self._every
+            try:
+                lost = self._renewed(fences)
+            except SQLAlchemyError as error:
+                pause = min(self._every / 10, SOON.total_seconds())
+                _say_failed(fences, error)
+            self._note(fences, lost, pause)
+
+    def _next(self) -> tuple[Fence, ...]:
+        """Wait until claims are to be renewed; return none at the end."""
+        with self._changed:
+            while not self._ended:
+                pause = self._pause()
+                if pause is not None and pause <= 0:
+                    self._renewing = True
+                    return self._fences
+                self._changed.wait(pause)
+            return ()
+
+    def _pause(self) -> float | None:
+        """Tell how long to wait for the next renewal; None: until something changes."""
+        now = time.monotonic()
+        stuck = self._longest is not None and now - self._begun >= self._longest
+        return None if stuck or not self._fences else self._due - now
+
+    def _renewed(self, fences: Sequence[Fence]) -> Sequence[Fence]:
+        """Renew claims; return those that were lost."""
+        lost: list[Fence] = []
+
+        def renew(session: Session) -> None:
+            try:
+                self._renew(session, fences)
+            except ClaimLost as error:
+                lost.extend(error.lost)
+                log.warning("%s", error)
+
+        with connected_beside(self._engine) as connection:
+            committed(connection, renew)
+        return lost
+
+    def _note(self, fences: tuple[Fence, ...], lost: Sequence[Fence], pause: float) -> None:
+        gone = {_job(fence) for fence in lost}
+        with self._changed:
+            self._renewing = False
+            if self._fences is fences:  # else they are finished, or about to be
+                self._fences = tuple(fence for fence in fences if _job(fence) not in gone)
+                self._lost |= gone
+                self._due = time.monotonic() + pause
+            self._changed.notify_all()
+
+
+def _job(fence: Fence) -> _Job:
+    return id(fence.token), fence.identity
+
+
+def _say_failed(fences: Sequence[Fence], error: SQLAlchemyError) -> None:
+    said = error.orig if isinstance(error, DBAPIError) else error
+    say = log.info if is_transient(error) else log.warning
+    say("renewing %d claims failed, and is tried again: %s", len(fences), said)

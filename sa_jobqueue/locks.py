@@ -1,0 +1,209 @@
+"""Named locks: one holder for each name, across processes and machines.
+
+::
+
+    with named_lock(engine, "nightly report", timeout=timedelta(0)) as lock:
+        for part in report:
+            lock.check()             # LockLost, if the connection died meanwhile
+            write(part)
+
+A lock has a connection of its own, outside of the engine's pool, and lives as
+long as it: a process that is killed frees its locks at once. A lock is not
+re-entrant. See docs/locks.md for what holds on which database.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from datetime import timedelta
+from types import TracebackType
+from typing import Literal
+
+from sqlalchemy import Connection, Engine
+
+from .dialects import database_of, database_of_engine
+from .dialects.server_locks import Deadline, HeldLock, Holder
+from .errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
+
+__all__ = ["Holder", "NamedLock", "lock_holder", "named_lock"]
+
+log = logging.getLogger("sa_jobqueue.locks")
+
+
+class _Default(enum.Enum):
+    OF_LOCK = enum.auto()
+
+
+_OF_LOCK = _Default.OF_LOCK
+
+
+def named_lock(engine: Engine, name: str, timeout: timedelta | None = None) -> NamedLock:
+    """Make a lock that one holder at a time can have, across processes and machines.
+
+    Nothing is locked before ``with`` or :meth:`NamedLock.acquire`.
+
+    Args:
+        engine: an Engine of the database that keeps the lock; not an async one,
+            and not one through a connection pooler.
+        name: any text. Locks of two databases never meet.
+        timeout: how long to wait for the lock; ``timedelta(0)`` tries once,
+            None waits without end.
+
+    Raises:
+        ArgumentError: the name is no text or empty, or the timeout is negative.
+    """
+    return NamedLock(engine, name, timeout)
+
+
+def lock_holder(connection: Connection, name: str) -> Holder | None:
+    """Read who has a lock, on any connection of its database, without trying it."""
+    return database_of(connection).named_locks().holder(connection, _checked_name(name))
+
+
+class NamedLock:
+    """A named lock; :func:`named_lock` makes it.
+
+    As a context manager it raises LockTimeout where acquire() returns False, and
+    LockLost at its end if the lock was lost meanwhile.
+
+    Attributes:
+        name: as it was given.
+    """
+
+    def __init__(self, engine: Engine, name: str, timeout: timedelta | None = None) -> None:
+        self.engine = _checked_engine(engine)
+        self.name = _checked_name(name)
+        self.timeout = _checked_timeout(timeout)
+        self._lock: HeldLock | None = None
+
+    def acquire(self, timeout: timedelta | Literal[_Default.OF_LOCK] | None = _OF_LOCK) -> bool:
+        """Take the lock, waiting for it if need be; tell whether it was had.
+
+        Args:
+            timeout: how long to wait: ``timedelta(0)`` tries once, None waits
+                without end. Left out, it is that of the constructor.
+
+        Raises:
+            UnsupportedDatabase: this database, or this connection to it, has no
+                locks that would hold.
+            DBAPIError: the connection failed.
+        """
+        wait = self.timeout if timeout is _OF_LOCK else _checked_timeout(timeout)
+        deadline = Deadline(wait)
+        taken = (
+            database_of_engine(self.engine).named_locks().acquire(self.engine, self.name, deadline)
+        )
+        if taken is None:
+            return False
+        self._lock = taken
+        log.debug("took the lock %r", self.name)
+        return True
+
+    def release(self) -> None:
+        """Give the lock back.
+
+        Raises:
+            LockNotHeld: it is not held here. The message says who has it.
+            LockLost: its connection died meanwhile.
+        """
+        lock = self._let_go()
+        if lock is None:
+            raise self._not_held()
+        lock.release()
+        log.debug("gave the lock %r back", self.name)
+
+    def check(self) -> None:
+        """Ask the database whether the lock is still held here: one round trip.
+
+        Raises:
+            LockNotHeld: it is not held here. The message says who has it.
+            LockLost: its connection died meanwhile.
+        """
+        lock = self._current()
+        if lock is None:
+            raise self._not_held()
+        lock.check()
+
+    def holder(self) -> Holder | None:
+        """Tell who has the lock now, on any connection; None: nobody."""
+        locks = database_of_engine(self.engine).named_locks()
+        return locks.holder_by_engine(self.engine, self.name)
+
+    @property
+    def held(self) -> bool:
+        """Whether the lock was taken here, and is not known to be lost."""
+        lock = self._current()
+        return lock is not None and not lock.lost
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock was taken here and lost; as far as is known without asking."""
+        lock = self._current()
+        return lock is not None and lock.lost
+
+    def __enter__(self) -> NamedLock:
+        if not self.acquire():
+            raise LockTimeout(
+                f"The lock {self.name!r} was not had within {self.timeout}: {self._whose()}."
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.release()
+        except (LockLost, LockNotHeld):
+            # What is on its way says why the work has ended; the loss came second.
+            if error is None:
+                raise
+
+    def __repr__(self) -> str:
+        return f"<NamedLock {self.name!r}, {'held' if self.held else 'not held'}>"
+
+    def _current(self) -> HeldLock | None:
+        lock = self._lock
+        return None if lock is None or lock.inherited else lock
+
+    def _let_go(self) -> HeldLock | None:
+        lock, self._lock = self._current(), None
+        return lock
+
+    def _not_held(self) -> LockNotHeld:
+        return LockNotHeld(f"The lock {self.name!r} is not held here: {self._whose()}.")
+
+    def _whose(self) -> str:
+        holder = self.holder()
+        return "nobody holds it" if holder is None else f"{holder} has it"
+
+
+def _checked_engine(engine: Engine) -> Engine:
+    if not isinstance(engine, Engine):
+        raise ArgumentError(f"A named lock needs an Engine, not {engine!r}.")
+    if engine.dialect.is_async:
+        raise UnsupportedDatabase(
+            "A named lock is kept alive by a thread, which an async driver does not serve: give "
+            "it an Engine of a synchronous driver, for the same database."
+        )
+    return engine
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"The name of a lock is a text that is not empty, not {name!r}.")
+    return name
+
+
+def _checked_timeout(timeout: timedelta | None) -> timedelta | None:
+    if timeout is None:
+        return None
+    if not isinstance(timeout, timedelta) or timeout < timedelta(0):
+        raise ArgumentError(
+            f"How long to wait for a lock is a timedelta that is not negative, not {timeout!r}: "
+            "timedelta(0) tries once, None waits without end."
+        )
+    return timeout

@@ -1,0 +1,365 @@
+"""reap(): take back the claims of owners that are dead, or gone for too long.
+
+::
+
+    reaped = reap(session, Email)
+    session.commit()
+    for owner, count in reaped.by_owner.items():
+        print(f"{count} jobs of {owner} can be claimed again")
+
+What is known of an owner decides (``owners.py``): the claims of a dead Owner at
+once, of one of whom nothing is known after the lease, of a living one never, but
+for an explicit `max_runtime`. A plain read proposes rows; each is then locked by
+its primary key and looked at again. So what was finished, renewed or claimed anew
+meanwhile stays as it is, and two reapers take nothing twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Select,
+    bindparam,
+    case,
+    func,
+    literal,
+    null,
+    select,
+    update,
+)
+from sqlalchemy import inspect as sa_inspect
+
+from .clock import utc_now
+from .errors import ArgumentError
+from .keys import by_key, key_is_in, key_values
+from .mapping import QueueMapping, mapping_of, status_is
+from .owners import OwnerState, is_connection_owner, owner_states
+from .rows import word_literal
+from .sessions import AnySession, Writer, expire_with_savepoint, writing
+from .status import FAILED, UNCLAIMED
+from .strategies import ClaimSpec
+from .writes import MOST_KEYS
+
+log = logging.getLogger("sa_jobqueue.reap")
+
+#: How many claims reap() takes back in one call, unless told otherwise.
+REAP_LIMIT = 1_000
+
+#: Owners in one statement.
+MOST_OWNERS = 1_000
+
+_KEYS = "reap_keys"
+
+
+class ReapReason(StrEnum):
+    """Why a claim was taken back."""
+
+    DEAD_OWNER = "dead owner"
+    LEASE_OVER = "lease over"
+    MAX_RUNTIME_OVER = "max_runtime over"
+
+
+@dataclass(frozen=True)
+class ReapedJob:
+    """One job whose claim was taken back.
+
+    Attributes:
+        identity: the primary key's values.
+        owner: whose claim it was; None where the column was empty.
+        reason: why.
+        failed: whether its attempts were used up; else it can be claimed again.
+    """
+
+    identity: tuple[Any, ...]
+    owner: str | None
+    reason: ReapReason
+    failed: bool
+
+
+@dataclass(frozen=True)
+class Reaped:
+    """What a call of reap() took back; its length is their number.
+
+    Attributes:
+        jobs: each of them.
+        more: the limit was reached: another call may find more.
+    """
+
+    jobs: tuple[ReapedJob, ...] = ()
+    more: bool = False
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs)
+
+    @property
+    def failed(self) -> int:
+        """How many have failed, their attempts being used up."""
+        return sum(job.failed for job in self.jobs)
+
+    @property
+    def unclaimed(self) -> int:
+        """How many can be claimed again."""
+        return len(self.jobs) - self.failed
+
+    @property
+    def by_owner(self) -> dict[str | None, int]:
+        """How many were taken back of each owner."""
+        return dict(Counter(job.owner for job in self.jobs))
+
+
+def reap(
+    session: AnySession,
+    entity: type[Any],
+    *,
+    lease: timedelta | None = None,
+    max_runtime: timedelta | None = None,
+    limit: int | None = None,
+) -> Reaped:
+    """Take back the claims of dead owners at once, of unknown owners after the lease.
+
+    The jobs go back to unclaimed, their attempts as counted; with RetryMixin
+    those whose attempts are used up go to failed, and ``last_error`` says why.
+    Two reapers at once do no harm.
+
+    Args:
+        session: the caller's; nothing is committed.
+        entity: a mapped class with JobMixin; no other rows are touched.
+        lease: how long a claim is left alone of which nobody knows whether its
+            owner lives, since the claim or its last renewal; None goes by
+            ``__queue_args__["lease"]``, 10 minutes by default.
+        max_runtime: also take back claims older than this since the claim or
+            its last renewal, whoever has them, the living too; zero takes all
+            of them, by force.
+        limit: the most claims for this call; None is 1,000.
+
+    Raises:
+        ArgumentError: a lease that is no time, a negative max_runtime, a limit
+            below 1.
+        DBAPIError: what the engine says; see :func:`is_transient`.
+    """
+    mapping = mapping_of(entity)
+    spec = ClaimSpec(
+        mapping=mapping,
+        where=(),
+        order_by=(),
+        ready=mapping.word(UNCLAIMED),
+        during=mapping.claimed,
+    )
+    return reap_claims(session, spec, lease=lease, max_runtime=max_runtime, limit=limit)
+
+
+def reap_claims(
+    session: AnySession,
+    spec: ClaimSpec,
+    *,
+    lease: timedelta | None,
+    max_runtime: timedelta | None,
+    limit: int | None,
+) -> Reaped:
+    """Take back claims of one queue; see :func:`reap`.
+
+    Of its criteria only those on the columns that lead the index count: they
+    make a queue of its own, and the others may have changed since the claim.
+    """
+    mapping = mapping_of(spec.mapping.mapper)  # refuses a class without JobMixin
+    lease = mapping.args.lease if lease is None else lease
+    limit = REAP_LIMIT if limit is None else limit
+    _check(lease, max_runtime, limit)
+    with writing(session, mapping) as writer, writer.atomically():
+        writer.lock_writes(mapping.table)
+        reaper = _Reaper(writer, spec)
+        reaped = reaper.reap(reaper.rules(lease, max_runtime), limit)
+    _show_expired(writer, mapping, reaped)
+    if reaped:
+        owners = ", ".join(f"{owner}: {count}" for owner, count in reaped.by_owner.items())
+        log.info("%d of %s, %d of them failed; %s", len(reaped), mapping, reaped.failed, owners)
+    return reaped
+
+
+def _check(lease: timedelta, max_runtime: timedelta | None, limit: int) -> None:
+    if not isinstance(lease, timedelta) or lease <= timedelta(0):
+        raise ArgumentError(f"a lease is a timedelta longer than nothing: {lease!r}")
+    if max_runtime is not None and (
+        not isinstance(max_runtime, timedelta) or max_runtime < timedelta(0)
+    ):
+        raise ArgumentError(f"max_runtime is a timedelta that is not negative: {max_runtime!r}")
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ArgumentError(f"limit is the most claims to take back, at least 1: {limit!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Rule:
+    """Which claims are taken back, and why."""
+
+    reason: ReapReason
+    criteria: tuple[ColumnElement[bool], ...]
+
+
+@dataclass(frozen=True)
+class _Reaper:
+    """One call of reap(), on the session's writing connection."""
+
+    writer: Writer
+    spec: ClaimSpec
+
+    @property
+    def mapping(self) -> QueueMapping:
+        """The mapping of the queue's entity."""
+        return self.spec.mapping
+
+    # -- which claims ---------------------------------------------------
+
+    def rules(self, lease: timedelta, max_runtime: timedelta | None) -> Iterator[_Rule]:
+        """Say what is taken back, from what is known of the owners that have claims now.
+
+        An owner who comes later is in no rule but the last one.
+        """
+        owners = self._owners()
+        states = owner_states(self.writer.connection, [name for name in owners if name is not None])
+        dead = [name for name, state in states.items() if state is OwnerState.DEAD]
+        unknown = [name for name, state in states.items() if state is OwnerState.UNKNOWN]
+        # A pool drops connections while its process lives and works on.
+        cut = [name for name in dead if is_connection_owner(name)]
+        killed = [name for name in dead if not is_connection_owner(name)]
+        expired = self._older_than(lease)
+        yield from self._of_owners(ReapReason.DEAD_OWNER, killed)
+        yield from self._of_owners(ReapReason.DEAD_OWNER, cut, *expired)
+        yield from self._of_owners(ReapReason.LEASE_OVER, unknown, *expired)
+        if None in owners:
+            nobodys = self.mapping.attribute("owner").is_(None)
+            yield _Rule(ReapReason.LEASE_OVER, (nobodys, *expired))
+        if max_runtime is not None:
+            yield _Rule(ReapReason.MAX_RUNTIME_OVER, self._older_than(max_runtime))
+
+    def _owners(self) -> list[str | None]:
+        """Read who has claims now; no row is locked."""
+        owners = select(self.mapping.attribute("owner")).where(*self._claimed).distinct()
+        return list(self.writer.orm(owners).scalars())
+
+    @property
+    def _claimed(self) -> list[ColumnElement[bool]]:
+        return [self.mapping.has_status(self.spec.during), *self.spec.equalities]
+
+    def _of_owners(
+        self, reason: ReapReason, names: list[str], *also: ColumnElement[bool]
+    ) -> Iterator[_Rule]:
+        owner = self.mapping.attribute("owner")
+        for begin in range(0, len(names), MOST_OWNERS):
+            yield _Rule(reason, (owner.in_(names[begin : begin + MOST_OWNERS]), *also))
+
+    def _older_than(self, age: timedelta) -> tuple[ColumnElement[bool], ...]:
+        """Compare the time of the claim, or of its last renewal, with the database's clock."""
+        if not age:  # all are; also one without a time, which is older than nothing else
+            return ()
+        shift = bindparam("reap_age", -(age // timedelta(microseconds=1)), BigInteger, unique=True)
+        return (self.mapping.attribute("owner_date") < utc_now(shift),)
+
+    # -- taking them back -----------------------------------------------
+
+    def reap(self, rules: Iterator[_Rule], limit: int) -> Reaped:
+        """Take back what the rules name, until the limit is reached."""
+        reaped: list[ReapedJob] = []
+        found = 0
+        for rule in rules:
+            keys = self._propose(rule, limit - found)
+            found += len(keys)
+            for begin in range(0, len(keys), MOST_KEYS):
+                reaped += self._take_back(rule, keys[begin : begin + MOST_KEYS])
+            if found >= limit:
+                break
+        return Reaped(tuple(reaped), more=found >= limit)
+
+    def _propose(self, rule: _Rule, limit: int) -> list[tuple[Any, ...]]:
+        """Find the oldest by a plain read: InnoDB would lock all that it walks over."""
+        keys = select(*self.mapping.key_attributes).where(*self._claimed, *rule.criteria)
+        oldest = keys.order_by(self.mapping.attribute("owner_date")).limit(limit)
+        return [tuple(key) for key in self.writer.orm(oldest)]
+
+    def _take_back(self, rule: _Rule, keys: Sequence[tuple[Any, ...]]) -> list[ReapedJob]:
+        reaped = self._lock(rule, keys)
+        for failed in (False, True):
+            changed = [job.identity for job in reaped if job.failed is failed]
+            if changed:
+                self.writer.core(self._update(rule, failed=failed), {_KEYS: key_values(changed)})
+        return reaped
+
+    def _lock(self, rule: _Rule, keys: Sequence[tuple[Any, ...]]) -> list[ReapedJob]:
+        """Lock those of the rows that the rule still names, passing over locked ones."""
+        locked = self.writer.orm(self._locking(rule), {_KEYS: key_values(keys)})
+        width = len(self.mapping.keys)
+        return [
+            ReapedJob(tuple(row[:width]), row.reaped_owner, rule.reason, bool(row.reaped_failed))
+            for row in locked
+        ]
+
+    def _locking(self, rule: _Rule) -> Select[Any]:
+        mapping, database = self.mapping, self.writer.database
+        statement = (
+            select(
+                *mapping.key_attributes,
+                mapping.attribute("owner").label("reaped_owner"),
+                self._used_up().label("reaped_failed"),
+            )
+            .where(key_is_in(mapping, _KEYS), *self._claimed, *rule.criteria)
+            .order_by(*mapping.keys)
+        )
+        return by_key(statement, mapping.table, database).with_for_update(  # type: ignore[no-any-return]  # a SELECT as before
+            skip_locked=database.skip_locked,
+            key_share=database.no_key_update,
+            of=mapping.table if database.lock_of else None,
+        )
+
+    def _used_up(self) -> ColumnElement[Any]:
+        """Tell whether no attempt is left; the claim has counted this one."""
+        if not self.mapping.has("attempts"):
+            return literal(0)
+        attempts, most = self.mapping.attribute("attempts"), self.mapping.attribute("max_attempts")
+        return case((attempts >= most, 1), else_=0)
+
+    def _update(self, rule: _Rule, *, failed: bool) -> Any:
+        mapping = self.mapping
+        status, date = mapping.column("status"), mapping.column("owner_date")
+        # Wrapped, so that InnoDB goes by the primary key and by no index on the status.
+        is_claimed = case((status_is(status, self.spec.during), 1), else_=0) == 1
+        values: dict[Column[Any], Any] = self._said(rule)
+        if failed:
+            values |= {status: word_literal(mapping.word(FAILED)), date: utc_now()}
+        else:
+            ready = word_literal(self.spec.ready)
+            values |= {status: ready, mapping.column("owner"): null(), date: null()}
+        changed = update(mapping.table).where(key_is_in(mapping, _KEYS), is_claimed)
+        # In this order: MySQL's assignments see what those before them wrote.
+        return changed.ordered_values(*values.items())
+
+    def _said(self, rule: _Rule) -> dict[Column[Any], Any]:
+        """Keep in last_error why, and whose the claim was."""
+        if not self.mapping.has("last_error"):
+            return {}
+        owner, error = self.mapping.column("owner"), self.mapping.column("last_error")
+        return {error: literal(f"reaped, {rule.reason}: ") + func.coalesce(owner, "nobody")}
+
+
+def _show_expired(writer: Writer, mapping: QueueMapping, reaped: Reaped) -> None:
+    """Have what the session has loaded of the jobs read their state again."""
+    if not reaped:
+        return
+    mapper, loaded = sa_inspect(mapping.entity), writer.session.identity_map
+    keys = [*mapping.attributes.values(), *mapping.onupdate_keys]
+    found = (loaded.get(mapper.identity_key_from_primary_key(job.identity)) for job in reaped.jobs)
+    entities = [entity for entity in found if entity is not None]
+    for entity in entities:
+        writer.session.expire(entity, keys)
+    expire_with_savepoint(writer.session, entities, keys)

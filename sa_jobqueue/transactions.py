@@ -1,0 +1,51 @@
+"""Transactions of the library's own: begun fit for writing, rolled back outright."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from .dialects import database_of
+
+R = TypeVar("R")
+
+
+def committed(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
+    """Run `work` in a session, commit, and return what it returned."""
+    with Session(bind, expire_on_commit=False) as session:
+        try:
+            connection = session.connection()
+            database = database_of(connection)
+            if not database.in_autocommit(connection):
+                database.begin_write(connection)
+            result = work(session)
+            session.commit()
+        except BaseException:
+            # Said outright: after a COMMIT that failed, close() alone leaves
+            # the transaction open on the pooled connection.
+            session.rollback()
+            raise
+        return result
+
+
+@contextmanager
+def connected_beside(engine: Engine) -> Iterator[Connection]:
+    """Connect with the engine's settings and events, but not from its pool.
+
+    The pool's connections may all be in the hands of somebody who waits for us.
+    """
+    pool = engine.pool.recreate()
+    try:
+        try:
+            found = pool.connect()
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise OperationalError(None, None, error) from error
+        with Connection(engine, found) as connection:
+            yield connection
+    finally:
+        pool.dispose()

@@ -1,0 +1,83 @@
+"""The processes of the tests of strict order; started by spawn, so at module level."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from multiprocessing.synchronize import Barrier
+
+from sqlalchemy import Engine, Text, insert, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import Claim, JobQueue, LockTimeout, enqueue
+from tests.models import Task
+from tests.support import make_engine
+
+#: The due tasks, in claim order: as a bystander sees them.
+WAITING = (
+    select(Task.id).where(Task.status == "unclaimed").order_by(Task.priority, Task.run_at, Task.id)
+)
+
+
+class LogBase(DeclarativeBase):
+    pass
+
+
+class ClaimLog(LogBase):
+    """A line for each job of a claim, written in its transaction."""
+
+    __tablename__ = "claim_log"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job: Mapped[int]
+    process: Mapped[int]
+    waiting: Mapped[str] = mapped_column(Text())
+
+
+def consume(url: str, limit: int, seed: int, strict: bool, all_there: Barrier) -> None:
+    """Claim until nothing is left; roll every fourth claim back."""
+    engine = make_engine(url)
+    queue = JobQueue(Task, strict_order=strict)
+    chance = random.Random(seed)
+    all_there.wait(60)
+    empty = 0
+    while empty < 3:
+        claimed = claim_once(engine, queue, limit, keep=chance.random() < 0.75)
+        empty = 0 if claimed else empty + 1
+    engine.dispose()
+
+
+def claim_once(engine: Engine, queue: JobQueue[Task], limit: int, *, keep: bool) -> Claim[Task]:
+    """Claim in a transaction that writes the jobs down, with those seen waiting before.
+
+    Any error but the end of a wait (a deadlock, say) ends the process.
+    """
+    while True:
+        with Session(engine, expire_on_commit=False) as session:
+            waiting = json.dumps(session.scalars(WAITING).all())
+            session.rollback()
+            try:
+                claimed = queue.claim(session, owner=f"process-{os.getpid()}", limit=limit)
+            except LockTimeout:
+                continue
+            for task in claimed:
+                line = {"job": task.id, "process": os.getpid(), "waiting": waiting}
+                session.execute(insert(ClaimLog), line)
+            if keep:
+                session.commit()
+            else:
+                session.rollback()
+            return claimed
+
+
+def produce(url: str, tasks: int, seed: int, all_there: Barrier) -> None:
+    """Commit tasks one by one, most of them sooner than those that wait."""
+    engine = make_engine(url)
+    chance = random.Random(seed)
+    all_there.wait(60)
+    for number in range(tasks):
+        with Session(engine) as session:
+            row = {"name": f"{seed}-{number}", "priority": chance.randint(-3, 2)}
+            enqueue(session, Task, [row])
+            session.commit()
+    engine.dispose()

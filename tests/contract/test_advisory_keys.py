@@ -1,0 +1,404 @@
+"""Which lock a row has: keys of all types, partitions, inheritance, schemas."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    BigInteger,
+    DateTime,
+    Engine,
+    ForeignKey,
+    Integer,
+    Numeric,
+    SmallInteger,
+    String,
+    TypeDecorator,
+    Uuid,
+    func,
+    select,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import JobQueue, advisory_session, claim, complete, release
+from tests.contract.subscriptions import in_autocommit, kept
+from tests.models import Animal, Cat, Document, Dog, Message, Order, Pair
+
+pytestmark = pytest.mark.only_on("postgresql")
+
+LARGE = 1 << 40
+
+
+class KeyBase(DeclarativeBase):
+    pass
+
+
+class Small(KeyBase):
+    __tablename__ = "small_key"
+    id: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+
+
+class Plain(KeyBase):
+    __tablename__ = "integer_key"
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+
+
+class Large(KeyBase):
+    __tablename__ = "bigint_key"
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+
+
+class OtherBase(DeclarativeBase):
+    pass
+
+
+class Undeclared(OtherBase):
+    """The table of Large as models often say it: wide in the database only."""
+
+    __tablename__ = "bigint_key"
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+
+
+class Unique(KeyBase):
+    __tablename__ = "uuid_key"
+    id: Mapped[uuid.UUID] = mapped_column(Uuid(), primary_key=True)
+
+
+class Word(KeyBase):
+    __tablename__ = "string_key"
+    id: Mapped[str] = mapped_column(String(20), primary_key=True)
+
+
+class Amount(KeyBase):
+    __tablename__ = "numeric_key"
+    id: Mapped[decimal.Decimal] = mapped_column(Numeric(10, 2), primary_key=True)
+
+
+class Day(KeyBase):
+    __tablename__ = "date_key"
+    id: Mapped[dt.date] = mapped_column(primary_key=True)
+
+
+class Ticket(TypeDecorator[str]):
+    """An integer that the application sees as a string."""
+
+    impl = Integer
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> int | None:
+        return None if value is None else int(value.removeprefix("T"))
+
+    def process_result_value(self, value: int | None, dialect: Any) -> str | None:
+        return None if value is None else f"T{value}"
+
+
+class Decorated(KeyBase):
+    __tablename__ = "decorated_key"
+    id: Mapped[str] = mapped_column(Ticket, primary_key=True)
+
+
+class Numbered(OtherBase):
+    """The table of Decorated as another application sees it."""
+
+    __tablename__ = "decorated_key"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class NotUnique(OtherBase):
+    """The table of ByRange by a key that is not one: rows of two partitions have it."""
+
+    __tablename__ = "by_range"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Seat(KeyBase):
+    __tablename__ = "composite_key"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    row: Mapped[str] = mapped_column("the row", String(5), primary_key=True)
+    day: Mapped[dt.datetime] = mapped_column(DateTime(timezone=True), primary_key=True)
+
+
+class ByHash(KeyBase):
+    __tablename__ = "by_hash"
+    __table_args__ = {"postgresql_partition_by": "HASH (id)"}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class ByRange(KeyBase):
+    __tablename__ = "by_range"
+    __table_args__ = {"postgresql_partition_by": "RANGE (created)"}  # noqa: RUF012 - likewise
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    created: Mapped[dt.datetime] = mapped_column(DateTime(timezone=True), primary_key=True)
+
+
+class Vehicle(KeyBase):
+    """A hierarchy without the mixin that always loads its subclasses' columns."""
+
+    __tablename__ = "vehicle"
+    __mapper_args__ = {  # noqa: RUF012 - as users write it
+        "polymorphic_on": "kind",
+        "polymorphic_identity": "vehicle",
+        "with_polymorphic": "*",
+    }
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(10))
+
+
+class Bus(Vehicle):
+    __tablename__ = "bus"
+    __mapper_args__ = {"polymorphic_identity": "bus"}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(ForeignKey("vehicle.id"), primary_key=True)
+    seats: Mapped[int]
+
+
+class Bicycle(Vehicle):
+    __mapper_args__ = {"polymorphic_identity": "bicycle"}  # noqa: RUF012 - as users write it
+
+
+class Archived(KeyBase):
+    __tablename__ = "archived"
+    __table_args__ = {"schema": "archive"}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Visit(KeyBase):
+    """A table that each tenant has in a schema of its own."""
+
+    __tablename__ = "visit"
+    __table_args__ = {"schema": "tenant"}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+SCHEMAS = ("archive", "tenant", "anna", "bert")
+
+DDL = (
+    "CREATE TABLE by_hash_0 PARTITION OF by_hash FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
+    "CREATE TABLE by_hash_1 PARTITION OF by_hash FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+    "CREATE TABLE by_range_1 PARTITION OF by_range FOR VALUES FROM (MINVALUE) TO ('2030-02-01')",
+    "CREATE TABLE by_range_2 PARTITION OF by_range FOR VALUES FROM ('2030-02-01') TO (MAXVALUE)",
+    "CREATE TABLE anna.visit (LIKE tenant.visit INCLUDING ALL)",
+    "CREATE TABLE bert.visit (LIKE tenant.visit INCLUDING ALL)",
+)
+
+JANUARY, FEBRUARY = (dt.datetime(2030, month, 20, 23, 30, tzinfo=dt.UTC) for month in (1, 2))
+
+
+@pytest.fixture
+def engine(engine: Engine) -> Iterator[Engine]:
+    with in_autocommit(engine) as connection:
+        for schema in SCHEMAS:
+            connection.execute(text(f"CREATE SCHEMA {schema}"))
+        KeyBase.metadata.create_all(connection)
+        for statement in DDL:
+            connection.execute(text(statement))
+    yield engine
+    left = kept(engine)
+    with in_autocommit(engine) as connection:
+        for schema in SCHEMAS:
+            connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
+        for table in reversed(KeyBase.metadata.sorted_tables):
+            connection.execute(text(f"DROP TABLE IF EXISTS {table.fullname} CASCADE"))
+    assert left == 0
+
+
+def add(engine: Engine, *rows: object) -> None:
+    with Session(engine) as session:
+        session.add_all(rows)
+        session.commit()
+
+
+# Each with two rows; the numbers that differ in their high halves are different keys.
+KEYS: dict[type[Any], list[dict[str, Any]]] = {
+    Small: [{"id": -1}, {"id": 1}],
+    Plain: [{"id": -(1 << 31)}, {"id": (1 << 31) - 1}],
+    Large: [{"id": 7}, {"id": 7 + LARGE}],
+    Unique: [{"id": uuid.UUID(int=1)}, {"id": uuid.UUID(int=1 << 100)}],
+    Word: [{"id": "a"}, {"id": "A'\"\\%"}],
+    Amount: [{"id": decimal.Decimal("1.50")}, {"id": decimal.Decimal("-2")}],
+    Day: [{"id": dt.date(2030, 1, 1)}, {"id": dt.date(1, 1, 1)}],
+    Decorated: [{"id": "T1"}, {"id": "T2"}],
+    Seat: [{"id": 1, "row": "a", "day": JANUARY}, {"id": 1, "row": "a", "day": FEBRUARY}],
+    ByHash: [{"id": 1}, {"id": 2}],
+    ByRange: [{"id": 1, "created": JANUARY}, {"id": 1, "created": FEBRUARY}],
+    Archived: [{"id": 1}, {"id": 2}],
+}
+
+
+@pytest.mark.parametrize("entity", KEYS)
+def test_rows_are_locked_one_by_one_and_for_everybody_else(
+    engine: Engine, entity: type[Any]
+) -> None:
+    add(engine, *(entity(**row) for row in KEYS[entity]))
+
+    with advisory_session(engine) as session, advisory_session(engine) as other:
+        first = claim(session, entity, strategy="advisory", order_by=entity.id)
+        assert kept(engine) == 1
+        second = claim(other, entity, strategy="advisory", limit=5)
+        rest = claim(session, entity, strategy="advisory", limit=5)
+
+        assert (len(first), len(second), len(rest), kept(engine)) == (1, 1, 0, 2)
+        complete(session, first)
+        session.commit()
+        release(other, second)
+        assert kept(engine) == 0
+        assert len(claim(other, entity, strategy="advisory", limit=5)) == 2
+
+
+def test_a_key_is_shown_in_pg_locks_if_it_has_32_bits(engine: Engine) -> None:
+    add(engine, Large(id=42), Small(id=-3))
+
+    with advisory_session(engine) as session:
+        for entity in (Large, Small):
+            claim(session, entity, strategy="advisory")
+        shown = session.execute(
+            text(
+                "SELECT classid::regclass::text, objid::bigint::bit(32)::int FROM pg_locks "
+                "WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+            )
+        ).all()
+
+    assert sorted(shown) == [("bigint_key", 42), ("small_key", -3)]
+
+
+@pytest.mark.parametrize(("entity", "same"), [(Large, Undeclared), (Decorated, Numbered)])
+def test_a_key_is_locked_as_the_same_whatever_a_model_says_of_its_type(
+    engine: Engine, entity: type[Any], same: type[Any]
+) -> None:
+    add(engine, *(entity(**row) for row in KEYS[entity]))
+
+    with advisory_session(engine) as session, advisory_session(engine) as other:
+        claimed = claim(session, same, strategy="advisory", limit=5)
+
+        assert len(claimed) == 2
+        assert not claim(other, entity, strategy="advisory", limit=5)
+
+
+def test_rows_that_a_model_cannot_tell_apart_leave_no_lock_behind(engine: Engine) -> None:
+    add(engine, *(ByRange(**row) for row in KEYS[ByRange]))
+
+    with advisory_session(engine) as session:
+        claimed = claim(session, NotUnique, strategy="advisory", limit=5)
+
+        assert (len(claimed), kept(engine)) == (1, 1)
+        complete(session, claimed)
+        session.commit()
+        assert kept(engine) == 0
+
+
+# -- times in keys -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entity", [ByRange, Seat])
+def test_a_time_in_a_key_is_locked_as_the_same_in_every_time_zone(
+    engine: Engine, entity: type[Any]
+) -> None:
+    add(engine, *(entity(**row) for row in KEYS[entity]))
+
+    with advisory_session(engine) as session, advisory_session(engine) as other:
+        session.execute(text("SET TIME ZONE 'Asia/Tokyo'"))
+        other.execute(text("SET TIME ZONE 'America/New_York'"))
+        claimed = claim(session, entity, strategy="advisory", limit=5)
+
+        assert len(claimed) == 2
+        assert not claim(other, entity, strategy="advisory", limit=5)
+        complete(session, claimed[0])
+        session.commit()
+        assert len(claim(other, entity, strategy="advisory", limit=5)) == 1
+
+
+# -- inheritance ---------------------------------------------------------------
+
+
+def test_a_row_is_locked_for_all_classes_of_its_hierarchy(engine: Engine) -> None:
+    add(engine, Bus(seats=40), Bicycle(), Vehicle())
+
+    with advisory_session(engine) as session, advisory_session(engine) as other:
+        buses = claim(session, Bus, Bus.seats > 30, strategy="advisory", limit=5)
+        bicycles = claim(session, Bicycle, strategy="advisory", limit=5)
+        vehicles = claim(other, Vehicle, strategy="advisory", limit=5, order_by=Vehicle.id)
+
+        classes = [[type(row).__name__ for row in rows] for rows in (buses, bicycles, vehicles)]
+        assert classes == [["Bus"], ["Bicycle"], ["Vehicle"]]
+        assert kept(engine) == 3
+        complete(session, [*buses, *bicycles])
+        session.commit()
+        assert len(claim(other, Vehicle, strategy="advisory", limit=5)) == 2
+
+
+def test_so_it_is_in_a_hierarchy_of_queues(engine: Engine) -> None:
+    add(engine, Dog(trick="sit"), Cat(), Animal())
+
+    with advisory_session(engine) as session, advisory_session(engine) as other:
+        dogs = claim(session, Dog, Dog.trick == "sit", strategy="advisory", limit=5)
+        cats = claim(session, Cat, strategy="advisory", limit=5)
+        animals = claim(other, Animal, strategy="advisory", limit=5)
+
+        assert (len(dogs), len(cats), [type(row) for row in animals]) == (1, 1, [Animal])
+        complete(session, [*dogs, *cats])
+        complete(other, animals)
+        session.commit()
+        other.commit()
+        assert set(session.scalars(select(Animal.status))) == {"done"}
+
+
+# -- schemas -------------------------------------------------------------------
+
+
+def test_the_tables_of_tenants_are_told_apart_on_one_connection(engine: Engine) -> None:
+    with advisory_session(engine) as session:
+        connection, claims = session.connection(), {}
+        for tenant in ("anna", "bert"):
+            connection.execution_options(schema_translate_map={"tenant": tenant})
+            session.execute(text(f"INSERT INTO {tenant}.visit VALUES (1), (2)"))
+            claims[tenant] = claim(session, Visit, strategy="advisory", limit=5).fences
+            assert not claim(session, Visit, strategy="advisory", limit=5)
+            session.commit()
+            session.expunge_all()
+        assert ([len(fences) for fences in claims.values()], kept(engine)) == ([2, 2], 4)
+
+        complete(session, claims["anna"])
+        session.commit()
+        assert kept(engine) == 2
+        release(session, claims["bert"])
+
+        assert kept(engine) == 0
+
+
+# -- queues of all sorts -------------------------------------------------------
+
+
+def test_queues_of_all_sorts_are_claimed_in_their_order_and_finished(engine: Engine) -> None:
+    ids = [uuid.UUID(int=number) for number in (3, 1, 2)]
+    rows: dict[type[Any], list[Any]] = {
+        Message: [Message(sequence=number) for number in (1, 3, 2)],
+        Order: [Order(job_priority=number) for number in (2, 3, 1)],
+        Pair: [Pair(left=1, right=letter) for letter in "bca"],
+        Document: [Document(id=id_, created=place) for place, id_ in enumerate(ids)],
+    }
+    places = {Message: [1, 2], Order: [2, 0], Pair: [2, 0], Document: [0, 1]}
+    for added in rows.values():
+        add(engine, *added)
+
+    with advisory_session(engine) as session:
+        for entity, added in rows.items():
+            wanted = [entity.channel == "sms"] if entity is Message else []
+            queue = JobQueue(entity, *wanted, strategy="advisory")
+
+            claimed = queue.claim(session, owner="w", limit=2)
+
+            with Session(engine) as reader:
+                keys = [reader.merge(row, load=True) for row in added]
+                expected = [session.identity_key(instance=keys[place]) for place in places[entity]]
+            assert [session.identity_key(instance=row) for row in claimed] == expected, entity
+            assert kept(engine) == 2
+            queue.complete(session, claimed)
+            session.commit()
+            assert kept(engine) == 0
+        left = {entity: session.scalar(select(func.count()).select_from(entity)) for entity in rows}
+    assert left == {Message: 1, Order: 3, Pair: 3, Document: 3}

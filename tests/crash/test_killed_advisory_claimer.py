@@ -1,0 +1,92 @@
+"""A claimer by advisory locks that is killed frees its rows at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+
+import pytest
+from sqlalchemy import URL, Engine, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import advisory_session, complete
+from tests.contract.subscriptions import (
+    Subscription,
+    SubscriptionBase,
+    add_subscriptions,
+    claim_subscriptions,
+    ids,
+    kept,
+    mark,
+)
+from tests.support import make_engine
+
+pytestmark = pytest.mark.only_on("postgresql")
+
+#: Seconds in which the server has to notice that a process of its own host is gone.
+AT_ONCE = 5.0
+
+
+@pytest.fixture
+def engine(fresh_database: URL) -> Iterator[Engine]:
+    engine = make_engine(fresh_database)
+    SubscriptionBase.metadata.create_all(engine)
+    with Session(engine) as session:
+        add_subscriptions(session, 6)
+    yield engine
+    engine.dispose()
+
+
+def claim_and_wait(url: str, told: Connection) -> None:
+    """Claim five rows, finish one, begin to finish another, say so, and wait to be killed."""
+    with advisory_session(make_engine(url)) as session:
+        claimed = claim_subscriptions(session, limit=5)
+        mark(claimed[:1])
+        complete(session, claimed[0])
+        session.commit()
+        mark(claimed[1:2])
+        complete(session, claimed[1])
+        told.send(ids(claimed))
+        signal.pause()
+
+
+def kill_a_claimer(engine: Engine) -> list[int]:
+    """Let a process claim, and kill it; return what it had claimed."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    url = engine.url.render_as_string(hide_password=False)
+    process = context.Process(target=claim_and_wait, args=(url, there), daemon=True)
+    process.start()
+    assert here.poll(60)
+    claimed: list[int] = here.recv()
+    with advisory_session(engine) as other:
+        assert ids(claim_subscriptions(other, limit=9)) == [6]  # the others are the victim's
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(10)
+    return claimed
+
+
+def test_its_rows_are_claimable_at_once_but_those_that_it_finished(engine: Engine) -> None:
+    claimed = kill_a_claimer(engine)
+    killed = time.monotonic()
+
+    with advisory_session(engine) as session:
+        found: list[int] = []
+        while len(found) < 5 and time.monotonic() < killed + AT_ONCE:
+            more = claim_subscriptions(session, limit=9)
+            session.commit()
+            found += ids(more)
+            mark(more)
+            complete(session, more)
+            session.commit()
+
+    assert claimed == [1, 2, 3, 4, 5]
+    assert sorted(found) == [2, 3, 4, 5, 6]
+    with Session(engine) as session:
+        assert set(session.scalars(select(Subscription.mailed))) == {1}
+    assert kept(engine) == 0

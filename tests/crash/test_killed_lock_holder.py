@@ -1,0 +1,190 @@
+"""A lock lives as long as its holder's process: no longer, and no shorter."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import URL, Engine, text
+
+from sa_jobqueue import LockNotHeld, NamedLock, named_lock
+from tests.lockers import NOW, PATIENCE, Locker
+from tests.support import make_engine
+
+#: What the operating system and the server need to see that a process is gone.
+AT_ONCE = timedelta(seconds=2)
+
+
+@pytest.fixture
+def engine(db_url: URL) -> Iterator[Engine]:
+    engine = make_engine(db_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def lock(engine: Engine, request: pytest.FixtureRequest) -> Iterator[NamedLock]:
+    lock = named_lock(engine, request.node.name, timeout=NOW)
+    yield lock
+    if lock.held:
+        lock.release()
+
+
+@pytest.fixture
+def other(lock: NamedLock) -> Iterator[Locker]:
+    """Another process, which holds the lock."""
+    with Locker(lock.engine.url, lock.name) as other:
+        assert other("acquire", NOW)
+        yield other
+
+
+def test_a_killed_holder_frees_its_lock_at_once(lock: NamedLock, other: Locker) -> None:
+    assert not lock.acquire(NOW)
+
+    other.kill()
+
+    assert lock.acquire(AT_ONCE)
+
+
+def test_who_waits_for_a_killed_holder_has_the_lock(lock: NamedLock, other: Locker) -> None:
+    with Locker(lock.engine.url, lock.name) as waiter:
+        waiter.begin_to_wait()
+
+        other.kill()
+
+        assert waiter.answer() is True
+
+
+def test_a_killed_waiter_leaves_the_lock_to_others(lock: NamedLock, other: Locker) -> None:
+    with Locker(lock.engine.url, lock.name) as waiter:
+        waiter.begin_to_wait()
+        waiter.kill()
+
+    other("release")
+
+    # A server finds out that its client is gone when it has an answer for it.
+    assert lock.acquire(timedelta(seconds=5))
+
+
+def test_a_holder_that_was_stopped_for_a_moment_keeps_its_lock(
+    lock: NamedLock, other: Locker
+) -> None:
+    other.signal(signal.SIGSTOP)
+
+    taken = lock.acquire(timedelta(seconds=7))
+
+    other.signal(signal.SIGCONT)
+    assert not taken
+    other("check")
+    assert other("held")
+    other("release")
+    assert lock.acquire(NOW)
+
+
+def test_a_waiter_is_interrupted_by_ctrl_c(lock: NamedLock, other: Locker) -> None:
+    with Locker(lock.engine.url, lock.name) as waiter:
+        waiter.begin_to_wait()
+        while not asked_to_wait(lock.engine):
+            time.sleep(0.01)
+        started = time.monotonic()
+
+        waiter.signal(signal.SIGINT)
+
+        with pytest.raises(KeyboardInterrupt):
+            waiter.answer()
+
+        assert time.monotonic() - started < 5
+        other("release")
+        assert lock.acquire(AT_ONCE)
+
+
+#: What finds somebody who waits for a lock on the server; files are not waited for there.
+WAITING = {
+    "postgresql": "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    "mysql": "SELECT count(*) FROM information_schema.PROCESSLIST"
+    " WHERE state = 'User lock' AND db = DATABASE()",
+}
+WAITING["mariadb"] = WAITING["mysql"]
+
+
+def asked_to_wait(engine: Engine) -> bool:
+    """Tell whether a server has been asked to wait for a lock of this database."""
+    query = WAITING.get(engine.url.get_backend_name())
+    with engine.connect() as connection:
+        return query is None or bool(connection.scalar(text(query)))
+
+
+# -- forks --------------------------------------------------------------
+
+
+@pytest.fixture
+def child(other: Locker) -> Iterator[tuple[int, bool, bool]]:
+    """A child forked by the holder: its number, and whether it holds or has lost the lock."""
+    forked = other("fork")
+    yield forked
+    with suppress(ProcessLookupError):
+        os.kill(forked[0], signal.SIGKILL)
+
+
+def test_a_forked_child_does_not_hold_its_parents_lock(child: tuple[int, bool, bool]) -> None:
+    _, held, lost = child
+
+    assert (held, lost) == (False, False)
+
+
+def test_a_forked_child_does_not_keep_its_dead_parents_lock(
+    lock: NamedLock, other: Locker, child: tuple[int, bool, bool]
+) -> None:
+    other.kill()
+
+    assert lock.acquire(AT_ONCE)
+    os.kill(child[0], 0)  # it is still there
+
+
+def test_a_forked_child_that_ends_leaves_its_parent_the_lock(
+    lock: NamedLock, other: Locker, child: tuple[int, bool, bool]
+) -> None:
+    os.kill(child[0], signal.SIGTERM)
+
+    assert not lock.acquire(timedelta(seconds=1))
+    other("check")
+
+
+def test_a_forked_child_may_wait_for_its_parents_lock_and_have_it(lock: NamedLock) -> None:
+    lock.acquire()
+    told, tell = os.pipe()
+
+    child = os.fork()
+    if child == 0:
+        wait_in_child(lock, tell)
+    assert os.read(told, 10) == b"not held"
+    lock.check()
+    lock.release()
+
+    assert os.read(told, 10) == b"had it"
+    assert os.waitpid(child, 0) == (child, 0)
+    os.close(told)
+    os.close(tell)
+    assert lock.acquire(AT_ONCE)
+
+
+def wait_in_child(lock: NamedLock, tell: int) -> None:
+    """Report that the lock is not held here, wait for it, report again, and end."""
+    status = 1
+    try:
+        try:
+            lock.release()
+        except LockNotHeld:
+            os.write(tell, b"not held")
+        if lock.acquire(PATIENCE):
+            lock.check()
+            os.write(tell, b"had it")
+            status = 0
+    finally:
+        os._exit(status)

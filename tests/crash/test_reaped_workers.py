@@ -1,0 +1,207 @@
+"""Workers that are killed, or stand still: what becomes of the jobs in their hands."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, Engine, func, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue, Worker, claim, reap
+from tests.models import Base, Email, add_emails
+from tests.support import make_engine
+
+#: So long that no claim comes back by its age.
+LEASE = timedelta(hours=1)
+REAP_EVERY = timedelta(seconds=1)
+
+MOMENT = timedelta(microseconds=1)
+FORCE = timedelta(0)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A worker in a process of its own, and the pipe to it."""
+
+    process: SpawnProcess
+    pipe: Connection
+
+    def hears(self) -> object:
+        """Return the next thing that it says."""
+        assert self.pipe.poll(60)
+        return self.pipe.recv()
+
+    def signal(self, number: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def stand_still(self) -> None:
+        """Stop it, and wait until it has."""
+        self.signal(signal.SIGSTOP)
+        status = Path(f"/proc/{self.process.pid}/stat")
+        until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join(10)
+        self.pipe.close()
+
+
+Start = Callable[[int], Process]
+
+
+class Telling(logging.Handler):
+    """Send what is logged down a pipe."""
+
+    def __init__(self, pipe: Connection) -> None:
+        super().__init__()
+        self.pipe = pipe
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.pipe.send(record.getMessage())
+
+
+def work(url: str, limit: int, pipe: Connection) -> None:
+    """Work on emails; tell of the first job, and wait to be told to go on."""
+    engine = make_engine(url)
+    first = True
+
+    def handler(email: Email) -> None:
+        nonlocal first
+        if first:
+            first = False
+            pipe.send(email.recipient)
+            pipe.recv()
+
+    logging.getLogger("sa_jobqueue.worker").addHandler(Telling(pipe))
+    queue = JobQueue(Email, lease=LEASE)
+    poll = timedelta(milliseconds=100)
+    Worker(engine, queue, handler, limit=limit, poll=poll, reap_every=REAP_EVERY).run()
+
+
+@pytest.fixture
+def engine(fresh_database: URL) -> Iterator[Engine]:
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def start(engine: Engine) -> Iterator[Start]:
+    """Start workers, which are killed when the test ends."""
+    context = multiprocessing.get_context("spawn")
+    url = engine.url.render_as_string(hide_password=False)
+    started: list[Process] = []
+
+    def start(limit: int) -> Process:
+        here, there = context.Pipe()
+        process = context.Process(target=work, args=(url, limit, there), daemon=True)
+        process.start()
+        there.close()
+        started.append(Process(process, here))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.end()
+
+
+def until(true: Callable[[], object], seconds: float = 30) -> None:
+    """Wait for what other processes do."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        signal.sigtimedwait([], 0.02)
+
+
+def jobs(engine: Engine, status: str) -> int:
+    with Session(engine) as session:
+        counted = select(func.count()).select_from(Email).where(Email.status == status)
+        return session.scalar(counted) or 0
+
+
+def add_jobs(engine: Engine, count: int) -> None:
+    with Session(engine) as session:
+        add_emails(session, *map(str, range(count)))
+
+
+def test_a_killed_workers_jobs_are_back_and_finished_within_seconds(
+    engine: Engine, start: Start
+) -> None:
+    """One of four, with 100 claims in hand and a lease of an hour."""
+    add_jobs(engine, 104)
+    others = [start(1) for _ in range(3)]
+    for other in others:
+        other.hears()
+    victim = start(101)
+    victim.hears()
+    for other in others:
+        other.pipe.send("go on")
+    until(lambda: (jobs(engine, "done"), jobs(engine, "claimed")) == (3, 101))
+    killed = time.monotonic()
+
+    victim.signal(signal.SIGKILL)
+
+    until(lambda: jobs(engine, "done") == 104)
+    assert time.monotonic() - killed < REAP_EVERY.total_seconds() * 1.2 + 5
+
+
+def test_a_worker_that_stands_still_keeps_its_claims_until_it_is_dead(
+    engine: Engine, start: Start
+) -> None:
+    add_jobs(engine, 3)
+    victim = start(3)
+    victim.hears()
+    victim.stand_still()
+
+    with Session(engine) as session:
+        assert not reap(session, Email, lease=MOMENT)
+        session.rollback()
+        victim.signal(signal.SIGKILL)
+
+        def taken_back() -> int:
+            found = len(reap(session, Email, lease=LEASE))
+            session.commit()
+            return found
+
+        until(taken_back)
+    assert jobs(engine, "unclaimed") == 3
+
+
+def test_a_worker_reaped_by_force_finds_its_claims_lost_and_changes_nothing(
+    engine: Engine, start: Start
+) -> None:
+    add_jobs(engine, 3)
+    victim = start(3)
+    victim.hears()
+    victim.stand_still()
+    with Session(engine) as session:
+        assert len(reap(session, Email, max_runtime=FORCE)) == 3
+        claim(session, Email, owner="other", limit=3)
+        session.commit()
+        before = rows(session)
+
+        victim.signal(signal.SIGCONT)
+        victim.pipe.send("go on")
+
+        said = str(victim.hears())
+        assert "complete: 3 of 3 claims were lost" in said
+        assert rows(session) == before
+
+
+def rows(session: Session) -> list[tuple[object, ...]]:
+    session.rollback()
+    found = select(Email.status, Email.owner, Email.owner_date).order_by(Email.id)
+    return [tuple(row) for row in session.execute(found)]

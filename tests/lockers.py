@@ -1,0 +1,133 @@
+"""Other processes that take named locks: told what to do, killed, stopped."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+from unittest.mock import patch
+
+from sqlalchemy import URL
+
+from sa_jobqueue import NamedLock, named_lock
+from sa_jobqueue.dialects.server_locks import Deadline
+from tests.support import make_engine
+
+NOW = timedelta(0)
+PATIENCE = timedelta(seconds=30)
+
+
+class Locker:
+    """A process with one named lock, which does what the test says.
+
+    ::
+
+        with Locker(url, "report") as other:
+            assert other("acquire", NOW)
+            other.kill()
+    """
+
+    def __init__(self, url: URL, name: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, there = context.Pipe()
+        written = url.render_as_string(hide_password=False)
+        self.process = context.Process(target=obey, args=(written, name, there), daemon=True)
+        self.process.start()
+        self.answer()
+
+    def __call__(self, what: str, *arguments: Any) -> Any:
+        """Have a method of its lock called, and give back what it returned."""
+        self.tell(what, *arguments)
+        return self.answer()
+
+    def tell(self, what: str, *arguments: Any) -> None:
+        """Have a method of its lock called, and do not wait for it."""
+        self._pipe.send((what, arguments))
+
+    def answer(self) -> Any:
+        """Wait for what the last call returned, or raise what it raised."""
+        assert self._pipe.poll(PATIENCE.total_seconds())
+        answer = self._pipe.recv()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def begin_to_wait(self) -> None:
+        """Have it wait for the lock, without end; return when it does."""
+        self.tell("wait")
+        assert self.answer() == "waiting"
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, and wait until it is gone."""
+        self.process.kill()
+        # With a timeout it would wait for the process's own forks, too.
+        self.process.join()
+
+    def __enter__(self) -> Locker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        self._pipe.close()
+        self.process.close()
+
+
+def obey(url: str, name: str, told: Connection) -> None:
+    """Do in a process of its own what the test tells."""
+    engine = make_engine(url)
+    lock = named_lock(engine, name)
+    told.send("ready")
+    while True:
+        what, arguments = told.recv()
+        try:
+            told.send(done(lock, told, what, arguments))
+        except (Exception, KeyboardInterrupt) as error:  # the test's to judge
+            told.send(error)
+
+
+def done(lock: NamedLock, told: Connection, what: str, arguments: tuple[Any, ...]) -> Any:
+    if what == "fork":
+        return fork(lock)
+    if what == "wait":
+        return wait(lock, told)
+    found = getattr(lock, what)
+    return found(*arguments) if callable(found) else found
+
+
+def wait(lock: NamedLock, told: Connection) -> bool:
+    """Take the lock, however long it takes; say when the wait begins."""
+    left = Deadline.left
+    says = iter(["waiting"])
+
+    def announced(deadline: Deadline, at_most: float) -> float:
+        for word in says:
+            told.send(word)
+        return left(deadline, at_most)
+
+    with patch.object(Deadline, "left", announced):
+        return lock.acquire(None)
+
+
+def fork(lock: NamedLock) -> tuple[int, bool, bool]:
+    """Fork a child that lives on; return its number and what it thinks of the lock."""
+    here, there = multiprocessing.Pipe()
+    child = os.fork()
+    if child == 0:
+        there.send((lock.held, lock.lost))
+        del lock
+        signal.pause()
+    held, lost = here.recv()
+    return child, held, lost
