@@ -65,15 +65,24 @@ def advisory_session(engine: Engine, **options: Any) -> Iterator[Session]:
     """
     options.setdefault("expire_on_commit", False)
     with engine.connect() as connection:
-        database = database_of(connection)
-        check_database(database)
-        if not database.in_autocommit(connection):
-            connection = connection.execution_options(isolation_level="READ COMMITTED")
-        check_connection(connection, database)
-        database.notice_silence(connection)
-        connection.commit()
+        make_fit(connection)
         with Session(connection, **options) as session:
             yield session
+
+
+def make_fit(connection: Connection) -> None:
+    """Make a connection fit for claims by advisory locks, outside of any transaction.
+
+    Raises:
+        UnsupportedDatabase: it cannot be.
+    """
+    database = database_of(connection)
+    check_database(database)
+    if not database.in_autocommit(connection):
+        connection.execution_options(isolation_level="READ COMMITTED")
+    check_connection(connection, database)
+    database.notice_silence(connection)
+    connection.commit()
 
 
 def check_database(database: Database) -> None:
@@ -323,7 +332,7 @@ def _followed(
 
     def end() -> None:
         driver = weak().dbapi_connection  # type: ignore[union-attr]  # it runs its own method
-        commits = name == "commit" and not _is_broken(driver)
+        commits = name == "commit" and not (locks.finished and _is_broken(driver, errors))
         try:
             getattr(driver, name)()
         except BaseException:
@@ -342,10 +351,16 @@ def _followed(
 _IN_ERROR = 3
 
 
-def _is_broken(driver: Any) -> bool:
+def _is_broken(driver: Any, errors: type[Exception]) -> bool:
     """Tell whether the server will answer a COMMIT with ROLLBACK, and no error."""
-    info = getattr(driver, "info", None)
-    return getattr(info, "transaction_status", None) == _IN_ERROR
+    status = getattr(getattr(driver, "info", None), "transaction_status", None)
+    if status is not None:
+        return bool(status == _IN_ERROR)
+    try:  # other drivers, such as asyncpg, do not tell: a broken transaction refuses this
+        _fetched(driver, "SELECT 1")
+    except errors:
+        return True
+    return False
 
 
 def _watch_returns() -> None:
@@ -399,10 +414,14 @@ def _run_in(connection: Connection, statement: str) -> Sequence[Any]:
 def _run_after(driver: Any, statement: str) -> Sequence[Any]:
     """Run a statement where a transaction has just ended, without beginning another."""
     with _autocommit(driver):
-        cursor = driver.cursor()
-        cursor.execute(statement)
-        found = list(cursor.fetchall())
-        cursor.close()
+        return _fetched(driver, statement)
+
+
+def _fetched(driver: Any, statement: str) -> Sequence[Any]:
+    cursor = driver.cursor()
+    cursor.execute(statement)
+    found = list(cursor.fetchall())
+    cursor.close()
     return found
 
 

@@ -2,13 +2,13 @@
 
 So a long handler, and a job that waits long behind others of its batch, keep
 their claims beyond the lease. The thread has a connection of its own, for each
-renewal a new one, and goes by fences: the handler's entities are left alone.
+renewal a new one, and goes by fences: the handler's entities are left alone. An
+asyncio worker's is a task instead.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -22,6 +22,7 @@ from .dialects import is_transient
 from .errors import ClaimLost
 from .fencing import Fence
 from .transactions import committed, connected_beside
+from .waiting import THREADS, Companion, Waiting
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -48,6 +49,7 @@ class Heartbeat:
         max_runtime: how long one job may run: renewing pauses then, until the
             next job begins. None: as long as it likes.
         beats: False where no second connection sees the same database.
+        waiting: makes the thread, or whatever it is.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Heartbeat:
         lease: timedelta,
         max_runtime: timedelta | None = None,
         beats: bool = True,
+        waiting: Waiting = THREADS,
     ) -> None:
         self._engine = engine
         self._renew = renew
@@ -65,9 +68,10 @@ class Heartbeat:
         self._every = shortest.total_seconds() / BEATS_PER_LEASE
         self._longest = None if max_runtime is None else max_runtime.total_seconds()
         self._beats = beats
-        self._thread: threading.Thread | None = None
+        self._waiting = waiting
+        self._thread: Companion | None = None
         # What follows is changed by both threads, under this condition.
-        self._changed = threading.Condition()
+        self._changed = waiting.condition()
         self._fences: tuple[Fence, ...] = ()
         self._lost: set[_Job] = set()
         self._due = self._begun = 0.0
@@ -92,10 +96,7 @@ class Heartbeat:
             self._due = self._begun + self._every
             self._changed.notify_all()
         if fences and self._beats and self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, name="sa_jobqueue heartbeat", daemon=True
-            )
-            self._thread.start()
+            self._thread = self._waiting.beside(self._run, name="sa_jobqueue heartbeat")
 
     def rest(self) -> None:
         """Renew nothing, so that a finish does not meet a renewal of the same rows."""

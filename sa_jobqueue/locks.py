@@ -72,7 +72,7 @@ class NamedLock:
     """
 
     def __init__(self, engine: Engine, name: str, timeout: timedelta | None = None) -> None:
-        self.engine = _checked_engine(engine)
+        self.engine = checked_engine(engine)
         self.name = _checked_name(name)
         self.timeout = _checked_timeout(timeout)
         self._lock: HeldLock | None = None
@@ -181,7 +181,13 @@ class NamedLock:
         return "nobody holds it" if holder is None else f"{holder} has it"
 
 
-def _checked_engine(engine: Engine) -> Engine:
+def checked_engine(engine: Engine) -> Engine:
+    """Refuse an engine whose connections cannot be kept alive.
+
+    Raises:
+        ArgumentError: no engine.
+        UnsupportedDatabase: an async one.
+    """
     if not isinstance(engine, Engine):
         raise ArgumentError(f"A named lock needs an Engine, not {engine!r}.")
     if engine.dialect.is_async:

@@ -34,7 +34,7 @@ from sqlalchemy.orm import Session
 from .dialects import Database, database_of
 from .dialects.liveness import IDENTITY_LENGTH, OwnerState, Process, Server
 from .errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
-from .locks import NamedLock
+from .locks import NamedLock, checked_engine
 from .mixins import OWNER_LENGTH
 from .sessions import AnySession, session_of
 
@@ -82,7 +82,7 @@ class Owner:
         if not isinstance(engine, Engine):
             raise ArgumentError(
                 f"an Owner opens connections, and needs an Engine, not {type(engine).__name__}; "
-                "of an AsyncEngine, give its .sync_engine"
+                "beside an AsyncEngine, make one of a synchronous driver for the same database"
             )
         self.engine = engine
         self.label = _host_label(LABEL_LENGTH) if name is None else _checked_label(name)
@@ -109,8 +109,10 @@ class Owner:
 
         Raises:
             ArgumentError: it is open already.
-            UnsupportedDatabase: behind a pooler, or where a lock tells nothing.
+            UnsupportedDatabase: behind a pooler, where a lock tells nothing, or
+                the driver is an async one.
         """
+        checked_engine(self.engine)
         with self._one_at_a_time:
             if self._held is not None:
                 raise ArgumentError(f"{self!r} is open already; make another Owner")

@@ -44,8 +44,8 @@ def session_of(session: AnySession) -> Session:
         found: Session = session()
         return found
     raise ArgumentError(
-        f"a Session is needed, not {type(session).__name__}; with an AsyncSession, use "
-        "await async_session.run_sync(lambda session: claim(session, ...))"
+        f"a Session is needed, not {type(session).__name__}; for an AsyncSession the same verbs "
+        "are in sa_jobqueue.asyncio: await claim(async_session, ...)"
     )
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from .dialects import database_of
+from .dialects import connect_errors, database_of
 
 R = TypeVar("R")
 
@@ -19,7 +19,8 @@ def committed(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
     """Run `work` in a session, commit, and return what it returned."""
     with Session(bind, expire_on_commit=False) as session:
         try:
-            connection = session.connection()
+            with _connecting(bind):
+                connection = session.connection()
             database = database_of(connection)
             if not database.in_autocommit(connection):
                 database.begin_write(connection)
@@ -41,11 +42,18 @@ def connected_beside(engine: Engine) -> Iterator[Connection]:
     """
     pool = engine.pool.recreate()
     try:
-        try:
+        with _connecting(engine):
             found = pool.connect()
-        except engine.dialect.loaded_dbapi.Error as error:
-            raise OperationalError(None, None, error) from error
         with Connection(engine, found) as connection:
             yield connection
     finally:
         pool.dispose()
+
+
+@contextmanager
+def _connecting(bind: Engine | Connection) -> Iterator[None]:
+    """Have a driver's own errors come out as those of a connection that could not be made."""
+    try:
+        yield
+    except connect_errors(bind.dialect) as error:
+        raise OperationalError(None, None, error) from error

@@ -27,7 +27,6 @@ import os
 import random
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,7 +42,7 @@ from sqlalchemy.orm import Session
 
 from .clock import utc_now
 from .dialects import database_of, is_transient
-from .errors import ArgumentError, ClaimLost, LockLost, UnsupportedDatabase
+from .errors import ArgumentError, ClaimLost, LockLost, LockTimeout, UnsupportedDatabase
 from .fencing import Claim, fence_of
 from .finishing import give_up
 from .heartbeat import Heartbeat
@@ -52,6 +51,7 @@ from .queue import JobQueue
 from .reaping import Reaped
 from .strategies import AUTO, STRATEGIES
 from .transactions import committed
+from .waiting import THREADS, Waiting
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -110,7 +110,7 @@ Outcome: TypeAlias = "Retry | Cancel | Failed | None"
 
 
 @dataclass
-class _Batch(Generic[T]):
+class Batch(Generic[T]):
     """One claim on its way: jobs handled, with what became of them, and jobs waiting."""
 
     waiting: list[T] = field(default_factory=list)
@@ -124,6 +124,16 @@ class _Batch(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         yield from (job for job, _ in self.handled)
         yield from self.waiting
+
+    @contextmanager
+    def next(self) -> Iterator[T]:
+        """Take the next job in hand; one that is broken off waits again."""
+        job = self.waiting.pop(0)
+        try:
+            yield job
+        except BaseException:
+            self.waiting.insert(0, job)
+            raise
 
 
 def backoff(attempts: int) -> timedelta:
@@ -177,6 +187,8 @@ class Worker(Generic[T]):
             handler reads of their relationships is loaded here.
     """
 
+    _waiting: Waiting = THREADS
+
     def __init__(
         self,
         engine: Engine,
@@ -214,7 +226,7 @@ class Worker(Generic[T]):
         self.on_claim = on_claim
         self.on_outcome = on_outcome
         self.options = options
-        self._stopping = threading.Event()
+        self._stopping = self._waiting.flag()
         self._heartbeat: Heartbeat
         self._worked = False  # whether any transaction has
         self._in_doubt = False  # whether a COMMIT's answer is missing
@@ -237,12 +249,12 @@ class Worker(Generic[T]):
             self._work()
 
     def _work(self) -> None:
-        batch: _Batch[T] = _Batch()
+        batch: Batch[T] = Batch()
         idle = 0
         while True:
             stopping = self.stopping
             claimed, finished = self._turn(batch, claim=not stopping)
-            batch = _Batch(waiting=list(claimed))
+            batch = Batch(waiting=list(claimed))
             try:
                 self._tell(finished, claimed)
                 if stopping or (not claimed and self.drain and self._drained()):
@@ -290,7 +302,7 @@ class Worker(Generic[T]):
 
     # -- one turn -------------------------------------------------------
 
-    def _turn(self, batch: _Batch[T], *, claim: bool) -> tuple[Claim[T], list[tuple[T, Outcome]]]:
+    def _turn(self, batch: Batch[T], *, claim: bool) -> tuple[Claim[T], list[tuple[T, Outcome]]]:
         """Finish what was handled, release what was not, claim what is next.
 
         Returns the claim, and what was finished: without those that were lost.
@@ -325,14 +337,14 @@ class Worker(Generic[T]):
         self._names.update(fence.owner for fence in claimed.fences if fence.owner is not None)
         return claimed
 
-    def _finish_now(self, batch: _Batch[T]) -> _Batch[T]:
+    def _finish_now(self, batch: Batch[T]) -> Batch[T]:
         if batch.is_empty:
             return batch
         _, finished = self._turn(batch, claim=False)
         self._tell(finished, Claim([], []))
-        return _Batch()
+        return Batch()
 
-    def _claimed_unawares(self, session: Session, batch: _Batch[T]) -> Claim[T]:
+    def _claimed_unawares(self, session: Session, batch: Batch[T]) -> Claim[T]:
         """Find the claims of a COMMIT that succeeded while its answer was lost."""
         if not (self._in_doubt and self._owner_is_ours_alone):
             return Claim([], [])
@@ -366,15 +378,16 @@ class Worker(Generic[T]):
 
     # -- the jobs -------------------------------------------------------
 
-    def _handle_all(self, batch: _Batch[T]) -> None:
+    def _handle_all(self, batch: Batch[T]) -> None:
         """Handle jobs until told to stop."""
         while batch.waiting and not self.stopping:
-            self._heartbeat.job_begins()
-            outcome = self._handle(batch.waiting[0])
-            batch.handled.append((batch.waiting.pop(0), outcome))
+            with batch.next() as job:
+                self._heartbeat.job_begins()
+                outcome = self._handle(job)
+            batch.handled.append((job, outcome))
             self._drop_lost(batch)
 
-    def _drop_lost(self, batch: _Batch[T]) -> None:
+    def _drop_lost(self, batch: Batch[T]) -> None:
         """Leave jobs alone whose claim was found to be lost: their new owner has them."""
         batch.waiting = [
             job for job in batch.waiting if not self._heartbeat.has_lost(fence_of(job))
@@ -453,7 +466,7 @@ class Worker(Generic[T]):
         if not isinstance(owner, Owner) or self.stopping:
             return
         try:
-            self._patiently(lambda: owner.name)
+            self._patiently(lambda: self._waiting.apart(lambda: owner.name))
         except LockLost as error:
             log.warning("%s", error)
 
@@ -464,6 +477,7 @@ class Worker(Generic[T]):
             lease=self.queue.lease,
             max_runtime=self.max_runtime,
             beats=self._patiently(self._seen_by_others),
+            waiting=self._waiting,
         )
 
     def _seen_by_others(self) -> bool:
@@ -538,16 +552,17 @@ class Worker(Generic[T]):
         while True:
             try:
                 return work()
-            except DBAPIError as error:
+            except (DBAPIError, LockTimeout) as error:
                 if time.monotonic() > deadline or not self._passes(error):
                     raise
-                log.info("a transaction failed, and is run again: %s", error.orig)
-                time.sleep(pause * random.uniform(0.5, 1.0))
+                said = error.orig if isinstance(error, DBAPIError) else error
+                log.info("a transaction failed, and is run again: %s", said)
+                self._waiting.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, LONGEST_POLL.total_seconds())
 
-    def _passes(self, error: DBAPIError) -> bool:
+    def _passes(self, error: DBAPIError | LockTimeout) -> bool:
         """Tell whether an error goes away by itself, given time."""
-        if is_transient(error):
+        if is_transient(error) or isinstance(error, LockTimeout):
             return True
         # A connection that broke, or that could not be made: once it worked, wait
         # for the server. Without a statement, the error is one of connecting.

@@ -188,7 +188,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what is not for its engine: a skip would look as if something were missing."""
+    """Deselect what is not for its engine or for this run: a skip would look like a gap."""
     deselected = [item for item in items if not belongs(item)]
     if deselected:
         items[:] = [item for item in items if belongs(item)]
@@ -196,7 +196,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def belongs(item: pytest.Item) -> bool:
-    """Tell whether a test is for the engine that it was generated for."""
+    """Tell whether a test is for this run, and for the engine that it was generated for."""
+    if item.get_closest_marker("only_full") and not item.config.getoption("full"):
+        return False
     marker = item.get_closest_marker("only_on")
     callspec = getattr(item, "callspec", None)
     if callspec is None or "db_alias" not in callspec.params:

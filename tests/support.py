@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
 
 #: Which strategies run where; every contract test runs on each pair.
 STRATEGIES = {
@@ -51,3 +51,21 @@ def statements_seen(engine: Engine) -> Iterator[list[str]]:
         yield seen
     finally:
         event.remove(engine, "before_cursor_execute", see)
+
+
+def cut_connections(url: URL, alias: str) -> None:
+    """End every connection to a database but our own."""
+    engine = make_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        if alias == "postgresql":
+            connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            return
+        ids = connection.exec_driver_sql(
+            "SELECT id FROM information_schema.processlist "
+            "WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+        ).scalars()
+        for number in ids.all():
+            connection.exec_driver_sql(f"KILL {number}")

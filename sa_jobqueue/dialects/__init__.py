@@ -13,7 +13,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
 
 from ..errors import LockTimeout, UnsupportedDatabase
-from .base import Database
+from .base import Database, connect_errors
 from .lock_connection import dedicated_connection
 from .mariadb import MariaDB
 from .mysql import MySQL
@@ -22,6 +22,7 @@ from .sqlite import SQLite
 
 __all__ = [
     "Database",
+    "connect_errors",
     "database_of",
     "database_of_dialect",
     "database_of_engine",

@@ -126,11 +126,14 @@ class Database:
         """Tell whether each statement of this connection commits by itself."""
         if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
             return True
-        for name in ("autocommit", "get_autocommit"):
-            found = getattr(driver_connection(connection), name, None)
-            state = found() if callable(found) and name == "get_autocommit" else found
-            if isinstance(state, bool | int):
-                return bool(state)
+        # Of an async driver the adapter tells (asyncpg itself does not know), or the driver
+        # itself (SQLAlchemy's first adapters of aiomysql and asyncmy do not).
+        for driver in (connection.connection.dbapi_connection, driver_connection(connection)):
+            for name in ("autocommit", "get_autocommit"):
+                found = getattr(driver, name, None)
+                state = found() if callable(found) and name == "get_autocommit" else found
+                if isinstance(state, bool | int):
+                    return bool(state)
         return connection.get_isolation_level() == "AUTOCOMMIT"
 
     @contextmanager
@@ -268,6 +271,17 @@ def driver_connection(connection: Connection) -> Any:
     assert pooled.dbapi_connection is not None
     # pooled.driver_connection is None once it is detached from its pool.
     return connection.dialect.get_driver_connection(pooled.dbapi_connection)
+
+
+def connect_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
+    """Return what a driver raises where it cannot connect.
+
+    asyncpg lets the network's errors out, and before SQLAlchemy 2.1 its own too.
+    """
+    dbapi: Any = dialect.loaded_dbapi
+    asyncpg = getattr(dbapi, "asyncpg", None)
+    own = () if asyncpg is None else (OSError, asyncpg.PostgresError)
+    return (dbapi.Error, *own)
 
 
 def _dotted(version: Version) -> str:

@@ -21,7 +21,6 @@ from weakref import WeakKeyDictionary, WeakSet
 from sqlalchemy import Connection, Engine, Pool, StaticPool
 
 from ..errors import UnsupportedDatabase
-from .base import driver_connection
 from .server_locks import Deadline, HeldLock, Holder, ServerLocks, digest, lost, slug
 
 fcntl: ModuleType | None
@@ -56,7 +55,7 @@ class FileLocks(ServerLocks):
         return _HeldByFile(file, name)
 
     def holder(self, connection: Connection, name: str) -> Holder | None:
-        database = _file(_main(driver_connection(connection)), connection.engine.pool)
+        database = file_of(connection) or of_memory(connection.engine.pool)
         return _holder(_path(database, name))
 
     def holder_by_engine(self, engine: Engine, name: str) -> Holder | None:
@@ -222,7 +221,14 @@ def _main(connection: Any) -> str:
 
 
 def _file(path: str, pool: Pool) -> str:
-    return os.path.realpath(path) if path else _of_memory(pool)
+    return os.path.realpath(path) if path else of_memory(pool)
+
+
+def file_of(connection: Connection) -> str | None:
+    """Return the path of a connection's database; None if it is in memory."""
+    # Not the driver's own connection: behind an async adapter that is to be awaited.
+    path = _main(connection.connection.dbapi_connection)
+    return os.path.realpath(path) if path else None
 
 
 def _mode_of(database: str) -> int | None:
@@ -235,7 +241,7 @@ def _mode_of(database: str) -> int | None:
 _tokens: WeakKeyDictionary[Pool, str] = WeakKeyDictionary()
 
 
-def _of_memory(pool: Pool) -> str:
+def of_memory(pool: Pool) -> str:
     """Name a database in memory: it is this process's and this pool's own."""
     token = _tokens.setdefault(pool, secrets.token_hex(8))
     return os.path.join(tempfile.gettempdir(), f"sa_jobqueue-{os.getpid()}-{token}")

@@ -113,8 +113,10 @@ class PostgreSQL(Database):
         return PostgreSQLLocks(self)
 
     def notice_silence(self, connection: Connection) -> None:
-        for name, value in SILENCE.items():
-            connection.exec_driver_sql(f"SET {name} = {value}")
+        settings = ", ".join(
+            f"set_config('{name}', '{value}', false)" for name, value in SILENCE.items()
+        )
+        connection.exec_driver_sql(f"SELECT {settings}")
 
     to_know_owners: ClassVar[str] = ", since pg_locks is hidden; GRANT SELECT ON pg_locks"
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-import uuid
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.pool import Pool
 
 from ..clock import utc_now
 from .base import Database, Version, driver_connection
-from .file_locks import FileLocks
+from .file_locks import FileLocks, file_of, of_memory
 from .liveness import Server
 
 _BUSY, _LOCKED = 5, 6  # the primary result codes, in the lowest byte
@@ -51,12 +48,12 @@ class SQLite(Database):
         return FileLocks()
 
     def seen_by_others(self, connection: Connection) -> bool:
-        return bool(_file_of(connection))
+        return file_of(connection) is not None
 
     def server_of(self, connection: Connection) -> Server | None:
-        file = _file_of(connection)
+        file = file_of(connection)
         if file is None:
-            return Server.identified_by(self.title, os.getpid(), _pool_identity(connection))
+            return Server.identified_by(self.title, of_memory(connection.engine.pool))
         try:  # the folder too: a container may have this file alone, and not its locks
             found = [os.stat(path) for path in (file, os.path.dirname(file))]
         except FileNotFoundError:  # removed while it is open
@@ -72,21 +69,6 @@ class SQLite(Database):
     def is_transient(cls, error: BaseException) -> bool:
         code = getattr(error, "sqlite_errorcode", None)
         return isinstance(code, int) and code & 0xFF in {_BUSY, _LOCKED}
-
-
-def _file_of(connection: Connection) -> str | None:
-    """Return the path of the database; None if it is in memory."""
-    databases = connection.exec_driver_sql("PRAGMA database_list")
-    file = next(file for _, name, file in databases if name == "main")
-    return os.path.realpath(file) if file else None
-
-
-# Databases in memory: each pool has its own.
-_pools: WeakKeyDictionary[Pool, str] = WeakKeyDictionary()
-
-
-def _pool_identity(connection: Connection) -> str:
-    return _pools.setdefault(connection.engine.pool, uuid.uuid4().hex)
 
 
 @compiles(utc_now, "sqlite")

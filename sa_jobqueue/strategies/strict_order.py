@@ -157,8 +157,17 @@ class InOrder(Candidates):
         return []
 
     def _look(self, writer: Writer, limit: int) -> list[tuple[Any, ...]]:
-        """Read the keys of the next jobs as they are committed, locked or not."""
+        """Read the keys of the next jobs as they are committed, locked or not.
 
+        Priority by priority that takes several reads, and a sooner job may come
+        between two of them: then it takes two equal looks.
+        """
+        keys = self._look_once(writer, limit)
+        while self.spec.steps and keys != (again := self._look_once(writer, limit)):
+            keys = again
+        return keys
+
+    def _look_once(self, writer: Writer, limit: int) -> list[tuple[Any, ...]]:
         def look(**parameters: Any) -> list[Any]:
             return list(writer.orm(self.draw, parameters).all())
 

@@ -28,7 +28,7 @@ MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
 
 
 @contextmanager
-def before(engine: Engine, beginning: str, step: Callable[[], None]) -> Iterator[list[int]]:
+def before(engine: Engine, beginning: str, step: Callable[[], object]) -> Iterator[list[int]]:
     """Take a step of the other session before the first statement that begins so."""
     taken: list[int] = []
 

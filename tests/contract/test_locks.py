@@ -104,7 +104,8 @@ def cut(db_alias: str) -> Callable[[NamedLock], None]:
         holder = lock.holder()
         assert holder is not None
         if db_alias == "sqlite":
-            for file in Path(lock.engine.url.database or "").parent.glob("*.lock"):
+            database = Path(lock.engine.url.database or "")
+            for file in database.parent.glob(f"{database.name}.*.lock"):
                 file.unlink()
             return
         kill = "SELECT pg_terminate_backend({})" if db_alias == "postgresql" else "KILL {}"
@@ -656,13 +657,12 @@ def test_a_question_to_a_silent_server_ends(far: NamedLock, proxy: Proxy, limits
     assert time.monotonic() - started < 15
 
 
+@pytest.mark.only_full
 @pytest.mark.only_on("postgresql")
 @pytest.mark.timeout(400)
 def test_a_silent_holder_is_dead_within_two_minutes(
-    lock: NamedLock, far: NamedLock, proxy: Proxy, full: bool
+    lock: NamedLock, far: NamedLock, proxy: Proxy
 ) -> None:
-    if not full:
-        pytest.skip("takes two minutes: --full")
     far.acquire()
     proxy.go_silent()
     started = time.monotonic()

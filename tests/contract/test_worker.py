@@ -16,7 +16,6 @@ import pytest
 from sqlalchemy import (
     URL,
     Engine,
-    NullPool,
     StaticPool,
     create_engine,
     event,
@@ -44,7 +43,7 @@ from sa_jobqueue import (
 from sa_jobqueue.heartbeat import Heartbeat
 from sa_jobqueue.worker import backoff
 from tests.models import Account, Base, Email, Letter, Message, Task, add_emails, add_tasks
-from tests.support import make_engine, statements_seen
+from tests.support import cut_connections, make_engine, statements_seen
 
 SOON = timedelta(milliseconds=20)
 
@@ -352,24 +351,6 @@ def test_a_lost_connection_does_not_lose_what_was_handled(
     with Session(engine) as session:
         assert session.scalars(select(Email.status)).all() == ["done", "done"]
     engine.dispose()
-
-
-def cut_connections(url: URL, alias: str) -> None:
-    """End every connection to a database but our own."""
-    engine = make_engine(url, poolclass=NullPool)
-    with engine.connect() as connection:
-        if alias == "postgresql":
-            connection.exec_driver_sql(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-            return
-        ids = connection.exec_driver_sql(
-            "SELECT id FROM information_schema.processlist "
-            "WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-        ).scalars()
-        for number in ids.all():
-            connection.exec_driver_sql(f"KILL {number}")
 
 
 @pytest.mark.parametrize(

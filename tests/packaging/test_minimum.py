@@ -36,7 +36,7 @@ def versions_tested() -> dict[str, set[str]]:
 
 
 def test_all_that_is_promised_is_tested() -> None:
-    assert versions_promised().keys() == versions_tested().keys()
+    assert versions_promised().keys() <= versions_tested().keys()
 
 
 @pytest.mark.parametrize("name", versions_promised())

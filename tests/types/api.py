@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, assert_type
 
 from sqlalchemy import Engine, Row, String, create_engine, select
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -58,6 +59,7 @@ from sa_jobqueue import (
     retry,
     with_fence,
 )
+from sa_jobqueue import asyncio as aio
 
 
 class Base(DeclarativeBase):
@@ -214,6 +216,65 @@ def work(engine: Engine) -> None:
 
 def transient(error: Exception) -> bool:
     return is_transient(error)
+
+
+# asyncio
+
+AWAITED = aio.AsyncJobQueue(OUTBOX)
+
+
+async def consume_awaiting(session: AsyncSession) -> None:
+    where = Email.recipient.like("a%")
+    emails = await aio.claim(session, Email, where, owner="mailer-1", limit=100)
+    assert_type(emails, Claim[Email])
+    await aio.complete(session, emails, delete=True)
+    await aio.fail(session, emails[0], error=ValueError("no"), retry_in=timedelta(minutes=1))
+    assert_type(await aio.cancel(session, emails), list[Any])
+    assert_type(await aio.reap(session, Email, lease=timedelta(minutes=5)), Reaped)
+
+
+async def look_awaiting(session: async_scoped_session[AsyncSession]) -> None:
+    assert_type(await aio.enqueue(session, Email, [{"recipient": "b@example.org"}]), int)
+    assert_type(await aio.claimed_by(session, Email, "mailer-1"), Claim[Email])
+    assert_type(await aio.count_by_status(session, Email), dict[str, int])
+    assert_type(await aio.queue_stats(session, Email), QueueStats)
+
+
+async def queues_awaiting(session: AsyncSession, replica: AsyncSession) -> None:
+    assert_type(AWAITED, aio.AsyncJobQueue[Email])
+    emails = await AWAITED.claim(session, owner="mailer-1", candidates_from=replica)
+    assert_type(emails, Claim[Email])
+    assert_type(await AWAITED.claim_rows(session, owner="mailer-1"), Claim[Row[Any]])
+    assert_type(await AWAITED.claimed_by(session, "mailer-1"), Claim[Email])
+    assert_type(await AWAITED.reap(session, limit=5), Reaped)
+    await AWAITED.turn(session, emails, owner="mailer-1", limit=10)
+
+
+async def handle_awaiting(email: Email) -> Retry | Cancel | None:
+    return handle(email)
+
+
+async def send_awaiting(email: Email) -> None:
+    send(email)
+
+
+async def work_awaiting(engine: AsyncEngine) -> None:
+    worker = aio.AsyncWorker(engine, OUTBOX, handle_awaiting, limit=10, concurrency=5)
+    assert_type(worker, aio.AsyncWorker[Email])
+    with worker.stopping_on_signals():
+        await worker.run()
+    await aio.AsyncWorker(engine, AWAITED, send_awaiting, on_claim=print).run()
+    async with aio.advisory_session(engine) as session:
+        assert_type(session, AsyncSession)
+
+
+async def mistakes_awaiting(engine: AsyncEngine, session: AsyncSession) -> None:
+    send((await aio.claim(session, Email, owner="w")).first())  # type: ignore[arg-type]  # or None
+    await aio.claim(session, Email, owner="w", limit="ten")  # type: ignore[arg-type]
+    await aio.complete(session)  # type: ignore[call-arg]
+    await AWAITED.claim(session, owner=1.5)  # type: ignore[arg-type]
+    claim(session, Email, owner="w")  # type: ignore[arg-type]  # that one is for a Session
+    aio.AsyncWorker(engine, OUTBOX, send)  # type: ignore[arg-type]  # it is not awaited
 
 
 # Mistakes

@@ -1,0 +1,62 @@
+"""The same verbs, queues and worker for an AsyncSession and an AsyncEngine.
+
+::
+
+    async with AsyncSession(engine, expire_on_commit=False) as session:
+        emails = await claim(session, Email, owner="mailer-1", limit=100)
+        await session.commit()
+        for email in emails:
+            await send(email)
+        await complete(session, emails)
+        await session.commit()
+
+Nothing is done twice: each verb is the one of :mod:`sa_jobqueue`, run by
+``AsyncSession.run_sync``. What has no session, such as ``fence_of``, and the
+errors, are there. See docs/asyncio.md.
+"""
+
+from .queues import AsyncJobQueue
+from .verbs import (
+    advisory_session,
+    cancel,
+    claim,
+    claimed_by,
+    complete,
+    connection_owner,
+    count_by_status,
+    enqueue,
+    fail,
+    give_up,
+    owner_state,
+    prune,
+    queue_stats,
+    reap,
+    release,
+    renew,
+    reprioritize,
+    retry,
+)
+from .worker import AsyncWorker
+
+__all__ = [
+    "AsyncJobQueue",
+    "AsyncWorker",
+    "advisory_session",
+    "cancel",
+    "claim",
+    "claimed_by",
+    "complete",
+    "connection_owner",
+    "count_by_status",
+    "enqueue",
+    "fail",
+    "give_up",
+    "owner_state",
+    "prune",
+    "queue_stats",
+    "reap",
+    "release",
+    "renew",
+    "reprioritize",
+    "retry",
+]

@@ -1,0 +1,34 @@
+"""An AsyncSession, and the Session that it runs verbs with."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session
+
+from ..errors import ArgumentError
+
+AnyAsyncSession: TypeAlias = "AsyncSession | async_scoped_session[Any]"
+
+
+def async_session_of(session: AnyAsyncSession) -> AsyncSession:
+    """Return the AsyncSession itself, also behind an async_scoped_session.
+
+    Raises:
+        ArgumentError: not a session, or a synchronous one.
+    """
+    if isinstance(session, async_scoped_session):
+        found: AsyncSession = session()
+        return found
+    if isinstance(session, AsyncSession):
+        return session
+    raise ArgumentError(
+        f"an AsyncSession is needed, not {type(session).__name__}; for a Session the same verbs "
+        "are in sa_jobqueue, and are not awaited"
+    )
+
+
+def sync_session_of(session: AnyAsyncSession | None) -> Session | None:
+    """Return the Session behind a session, if there is one."""
+    return None if session is None else async_session_of(session).sync_session

@@ -1,0 +1,212 @@
+"""The worker in an event loop, for handlers that are awaited.
+
+::
+
+    async def send(email: Email) -> None: ...
+
+    await AsyncWorker(async_engine, JobQueue(Email), send, limit=10, concurrency=10).run()
+
+It is :class:`sa_jobqueue.Worker` itself, run in a greenlet: its transactions go by
+the async driver, its pauses and its handlers are awaited, and its heartbeat is a
+task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from inspect import isawaitable
+from signal import Signals
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.util import await_only, greenlet_spawn
+
+from ..errors import ArgumentError
+from ..fencing import Claim
+from ..owners import Owner
+from ..queue import JobQueue
+from ..worker import (
+    LONGEST_POLL,
+    REAP_EVERY,
+    Batch,
+    Cancel,
+    Outcome,
+    Retry,
+    Worker,
+    backoff,
+)
+from .queues import AsyncJobQueue, sync_queue_of
+from .waiting import Tasks
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AsyncHandler = Callable[[T], Coroutine[Any, Any, Retry | Cancel | None]]
+
+
+class AsyncWorker(Generic[T]):
+    """A loop over one queue, with a handler that is awaited.
+
+    The arguments are those of :class:`sa_jobqueue.Worker`; what differs:
+
+    Args:
+        engine: an AsyncEngine.
+        queue: a JobQueue, or an AsyncJobQueue.
+        handler: ``async def``; called with each job.
+        owner: an Owner is made with an Engine of a synchronous driver, for the
+            same database. By default the worker claims under a plain name, and
+            its claims wait for the lease when it dies.
+        concurrency: how many jobs of one claim are handled at once.
+        on_claim, on_outcome: may be ``async def``, too.
+
+    Raises:
+        ArgumentError: no AsyncEngine, or a strategy that writes no claim down.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        queue: JobQueue[T] | AsyncJobQueue[T],
+        handler: AsyncHandler[T],
+        *,
+        owner: str | int | Owner | None = None,
+        limit: int = 1,
+        concurrency: int = 1,
+        delete: bool | None = None,
+        drain: bool = False,
+        interval: timedelta = timedelta(0),
+        poll: timedelta = LONGEST_POLL,
+        retry_in: Callable[[int], timedelta] = backoff,
+        max_runtime: timedelta | None = None,
+        reap_every: timedelta | None = REAP_EVERY,
+        on_claim: Callable[[Claim[T]], Awaitable[None] | None] | None = None,
+        on_outcome: Callable[[T, Outcome], Awaitable[None] | None] | None = None,
+        options: Sequence[Any] = (),
+    ) -> None:
+        if not isinstance(engine, AsyncEngine):
+            raise ArgumentError(f"an AsyncWorker needs an AsyncEngine, not {engine!r}; use Worker")
+        if not isinstance(concurrency, int) or concurrency < 1:
+            raise ArgumentError(f"concurrency is a number of jobs, at least 1: {concurrency!r}")
+        self._worker = _GreenWorker(
+            engine.sync_engine,
+            sync_queue_of(queue),
+            handler,
+            concurrency,
+            owner=owner,
+            limit=limit,
+            delete=delete,
+            drain=drain,
+            interval=interval,
+            poll=poll,
+            retry_in=retry_in,
+            max_runtime=max_runtime,
+            reap_every=reap_every,
+            on_claim=_in_greenlet(on_claim),
+            on_outcome=_in_greenlet(on_outcome),
+            options=options,
+        )
+
+    async def run(self) -> None:
+        """Work until stopped, or, with `drain`, until the queue is empty.
+
+        A run that is cancelled cancels its handlers, finishes what was handled
+        and releases the rest before it ends; cancelled once more, it ends at once.
+
+        Raises:
+            DBAPIError: an error of the engine that trying again did not mend.
+        """
+        running = asyncio.create_task(greenlet_spawn(self._worker.run), name="sa_jobqueue worker")
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self._worker.break_off()
+            await running
+            raise
+
+    def stop(self) -> None:
+        """Finish the running jobs, release the rest, and return from :meth:`run`.
+
+        Safe to call from a signal handler or another thread.
+        """
+        self._worker.stop()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._worker.stopping
+
+    def stopping_on_signals(self, *signals: Signals) -> AbstractContextManager[None]:
+        """Have SIGTERM and SIGINT, or those given, stop the worker; main thread only."""
+        return self._worker.stopping_on_signals(*signals)
+
+
+class _GreenWorker(Worker[T]):
+    """The worker, in a greenlet: only how it waits and calls handlers differs."""
+
+    _waiting = Tasks()
+
+    def __init__(
+        self,
+        engine: Any,
+        queue: JobQueue[T],
+        handler: AsyncHandler[T],
+        concurrency: int,
+        **options: Any,
+    ) -> None:
+        super().__init__(engine, queue, self._awaited, **options)
+        self._async_handler = handler
+        self._concurrency = concurrency
+        self._running: set[asyncio.Task[Any]] = set()
+        self._broken_off = False
+
+    def break_off(self) -> None:
+        """Stop, and cancel the handlers: their jobs are released."""
+        self.stop()
+        self._broken_off = True
+        for task in self._running:
+            task.cancel()
+
+    def _awaited(self, job: T) -> Retry | Cancel | None:
+        """Run the handler in a task of its own, so that it can be cancelled alone."""
+        task = asyncio.create_task(self._async_handler(job))
+        self._running.add(task)
+        try:
+            return await_only(task)
+        except asyncio.CancelledError as error:
+            if self._broken_off:
+                raise
+            raise RuntimeError("the handler was cancelled, and its worker was not") from error
+        finally:
+            self._running.discard(task)
+
+    def _handle_all(self, batch: Batch[T]) -> None:
+        """Handle jobs, several at once, until told to stop."""
+        handle = super()._handle_all
+        if self._concurrency == 1:
+            handle(batch)
+            return
+        at_once = min(self._concurrency, len(batch.waiting))
+        await_only(_all([greenlet_spawn(handle, batch) for _ in range(at_once)]))
+
+
+async def _all(parts: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Let all parts come to their ends; raise what the first of them raised."""
+    for ended in await asyncio.gather(*parts, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
+
+
+def _in_greenlet(callback: Callable[..., Awaitable[None] | None] | None) -> Any:
+    """Make a plain function of a callback, whether it is to be awaited or not."""
+    if callback is None:
+        return None
+
+    def call(*args: Any) -> None:
+        result = callback(*args)
+        if isawaitable(result):
+            await_only(result)
+
+    return call
