@@ -38,6 +38,13 @@ def make_engine(url: URL | str, **options: Any) -> Engine:
     return create_engine(url, connect_args=CONNECT[alias], **options)
 
 
+def impatient(engine: Engine) -> Engine:
+    """Return an engine that SQLite refuses at once where another one writes."""
+    if engine.url.get_backend_name() != "sqlite":
+        return engine
+    return create_engine(engine.url, connect_args={"timeout": 0}, poolclass=NullPool)
+
+
 @contextmanager
 def statements_seen(engine: Engine) -> Iterator[list[str]]:
     """Collect the statements that an engine runs."""

@@ -42,7 +42,6 @@ from .queues import AsyncJobQueue, sync_queue_of
 from .waiting import Tasks
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 AsyncHandler = Callable[[T], Coroutine[Any, Any, Retry | Cancel | None]]
 

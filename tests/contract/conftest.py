@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, delete, event
+from sqlalchemy import URL, Engine, delete
 from sqlalchemy.orm import Session
 
 from tests.models import Base
-from tests.support import ALL_STRATEGIES, LOCK_WAIT, STRATEGIES, make_engine
+from tests.support import ALL_STRATEGIES, STRATEGIES, make_engine
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -39,21 +39,16 @@ def _possible(item: pytest.Item) -> bool:
 def shared_engine(db_url: URL) -> Iterator[Engine]:
     """An engine with the tables of tests.models, for the whole run."""
     engine = make_engine(db_url)
-    if db_url.get_backend_name() == "sqlite":
-        event.listen(engine, "reset", _wait_when_busy)
     Base.metadata.create_all(engine)
     yield engine
     engine.dispose()
 
 
-def _wait_when_busy(connection: Any, record: Any, state: Any) -> None:
-    """Undo what a test has set; the next one waits for locks again."""
-    connection.execute(f"PRAGMA busy_timeout = {LOCK_WAIT * 1_000}")
-
-
 @pytest.fixture
 def engine(shared_engine: Engine) -> Engine:
     """The engine with empty tables."""
+    if shared_engine.url.get_backend_name() == "sqlite":
+        shared_engine.dispose()  # with what the last test has set on its connections
     with shared_engine.begin() as connection:
         for table in reversed(Base.metadata.sorted_tables):
             connection.execute(delete(table))

@@ -371,7 +371,11 @@ async def test_an_owner_that_loses_its_lock_takes_another_beside_the_event_loop(
     async def handler(email: Email) -> None:
         claimed_as.add(email.owner)
         if email.recipient == "a":
+            assert owner._held is not None
+            lock = owner._held.lock
             cut_connections(fresh_database, db_alias)
+            while not lock.lost:
+                await asyncio.sleep(0.02)
             event.listen(engine, "do_connect", connect)
 
     def connect(*args: object) -> None:

@@ -22,6 +22,7 @@ from sa_jobqueue import (
     renew,
 )
 from tests.models import Email, add_emails, recipients
+from tests.support import impatient
 
 Sessions = Callable[..., Session]
 MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
@@ -66,14 +67,11 @@ def test_no_step_between_two_statements_gives_a_row_twice(
     strategy: str,
     between: str,
     order_by: Any,
-    db_alias: str,
 ) -> None:
     session = new_session()
     add_emails(session, "a", "b")
     theirs: list[str] = []
-    other = new_session()
-    if db_alias == "sqlite":
-        other.connection().exec_driver_sql("PRAGMA busy_timeout = 0")
+    other = new_session(impatient(engine))
 
     def steal() -> None:
         taken = claim(other, Email, owner="w", limit=2, order_by=order_by)
@@ -91,13 +89,10 @@ def test_no_step_between_two_statements_gives_a_row_twice(
 @pytest.mark.strategies("skip_locked", "candidates", "compare_and_set")
 @pytest.mark.parametrize("between", ["SELECT", "UPDATE email SET status='cancelled'"])
 def test_a_job_claimed_meanwhile_is_not_cancelled(
-    engine: Engine, new_session: Sessions, strategy: str, db_alias: str, between: str
+    engine: Engine, new_session: Sessions, strategy: str, between: str
 ) -> None:
-    session, other = new_session(), new_session()
+    session, other = new_session(), new_session(impatient(engine))
     (email,) = add_emails(session, "a")
-    if db_alias == "sqlite":
-        other.connection().exec_driver_sql("PRAGMA busy_timeout = 0")
-        other.rollback()
     stolen: list[str] = []
 
     def steal() -> None:

@@ -54,7 +54,7 @@ from tests.models import (
     names,
     recipients,
 )
-from tests.support import statements_seen
+from tests.support import impatient, statements_seen
 
 from .test_interleaved import before, unless_refused
 from .test_plans import fill, locked_rows, rows_read
@@ -612,19 +612,11 @@ def test_a_class_that_is_no_queue_is_refused(session: Session) -> None:
 # Side by side with others
 
 
-def impatient(session: Session, db_alias: str) -> Session:
-    """Have a session of SQLite refused at once where another one writes."""
-    if db_alias == "sqlite":
-        session.connection().exec_driver_sql("PRAGMA busy_timeout = 0")
-        session.rollback()
-    return session
-
-
 @pytest.mark.parametrize("between", ["SELECT", "UPDATE email SET status='unclaimed'"])
 def test_two_reapers_take_nothing_twice(
     engine: Engine, new_session: Sessions, db_alias: str, between: str
 ) -> None:
-    session, other = new_session(), impatient(new_session(), db_alias)
+    session, other = new_session(), new_session(impatient(engine))
     add_emails(session, "a", "b")
     claimed(session, Email, PLAIN)
     grow_old(session, Email, HOUR)
@@ -656,13 +648,16 @@ def test_a_reaper_does_not_wait_for_another(session: Session, other: Session) ->
     assert {len(first), len(second)} == {2}
 
 
-def test_a_finish_under_way_is_left_alone(session: Session, other: Session, db_alias: str) -> None:
+def test_a_finish_under_way_is_left_alone(
+    engine: Engine, new_session: Sessions, db_alias: str
+) -> None:
+    session, other = new_session(), new_session(impatient(engine))
     add_emails(session, "a", "b")
     emails = claimed(session, Email, PLAIN)
     complete(session, emails[:1])
 
     try:
-        found = len(reap(impatient(other, db_alias), Email, max_runtime=FORCE))
+        found = len(reap(other, Email, max_runtime=FORCE))
         other.commit()
     except DBAPIError as error:
         other.rollback()
@@ -725,7 +720,7 @@ def test_what_changed_between_look_and_lock_is_left_alone(
     engine: Engine, new_session: Sessions, db_alias: str, verb: str
 ) -> None:
     """A claim is finished, renewed, or taken back and claimed anew under the same name."""
-    session, other = new_session(), impatient(new_session(), db_alias)
+    session, other = new_session(), new_session(impatient(engine))
     add_emails(session, "a")
     emails = claimed(other, Email, PLAIN)
     grow_old(session, Email, HOUR)
