@@ -35,7 +35,7 @@ from .clock import as_utc, utc_now
 from .dialects import Database
 from .errors import ClaimLost
 from .fencing import Fence, Identity, LetGo, Token
-from .keys import key_is_in, key_values
+from .keys import by_key, key_is_in, key_values
 from .mapping import QueueMapping, any_mapping_of, status_is
 from .sessions import AnySession, Writer, show, show_deleted, writing
 
@@ -233,7 +233,7 @@ def _statements(
             mapping=mapping,
             columns=(),
             write_returning=delete(table).where(fence).returning(*keys),
-            lock=_locking(select(*keys, utc_now().label(NOW)).where(fence), mapping),
+            lock=_locking(select(*keys, utc_now().label(NOW)).where(fence), mapping, database),
             write=delete(table).where(fence),
         )
     told = values(mapping, unmarked, utc_now(), utc_now(bindparam(SHIFT, type_=BigInteger)))
@@ -244,7 +244,7 @@ def _statements(
         mapping=mapping,
         columns=tuple(told),
         write_returning=_updating(mapping, fence, told).returning(*keys, *told),
-        lock=_locking(select(*keys, *after, utc_now().label(NOW)).where(fence), mapping),
+        lock=_locking(select(*keys, *after, utc_now().label(NOW)).where(fence), mapping, database),
         write=_updating(mapping, fence, new),
     )
 
@@ -278,8 +278,10 @@ def _fence(
     return and_(keys, claim)
 
 
-def _locking(statement: Select[Any], mapping: QueueMapping) -> Select[Any]:
-    return statement.order_by(*mapping.keys).with_for_update()
+def _locking(statement: Select[Any], mapping: QueueMapping, database: Database) -> Select[Any]:
+    # Bound to the key: a tiny table is scanned else, and rows that others hold are waited for.
+    bound: Select[Any] = by_key(statement, mapping.table, database)
+    return bound.order_by(*mapping.keys).with_for_update()
 
 
 def _show_written(

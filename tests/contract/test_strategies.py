@@ -233,6 +233,19 @@ def test_two_claims_of_one_owner_in_one_microsecond_do_not_mix(
 class TestHeld:
     """Rows locked and not marked; the transaction is the claim."""
 
+    def test_a_finish_does_not_wait_for_rows_that_others_hold(
+        self, session: Session, other: Session
+    ) -> None:
+        add_emails(session, "a", "b", "c", "d")
+        held = claim(session, Email, owner="w", limit=2, strategy="held")
+        claim(other, Email, owner="v", limit=2, strategy="held")
+
+        complete(session, held)
+        session.commit()
+
+        statuses = session.scalars(select(Email.status).order_by(Email.id))
+        assert list(statuses) == ["done", "done", "unclaimed", "unclaimed"]
+
     def test_a_held_claim_needs_no_owner_and_writes_nothing(
         self, engine: Engine, session: Session
     ) -> None:
