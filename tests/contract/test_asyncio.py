@@ -490,6 +490,7 @@ async def test_a_connection_is_an_owner(async_engine: AsyncEngine, session: Sess
 
 @pytest.fixture
 def mailing(engine: Engine) -> Any:
+    SubscriptionBase.metadata.drop_all(engine)  # other tests may have left rows
     SubscriptionBase.metadata.create_all(engine)
     with Session(engine) as session:
         add_subscriptions(session, 5)
