@@ -101,7 +101,8 @@ def reaped(session: Session, entity: type[Any] = Email, **how: Any) -> Reaped:
 def rows(session: Session, entity: type[Any], *columns: Any) -> list[tuple[Any, ...]]:
     """Read columns as they are in the database, past what the session has loaded."""
     session.rollback()
-    found = session.execute(select(*columns).order_by(*mapping_of(entity).keys))
+    found = session.execute(select(*columns).order_by(*mapping_of(entity).keys)).all()
+    session.rollback()  # so that a verb after this begins a transaction of its own
     return [tuple(row) for row in found]
 
 
