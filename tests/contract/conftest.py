@@ -47,8 +47,7 @@ def shared_engine(db_url: URL) -> Iterator[Engine]:
 @pytest.fixture
 def engine(shared_engine: Engine) -> Engine:
     """The engine with empty tables."""
-    if shared_engine.url.get_backend_name() == "sqlite":
-        shared_engine.dispose()  # with what the last test has set on its connections
+    shared_engine.dispose()  # with what the last test has set on its connections
     with shared_engine.begin() as connection:
         for table in reversed(Base.metadata.sorted_tables):
             connection.execute(delete(table))
