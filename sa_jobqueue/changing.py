@@ -12,12 +12,13 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from sqlalchemy import BigInteger, Column, Integer, bindparam, delete, null, select, update
+from sqlalchemy import BigInteger, Column, Integer, bindparam, null, select
 
 from .clock import utc_now
+from .dialects import Database
 from .errors import ArgumentError
 from .fencing import each, identified
-from .keys import key_is_in, key_values
+from .keys import by_key, key_batches, key_is_in, key_values
 from .mapping import QueueMapping, mapping_of, status_is, word_of
 from .rows import word_literal
 from .sessions import AnySession, Writer, show_expired, writing
@@ -111,11 +112,12 @@ def _prune(writer: Writer, mapping: QueueMapping, word: str, age: int, limit: in
     if writer.database.skip_locked:
         old = old.with_for_update(skip_locked=True)
     keys = [tuple(key) for key in writer.core(old.limit(limit))]
-    if keys:
-        gone = delete(mapping.table).where(
-            key_is_in(mapping, "prune_keys"), status_is(mapping.column("status"), word)
-        )
-        writer.core(gone, {"prune_keys": key_values(keys)})
+    database = writer.database
+    gone = database.delete_by_key(mapping.table, mapping.keys).where(
+        key_is_in(mapping, "prune_keys", database), status_is(mapping.column("status"), word)
+    )
+    for batch in key_batches(keys):
+        writer.core(gone, {"prune_keys": key_values(batch)})
     return len(keys)
 
 
@@ -153,9 +155,9 @@ def _change(
         with writing(session, mapping) as writer, writer.atomically():
             writer.lock_writes(mapping.table)
             found = _lock(writer, mapping, words, [identity for _, identity in pairs])
-            if found:
-                change = _updating(mapping, values, words)
-                writer.core(change, {"change_keys": key_values(list(found)), **given})
+            change = _updating(mapping, writer.database, values, words)
+            for batch in key_batches(list(found)):
+                writer.core(change, {"change_keys": key_values(batch), **given})
             # Those left alone too: what they are now is worth a look.
             show_expired(writer.session, [job for job, _ in pairs], mapping)
         changed += [job for job, identity in pairs if identity in found]
@@ -166,27 +168,30 @@ def _lock(
     writer: Writer, mapping: QueueMapping, words: tuple[str, ...], identities: list[Any]
 ) -> set[Any]:
     """Lock those of the rows that have one of the statuses; return their keys."""
-    locking = _selecting(mapping, words)
-    return {tuple(key) for key in writer.core(locking, {"change_keys": key_values(identities)})}
+    locking = _selecting(mapping, writer.database, words)
+    return {
+        tuple(key)
+        for batch in key_batches(identities)
+        for key in writer.core(locking, {"change_keys": key_values(batch)})
+    }
 
 
 @lru_cache(maxsize=1_000)
-def _selecting(mapping: QueueMapping, words: tuple[str, ...]) -> Any:
-    return (
-        select(*mapping.keys)
-        .where(
-            key_is_in(mapping, "change_keys"),
-            status_is(mapping.column("status"), *words),
-        )
-        .order_by(*mapping.keys)
-        .with_for_update()
+def _selecting(mapping: QueueMapping, database: Database, words: tuple[str, ...]) -> Any:
+    statement = select(*mapping.keys).where(
+        key_is_in(mapping, "change_keys", database),
+        status_is(mapping.column("status"), *words),
     )
+    return by_key(statement, mapping.table, database).order_by(*mapping.keys).with_for_update()
 
 
 @lru_cache(maxsize=1_000)
-def _updating(mapping: QueueMapping, values: Values, words: tuple[str, ...]) -> Any:
+def _updating(
+    mapping: QueueMapping, database: Database, values: Values, words: tuple[str, ...]
+) -> Any:
+    named = key_is_in(mapping, "change_keys", database)
     return (
-        update(mapping.table)
-        .where(key_is_in(mapping, "change_keys"), status_is(mapping.column("status"), *words))
+        database.update_by_key(mapping.table, mapping.keys)
+        .where(named, status_is(mapping.column("status"), *words))
         .values(dict(values(mapping)))
     )

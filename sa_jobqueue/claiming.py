@@ -17,6 +17,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Executable, select
@@ -25,12 +26,13 @@ from sqlalchemy.engine.url import make_url
 
 from .dialects import Database, database_of_dialect
 from .errors import ArgumentError
-from .fencing import Claim, Fence, LetGo, Token, put_up
+from .fencing import Claim, Fenced, LetGo, Token, put_up
 from .keys import key_is_in, key_values, keys_of
 from .mapping import QueueMapping, any_mapping_of, mapping_of, word_of
 from .mixins import OWNER_LENGTH
 from .owners import SEPARATOR, ConnectionOwner, Owner
 from .sessions import (
+    AnyConnection,
     AnySession,
     Writer,
     expire_with_savepoint,
@@ -82,7 +84,7 @@ class Claiming(Generic[T]):
 
     def claim(
         self,
-        session: AnySession,
+        session: AnyConnection,
         *,
         owner: object | None,
         limit: int,
@@ -97,7 +99,7 @@ class Claiming(Generic[T]):
             rows=rows,
             candidates_from=None if candidates_from is None else session_of(candidates_from),
         )
-        with writing(session, self.mapping) as writer:
+        with writing(session, self.mapping, rows=rows) as writer:
             strategy = self.built_for(
                 writer.database,
                 hooked=writer.hooked,
@@ -139,43 +141,43 @@ class Claiming(Generic[T]):
         # Compared once more: some collations know no case.
         jobs = [job for job in found if getattr(job, owner_key) == name]
         taken = Taken(jobs, [getattr(job, date_key) for job in jobs])
-        fences = self.fences_of(Request(owner=name, limit=1), taken)
-        put_up(jobs, fences)
-        return Claim(jobs, fences)
+        return self._claim_of(Request(owner=name, limit=1), taken)
 
     def _fenced(
         self, writer: Writer, strategy: Strategy, request: Request, taken: Taken
     ) -> Claim[Any]:
-        if taken.hold is None:
-            fences = self.fences_of(request, taken)
-        else:
-            fences = self._unmarked_fences(request, taken)
-        if not request.rows:
-            put_up(taken.jobs, fences)
-            if taken.hold is None:
-                attributes = list(self.mapping.attributes.values())
-                expire_with_savepoint(writer.session, taken.jobs, attributes)
-        log.debug("%s: %d of %s, %s", request.owner, len(fences), self.mapping, strategy.name)
+        claim = self._claim_of(request, taken)
+        if not request.rows and taken.hold is None:
+            attributes = list(self.mapping.attributes.values())
+            expire_with_savepoint(writer.session, taken.jobs, attributes)
+        log.debug("%s: %d of %s, %s", request.owner, len(claim), self.mapping, strategy.name)
         if taken.lost:
             lost_log.debug("%d of %d candidates lost", taken.lost, taken.candidates)
-        return Claim(taken.jobs, fences, candidates=taken.candidates, lost=taken.lost)
+        return claim
 
-    def _unmarked_fences(self, request: Request, taken: Taken) -> list[Fence]:
-        token = Token(self.spec.ready, request.owner, hold=taken.hold)
-        keys = keys_of(self.mapping, taken.jobs, rows=request.rows)
-        return [Fence(self.mapping.entity, key, token) for key in keys]
+    def _claim_of(self, request: Request, taken: Taken) -> Claim[Any]:
+        """Put up the fences of what was taken."""
+        parts = list(self._parts(request, taken))
+        if not request.rows:
+            for part in parts:
+                put_up(part)
+        return Claim(parts, candidates=taken.candidates, lost=taken.lost)
 
-    def fences_of(self, request: Request, taken: Taken) -> list[Fence]:
-        """Make the fences of marked jobs; those of one moment share a token."""
+    def _parts(self, request: Request, taken: Taken) -> Iterator[Fenced]:
+        """Make the tokens: one for each moment of the claim, or one where nothing was marked."""
+        mapping, jobs = self.mapping, list(taken.jobs)
+        keys = keys_of(mapping, jobs, rows=request.rows)
+        if taken.hold is not None:
+            token = Token(self.spec.ready, request.owner, hold=taken.hold)
+            yield Fenced(mapping, token, keys, jobs, request.rows)
+            return
         tokens: dict[datetime, Token] = {}
-        fences = []
-        keys = keys_of(self.mapping, taken.jobs, rows=request.rows)
-        for key, date in zip(keys, taken.dates, strict=True):
-            token = tokens.get(date)
-            if token is None:
-                token = tokens[date] = Token(self.spec.during, request.owner, [date])
-            fences.append(Fence(self.mapping.entity, key, token))
-        return fences
+        begin = 0
+        for date, same in groupby(taken.dates):
+            end = begin + sum(1 for _ in same)
+            token = tokens.setdefault(date, Token(self.spec.during, request.owner, [date]))
+            yield Fenced(mapping, token, keys[begin:end], jobs[begin:end], request.rows)
+            begin = end
 
 
 def checked_owner(owner: object | None) -> str | None:

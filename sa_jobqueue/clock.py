@@ -10,8 +10,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import DateTime
+from sqlalchemy import DateTime, String
+from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator
 
 #: Where counted microseconds begin; a run_at of this day means: due at once.
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,3 +36,28 @@ def as_utc(value: datetime) -> datetime:
     if value.tzinfo is None:
         return value.replace(tzinfo=UTC)
     return value.astimezone(UTC)
+
+
+class ReadMoment(TypeDecorator[datetime]):
+    """Reads the text of a UTC time, the same in every row of a result, once for all of them.
+
+    Where a driver makes a datetime of each, a hundred rows cost more than half a
+    millisecond.
+    """
+
+    impl = String
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: Any) -> Any:
+        """Return what reads a value, and remembers the last one."""
+        known: tuple[str | None, datetime | None] = (None, None)
+
+        def read(text: str | None) -> datetime | None:
+            nonlocal known
+            last, moment = known
+            if text != last:
+                moment = None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
+                known = (text, moment)
+            return moment
+
+        return read

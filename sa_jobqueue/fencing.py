@@ -17,15 +17,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
+from functools import cached_property
+from itertools import chain, count, islice
 from typing import Any, Generic, TypeVar, overload
 
 from sqlalchemy import Connection
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import InstanceState
+from sqlalchemy.orm.attributes import instance_state
 
 from .errors import ArgumentError, NotClaimed
-from .mapping import QueueMapping, mapping_of
+from .mapping import QueueMapping, any_mapping_of, mapping_of
 
 _INFO = "sa_jobqueue.fence"
 _T = TypeVar("_T")
@@ -95,7 +98,7 @@ class Token:
         return Token, (self.status, self.owner, self.dates)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Fence:
     """One claimed job, to be finished without its entity.
 
@@ -120,29 +123,73 @@ class Fence:
         return self.token.dates[-1] if self.token.dates else None
 
 
+@dataclass(frozen=True, eq=False)
+class Fenced:
+    """Jobs behind one token: what a claim, or a part of it, keeps and a finish writes.
+
+    Attributes:
+        identities: the primary key of each job.
+        jobs: entities, plain rows or fences.
+        rows: they are all plain rows, in which nothing is shown.
+        places: where each stood among the jobs that were given; empty: in this order.
+    """
+
+    mapping: QueueMapping
+    token: Token
+    identities: list[Identity]
+    jobs: list[Any]
+    rows: bool = False
+    places: list[int] = field(default_factory=list)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = (self.mapping.entity, self.token, self.identities, self.jobs, self.rows)
+        return _fenced_again, given
+
+    @property
+    def placed(self) -> Iterator[tuple[int, Any, Identity]]:
+        """Each job with its place and its key."""
+        return zip(self.places or range(len(self.jobs)), self.jobs, self.identities, strict=True)
+
+    @property
+    def has_entities(self) -> bool:
+        """Whether any of the jobs is an entity."""
+        entity = self.mapping.entity
+        return not self.rows and any(isinstance(job, entity) for job in self.jobs)
+
+    @property
+    def fences(self) -> Iterator[Fence]:
+        """The fence of each job."""
+        entity = self.mapping.entity
+        return (Fence(entity, identity, self.token) for identity in self.identities)
+
+
 class Claim(Sequence[T], Generic[T]):
     """The jobs of one claim, in claim order.
 
     Attributes:
+        fenced: the jobs by their tokens, in claim order.
         candidates: how many rows were looked at, None where the strategy
             cannot know.
         lost: how many of those others had first; None likewise. Many lost
             ones tell that there are too many claimers for this batch size.
-        fences: the fence of each job, in the same order.
     """
 
     def __init__(
         self,
-        jobs: Sequence[T],
-        fences: Sequence[Fence],
+        fenced: Sequence[Fenced] = (),
         *,
         candidates: int | None = None,
         lost: int | None = None,
     ) -> None:
-        self._jobs = tuple(jobs)
-        self.fences = tuple(fences)
+        self.fenced = fenced
+        self._jobs: tuple[T, ...] = tuple(chain.from_iterable(part.jobs for part in fenced))
         self.candidates = candidates
         self.lost = lost
+
+    @cached_property
+    def fences(self) -> tuple[Fence, ...]:
+        """The fence of each job, in the same order."""
+        return tuple(chain.from_iterable(part.fences for part in self.fenced))
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -174,15 +221,21 @@ def fence_of(job: Any) -> Fence:
     """
     if isinstance(job, Fence):
         return job
-    fence = _state_of(job).info.get(_INFO)
-    if fence is None:
+    state = _state_of(job)
+    return Fence(*_fence_in(state))
+
+
+def _fence_in(state: InstanceState[Any]) -> tuple[type[Any], Identity, Token]:
+    """Return the class, the key and the token that an entity was claimed with."""
+    found = state.info.get(_INFO)
+    if found is None:
         raise NotClaimed(
-            f"{_described(job)} carries no fence: it was not claimed through this entity. "
+            f"{_described(state)} carries no fence: it was not claimed through this entity. "
             "claim() it, find an owner's claims with claimed_by(), or carry the fence over "
             "with with_fence(job, fence_of(claimed_job))"
         )
-    assert isinstance(fence, Fence)
-    return fence
+    entity, identity, token = found
+    return entity, identity, token
 
 
 def with_fence(job: _T, fence: Fence) -> _T:
@@ -195,36 +248,60 @@ def with_fence(job: _T, fence: Fence) -> _T:
     of_class = state.mapper.base_mapper is sa_inspect(fence.entity).base_mapper
     if not of_class or state.identity is None or tuple(state.identity) != fence.identity:
         raise ArgumentError(
-            f"{_described(job)} is not the row {fence.identity!r} that the fence was made for"
+            f"{_described(state)} is not the row {fence.identity!r} that the fence was made for"
         )
-    state.info[_INFO] = fence
+    state.info[_INFO] = (fence.entity, fence.identity, fence.token)
     return job
 
 
-def put_up(jobs: Sequence[Any], fences: Sequence[Fence]) -> None:
+def put_up(part: Fenced) -> None:
     """Put fences around entities that were just claimed."""
-    for job, fence in zip(jobs, fences, strict=True):
-        sa_inspect(job).info[_INFO] = fence
+    entity, token = part.mapping.entity, part.token
+    for job, identity in zip(part.jobs, part.identities, strict=True):
+        instance_state(job).info[_INFO] = (entity, identity, token)
 
 
-def fenced(jobs: Any) -> list[tuple[Any, Fence]]:
-    """Pair each given job with its fence.
+def fenced(jobs: Any) -> list[Fenced]:
+    """Sort the given jobs by their tokens.
 
     Args:
         jobs: an entity, a fence, a Claim, or an iterable of those.
+
+    Raises:
+        NotClaimed: an entity without a fence.
+        ArgumentError: what is no job.
     """
-    if isinstance(jobs, Fence):
-        return [(jobs, jobs)]
-    if isinstance(jobs, Claim):
-        return list(zip(jobs, jobs.fences, strict=True))
-    if _is_mapped(jobs):
-        return [(jobs, fence_of(jobs))]
-    if not isinstance(jobs, Iterable):
+    if isinstance(jobs, Claim) and len(jobs.fenced) < 2:
+        return list(jobs.fenced)
+    if isinstance(jobs, Fence) or _is_mapped(jobs) or isinstance(jobs, Claim):
+        jobs = (jobs,)
+    elif not isinstance(jobs, Iterable):
         raise _no_job(jobs)
-    pairs: list[tuple[Any, Fence]] = []
+    found: dict[int, Fenced] = {}
+    place = count()
     for job in jobs:
-        pairs += fenced(job) if isinstance(job, Claim) else [(job, fence_of(job))]
-    return pairs
+        for part in _parts_of(job):
+            own = found.get(id(part.token))
+            if own is None:
+                own = found[id(part.token)] = Fenced(part.mapping, part.token, [], [])
+            own.identities.extend(part.identities)
+            own.jobs.extend(part.jobs)
+            own.places.extend(islice(place, len(part.jobs)))
+    return list(found.values())
+
+
+def _fenced_again(entity: type[Any], *rest: Any) -> Fenced:
+    """Make what was pickled."""
+    return Fenced(any_mapping_of(entity), *rest)
+
+
+def _parts_of(job: Any) -> Sequence[Fenced]:
+    if isinstance(job, Claim):
+        return job.fenced
+    if isinstance(job, Fence):
+        return [Fenced(any_mapping_of(job.entity), job.token, [job.identity], [job])]
+    entity, identity, token = _fence_in(_state_of(job))
+    return [Fenced(any_mapping_of(entity), token, [identity], [job])]
 
 
 def each(jobs: Any) -> Iterator[Any]:
@@ -244,7 +321,7 @@ def identified(jobs: Any) -> list[tuple[Any, QueueMapping, tuple[Any, ...]]]:
             continue
         state = _state_of(job)
         if state.identity is None:
-            raise ArgumentError(f"{_described(job)} is not in the database yet; flush it first")
+            raise ArgumentError(f"{_described(state)} is not in the database yet; flush it first")
         found.append((job, mapping_of(state.mapper), tuple(state.identity)))
     return found
 
@@ -270,7 +347,6 @@ def _no_job(job: Any) -> ArgumentError:
     )
 
 
-def _described(job: Any) -> str:
-    state = sa_inspect(job)
+def _described(state: InstanceState[Any]) -> str:
     key = f" {', '.join(map(str, state.identity))}" if state.identity else ""
-    return f"{type(job).__name__}{key}"
+    return f"{state.class_.__name__}{key}"

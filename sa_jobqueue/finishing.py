@@ -30,10 +30,10 @@ from sqlalchemy import Column, ColumnElement, bindparam, case, null, or_, select
 
 from .clock import as_utc, utc_now
 from .errors import ArgumentError
-from .fencing import Fence, LetGo, fenced
-from .mapping import QueueMapping, any_mapping_of, word_of
+from .fencing import Fenced, LetGo, fenced
+from .mapping import QueueMapping, word_of
 from .rows import word_literal
-from .sessions import AnySession, writing
+from .sessions import AnyConnection, writing
 from .status import CANCELLED, DONE, FAILED, UNCLAIMED
 from .writes import NOW, OWNER, SHIFT, Change, Time, Values, ValuesOf, by_mapping, write
 
@@ -44,7 +44,7 @@ ERROR_LENGTH = 10_000
 
 
 def complete(
-    session: AnySession, jobs: Any, *, delete: bool | None = None, then: str = DONE
+    session: AnyConnection, jobs: Any, *, delete: bool | None = None, then: str = DONE
 ) -> None:
     """Finish jobs: done, or their rows deleted.
 
@@ -52,7 +52,7 @@ def complete(
     rows, and the COMMIT of that frees them.
 
     Args:
-        session: the caller's; nothing is committed.
+        session: the caller's, for rows also a Connection; nothing is committed.
         jobs: a claimed entity, a Claim, fences, or an iterable of those.
         delete: True deletes the rows, False keeps them as done; None goes by
             ``__queue_args__["keep"]``, which keeps them by default. Deleting
@@ -64,20 +64,18 @@ def complete(
             were written.
         NotClaimed: an entity without a fence; nothing was written.
     """
-    kept: list[tuple[Any, Fence]] = []
-    deleted: list[tuple[Any, Fence]] = []
-    for job, fence in fenced(jobs):
-        mapping = any_mapping_of(fence.entity)
-        keep = mapping.args.keep if delete is None else not delete
+    kept: list[Fenced] = []
+    deleted: list[Fenced] = []
+    for part in fenced(jobs):
+        keep = part.mapping.args.keep if delete is None else not delete
         if not keep:
-            _check_deletable(mapping)
-        (kept if keep else deleted).append((job, fence))
-    done = Change("complete", _finished_as(then))
-    write(session, [(done, kept), (Change("complete", None), deleted)])
+            _check_deletable(part.mapping)
+        (kept if keep else deleted).append(part)
+    write(session, [(_finished_as(then), kept), (_DELETED, deleted)])
 
 
 def fail(
-    session: AnySession,
+    session: AnyConnection,
     jobs: Any,
     *,
     error: str | BaseException | None = None,
@@ -99,31 +97,32 @@ def fail(
         ArgumentError: `retry_in` without ScheduleMixin.
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
-    pairs = fenced(jobs)
-    _check_queues("fail", pairs)
+    parts = fenced(jobs)
+    _check_queues("fail", parts)
     if retry_in is not None:
-        _check_schedule(pairs)
+        _check_schedule(parts)
     shift = None if retry_in is None else retry_in // timedelta(microseconds=1)
     parameters = {"finish_error": error_text(error), SHIFT: shift}
     change = Change("fail", _failed_as(ready, later=retry_in is not None), parameters)
-    write(session, [(change, pairs)])
-    if pairs:
-        failure_log.warning("failed jobs: %d: %s", len(pairs), _first_line(error))
+    write(session, [(change, parts)])
+    if parts:
+        count = sum(len(part.jobs) for part in parts)
+        failure_log.warning("failed jobs: %d: %s", count, _first_line(error))
 
 
-def give_up(session: AnySession, jobs: Any, *, reason: str | None = None) -> None:
+def give_up(session: AnyConnection, jobs: Any, *, reason: str | None = None) -> None:
     """Cancel jobs that we have claimed ourselves; the reason goes to ``last_error``.
 
     Raises:
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
-    pairs = fenced(jobs)
-    _check_queues("give_up", pairs)
+    parts = fenced(jobs)
+    _check_queues("give_up", parts)
     change = Change("give_up", _given_up, {"finish_error": error_text(reason)})
-    write(session, [(change, pairs)])
+    write(session, [(change, parts)])
 
 
-def release(session: AnySession, jobs: Any, *, ready: str = UNCLAIMED) -> None:
+def release(session: AnyConnection, jobs: Any, *, ready: str = UNCLAIMED) -> None:
     """Give jobs back unclaimed, the attempt taken back.
 
     A claim by advisory locks is given back at once, not at the COMMIT.
@@ -135,7 +134,7 @@ def release(session: AnySession, jobs: Any, *, ready: str = UNCLAIMED) -> None:
     write(session, [(change, fenced(jobs))])
 
 
-def renew(session: AnySession, jobs: Any) -> None:
+def renew(session: AnyConnection, jobs: Any) -> None:
     """Start the lease of jobs again (a heartbeat).
 
     A heartbeat thread gives fences, in a session of its own, and leaves the
@@ -145,15 +144,15 @@ def renew(session: AnySession, jobs: Any) -> None:
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
     changes = []
-    for mapping, pairs in by_mapping(fenced(jobs)):
-        with writing(session, mapping) as writer:
+    for mapping, parts in by_mapping(fenced(jobs)):
+        with writing(session, mapping, rows=True) as writer:
             now = as_utc(writer.core(select(utc_now())).scalar_one())
         # The new date is known to the fence before it is written: a finish that
         # waits for this row's lock then already accepts it.
-        for token in {id(fence.token): fence.token for _, fence in pairs}.values():
-            token.dates.append(now)
+        for part in parts:
+            part.token.dates.append(now)
         change = Change("renew", _renewed, {NOW: now}, let_go=LetGo.NEVER)
-        changes.append((change, pairs))
+        changes.append((change, parts))
     write(session, changes)
 
 
@@ -162,7 +161,7 @@ def renew(session: AnySession, jobs: Any) -> None:
 
 
 @lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
-def _finished_as(then: str) -> ValuesOf:
+def _finished_as(then: str) -> Change:
     def values(mapping: QueueMapping, unmarked: bool, now: Time, later: Time) -> Values:
         return {
             **_status(mapping, word_of(mapping, then)),
@@ -170,7 +169,10 @@ def _finished_as(then: str) -> ValuesOf:
             **_counted(mapping, unmarked),
         }
 
-    return values
+    return Change("complete", values)
+
+
+_DELETED = Change("complete", None)
 
 
 @lru_cache(typed=True)
@@ -260,8 +262,8 @@ def _counted(mapping: QueueMapping, unmarked: bool) -> dict[Column[Any], Any]:
     return {attempts: attempts + 1}
 
 
-def _check_queues(verb: str, pairs: list[tuple[Any, Fence]]) -> None:
-    for mapping, _ in by_mapping(pairs):
+def _check_queues(verb: str, parts: list[Fenced]) -> None:
+    for mapping, _ in by_mapping(parts):
         if not mapping.is_queue:
             raise ArgumentError(
                 f"{verb}() has nowhere to write to: {mapping} has no JobMixin. Mark the row "
@@ -275,16 +277,15 @@ def _check_deletable(mapping: QueueMapping) -> None:
             f"complete() writes nothing to {mapping}, which has no JobMixin: delete the row with "
             "session.delete(), and complete it without delete="
         )
-    tables = {mapper.local_table for mapper in mapping.mapper.base_mapper.self_and_descendants}
-    if len(tables) > 1:
+    if mapping.tables > 1:
         raise ArgumentError(
-            f"the rows of {mapping} are spread over {len(tables)} tables, and deleting a job takes "
-            "one statement: keep them as done, and delete them with session.delete()"
+            f"the rows of {mapping} are spread over {mapping.tables} tables, and deleting a job "
+            "takes one statement: keep them as done, and delete them with session.delete()"
         )
 
 
-def _check_schedule(pairs: list[tuple[Any, Fence]]) -> None:
-    for mapping, _ in by_mapping(pairs):
+def _check_schedule(parts: list[Fenced]) -> None:
+    for mapping, _ in by_mapping(parts):
         if not mapping.has("run_at"):
             raise ArgumentError(
                 f"retry_in= needs a time to wait for, and {mapping} has none: add ScheduleMixin"

@@ -219,6 +219,12 @@ class QueueMapping:
             if isinstance(column, Column) and (column.onupdate or column.server_onupdate)
         )
 
+    @property
+    def tables(self) -> int:
+        """Over how many tables the rows of the class and its relatives are spread."""
+        mappers = self.mapper.base_mapper.self_and_descendants
+        return 1 if len(mappers) == 1 else len({mapper.local_table for mapper in mappers})
+
     @cached_property
     def one_table(self) -> bool:
         """Whether every column of an entity is in :attr:`table`."""

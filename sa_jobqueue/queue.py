@@ -29,7 +29,7 @@ from .fencing import Claim
 from .mapping import QueueMapping
 from .owners import Owner
 from .reaping import Reaped, reap_claims
-from .sessions import AnySession
+from .sessions import AnyConnection, AnySession
 from .status import CLAIMED, DONE, UNCLAIMED
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class JobQueue(Generic[T]):
 
     def claim_rows(
         self,
-        session: AnySession,
+        session: AnyConnection,
         *,
         owner: str | int | Owner | None = None,
         limit: int = 1,
@@ -114,6 +114,7 @@ class JobQueue(Generic[T]):
     ) -> Claim[Row[Any]]:
         """Claim plain rows: the table's columns, without entities.
 
+        For rows, a Connection does as well as a Session, and takes less time.
         Finish the Claim as a whole, or single rows by ``claim.fences[i]``.
         """
         return self.plan.claim(
@@ -122,7 +123,7 @@ class JobQueue(Generic[T]):
 
     def turn(
         self,
-        session: AnySession,
+        session: AnyConnection,
         finished: Any,
         *,
         owner: str | int | Owner | None = None,
@@ -132,9 +133,9 @@ class JobQueue(Generic[T]):
     ) -> Claim[Any]:
         """Complete one batch and claim the next, in one transaction of the caller's.
 
-        One commit a batch instead of two. Whoever retries the transaction
-        after a deadlock gives the same `finished` again: they are finished,
-        not run again.
+        One commit a batch instead of two. With ``rows=True``, on a Connection
+        too. Whoever retries the transaction after a deadlock gives the same
+        `finished` again: they are finished, not run again.
 
         Raises:
             ClaimLost: claims of `finished` were lost; nothing was claimed.
@@ -142,13 +143,13 @@ class JobQueue(Generic[T]):
         self.complete(session, finished, delete=delete)
         return self.plan.claim(session, owner=owner, limit=limit, rows=rows)
 
-    def complete(self, session: AnySession, jobs: Any, *, delete: bool | None = None) -> None:
+    def complete(self, session: AnyConnection, jobs: Any, *, delete: bool | None = None) -> None:
         """Finish jobs with the queue's `then`; see :func:`sa_jobqueue.complete`."""
         finishing.complete(session, jobs, delete=delete, then=self.then)
 
     def fail(
         self,
-        session: AnySession,
+        session: AnyConnection,
         jobs: Any,
         *,
         error: str | BaseException | None = None,
@@ -157,15 +158,15 @@ class JobQueue(Generic[T]):
         """Report failed jobs; see :func:`sa_jobqueue.fail`."""
         finishing.fail(session, jobs, error=error, retry_in=retry_in, ready=self.ready)
 
-    def release(self, session: AnySession, jobs: Any) -> None:
+    def release(self, session: AnyConnection, jobs: Any) -> None:
         """Give jobs back; see :func:`sa_jobqueue.release`."""
         finishing.release(session, jobs, ready=self.ready)
 
-    def renew(self, session: AnySession, jobs: Any) -> None:
+    def renew(self, session: AnyConnection, jobs: Any) -> None:
         """Start the lease again; see :func:`sa_jobqueue.renew`."""
         finishing.renew(session, jobs)
 
-    def give_up(self, session: AnySession, jobs: Any, *, reason: str | None = None) -> None:
+    def give_up(self, session: AnyConnection, jobs: Any, *, reason: str | None = None) -> None:
         """Cancel jobs that we have claimed; see :func:`sa_jobqueue.give_up`."""
         finishing.give_up(session, jobs, reason=reason)
 

@@ -35,20 +35,18 @@ from sqlalchemy import (
     literal,
     null,
     select,
-    update,
 )
 from sqlalchemy import inspect as sa_inspect
 
 from .clock import utc_now
 from .errors import ArgumentError
-from .keys import by_key, key_is_in, key_values
+from .keys import by_key, key_batches, key_is_in, key_values
 from .mapping import QueueMapping, mapping_of, status_is
 from .owners import OwnerState, is_connection_owner, owner_states
 from .rows import word_literal
 from .sessions import AnySession, Writer, expire_with_savepoint, writing
 from .status import FAILED, UNCLAIMED
 from .strategies import ClaimSpec
-from .writes import MOST_KEYS
 
 log = logging.getLogger("sa_jobqueue.reap")
 
@@ -276,8 +274,8 @@ class _Reaper:
         for rule in rules:
             keys = self._propose(rule, limit - found)
             found += len(keys)
-            for begin in range(0, len(keys), MOST_KEYS):
-                reaped += self._take_back(rule, keys[begin : begin + MOST_KEYS])
+            for batch in key_batches(keys):
+                reaped += self._take_back(rule, batch)
             if found >= limit:
                 break
         return Reaped(tuple(reaped), more=found >= limit)
@@ -313,7 +311,7 @@ class _Reaper:
                 mapping.attribute("owner").label("reaped_owner"),
                 self._used_up().label("reaped_failed"),
             )
-            .where(key_is_in(mapping, _KEYS), *self._claimed, *rule.criteria)
+            .where(key_is_in(mapping, _KEYS, database), *self._claimed, *rule.criteria)
             .order_by(*mapping.keys)
         )
         return by_key(statement, mapping.table, database).with_for_update(  # type: ignore[no-any-return]  # a SELECT as before
@@ -340,7 +338,10 @@ class _Reaper:
         else:
             ready = word_literal(self.spec.ready)
             values |= {status: ready, mapping.column("owner"): null(), date: null()}
-        changed = update(mapping.table).where(key_is_in(mapping, _KEYS), is_claimed)
+        named = key_is_in(mapping, _KEYS, self.writer.database)
+        changed = self.writer.database.update_by_key(mapping.table, mapping.keys).where(
+            named, is_claimed
+        )
         # In this order: MySQL's assignments see what those before them wrote.
         return changed.ordered_values(*values.items())
 

@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, DateTime, bindparam, literal_column, type_coerce
+from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from .clock import as_utc, utc_now
+from .clock import ReadMoment, as_utc
 from .mapping import TIME_ROLES, QueueMapping
 from .status import status_word
 
@@ -19,9 +20,15 @@ class ReadAsUTC(TypeDecorator[datetime]):
     impl = DateTime(timezone=True)
     cache_ok = True
 
-    def process_result_value(self, value: datetime | None, dialect: Any) -> datetime | None:
-        """Attach UTC to what the engine returned."""
-        return None if value is None else as_utc(value)
+    def result_processor(self, dialect: Dialect, coltype: Any) -> Any:
+        """Return what attaches UTC to a value that the driver returned."""
+        read = self.impl_instance.result_processor(dialect, coltype)
+
+        def in_utc(value: Any) -> datetime | None:
+            found = value if read is None else read(value)
+            return None if found is None else as_utc(found)
+
+        return in_utc
 
 
 def word_literal(word: str) -> ColumnElement[str]:
@@ -52,15 +59,20 @@ def claimed_columns(
 
 
 def row_columns(
-    mapping: QueueMapping, during: str | None, *, orm: bool = False
+    mapping: QueueMapping,
+    during: str | None = None,
+    moment: ColumnElement[Any] | None = None,
+    *,
+    orm: bool = False,
 ) -> list[ColumnElement[Any]]:
     """List the table's columns for a row.
 
     Args:
         during: with it, as a claim is about to write them; None, as they are.
+        moment: the time that the claim writes.
         orm: as mapped attributes, so that criteria of the session's hooks join.
     """
-    written = claimed_columns(mapping, during, utc_now()) if during else {}
+    written = claimed_columns(mapping, during, moment) if during and moment is not None else {}
     times = {mapping.column(role) for role in TIME_ROLES if mapping.has(role)}
     return [
         _read(_value(mapping, column, written, orm), is_time=column in times).label(column.key)
@@ -75,4 +87,5 @@ def _value(mapping: QueueMapping, column: Column[Any], written: Any, orm: bool) 
 
 
 def _read(value: Any, *, is_time: bool) -> Any:
-    return type_coerce(value, ReadAsUTC) if is_time else value
+    told = is_time and not isinstance(value.type, ReadMoment)
+    return type_coerce(value, ReadAsUTC) if told else value

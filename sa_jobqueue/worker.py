@@ -43,7 +43,7 @@ from sqlalchemy.orm import Session
 from .clock import utc_now
 from .dialects import database_of, is_transient
 from .errors import ArgumentError, ClaimLost, LockLost, LockTimeout, UnsupportedDatabase
-from .fencing import Claim, fence_of
+from .fencing import Claim, fence_of, fenced
 from .finishing import give_up
 from .heartbeat import Heartbeat
 from .owners import Owner
@@ -319,7 +319,7 @@ class Worker(Generic[T]):
             if found or not claim:
                 if not claim:
                     self.queue.release(session, found)
-                return (found if claim else Claim([], [])), finished
+                return (found if claim else Claim()), finished
             return self._claim(session), finished
 
         claimed, finished = self._in_transaction(turn)
@@ -333,7 +333,7 @@ class Worker(Generic[T]):
             )
         except LockLost as error:  # nothing was claimed; the next turn claims under a new name
             log.warning("%s", error)
-            return Claim([], [])
+            return Claim()
         self._names.update(fence.owner for fence in claimed.fences if fence.owner is not None)
         return claimed
 
@@ -341,20 +341,19 @@ class Worker(Generic[T]):
         if batch.is_empty:
             return batch
         _, finished = self._turn(batch, claim=False)
-        self._tell(finished, Claim([], []))
+        self._tell(finished, Claim())
         return Batch()
 
     def _claimed_unawares(self, session: Session, batch: Batch[T]) -> Claim[T]:
         """Find the claims of a COMMIT that succeeded while its answer was lost."""
         if not (self._in_doubt and self._owner_is_ours_alone):
-            return Claim([], [])
+            return Claim()
         known = {fence_of(job).identity for job in batch}
-        unknown = []
+        unknown: list[T] = []
         for name in sorted(self._names):  # several, where the lock was lost in between
             claims = self.queue.claimed_by(session, name)
-            pairs = zip(claims, claims.fences, strict=True)
-            unknown += [(job, fence) for job, fence in pairs if fence.identity not in known]
-        return Claim([job for job, _ in unknown], [fence for _, fence in unknown])
+            unknown += [job for job in claims if fence_of(job).identity not in known]
+        return Claim(fenced(unknown))
 
     def _finish(self, session: Session, handled: list[tuple[T, Outcome]]) -> list[Any]:
         """Write what became of the jobs; return those whose claim was lost."""

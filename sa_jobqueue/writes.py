@@ -3,15 +3,19 @@
 Where RETURNING tells which rows were ours, one statement per claim; else a
 locking read with the same fence tells them first, and the new values too:
 these are expressions of the old row.
+
+What is done for each row is little: a claim of a hundred is written in the time
+of a few single ones.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
@@ -25,19 +29,17 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
-    delete,
     select,
-    update,
 )
 from sqlalchemy.engine import CursorResult
 
 from .clock import as_utc, utc_now
 from .dialects import Database
 from .errors import ClaimLost
-from .fencing import Fence, Identity, LetGo, Token
-from .keys import by_key, key_is_in, key_values
-from .mapping import QueueMapping, any_mapping_of, status_is
-from .sessions import AnySession, Writer, show, show_deleted, writing
+from .fencing import Fenced, Identity, LetGo, Token
+from .keys import by_key, key_batches, key_is_in, key_values
+from .mapping import QueueMapping, status_is
+from .sessions import AnyConnection, Writer, show, show_deleted, writing
 
 log = logging.getLogger("sa_jobqueue.finish")
 lost_log = logging.getLogger("sa_jobqueue.lost")
@@ -46,11 +48,10 @@ lost_log = logging.getLogger("sa_jobqueue.lost")
 KEYS, OWNER, DATES = "finish_keys", "finish_owner", "finish_dates"
 NOW, LATER, SHIFT = "finish_now", "finish_later", "finish_shift"
 
-#: Rows of one statement: SQLite takes 32,766 parameters, some drivers 65,535.
-MOST_KEYS = 5_000
-
 Time: TypeAlias = ColumnElement[Any]
 Values: TypeAlias = Mapping[Column[Any], Any]
+#: The keys of the rows that were ours, with their new values.
+Found = dict[Identity, Sequence[Any]]
 ValuesOf: TypeAlias = Callable[[QueueMapping, bool, Time, Time], Values]
 
 
@@ -73,62 +74,73 @@ class Change:
     let_go: LetGo = LetGo.AT_COMMIT
 
 
-def write(session: AnySession, changes: Iterable[tuple[Change, list[tuple[Any, Fence]]]]) -> None:
+def write(session: AnyConnection, changes: Iterable[tuple[Change, Sequence[Fenced]]]) -> None:
     """Write changes to fenced rows; report all that were lost at the end."""
-    lost: list[Any] = []
-    kept: list[Any] = []
+    written: list[tuple[Fenced, Found]] = []
     verb = ""
-    for change, pairs in changes:
-        for mapping, of_mapping in by_mapping(pairs):
-            with writing(session, mapping) as writer:
-                try:
-                    _write_one(writer, mapping, change, of_mapping)
-                except ClaimLost as error:
-                    verb = error.verb
-                    lost += error.lost
-                    kept += error.kept
-                else:
-                    kept += [job for job, _ in of_mapping]
-    if lost:
-        raise ClaimLost(verb, lost=lost, kept=kept)
+    for change, parts in changes:
+        for mapping, of_mapping in by_mapping(parts):
+            with writing(session, mapping, rows=True) as writer:
+                found = _write_one(writer, mapping, change, of_mapping)
+            written += found
+            verb = change.verb if _any_lost(found) else verb
+    if verb:
+        raise ClaimLost(
+            verb, lost=_in_order(written, ours=False), kept=_in_order(written, ours=True)
+        )
 
 
 def _write_one(
-    writer: Writer, mapping: QueueMapping, change: Change, pairs: list[tuple[Any, Fence]]
-) -> None:
+    writer: Writer, mapping: QueueMapping, change: Change, parts: Sequence[Fenced]
+) -> list[tuple[Fenced, Found]]:
     """Write one change to rows of one class, a statement for each claim."""
-    written: dict[tuple[int, Identity], Mapping[str, Any]] = {}
     with writer.atomically():
-        for token, identities in _by_token(pairs):
-            for identity, values in _write_token(writer, mapping, change, token, identities):
-                written[id(token), identity] = values
-    _show_written(writer, mapping, change, pairs, written)
-    lost = [job for job, fence in pairs if _key(fence) not in written]
-    if lost:
-        kept = [job for job, fence in pairs if _key(fence) in written]
-        lost_log.warning("%s: %d of %d of %s lost", change.verb, len(lost), len(pairs), mapping)
-        raise ClaimLost(change.verb, lost=lost, kept=kept)
-    if pairs:
-        log.debug("%s: %d of %s", change.verb, len(pairs), mapping)
+        written = [(part, _write_part(writer, mapping, change, part)) for part in parts]
+    _show_written(writer, mapping, change, written)
+    jobs = sum(len(part.jobs) for part in parts)
+    if _any_lost(written):
+        lost = len(_in_order(written, ours=False))
+        lost_log.warning("%s: %d of %d of %s lost", change.verb, lost, jobs, mapping)
+    else:
+        log.debug("%s: %d of %s", change.verb, jobs, mapping)
+    return written
 
 
-def _key(fence: Fence) -> tuple[int, Identity]:
-    return id(fence.token), fence.identity
+def _any_lost(written: Sequence[tuple[Fenced, Found]]) -> bool:
+    """Tell whether any job was not ours; one that was given twice counts once."""
+    return any(
+        len(found) < len(part.identities) and len(found) < len(set(part.identities))
+        for part, found in written
+    )
 
 
-def _write_token(
-    writer: Writer, mapping: QueueMapping, change: Change, token: Token, identities: list[Identity]
-) -> Iterator[tuple[Identity, Mapping[str, Any]]]:
-    """Write to the rows of one claim, as many at a time as the engines take parameters."""
-    for begin in range(0, len(identities), MOST_KEYS):
-        chunk = list(dict.fromkeys(identities[begin : begin + MOST_KEYS]))
+def _in_order(written: Sequence[tuple[Fenced, Found]], *, ours: bool) -> list[Any]:
+    """List the jobs that were ours, or those that were not, as they were given."""
+    placed = [
+        (place, job)
+        for part, found in written
+        for place, job, identity in part.placed
+        if (identity in found) is ours
+    ]
+    return [job for _, job in sorted(placed, key=itemgetter(0))]
+
+
+def _write_part(writer: Writer, mapping: QueueMapping, change: Change, part: Fenced) -> Found:
+    """Write to the rows of one claim, as many at a time as the engines take well."""
+    has_entities = part.has_entities
+    if has_entities:
+        writer.entities_allowed()
+    shown = has_entities and change.values is not None
+    token, written = part.token, Found()
+    for chunk in key_batches(list(dict.fromkeys(part.identities))):
         known = len(token.dates)
-        found = _write_claim(writer, mapping, change, token, chunk)
-        yield from found.items()
-        missing = [identity for identity in chunk if identity not in found]
-        if missing and len(token.dates) > known:
+        found = _write_claim(writer, mapping, change, token, chunk, shown=shown)
+        if len(found) < len(chunk) and len(token.dates) > known:
             # A heartbeat renewed the claim while our statement was on its way.
-            yield from _write_claim(writer, mapping, change, token, missing).items()
+            missing = [identity for identity in chunk if identity not in found]
+            found |= _write_claim(writer, mapping, change, token, missing, shown=shown)
+        written = {**written, **found} if written else found
+    return written
 
 
 def _write_claim(
@@ -137,17 +149,20 @@ def _write_claim(
     change: Change,
     token: Token,
     identities: list[Identity],
-) -> dict[Identity, Mapping[str, Any]]:
+    *,
+    shown: bool,
+) -> Found:
     """Write to the rows of one claim; return those that were ours, with their new values."""
     if token.hold is None:
-        return _write_rows(writer, mapping, change, token, identities)
+        return _write_rows(writer, mapping, change, token, identities, shown=shown)
     connection, hold = writer.connection, token.hold
     held = hold.still_held(connection, mapping, identities)
-    found = _write_rows(writer, mapping, change, token, held) if held else {}
+    found = _write_rows(writer, mapping, change, token, held, shown=shown) if held else {}
     ours = [identity for identity in held if identity in found]
     hold.let_go(connection, mapping, ours, change.let_go)
-    lost = [identity for identity in held if identity not in found]
-    hold.let_go(connection, mapping, lost, LetGo.AT_END)
+    if len(ours) < len(held):
+        lost = [identity for identity in held if identity not in found]
+        hold.let_go(connection, mapping, lost, LetGo.AT_END)
     return found
 
 
@@ -157,31 +172,66 @@ def _write_rows(
     change: Change,
     token: Token,
     identities: list[Identity],
-) -> dict[Identity, Mapping[str, Any]]:
+    *,
+    shown: bool,
+) -> Found:
     """Write to rows behind their fence; without JobMixin's columns there is nothing to write."""
     if not mapping.is_queue:
-        return {identity: {} for identity in identities}
+        return dict.fromkeys(identities, ())
+    fence = FenceKind.of(token)
+    statements = _statements(mapping, writer.database, change.values, fence)
+    if not statements.writes:
+        return dict.fromkeys(identities, ())
     parameters = {
         KEYS: key_values(identities),
         OWNER: token.owner,
-        DATES: list(token.dates),
+        DATES: fence.dates(token),
         **change.parameters,
     }
-    unmarked = token.hold is not None
-    statements = _statements(mapping, writer.database, change.values, token.status, unmarked)
-    if not statements.writes:
-        return {identity: {} for identity in identities}
     database = writer.database
     if database.delete_returning if change.values is None else database.update_returning:
-        return statements.read(statements.run(writer, "write_returning", parameters))
+        which = "write_returning" if shown else "write_returning_keys"
+        return statements.read(statements.run(writer, which, parameters))
+    if len(identities) == 1 and not shown:  # of one row the count tells
+        count = statements.run(writer, "write_counted", parameters).rowcount
+        return dict.fromkeys(identities, ()) if count else {}
     found = statements.read(statements.run(writer, "lock", parameters))
     if found:
-        now = next(iter(found.values()))[NOW]
-        later = now + timedelta(microseconds=change.parameters.get(SHIFT) or 0)
-        times = {NOW: now, LATER: later}
-        ours = {KEYS: key_values(list(found))}
-        statements.run(writer, "write", {**times, **parameters, **ours})
+        ours = {**parameters, KEYS: key_values(list(found))}
+        statements.run(writer, "write", {**_times(change, found), **ours})
     return found
+
+
+def _times(change: Change, found: Found) -> dict[str, Any]:
+    """Return the times that a change writes, from the clock's answer in the locked rows."""
+    if change.values is None:
+        return {}
+    now = as_utc(next(iter(found.values()))[-1])
+    return {NOW: now, LATER: now + timedelta(microseconds=change.parameters.get(SHIFT) or 0)}
+
+
+@dataclass(frozen=True)
+class FenceKind:
+    """What the fence of a statement compares.
+
+    Attributes:
+        status: what the claim wrote, or left.
+        unmarked: the claim wrote nothing: its locks are the fence.
+        renewed: the claim has had several dates.
+    """
+
+    status: str
+    unmarked: bool
+    renewed: bool
+
+    @classmethod
+    def of(cls, token: Token) -> FenceKind:
+        """Tell what the fence of a token compares."""
+        return cls(token.status, token.hold is not None, len(token.dates) > 1)
+
+    def dates(self, token: Token) -> Any:
+        """Return the value of the parameter DATES."""
+        return list(token.dates) if self.renewed else next(iter(token.dates), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,13 +240,17 @@ class FencedStatements:
 
     Attributes:
         columns: what is changed, in the order of the result.
-        write_returning: the write where RETURNING tells what was ours.
-        lock, write: the two statements where it does not.
+        write_returning: the write where RETURNING tells what was ours, and its new values.
+        write_returning_keys: the same without the values, where nobody shows them.
+        write_counted: the write of a single row, where the count of rows tells.
+        lock, write: the two statements where neither does.
     """
 
     mapping: QueueMapping
     columns: tuple[Column[Any], ...]
     write_returning: Executable
+    write_returning_keys: Executable
+    write_counted: Executable
     lock: Executable
     write: Executable
     _needed: dict[tuple[str, Database], frozenset[str]] = field(default_factory=dict)
@@ -215,26 +269,30 @@ class FencedStatements:
             needed = self._needed[which, writer.database] = frozenset(compiled.params)
         return writer.core(statement, {k: v for k, v in parameters.items() if k in needed})
 
-    def read(self, result: Iterable[Sequence[Any]]) -> dict[Identity, Mapping[str, Any]]:
-        """Map the keys of the rows that were ours to their new values."""
+    def read(self, result: CursorResult[Any]) -> Found:
+        """Map the keys of the rows that were ours to what stands behind them."""
+        rows = result.all()
         width = len(self.mapping.keys)
-        names = [*(column.key for column in self.columns), NOW]
-        return {tuple(row[:width]): dict(zip(names, row[width:], strict=False)) for row in result}
+        if not rows or len(rows[0]) == width:
+            return dict.fromkeys(map(tuple, rows), ())
+        return {tuple(row[:width]): row[width:] for row in rows}
 
 
 @lru_cache(maxsize=1_000)
 def _statements(
-    mapping: QueueMapping, database: Database, values: ValuesOf | None, status: str, unmarked: bool
+    mapping: QueueMapping, database: Database, values: ValuesOf | None, kind: FenceKind
 ) -> FencedStatements:
-    table, keys = mapping.table, mapping.keys
-    fence = _fence(mapping, database, status, unmarked)
+    table, keys, unmarked = mapping.table, mapping.keys, kind.unmarked
+    fence = _fence(mapping, database, kind)
     if values is None:
         return FencedStatements(
             mapping=mapping,
             columns=(),
-            write_returning=delete(table).where(fence).returning(*keys),
-            lock=_locking(select(*keys, utc_now().label(NOW)).where(fence), mapping, database),
-            write=delete(table).where(fence),
+            write_returning=database.delete_by_key(table, keys).where(fence).returning(*keys),
+            write_returning_keys=database.delete_by_key(table, keys).where(fence).returning(*keys),
+            write_counted=database.delete_by_key(table, keys).where(fence),
+            lock=_locking(select(*keys).where(fence), mapping, database),
+            write=database.delete_by_key(table, keys).where(fence),
         )
     told = values(mapping, unmarked, utc_now(), utc_now(bindparam(SHIFT, type_=BigInteger)))
     date = mapping.column("owner_date").type
@@ -243,9 +301,13 @@ def _statements(
     return FencedStatements(
         mapping=mapping,
         columns=tuple(told),
-        write_returning=_updating(mapping, fence, told).returning(*keys, *told),
-        lock=_locking(select(*keys, *after, utc_now().label(NOW)).where(fence), mapping, database),
-        write=_updating(mapping, fence, new),
+        write_returning=_updating(mapping, database, fence, told).returning(*keys, *told),
+        write_returning_keys=_updating(mapping, database, fence, told).returning(*keys),
+        write_counted=_updating(mapping, database, fence, told),
+        lock=_locking(
+            select(*keys, *after, database.moment().label(NOW)).where(fence), mapping, database
+        ),
+        write=_updating(mapping, database, fence, new),
     )
 
 
@@ -254,26 +316,28 @@ def _typed(column: Column[Any], value: ColumnElement[Any]) -> ColumnElement[Any]
     return cast(value, column.type) if isinstance(column.type, DateTime) else value
 
 
-def _updating(mapping: QueueMapping, fence: ColumnElement[bool], values: Values) -> Any:
+def _updating(
+    mapping: QueueMapping, database: Database, fence: ColumnElement[bool], values: Values
+) -> Any:
     # In the order given: MySQL's assignments see what those before them wrote.
-    return update(mapping.table).where(fence).ordered_values(*values.items())
+    changed = database.update_by_key(mapping.table, mapping.keys).where(fence)
+    return changed.ordered_values(*values.items())
 
 
-def _fence(
-    mapping: QueueMapping, database: Database, status: str, unmarked: bool
-) -> ColumnElement[bool]:
-    keys = key_is_in(mapping, KEYS)
-    claim = status_is(mapping.column("status"), status)
-    if not unmarked:  # of an unmarked claim the locks are the fence; nothing was written
+def _fence(mapping: QueueMapping, database: Database, kind: FenceKind) -> ColumnElement[bool]:
+    keys = key_is_in(mapping, KEYS, database)
+    claim = status_is(mapping.column("status"), kind.status)
+    if not kind.unmarked:
         owner, date = mapping.column("owner"), mapping.column("owner_date")
+        dates = bindparam(DATES, type_=date.type, expanding=kind.renewed)
         claim = and_(
             claim,
             owner == bindparam(OWNER, type_=owner.type),
-            date.in_(bindparam(DATES, type_=date.type, expanding=True)),
+            date.in_(dates) if kind.renewed else date == dates,
         )
     if database.locks_what_it_scans:
-        # Wrapped, so that no index serves it but the primary key: a DELETE takes
-        # no hint, and one by the reap index deadlocks with inserts.
+        # Wrapped, so that no index serves it but the primary key: by the reap index
+        # it deadlocks with inserts.
         claim = case((claim, 1), else_=0) == 1
     return and_(keys, claim)
 
@@ -288,40 +352,58 @@ def _show_written(
     writer: Writer,
     mapping: QueueMapping,
     change: Change,
-    pairs: list[tuple[Any, Fence]],
-    written: Mapping[tuple[int, Identity], Mapping[str, Any]],
+    written: Sequence[tuple[Fenced, Found]],
 ) -> None:
-    """Let the entities of the batch show what was written; fences have none."""
-    entities = [
-        (job, written[_key(fence)])
-        for job, fence in pairs
-        if _key(fence) in written and isinstance(job, mapping.entity)
-    ]
-    if change.values is None:
-        show_deleted(writer.session, [entity for entity, _ in entities])
-        return
+    """Let the entities of the batch show what was written; rows and fences show nothing."""
+    for part, found in written:
+        if part.rows:
+            continue
+        entities = [
+            (job, found[identity])
+            for job, identity in zip(part.jobs, part.identities, strict=True)
+            if isinstance(job, mapping.entity) and identity in found
+        ]
+        if not entities:
+            continue
+        if change.values is None:
+            show_deleted(writer.session, [entity for entity, _ in entities])
+            continue
+        attributes = _attributes(mapping, writer.database, change, part.token)
+        if not attributes:
+            continue
+        show(
+            writer.session,
+            [(entity, _shown(mapping, attributes, values)) for entity, values in entities],
+        )
+        if mapping.onupdate_keys:
+            for entity, _ in entities:
+                if entity in writer.session:
+                    writer.session.expire(entity, mapping.onupdate_keys)
+
+
+def _attributes(
+    mapping: QueueMapping, database: Database, change: Change, token: Token
+) -> list[str | None]:
+    """List the attributes that show the columns which a change writes; None: none does."""
+    if not mapping.is_queue:
+        return []
     keys = {mapping.column(role).key: key for role, key in mapping.attributes.items()}
-    for entity, values in entities:
-        shown = {keys[name]: value for name, value in values.items() if name in keys}
-        for key in mapping.time_keys:
-            if shown.get(key) is not None:
-                shown[key] = as_utc(shown[key])
-        show(writer.session, entity, shown)
-        if mapping.onupdate_keys and entity in writer.session:
-            writer.session.expire(entity, mapping.onupdate_keys)
+    columns = _statements(mapping, database, change.values, FenceKind.of(token)).columns
+    return [keys.get(column.key) for column in columns]
 
 
-def by_mapping(
-    pairs: list[tuple[Any, Fence]],
-) -> list[tuple[QueueMapping, list[tuple[Any, Fence]]]]:
-    groups: dict[QueueMapping, list[tuple[Any, Fence]]] = {}
-    for pair in pairs:
-        groups.setdefault(any_mapping_of(pair[1].entity), []).append(pair)
+def _shown(mapping: QueueMapping, columns: Sequence[str | None], values: Sequence[Any]) -> Any:
+    """Name new values by the attributes that show them."""
+    shown = {key: value for key, value in zip(columns, values, strict=False) if key is not None}
+    for key in mapping.time_keys:
+        if shown.get(key) is not None:
+            shown[key] = as_utc(shown[key])
+    return shown
+
+
+def by_mapping(parts: Sequence[Fenced]) -> list[tuple[QueueMapping, list[Fenced]]]:
+    """Sort jobs by their classes."""
+    groups: dict[QueueMapping, list[Fenced]] = {}
+    for part in parts:
+        groups.setdefault(part.mapping, []).append(part)
     return list(groups.items())
-
-
-def _by_token(pairs: list[tuple[Any, Fence]]) -> list[tuple[Token, list[Identity]]]:
-    groups: dict[int, tuple[Token, list[Identity]]] = {}
-    for _, fence in pairs:
-        groups.setdefault(id(fence.token), (fence.token, []))[1].append(fence.identity)
-    return list(groups.values())

@@ -87,6 +87,8 @@ class Locker:
 
 def obey(url: str, name: str, told: Connection) -> None:
     """Do in a process of its own what the test tells."""
+    # Whoever runs the tests in the background may ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     engine = make_engine(url)
     lock = named_lock(engine, name)
     told.send("ready")

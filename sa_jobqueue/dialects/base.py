@@ -8,16 +8,32 @@ walks through a new one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from time import sleep
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Executable, Index, Table
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Delete,
+    Executable,
+    Index,
+    Integer,
+    Table,
+    Update,
+    bindparam,
+    delete,
+    update,
+)
 from sqlalchemy.engine import Dialect
+from sqlalchemy.types import UserDefinedType
 
+from ..clock import utc_now
 from ..errors import UnsupportedDatabase
+from .examination import Examination
 from .liveness import OwnerState, Process, Server
 from .server_locks import ServerLocks
 
@@ -128,13 +144,12 @@ class Database:
             return True
         # Of an async driver the adapter tells (asyncpg itself does not know), or the driver
         # itself (SQLAlchemy's first adapters of aiomysql and asyncmy do not).
-        for driver in (connection.connection.dbapi_connection, driver_connection(connection)):
-            for name in ("autocommit", "get_autocommit"):
-                found = getattr(driver, name, None)
-                state = found() if callable(found) and name == "get_autocommit" else found
-                if isinstance(state, bool | int):
-                    return bool(state)
-        return connection.get_isolation_level() == "AUTOCOMMIT"
+        state = _autocommit(connection.connection.dbapi_connection)
+        if state is None:
+            state = _autocommit(driver_connection(connection))
+        if state is None:
+            return connection.get_isolation_level() == "AUTOCOMMIT"
+        return state
 
     @contextmanager
     def transaction_in_autocommit(self, connection: Connection) -> Iterator[None]:
@@ -236,6 +251,34 @@ class Database:
         """
         sleep(time.total_seconds())
 
+    # -- the clock ------------------------------------------------------
+
+    def moment(self) -> ColumnElement[Any]:
+        """Return the time of a statement as a column that stands in all of its rows."""
+        return utc_now()
+
+    # -- writes by primary key ------------------------------------------
+
+    def key_is_in(self, key: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
+        """Compare a key of one column with a parameter that is a list of its values.
+
+        Integers, which most keys are, are written into the statement at once:
+        a parameter for each costs more than the row that it names.
+        """
+        if isinstance(key.type, Integer):
+            return key.op("IN", is_comparison=True)(
+                bindparam(parameter, type_=Integers(), literal_execute=True)
+            )
+        return key.in_(bindparam(parameter, expanding=True))
+
+    def update_by_key(self, table: Table, keys: Sequence[Column[Any]]) -> Update:
+        """Return an UPDATE for rows that are named by these columns, as a rule the primary key."""
+        return update(table)
+
+    def delete_by_key(self, table: Table, keys: Sequence[Column[Any]]) -> Delete:
+        """Return a DELETE for rows that are named by these columns, as a rule the primary key."""
+        return delete(table)
+
     # -- plans ----------------------------------------------------------
 
     def index_hint(self, index: Index) -> str | None:
@@ -252,6 +295,17 @@ class Database:
         """Tell whether a driver's error says that a statement is bound to a missing index."""
         return False
 
+    def examination(self) -> Examination:
+        """Return how this database is examined by the doctor.
+
+        Raises:
+            UnsupportedDatabase: nobody knows.
+        """
+        raise UnsupportedDatabase(
+            f"sa_jobqueue cannot read the plans of {self}. A database of your own says how in its "
+            "examination(): a sa_jobqueue.dialects.examination.Examination."
+        )
+
     # -- errors ---------------------------------------------------------
 
     @classmethod
@@ -263,6 +317,78 @@ class Database:
     def is_transient(cls, error: BaseException) -> bool:
         """Tell whether a driver's error goes away when the transaction is run again."""
         return False
+
+    # -- schema changes -------------------------------------------------
+
+    #: Rows that were there before ADD COLUMN keep the default that it named, also when
+    #: the column's default is another one later.
+    keeps_added_default: ClassVar[bool] = True
+    #: One ALTER TABLE adds, or drops, several columns.
+    alters_many: ClassVar[bool] = True
+    #: CREATE INDEX CONCURRENTLY, in no transaction; it leaves a broken index when it fails.
+    concurrent_indexes: ClassVar[bool] = False
+
+    #: Several changes are one transaction.
+    changes_together: ClassVar[bool] = True
+    #: What surrounds the statements of one change, so that they are one, and wait for
+    #: others' locks for a moment only: behind whom they wait, everybody else waits.
+    change_begins: ClassVar[tuple[str, ...]] = ("BEGIN",)
+
+    def table_lock(self, table: str) -> tuple[str, str] | None:
+        """Return what locks a table over several changes, and unlocks it; None: needless.
+
+        Args:
+            table: its name, as it stands in SQL.
+        """
+        return None
+
+    change_ends: ClassVar[tuple[str, ...]] = ("COMMIT",)
+    change_fails: ClassVar[tuple[str, ...]] = ("ROLLBACK",)
+
+    def instant(self, *, drop: bool = False) -> str:
+        """Return what ALTER TABLE ends with, so that it is refused where it would write rows."""
+        return ""
+
+    #: What CREATE INDEX and DROP INDEX end with, so that writers go on.
+    create_online: ClassVar[str] = ""
+    drop_online: ClassVar[str] = ""
+
+    def has_broken_index(self, connection: Connection, index: Index) -> bool:
+        """Tell whether there is an index of this name which serves nobody."""
+        return False
+
+    def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]]:
+        """Return schema and name of what indexes are built on apart, one by one."""
+        return []
+
+    def storage_of_queue(self, *, fillfactor: int, dead_rows: int) -> dict[str, str]:
+        """Return the storage parameters that suit a table whose rows change often."""
+        return {}
+
+
+class Integers(UserDefinedType[Sequence[int]]):
+    """A list of integers as it stands in SQL."""
+
+    cache_ok = True
+
+    def literal_processor(self, dialect: Dialect) -> Any:
+        """Write integers, and None as NULL; refuse what is neither."""
+
+        def write(value: Sequence[int | None]) -> str:
+            words = ("NULL" if number is None else str(int(number)) for number in value)
+            return f"({','.join(words)})"
+
+        return write
+
+
+def _autocommit(driver: Any) -> bool | None:
+    """Ask a driver's connection whether it commits by itself; None: it does not tell."""
+    state = getattr(driver, "autocommit", None)
+    if isinstance(state, bool | int):
+        return bool(state)
+    asked = getattr(driver, "get_autocommit", None)
+    state = asked() if callable(asked) else asked
+    return bool(state) if isinstance(state, bool | int) else None
 
 
 def driver_connection(connection: Connection) -> Any:

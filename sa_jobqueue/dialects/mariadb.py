@@ -1,4 +1,4 @@
-"""MariaDB: SKIP LOCKED since 10.6, RETURNING for DELETE only, no FOR UPDATE OF."""
+"""MariaDB: SKIP LOCKED since 10.6, no FOR UPDATE OF, no RETURNING beside an index hint."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from sqlalchemy.engine import Dialect
 
 from .base import Version
 from .innodb import InnoDB
+from .innodb_examination import MariaDBExamination
 
 
 class MariaDB(InnoDB):
@@ -16,8 +17,6 @@ class MariaDB(InnoDB):
     title = "MariaDB"
     minimum = (10, 3)
     isolation_variable: ClassVar[str] = "@@tx_isolation"
-
-    delete_returning = True
 
     def __init__(self, version: Version | None) -> None:
         super().__init__(version)
@@ -37,8 +36,13 @@ class MariaDB(InnoDB):
         "datadir",
     )
 
+    def examination(self) -> MariaDBExamination:
+        return MariaDBExamination(self)
+
     @staticmethod
     def version_of(dialect: Dialect) -> Version | None:
         # server_version_info may begin with the 5.5.5 of the replication protocol.
         version = getattr(dialect, "_mariadb_normalized_version_info", None)
         return version or getattr(dialect, "server_version_info", None)
+
+    instant_since: ClassVar[tuple[Version, Version]] = ((10, 3, 2), (10, 4))

@@ -9,6 +9,7 @@ from sqlalchemy.dialects.mysql import dialect
 
 from .base import Version
 from .innodb import InnoDB
+from .innodb_examination import MySQLExamination
 
 
 class MySQL(InnoDB):
@@ -26,6 +27,9 @@ class MySQL(InnoDB):
     global_status: ClassVar[str] = "performance_schema.global_status"
     identified_by: ClassVar[tuple[str, ...]] = ("server_uuid", "aurora_server_id")
 
+    def examination(self) -> MySQLExamination:
+        return MySQLExamination(self)
+
     def index_hint(self, index: Index) -> str | None:
         """Bind locking reads to the claim index.
 
@@ -38,3 +42,6 @@ class MySQL(InnoDB):
             return None
         table = dialect().identifier_preparer.quote(index.table.name)
         return f"/*+ INDEX({table} {self.index_name(index)}) */"
+
+    drop_online: ClassVar[str] = InnoDB.create_online  # MariaDB has no words for it there
+    instant_since: ClassVar[tuple[Version, Version]] = ((8, 0, 12), (8, 0, 29))

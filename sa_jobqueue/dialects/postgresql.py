@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Connection, Executable, Table, bindparam, text
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Executable,
+    Index,
+    Integer,
+    String,
+    Table,
+    Uuid,
+    any_,
+    bindparam,
+    cast,
+    text,
+)
+from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from ..clock import utc_now
 from .base import LOCK_WAIT, Database, Version, driver_connection
 from .liveness import OwnerState, Process, Server
+from .postgresql_examination import PostgreSQLExamination
 from .postgresql_locks import PostgreSQLLocks
 from .postgresql_turns import claim_turn
 
@@ -74,6 +92,38 @@ _LOCK_NOT_AVAILABLE = "55P03"
 _LOCK_TIMEOUT = "SELECT CAST(setting AS integer) FROM pg_settings WHERE name = 'lock_timeout'"
 
 
+_BROKEN_INDEX = text("""
+SELECT NOT (i.indisvalid AND i.indisready)
+FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+WHERE i.indrelid = CAST(:table AS regclass) AND c.relname = :name
+""")
+
+# Neither CREATE INDEX CONCURRENTLY nor storage parameters are for a partitioned table itself.
+_PARTITIONS = text("""
+SELECT n.nspname, c.relname
+FROM pg_partition_tree(CAST(:table AS regclass)) AS p
+JOIN pg_class AS c ON c.oid = p.relid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE p.isleaf AND p.level > 0 ORDER BY n.nspname, c.relname
+""")
+
+
+class IntegerArray(TypeDecorator[Sequence[int]]):
+    """Integers as a parameter, which psycopg2 would quote one by one."""
+
+    impl = ARRAY(BigInteger)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return the type that the driver gets: for psycopg2, an array's text."""
+        return String() if dialect.driver == "psycopg2" else self.impl_instance
+
+    def process_bind_param(self, value: Sequence[int] | None, dialect: Dialect) -> Any:
+        """Write an array's text for psycopg2: 100 keys take 10 microseconds, and 90 as a list."""
+        if value is None or dialect.driver != "psycopg2":
+            return value
+        return f"{{{','.join(str(int(number)) for number in value)}}}"
+
+
 class PostgreSQL(Database):
     """PostgreSQL 13 and later, by any driver."""
 
@@ -117,6 +167,16 @@ class PostgreSQL(Database):
             f"set_config('{name}', '{value}', false)" for name, value in SILENCE.items()
         )
         connection.exec_driver_sql(f"SELECT {settings}")
+
+    def key_is_in(self, key: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
+        # An array is one parameter. Other types have operators of their own, which it
+        # may not find; integers may have more bits in the table than in the model.
+        kind: TypeEngine[Any] = BigInteger() if isinstance(key.type, Integer) else key.type
+        if not isinstance(kind, BigInteger | Uuid) or not getattr(kind, "native_uuid", True):
+            return super().key_is_in(key, parameter)
+        array: TypeEngine[Any] = ARRAY(kind)
+        given = IntegerArray() if isinstance(kind, BigInteger) else array
+        return key == any_(cast(bindparam(parameter, type_=given), array))
 
     to_know_owners: ClassVar[str] = ", since pg_locks is hidden; GRANT SELECT ON pg_locks"
 
@@ -166,6 +226,9 @@ class PostgreSQL(Database):
     def pause(self, connection: Connection, time: timedelta) -> None:
         connection.exec_driver_sql(f"SELECT pg_sleep({time.total_seconds():.6f})")
 
+    def examination(self) -> PostgreSQLExamination:
+        return PostgreSQLExamination(self)
+
     @classmethod
     def is_lock_timeout(cls, error: BaseException) -> bool:
         return _state_of(error) == _LOCK_NOT_AVAILABLE
@@ -173,6 +236,30 @@ class PostgreSQL(Database):
     @classmethod
     def is_transient(cls, error: BaseException) -> bool:
         return _state_of(error) in {"40001", "40P01"}  # serialization failure, deadlock
+
+    # -- schema changes -------------------------------------------------
+
+    concurrent_indexes: ClassVar[bool] = True
+    change_begins: ClassVar[tuple[str, ...]] = ("BEGIN", "SET LOCAL lock_timeout = '500ms'")
+
+    def has_broken_index(self, connection: Connection, index: Index) -> bool:
+        assert index.table is not None
+        table = connection.dialect.identifier_preparer.format_table(index.table)
+        asked = {"table": table, "name": str(index.name)}
+        return bool(connection.scalar(_BROKEN_INDEX, asked))
+
+    def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]]:
+        name = connection.dialect.identifier_preparer.format_table(table)
+        return [(row[0], row[1]) for row in connection.execute(_PARTITIONS, {"table": name})]
+
+    def storage_of_queue(self, *, fillfactor: int, dead_rows: int) -> dict[str, str]:
+        return {
+            "fillfactor": str(fillfactor),
+            "autovacuum_vacuum_scale_factor": "0",
+            "autovacuum_vacuum_threshold": str(dead_rows),
+            "autovacuum_analyze_scale_factor": "0",
+            "autovacuum_analyze_threshold": str(dead_rows),
+        }
 
 
 def _state_of(error: BaseException) -> str | None:

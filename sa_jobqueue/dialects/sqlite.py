@@ -14,6 +14,7 @@ from ..clock import utc_now
 from .base import Database, Version, driver_connection
 from .file_locks import FileLocks, file_of, of_memory
 from .liveness import Server
+from .sqlite_examination import SQLiteExamination
 
 _BUSY, _LOCKED = 5, 6  # the primary result codes, in the lowest byte
 
@@ -61,6 +62,9 @@ class SQLite(Database):
         numbers = [number for status in found for number in (status.st_dev, status.st_ino)]
         return Server.identified_by(self.title, socket.gethostname(), file, *numbers)
 
+    def examination(self) -> SQLiteExamination:
+        return SQLiteExamination(self)
+
     @classmethod
     def is_lock_timeout(cls, error: BaseException) -> bool:
         return cls.is_transient(error)
@@ -69,6 +73,14 @@ class SQLite(Database):
     def is_transient(cls, error: BaseException) -> bool:
         code = getattr(error, "sqlite_errorcode", None)
         return isinstance(code, int) and code & 0xFF in {_BUSY, _LOCKED}
+
+    # -- schema changes -------------------------------------------------
+
+    # Rows from before ADD COLUMN have no value for it: they read the default that the
+    # schema names now.
+    keeps_added_default: ClassVar[bool] = False
+    alters_many: ClassVar[bool] = False
+    change_begins: ClassVar[tuple[str, ...]] = ("BEGIN IMMEDIATE",)
 
 
 @compiles(utc_now, "sqlite")

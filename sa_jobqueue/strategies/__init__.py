@@ -85,7 +85,8 @@ def automatic(
         UnsupportedDatabase: none fits.
     """
     if database.skip_locked:
-        unserved = database.locks_what_it_scans and (hooked or not spec.served)
+        stray = hooked or spec.partitioned or not spec.served
+        unserved = database.locks_what_it_scans and stray
         return Candidates.name if drawn or unserved else SkipLocked.name
     if database.one_writer and database.update_returning:
         return CompareAndSet.name

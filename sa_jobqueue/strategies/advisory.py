@@ -119,7 +119,7 @@ class Advisory(Strategy):
         found = self.in_steps(
             writer,
             limit,
-            lambda **parameters: list(writer.orm(statement, {**told, **parameters}).all()),
+            lambda **parameters: list(writer.rows(statement, {**told, **parameters}).all()),
         )
         return [Locked(tuple(row[:-2]), (row[-2], row[-1])) for row in found]
 
@@ -225,8 +225,11 @@ class Advisory(Strategy):
         """Read those of the locked rows that still fulfil the whole predicate."""
         statement = self.check_rows if request.rows else self.check_entities
         keys = {"claim_keys": key_values([row.identity for row in locked])}
-        result = writer.orm(statement, keys, populate_existing=True)
-        jobs = list(result.all() if request.rows else result.unique().scalars().all())
+        if request.rows:
+            jobs = list(writer.rows(statement, keys).all())
+        else:
+            found = writer.orm(statement, keys, populate_existing=True)
+            jobs = list(found.unique().scalars().all())
         return dict(zip(keys_of(self.mapping, jobs, rows=request.rows), jobs, strict=True))
 
     @cached_property

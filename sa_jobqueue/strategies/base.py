@@ -21,15 +21,14 @@ from sqlalchemy import (
     bindparam,
     select,
     tuple_,
-    update,
 )
-from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.orm import RelationshipProperty, selectinload
+from sqlalchemy.orm.attributes import instance_dict
 from sqlalchemy.sql.util import ClauseAdapter
 
 from ..clock import as_utc, utc_now
 from ..dialects import Database
-from ..errors import UnsupportedDatabase
+from ..errors import ArgumentError, UnsupportedDatabase
 from ..keys import key_is_in
 from ..mapping import QueueMapping, status_is
 from ..rows import claimed_columns, exact_pattern, row_columns, word_literal
@@ -39,6 +38,9 @@ from .spec import ClaimSpec, Request, Taken
 #: How many candidates are drawn for each row wanted. Workers see the same head
 #: of the queue: with exactly as many as wanted, four of them lost 60 % of theirs.
 OVERDRAW = 4
+
+#: The roles that a claim writes to.
+_MARKED = ("status", "owner", "owner_date", "attempts")
 
 
 class Strategy(ABC):
@@ -60,6 +62,8 @@ class Strategy(ABC):
             raise UnsupportedDatabase(
                 f"strategy {self.name!r} cannot run on {database}: {refusal}; use strategy='auto'"
             )
+        if self.marks:
+            _check_key(spec.mapping)
         self.spec = spec
         self.database = database
 
@@ -205,13 +209,13 @@ class Strategy(ABC):
 
     def key_is_in(self, parameter: str) -> ColumnElement[bool]:
         """Compare the primary key with a list of keys, given as a parameter."""
-        return key_is_in(self.mapping, parameter)
+        return key_is_in(self.mapping, parameter, self.database)
 
     @cached_property
     def mark(self) -> Update:
         """Mark locked rows as claimed, by primary key."""
         return (
-            update(self.mapping.table)
+            self.database.update_by_key(self.mapping.table, self.mapping.keys)
             .where(self.key_is_in("claim_keys"))
             .values(
                 self.marking(
@@ -241,15 +245,27 @@ class Strategy(ABC):
             place = self.mapping.owner_date_place
             return Taken(jobs, [row[place] for row in jobs])
         key = self.mapping.attributes["owner_date"]
-        return Taken(jobs, [as_utc(sa_inspect(job).dict[key]) for job in jobs])
+        return Taken(jobs, [as_utc(instance_dict(job)[key]) for job in jobs])
 
     def what(self, *, rows: bool) -> tuple[Any, ...]:
         """Return what a locking read selects: the entity, or the columns of rows."""
+        moment = self.database.moment()
         if rows:
-            return tuple(
-                row_columns(self.mapping, self.spec.during if self.marks else None, orm=True)
+            during = self.spec.during if self.marks else None
+            return tuple(row_columns(self.mapping, during, moment, orm=True))
+        return (self.mapping.entity, moment.label("claim_date"))
+
+
+def _check_key(mapping: QueueMapping) -> None:
+    """Refuse a key that the mark would change: no finish would find its row again."""
+    written = [role for role in _MARKED if mapping.has(role)]
+    for role in written:
+        if mapping.column(role) in mapping.keys:
+            raise ArgumentError(
+                f"the primary key of {mapping} holds {mapping.column(role).name!r}, which a claim "
+                "writes: its finish would not find the row again. Take the column out of the key, "
+                "and partition by one that never changes, such as the day of the insert"
             )
-        return (self.mapping.entity, utc_now().label("claim_date"))
 
 
 def _joins(relationship: RelationshipProperty[Any]) -> bool:

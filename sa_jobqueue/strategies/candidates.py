@@ -54,7 +54,10 @@ class Candidates(LockingStrategy):
     @cached_property
     def draw(self) -> Any:
         """The plain read of candidate keys."""
-        return self.ready(*self.mapping.key_attributes, plain=True)
+        read = self.ready(*self.mapping.key_attributes, plain=True)
+        # Of a partitioned table MySQL was seen to read and sort the whole backlog.
+        bound = self.spec.partitioned and self.spec.served
+        return self.by_claim_index(read) if bound else read
 
     @cached_property
     def lock_candidates(self) -> Any:
@@ -86,7 +89,7 @@ class Candidates(LockingStrategy):
         drawn = self.in_steps(
             reader,
             request.limit * OVERDRAW,
-            lambda **parameters: list(reader.orm(self.draw, parameters).all()),
+            lambda **parameters: list(reader.rows(self.draw, parameters).all()),
         )
         return [tuple(key) for key in drawn]
 
@@ -116,7 +119,7 @@ class Candidates(LockingStrategy):
         it two keys, and finds no row.
         """
         values = key_values(identities)
-        if len(values) == 1 and self.database.keeps_one_key:
+        if len(identities) == 1 and self.database.keeps_one_key:
             width = len(self.mapping.keys)
-            values.append(None if width == 1 else (None,) * width)
+            return [values[0], None if width == 1 else (None,) * width]
         return values

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Executable, Update, select, tuple_, update
-from sqlalchemy import inspect as sa_inspect
+from sqlalchemy.orm.attributes import instance_dict
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from ..dialects import Database
@@ -53,6 +54,8 @@ class CompareAndSet(Strategy):
     def _claim(self, writer: Writer, request: Request, statement: Any) -> list[Any]:
         def claim(**parameters: Any) -> list[Any]:
             parameters["claim_owner"] = request.owner
+            if request.rows:
+                return list(writer.core(statement, parameters).all())
             return list(writer.orm(statement, parameters, populate_existing=True).all())
 
         return self.in_steps(writer, request.limit, claim)
@@ -79,11 +82,11 @@ class CompareAndSet(Strategy):
         marked = [tuple(key) for key in writer.core(self.claim_picked, mark)]
         keys = {"claim_keys": key_values(marked)}
         if request.rows:
-            return list(writer.orm(self.read_rows, keys).all())
+            return list(writer.rows(self.read_rows, keys).all())
         return list(writer.orm(self.read_entities, keys, populate_existing=True).scalars().all())
 
     def _pick(self, writer: Writer, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        return [tuple(key) for key in writer.orm(self.pick, parameters)]
+        return [tuple(key) for key in writer.rows(self.pick, parameters)]
 
     @cached_property
     def pick(self) -> Any:
@@ -132,15 +135,12 @@ class CompareAndSet(Strategy):
 
 
 def _sorted(rows: list[Any], places: tuple[int, ...]) -> list[Any]:
-    return sorted(rows, key=lambda row: tuple(row[place] for place in places))
+    return sorted(rows, key=itemgetter(*places))
 
 
 def _sorted_by_attributes(entities: list[Any], keys: tuple[str, ...]) -> list[Any]:
     if len(entities) < 2:
         return entities
 
-    def order(entity: Any) -> tuple[Any, ...]:
-        values = sa_inspect(entity).dict
-        return tuple(values[key] for key in keys)
-
-    return sorted(entities, key=order)
+    in_order = itemgetter(*keys)
+    return sorted(entities, key=lambda entity: in_order(instance_dict(entity)))

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Executable
 from ..errors import NotClaimed, UnsupportedDatabase
 from ..fencing import Hold, Identity, LetGo
 from ..mapping import QueueMapping
-from ..sessions import Writer, undone_with_savepoint
+from ..sessions import Writer
 from .locking import LockingStrategy
 from .spec import Request, Taken
 
@@ -34,7 +34,7 @@ class Held(LockingStrategy):
             )
         locked = self.lock(writer, request)
         hold = RowLocks(writer.connection.get_transaction())
-        undone_with_savepoint(writer.session, hold.void)
+        writer.undone_with_savepoint(hold.void)
         return Taken(locked if request.rows else [entity for entity, _ in locked], hold=hold)
 
     def statements(self) -> list[Executable]:

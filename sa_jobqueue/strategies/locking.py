@@ -11,12 +11,12 @@ from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Select
-from sqlalchemy import inspect as sa_inspect
+from sqlalchemy.orm.attributes import instance_dict
 
 from ..clock import as_utc
 from ..dialects import Database
 from ..indexes import claim_index
-from ..keys import key_values, keys_of, refresh
+from ..keys import key_batches, key_values, keys_of, refresh
 from ..sessions import Writer, show
 from .base import Strategy
 from .spec import Request, Taken
@@ -42,7 +42,10 @@ class LockingStrategy(Strategy):
         return self._lock_ready(rows=True)
 
     def _lock_ready(self, *, rows: bool, waiting: bool = False) -> Select[Any]:
-        statement = self.locked(self.ready(*self.what(rows=rows)), waiting=waiting)
+        return self.by_claim_index(self.locked(self.ready(*self.what(rows=rows)), waiting=waiting))
+
+    def by_claim_index(self, statement: Select[Any]) -> Select[Any]:
+        """Bind a SELECT in claim order to the claim index, where an optimizer may stray."""
         index = claim_index(self.mapping)
         hint = self.database.index_hint(index) if index is not None else None
         if hint is None or self.spec.order_by:
@@ -62,8 +65,9 @@ class LockingStrategy(Strategy):
         self, writer: Writer, request: Request, statement: Any, parameters: dict[str, Any]
     ) -> list[Any]:
         """Run a locking read; populate what the session had loaded before."""
-        if request.rows and self.marks:
-            parameters = {**parameters, "claim_owner": request.owner}
+        if request.rows:
+            owner = {"claim_owner": request.owner} if self.marks else {}
+            return list(writer.rows(statement, {**parameters, **owner}).all())
         return list(writer.orm(statement, parameters, populate_existing=True).all())
 
     def mark_locked(self, writer: Writer, request: Request, locked: Sequence[Any]) -> Taken:
@@ -88,18 +92,19 @@ class LockingStrategy(Strategy):
         return Taken(jobs, dates)
 
     def _mark(self, writer: Writer, request: Request, identities: Sequence[Any], date: Any) -> None:
-        parameters = {
-            "claim_keys": key_values(identities),
-            "claim_owner": request.owner,
-            "claim_owner_date": date,
-        }
-        writer.core(self.mark, parameters)
+        for batch in key_batches(identities):
+            parameters = {
+                "claim_keys": key_values(batch),
+                "claim_owner": request.owner,
+                "claim_owner_date": date,
+            }
+            writer.core(self.mark, parameters)
 
     def _show(
         self, writer: Writer, request: Request, entities: Sequence[Any], dates: Sequence[datetime]
     ) -> None:
-        for entity, date in zip(entities, dates, strict=True):
-            show(writer.session, entity, self._shown(entity, request, date))
+        pairs = zip(entities, dates, strict=True)
+        show(writer.session, [(job, self._shown(job, request, date)) for job, date in pairs])
         refresh(writer, self.mapping, entities, self.mapping.onupdate_keys)
 
     def _shown(self, entity: Any, request: Request, date: datetime) -> dict[str, Any]:
@@ -109,7 +114,8 @@ class LockingStrategy(Strategy):
             attributes["owner"]: request.owner,
             attributes["owner_date"]: date,
         }
-        attempts = sa_inspect(entity).dict.get(attributes.get("attempts", ""))
-        if attempts is not None:
-            shown[attributes["attempts"]] = attempts + 1
+        if "attempts" in attributes:
+            attempts = instance_dict(entity).get(attributes["attempts"])
+            if attempts is not None:
+                shown[attributes["attempts"]] = attempts + 1
         return shown

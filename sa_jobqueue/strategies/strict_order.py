@@ -150,11 +150,21 @@ class InOrder(Candidates):
     def _lock_next(self, writer: Writer, request: Request) -> list[Any]:
         patience = _Patience(writer)
         while keys := self._look(writer, request.limit):
-            if locked := self._lock_unbroken(writer, request, keys):
+            locked = self._lock_unbroken(writer, request, keys)
+            if locked and self._are_next(writer, request, locked):
                 return locked
             if not patience.pause():
                 raise _timeout(self.mapping)
         return []
+
+    def _are_next(self, writer: Writer, request: Request, locked: Sequence[Any]) -> bool:
+        """Look once more, now that the rows are locked: one may have been moved back before."""
+        found = self._keys_of(request, locked)
+        return self._look(writer, len(found)) == found
+
+    def _keys_of(self, request: Request, locked: Sequence[Any]) -> list[tuple[Any, ...]]:
+        jobs = locked if request.rows else [entity for entity, _ in locked]
+        return keys_of(self.mapping, jobs, rows=request.rows)
 
     def _look(self, writer: Writer, limit: int) -> list[tuple[Any, ...]]:
         """Read the keys of the next jobs as they are committed, locked or not.
@@ -169,7 +179,7 @@ class InOrder(Candidates):
 
     def _look_once(self, writer: Writer, limit: int) -> list[tuple[Any, ...]]:
         def look(**parameters: Any) -> list[Any]:
-            return list(writer.orm(self.draw, parameters).all())
+            return list(writer.rows(self.draw, parameters).all())
 
         return [tuple(key) for key in self.in_steps(writer, limit, look)]
 
@@ -185,13 +195,12 @@ class InOrder(Candidates):
             return []
         statement = self.lock_candidate_rows if request.rows else self.lock_candidates
         locked = self.read(writer, request, statement, {"claim_keys": self.lockable(keys)})
-        jobs = locked if request.rows else [entity for entity, _ in locked]
-        found = keys_of(self.mapping, jobs, rows=request.rows)
+        found = self._keys_of(request, locked)
         unbroken = takewhile(lambda pair: pair[0] == pair[1], zip(found, keys, strict=False))
         return list(locked[: len(list(unbroken))])
 
     def _lock_first(self, writer: Writer, key: tuple[Any, ...]) -> bool:
-        found = writer.orm(self.lock_first, {"claim_keys": self.lockable([key])})
+        found = writer.rows(self.lock_first, {"claim_keys": self.lockable([key])})
         return found.first() is not None
 
     @cached_property

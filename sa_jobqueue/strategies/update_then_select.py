@@ -99,7 +99,7 @@ class UpdateThenSelect(Strategy):
         # In a caller's REPEATABLE READ only a locking read sees what is new.
         pick = self.pick.with_for_update() if writer.keeps_snapshot else self.pick
         drawn = {**parameters, "claim_limit": parameters["claim_limit"] * OVERDRAW}
-        keys = [tuple(key) for key in writer.orm(pick, drawn)]
+        keys = [tuple(key) for key in writer.rows(pick, drawn)]
         if not keys:
             return None
         parameters.pop("claim_priority", None)
@@ -130,11 +130,10 @@ class UpdateThenSelect(Strategy):
         self, writer: Writer, request: Request, date: datetime, *, picked: bool
     ) -> list[Any]:
         token = {"claim_owner": request.owner, "claim_owner_date": date}
-        # Picked rows are checked again, now that they are locked.
-        criteria = (*self.due, *self.spec.where) if picked else ()
         if request.rows:
-            return list(writer.orm(self.read_rows.where(*criteria), token).all())
-        read = self.read_entities.where(*criteria)
+            read = self.read_picked_rows if picked else self.read_rows
+            return list(writer.rows(read, token).all())
+        read = self.read_picked_entities if picked else self.read_entities
         return list(writer.orm(read, token, populate_existing=True).scalars().all())
 
     def _picks(self, writer: Writer) -> bool:
@@ -178,6 +177,18 @@ class UpdateThenSelect(Strategy):
     def read_rows(self) -> Any:
         """The SELECT of the claim's plain rows."""
         return self._reading(*row_columns(self.mapping, during=None, orm=True))
+
+    # Picked rows are checked again, now that they are locked.
+
+    @cached_property
+    def read_picked_entities(self) -> Any:
+        """The SELECT of the entities of picked rows."""
+        return self.read_entities.where(*self.due, *self.spec.where)
+
+    @cached_property
+    def read_picked_rows(self) -> Any:
+        """The SELECT of picked rows."""
+        return self.read_rows.where(*self.due, *self.spec.where)
 
     def _reading(self, *what: Any) -> Any:
         mapping = self.mapping

@@ -70,7 +70,7 @@ from tests.support import make_engine, statements_seen
 pytestmark = pytest.mark.only_on("postgresql")
 
 #: What the locking statement has that the check has not, and the other way round.
-LOCKING, CHECKING = "pg_try_advisory_lock", "WHERE subscription.id IN"
+LOCKING, CHECKING = "pg_try_advisory_lock", "WHERE subscription.id = ANY"
 
 
 @pytest.fixture

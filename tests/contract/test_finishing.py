@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, inspect, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine, func, inspect, select, update
+from sqlalchemy.orm import Session, make_transient
 from sqlalchemy.orm.exc import StaleDataError
 
 from sa_jobqueue import (
@@ -532,3 +533,78 @@ def test_finishing_nothing_runs_no_statement(engine: Engine, session: Session) -
         renew(session, [])
 
     assert seen == []
+
+
+# What is given, in whatever shape
+
+
+def test_lost_and_kept_are_told_in_the_order_in_which_they_were_given(
+    session: Session, other: Session, strategy: str
+) -> None:
+    add_emails(session, *"abcd")
+    one, two = (claim(session, Email, owner="w", limit=2, strategy=strategy) for _ in range(2))
+    session.commit()
+    release(other, [one.fences[1], two.fences[0]])
+    other.commit()
+
+    with pytest.raises(ClaimLost) as lost:
+        complete(session, [two[1], one[1], one[0], two[0]])
+
+    assert recipients(lost.value.lost) == ["b", "c"]
+    assert recipients(lost.value.kept) == ["d", "a"]
+
+
+def test_a_claim_of_rows_is_finished_by_another_process(session: Session, strategy: str) -> None:
+    queue = JobQueue(Email, strategy=strategy)
+    add_emails(session, "a", "b")
+    claimed = queue.claim_rows(session, owner="w", limit=2)
+    session.commit()
+
+    carried = pickle.loads(pickle.dumps(claimed))
+    queue.complete(session, carried)
+
+    assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+def test_an_entity_that_left_its_session_keeps_its_fence(session: Session, strategy: str) -> None:
+    add_emails(session, "a", "b")
+    session.commit()
+    emails = claim(session, Email, owner="w", limit=2, strategy=strategy)
+    session.commit()
+
+    make_transient(emails[0])
+    complete(session, list(emails))
+
+    assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+def test_an_entity_whose_insert_was_rolled_back_is_lost(session: Session, strategy: str) -> None:
+    add_emails(session, "a")
+    emails = claim(session, Email, owner="w", strategy=strategy)
+    session.rollback()
+
+    with pytest.raises(ClaimLost):
+        complete(session, emails[0])
+
+
+# Beside others
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.parametrize("delete", [True, False])
+def test_a_finish_on_a_small_table_does_not_wait_for_a_row_that_others_have_locked(
+    session: Session, other: Session, strategy: str, delete: bool
+) -> None:
+    add_emails(session, *"abcdefgh")
+    session.commit()
+    claimed = claim(session, Email, owner="w", limit=7, strategy=strategy)
+    session.commit()
+    last = session.scalars(select(func.max(Email.id))).one()
+    session.commit()
+    other.execute(select(Email).where(Email.id == last).with_for_update()).all()
+
+    began = time.monotonic()
+    complete(session, claimed, delete=delete)
+    session.commit()
+
+    assert time.monotonic() - began < 5  # a lock is waited for ten seconds

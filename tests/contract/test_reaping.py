@@ -31,6 +31,7 @@ from sa_jobqueue import (
     fail,
     fence_of,
     is_transient,
+    keys,
     owner_state,
     reap,
     reaping,
@@ -574,7 +575,7 @@ def test_the_limit_holds_over_all_reasons(engine: Engine, session: Session) -> N
 def test_more_rows_and_owners_than_a_statement_takes_are_reaped(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reaping, "MOST_KEYS", 3)
+    monkeypatch.setattr(keys, "MOST_KEYS", 3)
     monkeypatch.setattr(reaping, "MOST_OWNERS", 2)
     add_emails(session, *"abcdefghij")
     for number in range(5):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
@@ -122,3 +122,14 @@ def test_times_read_back_as_aware_utc(session: Session, other: Session) -> None:
     assert loaded.run_at.tzinfo is UTC
     with pytest.raises(ArgumentError, match="time zone"):
         loaded.run_at = datetime(2030, 1, 1)
+
+
+def test_jobs_are_enqueued_by_a_listener_of_a_flush(session: Session) -> None:
+    @event.listens_for(session, "after_flush_postexec", once=True)
+    def follow_up(session: Session, context: object) -> None:
+        enqueue(session, Email, [{"recipient": "b"}])
+
+    add_emails(session, "a")
+    session.commit()
+
+    assert set(session.scalars(select(Email.recipient))) == {"a", "b"}

@@ -184,7 +184,7 @@ def test_no_select_is_sent_when_no_row_was_affected(engine: Engine, session: Ses
     with statements_seen(engine) as seen:
         claim(session, Email, owner="w", strategy="update_then_select")
 
-    assert not any("SELECT" in statement for statement in seen)
+    assert not any("SELECT" in statement and "email" in statement for statement in seen)
 
 
 @pytest.mark.only_on("mysql", "mariadb")

@@ -349,6 +349,21 @@ def test_a_next_job_that_somebody_is_cancelling_is_waited_for(
     assert recipients(later.result()) == expected[:limit]
 
 
+@contextmanager
+def before_a_lock(engine: Engine, step: Callable[[], None]) -> Iterator[list[int]]:
+    """Take a step of the other session before the first row is locked."""
+    taken: list[int] = []
+
+    def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+        if not taken and "SKIP LOCKED" in statement:
+            taken.append(1)
+            step()
+
+    event.listen(engine, "before_cursor_execute", see)
+    yield taken
+    event.remove(engine, "before_cursor_execute", see)
+
+
 @pytest.mark.only_on(*SERVERS)
 def test_a_next_job_that_is_moved_back_meanwhile_is_not_claimed(
     engine: Engine, session: Session, other: Session
@@ -362,6 +377,26 @@ def test_a_next_job_that_is_moved_back_meanwhile_is_not_claimed(
     session.commit()
 
     assert names(later.result()) == ["b"]
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize("limit", [1, 2])
+def test_nor_one_that_is_moved_back_between_the_look_and_the_lock(
+    engine: Engine, session: Session, other: Session, limit: int
+) -> None:
+    queue = JobQueue(Task, strict_order=True)
+    first, *_ = add_tasks(session, "a", "b", "c")
+    session.commit()
+
+    def move_back() -> None:
+        reprioritize(session, [first], 9)
+        session.commit()
+
+    with before_a_lock(engine, move_back) as moved:
+        claimed = queue.claim(other, owner="w", limit=limit)
+
+    assert moved
+    assert names(claimed) == ["b", "c"][:limit]
 
 
 @pytest.mark.only_on(*SERVERS)

@@ -63,7 +63,7 @@ def test_a_fence_is_carried_to_another_entity_of_the_same_row() -> None:
 
     email = with_fence(stored_email(), fence)
 
-    assert fence_of(email) is fence
+    assert fence_of(email) == fence
 
 
 def test_the_fence_of_a_fence_is_itself() -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import DateTime, ForeignKey, String, make_url
+from sqlalchemy import Column, DateTime, ForeignKey, Integer, String, Table, make_url
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -124,8 +124,14 @@ def lines(*texts: str) -> list[str]:
 
 
 MARK_EMAILS = """
+    UPDATE email FORCE INDEX (PRIMARY)
+    SET status='claimed', owner=:claim_owner, owner_date=:claim_owner_date
+    WHERE email.id IN :claim_keys
+"""
+
+MARK_EMAILS_BY_ARRAY = """
     UPDATE email SET status='claimed', owner=:claim_owner, owner_date=:claim_owner_date
-    WHERE email.id IN (:claim_keys)
+    WHERE email.id = ANY (CAST(:claim_keys AS BIGINT[]))
 """
 
 
@@ -157,7 +163,7 @@ def test_mysql_locks_by_the_claim_index_and_marks_by_key() -> None:
         """
         SELECT /*+ INDEX(email ix_email_claim) */
             email.id, email.recipient, email.status, email.owner, email.owner_date,
-            UTC_TIMESTAMP(6) AS claim_date
+            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS claim_date
         FROM email
         WHERE email.status = 'unclaimed'
         ORDER BY email.id LIMIT :claim_limit
@@ -171,7 +177,7 @@ def test_mariadb_locks_without_an_optimizer_hint_and_marks_by_key() -> None:
     assert claim_sql(Email, "mariadb") == lines(
         """
         SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
-            UTC_TIMESTAMP(6) AS claim_date
+            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS claim_date
         FROM email
         WHERE email.status = 'unclaimed'
         ORDER BY email.id LIMIT :claim_limit
@@ -249,7 +255,7 @@ def test_mysql_asks_for_the_next_priority_and_locks_its_due_rows() -> None:
         """
         SELECT /*+ INDEX(task ix_task_claim) */
             task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at,
-            UTC_TIMESTAMP(6) AS claim_date
+            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS claim_date
         FROM task
         WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6)
             AND task.priority = :claim_priority
@@ -304,7 +310,8 @@ def test_composite_keys_are_picked_once_in_a_materialized_query() -> None:
 def test_composite_keys_are_marked_by_tuples(alias: str) -> None:
     assert claim_sql(Seat, alias)[-1] == one_line(
         """
-        UPDATE seat SET status='claimed', owner=:claim_owner, owner_date=:claim_owner_date
+        UPDATE seat FORCE INDEX (PRIMARY)
+        SET status='claimed', owner=:claim_owner, owner_date=:claim_owner_date
         WHERE (seat.hall, seat.number) IN (:claim_keys)
         """
     )
@@ -326,12 +333,13 @@ def test_candidates_are_read_without_locks_and_then_locked_by_key_and_checked_ag
         SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
             statement_timestamp() AS claim_date
         FROM email
-        WHERE email.id IN (:claim_keys) AND email.status = 'unclaimed'
+        WHERE email.id = ANY (CAST(:claim_keys AS BIGINT[]))
+            AND email.status = 'unclaimed'
             AND email.recipient LIKE :recipient_1
         ORDER BY email.id
         FOR NO KEY UPDATE OF email SKIP LOCKED
         """,
-        MARK_EMAILS,
+        MARK_EMAILS_BY_ARRAY,
     )
 
 
@@ -369,7 +377,8 @@ def test_an_advisory_claim_locks_behind_a_fence_and_checks_again() -> None:
         """
         SELECT email.id, email.recipient, email.status, email.owner, email.owner_date
         FROM email
-        WHERE email.id IN (:claim_keys) AND email.status = 'unclaimed'
+        WHERE email.id = ANY (CAST(:claim_keys AS BIGINT[]))
+            AND email.status = 'unclaimed'
             AND email.recipient = :recipient_1
         """,
     )
@@ -494,17 +503,19 @@ def test_postgresql_waits_for_the_turn_in_a_statement_before_the_first_look() ->
         """,
         """
         SELECT email.id FROM email
-        WHERE email.id IN (:claim_keys) AND email.status = 'unclaimed' ORDER BY email.id
+        WHERE email.id = ANY (CAST(:claim_keys AS BIGINT[]))
+            AND email.status = 'unclaimed' ORDER BY email.id
         FOR NO KEY UPDATE OF email SKIP LOCKED
         """,
         """
         SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
             statement_timestamp() AS claim_date
         FROM email
-        WHERE email.id IN (:claim_keys) AND email.status = 'unclaimed' ORDER BY email.id
+        WHERE email.id = ANY (CAST(:claim_keys AS BIGINT[]))
+            AND email.status = 'unclaimed' ORDER BY email.id
         FOR NO KEY UPDATE OF email SKIP LOCKED
         """,
-        MARK_EMAILS,
+        MARK_EMAILS_BY_ARRAY,
     )
 
 
@@ -517,14 +528,14 @@ def test_innodb_asks_for_the_next_job_by_its_key_before_it_locks_the_others(alia
         """,
         """
         SELECT email.id FROM email FORCE INDEX (PRIMARY)
-        WHERE email.id IN (:claim_keys) AND email.status = 'unclaimed' ORDER BY email.id
+        WHERE (email.id IN :claim_keys) AND email.status = 'unclaimed' ORDER BY email.id
         FOR UPDATE SKIP LOCKED
         """,
         """
         SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
-            UTC_TIMESTAMP(6) AS claim_date
+            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS claim_date
         FROM email FORCE INDEX (PRIMARY)
-        WHERE email.id IN (:claim_keys) AND email.status = 'unclaimed' ORDER BY email.id
+        WHERE (email.id IN :claim_keys) AND email.status = 'unclaimed' ORDER BY email.id
         FOR UPDATE SKIP LOCKED
         """,
         MARK_EMAILS,
@@ -580,7 +591,7 @@ def times_bound(sql: SQLCompiler) -> set[str]:
 def test_whatever_picks_rows_is_limited(entity: Any, alias: str, strategy: str) -> None:
     statements = claim_sql(entity, alias, strategy=strategy)
 
-    by_keys = ("IN (:claim_keys)", "claim_owner_date", "SAVEPOINT")
+    by_keys = (":claim_keys", "claim_owner_date", "SAVEPOINT")
     picking = [sql for sql in statements if not any(text in sql for text in by_keys)]
     assert picking
     assert all("LIMIT :" in sql for sql in picking)
@@ -628,3 +639,27 @@ def test_a_queue_prints_the_statements_that_it_runs() -> None:
     (locking,) = claim_sql(queue, "postgresql")
 
     assert "AND email.recipient = :recipient_1 ORDER BY email.recipient, email.id" in locking
+
+
+class Ticket(JobMixin, Base):
+    """A table without a primary key of its own."""
+
+    __table__ = Table(
+        "ticket",
+        Base.metadata,
+        Column("number", Integer, unique=True, nullable=False),
+        *(
+            Column(name, kind)
+            for name, kind in (
+                ("status", String(16)),
+                ("owner", String(64)),
+                ("owner_date", DateTime(timezone=True)),
+            )
+        ),
+    )
+    __mapper_args__ = {"primary_key": [__table__.c.number]}  # noqa: RUF012 - SQLAlchemy's way
+
+
+@pytest.mark.parametrize("alias", ["mysql", "mariadb"])
+def test_a_table_without_a_primary_key_is_not_bound_to_one(alias: str) -> None:
+    assert "PRIMARY" not in " ".join(claim_sql(Ticket, alias))

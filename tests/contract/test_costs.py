@@ -1,0 +1,228 @@
+"""What a batch costs: statements, transactions, and calls for each row. Not its time."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, event
+from sqlalchemy.orm import Session
+
+import sa_jobqueue
+from sa_jobqueue import JobQueue
+from tests.models import Email, add_emails
+from tests.support import make_engine, statements_seen
+
+OURS = str(Path(sa_jobqueue.__file__).parent)
+
+#: The statements of a claim and its finish, where the connections read what is committed.
+BATCH = {
+    "skip_locked": {"postgresql": 2, "mysql": 4, "mariadb": 4},
+    "candidates": {"postgresql": 4, "mysql": 5, "mariadb": 5},
+    "held": {"postgresql": 2, "mysql": 3, "mariadb": 3},
+    "update_then_select": {"mysql": 5, "mariadb": 5},
+    "compare_and_set": {"sqlite": 2},
+}
+
+
+@pytest.fixture
+def fast(db_url: URL, db_alias: str, engine: Engine) -> Iterator[Engine]:
+    """An engine set as is recommended for workers."""
+    options = {} if db_alias == "sqlite" else {"isolation_level": "READ COMMITTED"}
+    made = make_engine(db_url, **options)
+    yield made
+    made.dispose()
+
+
+@contextmanager
+def commits_seen(engine: Engine) -> Iterator[list[int]]:
+    seen: list[int] = []
+
+    def see(connection: Any) -> None:
+        seen.append(1)
+
+    event.listen(engine, "commit", see)
+    yield seen
+    event.remove(engine, "commit", see)
+
+
+def warm(engine: Engine, queue: JobQueue[Email]) -> None:
+    """Have all statements built: claim and finish one job, and several."""
+    for count in (1, 3):
+        with Session(engine) as session:
+            add_emails(session, *"x" * count)
+            claimed = queue.claim_rows(session, owner="w", limit=count)
+            queue.complete(session, claimed, delete=True)
+            session.commit()
+
+
+def run_batch(engine: Engine, queue: JobQueue[Email], limit: int = 3) -> None:
+    """Claim rows and finish them, in two transactions; held ones in one."""
+    with engine.connect() as connection:
+        claimed = queue.claim_rows(connection, owner="w", limit=limit)
+        if queue.plan.strategy != "held":
+            connection.commit()
+        assert len(claimed) == limit
+        queue.complete(connection, claimed, delete=True)
+        connection.commit()
+
+
+def test_a_batch_takes_no_statement_that_it_does_not_need(
+    fast: Engine, session: Session, strategy: str, db_alias: str
+) -> None:
+    queue = JobQueue(Email, strategy=strategy)
+    warm(fast, queue)
+    add_emails(session, *"abc")
+    session.commit()
+
+    with statements_seen(fast) as seen:
+        run_batch(fast, queue)
+
+    assert len(seen) == BATCH[strategy][db_alias], seen
+
+
+def test_a_batch_is_two_transactions_and_a_held_one_is_one(
+    fast: Engine, session: Session, strategy: str
+) -> None:
+    queue = JobQueue(Email, strategy=strategy)
+    add_emails(session, *"abc")
+    session.commit()
+
+    with commits_seen(fast) as commits:
+        run_batch(fast, queue)
+
+    assert len(commits) == (1 if strategy == "held" else 2)
+
+
+@pytest.mark.strategies("skip_locked", "candidates", "update_then_select", "compare_and_set")
+def test_with_turn_a_batch_is_one_transaction(
+    fast: Engine, session: Session, strategy: str
+) -> None:
+    queue = JobQueue(Email, strategy=strategy)
+    add_emails(session, *"abcdef")
+    session.commit()
+
+    with commits_seen(fast) as commits, fast.connect() as connection:
+        turned = queue.claim_rows(connection, owner="w", limit=2)
+        connection.commit()
+        while turned:
+            turned = queue.turn(connection, turned, owner="w", limit=2, delete=True, rows=True)
+            connection.commit()
+
+    assert len(commits) == 1 + 3
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_the_count_of_rows_tells_whether_a_single_job_was_ours(
+    fast: Engine, session: Session
+) -> None:
+    queue = JobQueue(Email)
+    warm(fast, queue)
+    add_emails(session, "a")
+    session.commit()
+
+    with statements_seen(fast) as seen:
+        run_batch(fast, queue, limit=1)
+
+    assert [statement.split()[0] for statement in seen] == ["SELECT", "UPDATE", "DELETE"]
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_an_engine_that_reads_what_is_committed_is_asked_once(
+    fast: Engine, session: Session
+) -> None:
+    queue = JobQueue(Email)
+
+    with statements_seen(fast) as seen:
+        warm(fast, queue)
+
+    asked = [statement for statement in seen if "isolation" in statement.lower()]
+    assert len(asked) == 1
+    assert asked[0].startswith("SELECT")
+
+
+def test_statements_are_built_once(
+    fast: Engine, session: Session, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = JobQueue(Email, strategy=strategy)
+    warm(fast, queue)
+    add_emails(session, *"abcdefghi")
+    session.commit()
+    compiled: Counter[str] = Counter()
+    compiler: Any = fast.dialect.statement_compiler
+
+    def counting(*args: Any, **kw: Any) -> Any:
+        compiled["statements"] += 1
+        return compiler(*args, **kw)
+
+    monkeypatch.setattr(fast.dialect, "statement_compiler", counting)
+    for limit in (3, 2, 4):  # the number of keys is no part of a statement
+        run_batch(fast, queue, limit=limit)
+
+    assert not compiled
+
+
+@contextmanager
+def own_calls() -> Iterator[Counter[str]]:
+    """Count the calls of sa_jobqueue's own functions."""
+    calls: Counter[str] = Counter()
+
+    def see(frame: FrameType, happening: str, _: Any) -> None:
+        if happening == "call" and frame.f_code.co_filename.startswith(OURS):
+            calls[frame.f_code.co_qualname] += 1
+
+    sys.setprofile(see)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+def calls_for(run: Callable[[int], None], limit: int) -> int:
+    with own_calls() as calls:
+        run(limit)
+    return calls.total()
+
+
+#: What was counted for each row more in a batch, and a little more: a generator's step counts.
+ROW_CALLS, ENTITY_CALLS = 7, 14
+
+
+def test_a_row_more_costs_few_calls(fast: Engine, session: Session, strategy: str) -> None:
+    queue = JobQueue(Email, strategy=strategy)
+    warm(fast, queue)
+    add_emails(session, *"x" * 220)
+    session.commit()
+
+    def run(limit: int) -> None:
+        run_batch(fast, queue, limit=limit)
+
+    run(10)
+    of_few, of_many = calls_for(run, 10), calls_for(run, 110)
+
+    assert (of_many - of_few) / 100 <= ROW_CALLS
+
+
+def test_an_entity_more_costs_few_calls(fast: Engine, session: Session, strategy: str) -> None:
+    queue = JobQueue(Email, strategy=strategy)
+    add_emails(session, *"x" * 220)
+    session.commit()
+
+    def run(limit: int) -> None:
+        with Session(fast, expire_on_commit=False) as own:
+            claimed = queue.claim(own, owner="w", limit=limit)
+            if strategy != "held":
+                own.commit()
+            queue.complete(own, claimed, delete=True)
+            own.commit()
+
+    run(10)
+    of_few, of_many = calls_for(run, 10), calls_for(run, 110)
+
+    assert (of_many - of_few) / 100 <= ENTITY_CALLS
