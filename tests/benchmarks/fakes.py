@@ -1,0 +1,93 @@
+"""Queues that are folders: a job is a file, and whoever removes it has it.
+
+Some do what a queue must not; the harness has to notice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.adapter import Adapter
+from benchmarks.catalogue import Entry
+
+
+class Folder(Adapter):
+    """A queue as it should be."""
+
+    def create(self) -> None:
+        for job in self._jobs():
+            job.unlink()
+
+    def fill(self, jobs: int) -> None:
+        for number in range(1, jobs + 1):
+            (Path(self.url) / str(number)).touch()
+
+    def left(self) -> int:
+        return len(self._jobs())
+
+    def open(self) -> None: ...
+
+    def drain(self) -> list[int]:
+        return [int(job.name) for job in self._jobs() if self.took(job)]
+
+    def took(self, job: Path) -> bool:
+        """Remove a job, unless somebody else was sooner."""
+        try:
+            job.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _jobs(self) -> list[Path]:
+        return sorted(Path(self.url).iterdir(), key=lambda job: int(job.name))
+
+
+class Losing(Folder):
+    """Its first job is gone before anybody ran it."""
+
+    def drain(self) -> list[int]:
+        return [number for number in super().drain() if number != 1]
+
+
+class Leaving(Folder):
+    """It never gives out its first job."""
+
+    def took(self, job: Path) -> bool:
+        return job.name != "1" and super().took(job)
+
+
+class Repeating(Folder):
+    """It gives its first job to whoever asks."""
+
+    def drain(self) -> list[int]:
+        return [1, *super().drain()]
+
+
+class Retrying(Folder):
+    """Each of its workers met two deadlocks."""
+
+    def drain(self) -> list[int]:
+        self.retries += 2
+        return super().drain()
+
+
+class Breaking(Folder):
+    """Its workers end before they answer."""
+
+    def drain(self) -> list[int]:
+        raise SystemExit(3)
+
+
+@dataclass(frozen=True)
+class Fake(Entry):
+    """An adapter of this module."""
+
+    def path_on(self, engine: str) -> str:
+        return self.path
+
+
+def fake(adapter: type[Adapter], name: str = "sql") -> Fake:
+    """Put an adapter of this module into a catalogue, as the baseline by default."""
+    path = f"{adapter.__module__}:{adapter.__name__}"
+    return Fake(name=name, path=path, engines=("folder",), kind="sql")

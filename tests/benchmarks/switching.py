@@ -1,0 +1,58 @@
+"""One process for many adapters, one after the other: starting a process takes half a second."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import make_url
+
+from benchmarks.catalogue import CATALOGUE
+from benchmarks.host import load
+from benchmarks.hosting import Host, hosts
+
+HOST = f"{__name__}:Switching"
+
+
+class Switching:
+    """Whichever adapter was chosen last."""
+
+    def __init__(self, url: str, batch: int) -> None:
+        self.url = url
+        self.batch = batch
+        self.retries = 0
+        self.ended_at: float | None = None
+        self._chosen: Any = None
+
+    def choose(self, number: int) -> None:
+        """Become the adapter that stands there in the catalogue."""
+        entry = list(CATALOGUE.values())[number]
+        path = entry.path_on(make_url(self.url).get_backend_name())
+        self._chosen = load(path)(self.url, self.batch)
+        self.retries = 0
+
+    def drain(self) -> Any:
+        run = self._chosen.drain()
+        self.retries = self._chosen.retries
+        return run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._chosen, name)
+
+
+@contextmanager
+def switching_hosts(count: int, url: str, batch: int) -> Iterator[Any]:
+    """Give what stands in for ``hosts()``: it has the same processes become the adapter."""
+    with hosts(count, sys.executable, HOST, url, batch) as running:
+
+        @contextmanager
+        def switched(_: int, python: str, path: str, *same: object) -> Iterator[list[Host]]:
+            engine = make_url(url).get_backend_name()
+            paths = [entry.path_on(engine) for entry in CATALOGUE.values()]
+            for host in running:
+                host.ask(f"choose {paths.index(path)}")
+            yield running
+
+        yield switched

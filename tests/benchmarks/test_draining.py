@@ -1,0 +1,69 @@
+"""One drain: every job is checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL
+
+from benchmarks import draining
+from benchmarks.adapter import Adapter
+from benchmarks.catalogue import entries
+from benchmarks.draining import Drain, JobsLost, drain
+from benchmarks.hosting import HostFailed
+
+from .fakes import Breaking, Folder, Leaving, Losing, Repeating, Retrying, fake
+from .switching import switching_hosts
+
+
+def drained(adapter: type[Adapter], folder: Path) -> Drain:
+    return drain(fake(adapter), "folder", str(folder), batch=1, workers=2, jobs=30)
+
+
+def test_a_drain_tells_its_rate(tmp_path: Path) -> None:
+    done = drained(Folder, tmp_path)
+
+    assert done.jobs == 30
+    assert done.rate == done.jobs / done.seconds
+    assert done.retries == 0
+
+
+@pytest.mark.parametrize(
+    ("adapter", "said"),
+    [
+        (Losing, "0 were run twice, 1 never, 0 are left"),
+        (Leaving, "0 were run twice, 1 never, 1 are left"),
+        (Repeating, "1 were run twice, 0 never, 0 are left"),
+    ],
+)
+def test_a_queue_that_does_not_run_each_job_once_is_found_out(
+    adapter: type[Adapter], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(JobsLost, match=f"of 30 jobs {said}"):
+        drained(adapter, tmp_path)
+
+
+def test_retries_of_all_workers_are_counted(tmp_path: Path) -> None:
+    done = drained(Retrying, tmp_path)
+
+    assert done.retries == 2 * done.workers
+
+
+def test_a_worker_that_ends_early_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(HostFailed, match="exit code 3"):
+        drained(Breaking, tmp_path)
+
+
+def test_every_adapter_of_ours_and_of_sql_runs_each_job_once(
+    fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = fresh_database.render_as_string(hide_password=False)
+
+    with switching_hosts(3, url, 20) as switched:
+        monkeypatch.setattr(draining, "hosts", switched)
+        for entry in entries(db_alias, peers=False):
+            done = drain(entry, db_alias, url, batch=20, workers=2, jobs=200)
+
+            assert done.adapter == entry.name
+            assert done.rate > 0
