@@ -9,6 +9,7 @@
     sa-jobqueue work shop.models:Email shop.mail:send --drain
     sa-jobqueue reap shop.models:Email --every 60
     sa-jobqueue sql shop.models:Email --dialect postgresql
+    sa-jobqueue doctor shop.models:Email    # is the claim served, by what, at what cost
 
 Every command takes ``--url``; without it they use an SQLite file in the
 current directory.
@@ -22,6 +23,7 @@ import click
 
 from ..version import __version__
 from .demo import demo
+from .doctor import doctor
 from .errors import one_line_errors
 from .processing import setup_tables, start_processing
 from .reap import reap
@@ -47,5 +49,5 @@ def cli() -> None:
     """Turn a table of your SQLAlchemy application into a job queue."""
 
 
-for command in (setup_tables, start_processing, status, work, reap, sql, demo):
+for command in (setup_tables, start_processing, status, work, reap, sql, doctor, demo):
     cli.add_command(command)

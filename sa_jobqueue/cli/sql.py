@@ -16,7 +16,7 @@ from ..queue import JobQueue
 from ..strategies import AUTO, STRATEGIES
 from .loading import load_queue
 
-_EXPANDING = re.compile(r"\(__\[POSTCOMPILE_(\w+)\]\)")
+_EXPANDING = re.compile(r"(?P<open>\()?__\[POSTCOMPILE_(?P<name>\w+)\](?(open)\))")
 
 #: What lines are broken before; quoted text and parentheses are looked at, too.
 _TOKEN = re.compile(
@@ -76,7 +76,7 @@ def text_of(statement: Executable, dialect: Dialect) -> str:
     compiled = statement.compile(dialect=dialect)
     known = {key: value for key, value in (compiled.params or {}).items() if value is not None}
     comments = [f"-- :{key} = {value!r}\n" for key, value in known.items()]
-    return "".join(comments) + pretty(_EXPANDING.sub(r"(:\1)", str(compiled)))
+    return "".join(comments) + pretty(_EXPANDING.sub(r"(:\g<name>)", str(compiled)))
 
 
 def pretty(sql: str) -> str:

@@ -108,11 +108,20 @@ def _is_dialect(node: ast.expr) -> bool:
     return name == "dialect"
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_no_module_imports_alembic(module: str) -> None:
+@pytest.mark.parametrize("module", [name for name in SOURCES if room(name) != "migration"])
+def test_nothing_imports_alembic_but_migration_and_nothing_imports_migration(module: str) -> None:
     used = {imported.partition(".")[0] for imported in imports(module)}
+    rooms = {room(imported) for imported in imports(module) & set(SOURCES)}
 
     assert "alembic" not in used
+    assert "migration" not in rooms
+
+
+def test_the_folder_of_migrations_is_no_package() -> None:
+    folder = ROOT / "alembic"
+
+    assert (folder / "env.py").exists()
+    assert not (folder / "__init__.py").exists()  # it would hide the library
 
 
 def test_the_state_diagram_shows_the_transitions_of_every_verb_that_there_is() -> None:

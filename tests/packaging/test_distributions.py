@@ -21,16 +21,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 #: What a checkout holds; the rest are caches, environments and git's own.
-FOLDERS = (".ci", "docs", "examples", "sa_jobqueue", "tests")
+FOLDERS = (".ci", "alembic", "benchmarks", "docs", "examples", "sa_jobqueue", "tests")
 FILES = (
     *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md"),
-    *("pyproject.toml", "ruff.toml", "setup.cfg", "tox.ini"),
+    *("alembic.ini", "pyproject.toml", "ruff.toml", "setup.cfg", "tox.ini"),
 )
 
 #: What work leaves behind, none of which may be packed.
 LITTER = (
     *("sa_jobqueue/__pycache__/queue.cpython-311.pyc", "tests/__pycache__/support.cpython-311.pyc"),
-    *("alembic/__init__.py", "alembic/env.py", "build/lib/sa_jobqueue/old.py", "dist/old.whl"),
+    *("alembic/__init__.py", "alembic/versions/__pycache__/0001_queues.cpython-311.pyc"),
+    *("build/lib/sa_jobqueue/old.py", "dist/old.whl"),
     *(".servers/mysql/module.py", ".venv/lib/module.py", ".tox/sa21/module.py"),
     *("jobs.db", "examples/jobs.db", "tests/jobs.db-wal", ".mypy_cache/cache.json"),
 )

@@ -1,0 +1,344 @@
+"""A hand-written SKIP LOCKED table becomes a queue of sa_jobqueue, while its workers go on.
+
+    python examples/06_adopting.py --url postgresql+psycopg2://user@host/database
+
+For PostgreSQL, MySQL 8 and MariaDB 10.6. SQLite has no SKIP LOCKED, so there is no such
+table to adopt: the example says so, and ends.
+
+Old and new workers deliver side by side from one table, then the old ones go, one of
+them dies on the way, and a step back is taken. docs/adopting.md explains each step. The
+comment at the end is what it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar
+
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from sqlalchemy import Column, Engine, bindparam, create_engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.types import String
+
+from sa_jobqueue import JobMixin, JobQueue, JobStatus, is_transient, reap
+from sa_jobqueue.dialects import database_of
+from sa_jobqueue.migration import backfill, create_claim_index, create_reap_index
+from sa_jobqueue.mixins import timestamp_type
+
+BATCH = 5
+
+T = TypeVar("T")
+
+
+# -- as it was: a table, and workers that know nothing of sa_jobqueue ------------
+
+OLD_TABLES = (
+    """CREATE TABLE example_delivery (
+        id INTEGER NOT NULL PRIMARY KEY,
+        address VARCHAR(100) NOT NULL,
+        state VARCHAR(16) DEFAULT 'new' NOT NULL,
+        locked_by VARCHAR(64),
+        locked_at TIMESTAMP NULL
+    )""",
+    "CREATE INDEX ix_example_delivery_state ON example_delivery (state, id)",
+    # A line for each delivery, written with the finish; nothing here is unique.
+    "CREATE TABLE example_delivered (delivery INTEGER NOT NULL, worker VARCHAR(64) NOT NULL)",
+)
+LOCK = text(
+    "SELECT id FROM example_delivery WHERE state = 'new' ORDER BY id LIMIT :batch "
+    "FOR UPDATE SKIP LOCKED"
+)
+MARK = text(
+    "UPDATE example_delivery SET state = 'working', locked_by = :worker, "
+    "locked_at = CURRENT_TIMESTAMP WHERE id IN :ids"
+).bindparams(bindparam("ids", expanding=True))
+FINISH = text("UPDATE example_delivery SET state = 'sent' WHERE id IN :ids").bindparams(
+    bindparam("ids", expanding=True)
+)
+LINE = text("INSERT INTO example_delivered (delivery, worker) VALUES (:delivery, :worker)")
+ORDER = text("INSERT INTO example_delivery (id, address) VALUES (:id, 'somewhere')")
+
+
+def old_claim(session: Session, worker: str) -> list[int]:
+    """Take the next deliveries as the old workers do."""
+    ids = list(session.execute(LOCK, {"batch": BATCH}).scalars())
+    if ids:
+        session.execute(MARK, {"worker": worker, "ids": ids})
+    return ids
+
+
+def old_turn(engine: Engine, worker: str) -> bool:
+    """Claim, deliver and finish a batch; tell whether there was anything to do."""
+    ids = committed(engine, lambda session: old_claim(session, worker))
+
+    def finish(session: Session) -> None:
+        session.execute(FINISH, {"ids": ids})
+        note(session, worker, ids)
+
+    if ids:
+        committed(engine, finish)
+    return bool(ids)
+
+
+def note(session: Session, worker: str, ids: Sequence[int]) -> None:
+    """Write down who delivered what."""
+    session.execute(LINE, [{"delivery": number, "worker": worker} for number in ids])
+
+
+def committed(engine: Engine, work: Callable[[Session], T]) -> T:
+    """Run a transaction; once more after a deadlock."""
+    while True:
+        try:
+            with Session(engine, expire_on_commit=False) as session, session.begin():
+                return work(session)
+        except DBAPIError as error:
+            if not is_transient(error):
+                raise
+
+
+# -- as it will be: a model over the same table ----------------------------------
+
+
+class Base(DeclarativeBase):
+    """The base of this example's tables."""
+
+
+#: The status and the owner are the old columns. The time is a new one: a fence
+#: needs microseconds and UTC, and the old workers' locked_at has neither.
+Ours = JobMixin.named(status="state", owner="locked_by", owner_date="claimed_at")
+WORDS = {
+    JobStatus.UNCLAIMED: "new",
+    JobStatus.CLAIMED: "working",
+    JobStatus.DONE: "sent",
+    JobStatus.FAILED: "broken",
+}
+
+
+class Delivery(Ours, Base):  # type: ignore[misc, valid-type]  # mypy knows no call as a base
+    """A delivery, by the table's own words."""
+
+    __tablename__ = "example_delivery"
+    __queue_args__ = {"names": WORDS}  # noqa: RUF012 - read once, as __table_args__ is
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    address: Mapped[str] = mapped_column(String(100))
+
+
+deliveries = JobQueue(Delivery)
+
+
+def new_turn(engine: Engine, worker: str) -> bool:
+    """Claim, deliver and finish a batch by sa_jobqueue; the finish is fenced."""
+    claimed = committed(
+        engine, lambda session: deliveries.claim(session, owner=worker, limit=BATCH)
+    )
+
+    def finish(session: Session) -> None:
+        deliveries.complete(session, claimed)
+        note(session, worker, [delivery.id for delivery in claimed])
+
+    if claimed:
+        committed(engine, finish)
+    return bool(claimed)
+
+
+# -- the steps -------------------------------------------------------------------
+
+
+@contextmanager
+def migration(engine: Engine) -> Iterator[Operations]:
+    """Give what a revision of Alembic has as `op`; nothing of it needs a transaction."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        yield Operations(MigrationContext.configure(connection))
+
+
+def expand(engine: Engine) -> None:
+    """Add what the model has and the table has not, while others write to it."""
+    with migration(engine) as op:
+        op.add_column("example_delivery", Column("claimed_at", timestamp_type()))
+        create_claim_index(op, "example_delivery", Ours, queue_args={"names": WORDS})
+        create_reap_index(op, "example_delivery", Ours, queue_args={"names": WORDS})
+
+
+def adopt_the_abandoned(engine: Engine) -> int:
+    """Take back what dead old workers have left; only once all old ones are gone."""
+    with migration(engine) as op:
+        left = "state = 'working' AND claimed_at IS NULL"
+        backfill(op, "example_delivery", left, values={"claimed_at": text("'1970-01-01'")})
+    with Session(engine) as session:
+        reaped = reap(session, Delivery, lease=timedelta(days=365))
+        session.commit()
+    return len(reaped)
+
+
+class Crew:
+    """Threads that work until they are told to stop, or until nothing is left."""
+
+    def __init__(self, engine: Engine, turn: Callable[[Engine, str], bool], *names: str) -> None:
+        self.engine = engine
+        self.turn = turn
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, args=(name,), daemon=True) for name in names
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, name: str) -> None:
+        while not self._stop.is_set():
+            if not self.turn(self.engine, name):
+                time.sleep(0.01)
+
+    def stop(self) -> None:
+        """Have them finish what they are at, and go."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+class Producer(Crew):
+    """The application, which goes on inserting by plain SQL."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.inserted = 0
+        super().__init__(engine, self._insert, "application")
+
+    def _insert(self, engine: Engine, name: str) -> bool:
+        ids = range(self.inserted + 1, self.inserted + 1 + BATCH)
+        lines = [{"id": number} for number in ids]
+        committed(engine, lambda session: session.execute(ORDER, lines))
+        self.inserted += BATCH
+        time.sleep(0.005)
+        return True
+
+
+def delivered(engine: Engine, prefix: str) -> int:
+    """Count what workers whose names begin so have delivered."""
+    with engine.connect() as connection:
+        query = text("SELECT COUNT(*) FROM example_delivered WHERE worker LIKE :names")
+        return int(connection.execute(query, {"names": f"{prefix}%"}).scalar_one())
+
+
+def until_delivered(engine: Engine, prefix: str, more: int = 50) -> None:
+    """Wait until such workers have delivered some more."""
+    wanted = delivered(engine, prefix) + more
+    while delivered(engine, prefix) < wanted:
+        time.sleep(0.02)
+
+
+def main() -> None:
+    """Adopt the table step by step, and prove that nothing was lost or done twice."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", required=True, help="PostgreSQL, MySQL 8 or MariaDB 10.6")
+    engine = create_engine(parser.parse_args().url)
+    with engine.connect() as connection:
+        database = database_of(connection)
+    if not database.skip_locked:
+        print(f"{database} has no SKIP LOCKED, so there is no such table to adopt")
+        return
+    # The old workers, too: under REPEATABLE READ InnoDB's gap locks deadlock.
+    engine = engine.execution_options(isolation_level="READ COMMITTED")
+    make_old_tables(engine)
+
+    producer = Producer(engine)
+    old = Crew(engine, old_turn, "old-1", "old-2")
+    until_delivered(engine, "old")
+    print("0. old workers deliver")
+
+    expand(engine)
+    until_delivered(engine, "old")
+    print("1. a column and two indexes are there; old workers deliver")
+
+    new = Crew(engine, new_turn, "new-1", "new-2")
+    until_delivered(engine, "old")
+    until_delivered(engine, "new")
+    print("2. old and new workers deliver side by side")
+
+    left: list[int] = []
+    while not left:
+        left = committed(engine, lambda session: old_claim(session, "old-3"))  # and it dies
+    old.stop()
+    until_delivered(engine, "new")
+    print("3. only new workers deliver")
+
+    same = adopt_the_abandoned(engine) == len(left)
+    print(f"4. what a dead old worker has left is claimable again: {same}")
+
+    new.stop()
+    old = Crew(engine, old_turn, "old-4")
+    until_delivered(engine, "old-4")
+    old.stop()
+    print("   a step back: an old worker delivers alone")
+    new = Crew(engine, new_turn, "new-3", "new-4")
+
+    producer.stop()
+    while waiting(engine):
+        time.sleep(0.02)
+    new.stop()
+    tidy(engine)
+    print("5. the old index and the old column are gone")
+    prove(engine, producer.inserted)
+    drop_tables(engine)
+    engine.dispose()
+
+
+def make_old_tables(engine: Engine) -> None:
+    """Make the tables as they were years ago."""
+    drop_tables(engine)
+    with engine.begin() as connection:
+        for statement in OLD_TABLES:
+            connection.execute(text(statement))
+
+
+def drop_tables(engine: Engine) -> None:
+    """Drop what the example makes."""
+    with engine.begin() as connection:
+        for table in ("example_delivery", "example_delivered"):
+            connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
+
+
+def waiting(engine: Engine) -> int:
+    """Count what is not delivered yet."""
+    with engine.connect() as connection:
+        query = text("SELECT COUNT(*) FROM example_delivery WHERE state <> 'sent'")
+        return int(connection.execute(query).scalar_one())
+
+
+def tidy(engine: Engine) -> None:
+    """Drop what only the old workers used; from here there is no way back."""
+    with migration(engine) as op:
+        op.drop_index("ix_example_delivery_state", table_name="example_delivery")
+        op.drop_column("example_delivery", "locked_at")
+
+
+def prove(engine: Engine, inserted: int) -> None:
+    """Count in the database."""
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT delivery FROM example_delivered")).scalars().all()
+    print(f"all delivered: {len(set(found)) == inserted}")
+    print(f"lost: {inserted - len(set(found))}, delivered twice: {len(found) - len(set(found))}")
+
+
+if __name__ == "__main__":
+    main()
+
+# Run by the tests on postgresql, mysql, mariadb
+#
+# Output:
+#
+# 0. old workers deliver
+# 1. a column and two indexes are there; old workers deliver
+# 2. old and new workers deliver side by side
+# 3. only new workers deliver
+# 4. what a dead old worker has left is claimable again: True
+#    a step back: an old worker delivers alone
+# 5. the old index and the old column are gone
+# all delivered: True
+# lost: 0, delivered twice: 0

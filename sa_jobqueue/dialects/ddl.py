@@ -1,0 +1,125 @@
+"""Changes of a table as statements: ALTER TABLE with several columns, indexes built online.
+
+Alembic's own operations have one column each, and no words for ``ALGORITHM=INSTANT``.
+What the engines differ in is handed in: see the schema changes of
+:class:`~sa_jobqueue.dialects.base.Database`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Column, Index, Table
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateIndex, DropIndex, ExecutableDDLElement
+
+
+class TableChange(ExecutableDDLElement):
+    """An ALTER TABLE, without what it changes.
+
+    Args:
+        ending: what stands behind the changes, such as ``", ALGORITHM=INSTANT"``.
+    """
+
+    inherit_cache = False
+
+    def __init__(self, table: Table, *, ending: str = "") -> None:
+        self.table = table
+        self.ending = ending
+
+    def changes(self, compiler: Any) -> str:
+        """Say what changes, in the compiler's dialect."""
+        raise NotImplementedError
+
+
+class AddColumns(TableChange):
+    """ALTER TABLE .. ADD COLUMN .., ADD COLUMN .."""
+
+    def __init__(self, table: Table, columns: Sequence[Column[Any]], *, ending: str = "") -> None:
+        super().__init__(table, ending=ending)
+        self.columns = columns
+
+    def changes(self, compiler: Any) -> str:
+        specified = map(compiler.get_column_specification, self.columns)
+        return ", ".join(f"ADD COLUMN {column}" for column in specified)
+
+
+class DropColumns(TableChange):
+    """ALTER TABLE .. DROP COLUMN .., DROP COLUMN .."""
+
+    def __init__(self, table: Table, columns: Sequence[Column[Any]], *, ending: str = "") -> None:
+        super().__init__(table, ending=ending)
+        self.columns = columns
+
+    def changes(self, compiler: Any) -> str:
+        names = map(compiler.preparer.format_column, self.columns)
+        return ", ".join(f"DROP COLUMN {name}" for name in names)
+
+
+class SetDefault(TableChange):
+    """ALTER TABLE .. ALTER COLUMN .. SET DEFAULT, as the column declares it."""
+
+    def __init__(self, column: Column[Any], *, ending: str = "") -> None:
+        assert isinstance(column.table, Table)
+        super().__init__(column.table, ending=ending)
+        self.column = column
+
+    def changes(self, compiler: Any) -> str:
+        name = compiler.preparer.format_column(self.column)
+        default = compiler.get_column_default_string(self.column)
+        return f"ALTER COLUMN {name} SET DEFAULT {default}"
+
+
+class RenameColumn(TableChange):
+    """ALTER TABLE .. RENAME COLUMN .. TO .."""
+
+    def __init__(self, column: Column[Any], name: str) -> None:
+        assert isinstance(column.table, Table)
+        super().__init__(column.table)
+        self.column = column
+        self.name = name
+
+    def changes(self, compiler: Any) -> str:
+        old = compiler.preparer.format_column(self.column)
+        return f"RENAME COLUMN {old} TO {compiler.preparer.quote(self.name)}"
+
+
+class SetStorage(TableChange):
+    """ALTER TABLE .. SET (..) of storage parameters, or RESET (..) of them."""
+
+    def __init__(self, table: Table, parameters: Mapping[str, str], *, reset: bool = False) -> None:
+        super().__init__(table)
+        self.parameters = parameters
+        self.reset = reset
+
+    def changes(self, compiler: Any) -> str:
+        if self.reset:
+            return f"RESET ({', '.join(self.parameters)})"
+        return f"SET ({', '.join(f'{name} = {value}' for name, value in self.parameters.items())})"
+
+
+@compiles(AddColumns)
+@compiles(DropColumns)
+@compiles(SetDefault)
+@compiles(RenameColumn)
+@compiles(SetStorage)
+def _alter_table(element: TableChange, compiler: Any, **kw: Any) -> str:
+    table = compiler.preparer.format_table(element.table)
+    return f"ALTER TABLE {table} {element.changes(compiler)}{element.ending}"
+
+
+class OnlineIndex(ExecutableDDLElement):
+    """CREATE INDEX or DROP INDEX, with an engine's words behind it."""
+
+    inherit_cache = False
+
+    def __init__(self, index: Index, *, drop: bool = False, ending: str = "") -> None:
+        self.statement = DropIndex(index) if drop else CreateIndex(index)
+        self.ending = ending
+
+
+@compiles(OnlineIndex)
+def _online_index(element: OnlineIndex, compiler: Any, **kw: Any) -> str:
+    statement: str = compiler.process(element.statement, **kw)
+    return statement + element.ending

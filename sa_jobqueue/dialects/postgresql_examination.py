@@ -1,0 +1,291 @@
+"""PostgreSQL: plans as JSON, counters of the transaction, and what vacuum waits for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date, timedelta
+from typing import Any, ClassVar
+
+from sqlalchemy import ColumnElement, Connection, Executable, Index, Table, text
+
+from .base import Version
+from .examination import (
+    Answer,
+    Examination,
+    IndexColumn,
+    Plan,
+    ServerIndex,
+    explained,
+    qualified,
+)
+
+_EXPLAIN = "EXPLAIN (FORMAT JSON)"
+
+#: What a planner does on a small table instead of walking an index in order.
+_INSTEAD = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_incremental_sort")
+
+_SORTS = {"Sort", "Incremental Sort"}
+
+# indoption: 1 descending, 2 nulls first. Both or none is what ORDER BY means by default.
+_INDEXES = text("""
+SELECT i.relname AS name, am.amname = 'btree' AS ordered,
+  x.indisvalid AND x.indisready AS valid,
+  pg_get_expr(x.indpred, x.indrelid) AS predicate,
+  ARRAY(
+    SELECT coalesce(CAST(a.attname AS text), pg_get_indexdef(x.indexrelid, k + 1, true))
+    FROM generate_series(0, x.indnkeyatts - 1) AS k
+    LEFT JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[k]
+    ORDER BY k
+  ) AS columns,
+  ARRAY(
+    SELECT CAST(x.indoption[k] AS integer) FROM generate_series(0, x.indnkeyatts - 1) AS k
+    ORDER BY k
+  ) AS options
+FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_am am ON am.oid = i.relam
+WHERE x.indrelid = CAST(:table AS regclass)
+ORDER BY i.relname
+""")
+
+# A partitioned table has no rows of its own.
+_TREE = """(SELECT CAST(:table AS regclass) AS relid
+  UNION SELECT relid FROM pg_partition_tree(CAST(:table AS regclass)))"""
+
+_NAMES = text(f"SELECT relname FROM pg_class WHERE oid IN {_TREE}")
+
+# An index of a partition has a name of its own.
+_PARENTS = text(f"""
+SELECT c.relname AS part, p.relname AS whole
+FROM pg_inherits h JOIN pg_index x ON x.indexrelid = h.inhrelid
+JOIN pg_class c ON c.oid = h.inhrelid JOIN pg_class p ON p.oid = h.inhparent
+WHERE x.indrelid IN {_TREE}
+""")
+
+_READ = text(
+    "SELECT coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0) "
+    f"FROM pg_stat_xact_user_tables WHERE relid IN {_TREE}"
+)
+
+# The first number of a row's lock is the oid of its table.
+_ADVISORY = text(f"""
+SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()
+  AND CAST(classid AS bigint) IN (SELECT CAST(CAST(relid AS oid) AS bigint) FROM {_TREE} AS tree)
+""")
+
+_SNAPSHOT = """
+SELECT extract(epoch FROM clock_timestamp() - min(began)) FROM (
+  SELECT xact_start AS began FROM pg_stat_activity
+  WHERE datname = current_database() AND pid <> pg_backend_pid()
+    AND backend_type <> 'autovacuum worker'
+    AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+  UNION ALL SELECT prepared FROM pg_prepared_xacts WHERE database = current_database()
+) AS others
+"""
+
+_SEES_ALL = "SELECT current_user, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')"
+
+_DEAD = text(
+    "SELECT coalesce(sum(n_dead_tup), 0) AS dead, coalesce(sum(n_live_tup), 0) AS live "
+    f"FROM pg_stat_user_tables WHERE relid IN {_TREE}"
+)
+
+#: So many dead rows are nothing yet; beyond, more than there are living ones are too many.
+_DEAD_ROWS = 10_000
+
+
+class PostgreSQLExamination(Examination):
+    """What PostgreSQL tells."""
+
+    updates_in_place: ClassVar[bool] = True
+    support_ends: ClassVar[Mapping[Version, date]] = {
+        (13,): date(2025, 11, 13),
+        (14,): date(2026, 11, 12),
+        (15,): date(2027, 11, 11),
+        (16,): date(2028, 11, 9),
+        (17,): date(2029, 11, 8),
+        (18,): date(2030, 11, 14),
+    }
+
+    def indexes(self, connection: Connection, table: Table) -> list[ServerIndex]:
+        found = connection.execute(_INDEXES, {"table": qualified(connection, table)}).mappings()
+        return [_index(row) for row in found]
+
+    def predicate(self, index: Index) -> ColumnElement[bool] | None:
+        where: ColumnElement[bool] | None = index.dialect_options["postgresql"]["where"]
+        return where
+
+    def plan(
+        self,
+        connection: Connection,
+        statement: Executable,
+        parameters: Mapping[str, Any],
+        table: Table,
+        favoured: str | None = None,
+    ) -> Plan:
+        asked = {"table": qualified(connection, table)}
+        relations = frozenset(connection.execute(_NAMES, asked).scalars())
+        parents = {row.part: row.whole for row in connection.execute(_PARENTS, asked)}
+        if favoured is None:
+            rows = explained(connection, _EXPLAIN, statement, parameters)
+        else:
+            with self._walking(connection):
+                rows = explained(connection, _EXPLAIN, statement, parameters)
+        (told,) = rows[0].values()
+        found = json.loads(told) if isinstance(told, str) else told
+        return _plan(found[0]["Plan"], relations, parents)
+
+    @contextmanager
+    def _walking(self, connection: Connection) -> Iterator[None]:
+        """Have the planner walk an index in order wherever there is one, for a moment."""
+        autocommit = self.database.in_autocommit(connection)
+        begin, end = (
+            ("BEGIN", "ROLLBACK")
+            if autocommit
+            else ("SAVEPOINT sa_jobqueue_plan", "ROLLBACK TO SAVEPOINT sa_jobqueue_plan")
+        )
+        connection.exec_driver_sql(begin)
+        try:
+            for name in _INSTEAD:
+                connection.exec_driver_sql(f"SET LOCAL {name} = off")
+            yield
+        finally:
+            connection.exec_driver_sql(end)
+
+    @contextmanager
+    def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {time // timedelta(milliseconds=1)}")
+        yield
+
+    def rows_read(self, connection: Connection, table: Table) -> int | None:
+        counted = connection.execute(_READ, {"table": qualified(connection, table)}).scalar_one()
+        return int(counted)
+
+    def rows_locked(self, connection: Connection, table: Table) -> int | Answer | None:
+        # Row locks stand in the rows, and nowhere else: LockRows locks what it
+        # returns, which is what was claimed. Advisory locks are listed.
+        asked = {"table": qualified(connection, table)}
+        return int(connection.execute(_ADVISORY, asked).scalar_one()) or None
+
+    def isolation(self, level: str, strategy: str) -> Answer:
+        if level not in ("REPEATABLE READ", "SERIALIZABLE"):
+            return super().isolation(level, strategy)
+        fix = (
+            'claim under READ COMMITTED: create_engine(.., isolation_level="READ COMMITTED"), or '
+            'session.connection(execution_options={"isolation_level": "READ COMMITTED"})'
+        )
+        if strategy == "strict_order":
+            return Answer.error(f"transactions begin as {level}, and strict_order refuses it", fix)
+        if strategy == "advisory":
+            return Answer(
+                f"transactions begin as {level}; those of advisory_session() as READ COMMITTED"
+            )
+        return Answer.warning(
+            f"transactions begin as {level}: a claim of a row that changed since its transaction "
+            'began fails with "could not serialize access"',
+            fix,
+        )
+
+    def processes(self, connection: Connection) -> Answer | None:
+        user, sees_all = connection.exec_driver_sql(_SEES_ALL).one()
+        if self.database.server_of(connection) is None:
+            return Answer.error(
+                f"pg_locks is hidden from {user}: no Owner can be made, and none looks dead",
+                f"GRANT SELECT ON pg_locks TO {user}",
+            )
+        if not sees_all:
+            return Answer.warning(
+                f"{user} does not see other users' sessions: whether their connection_owner() "
+                "lives stays unknown until the lease is over. An Owner(engine) is not affected",
+                f"GRANT pg_read_all_stats TO {user}, or claim with Owner(engine)",
+            )
+        return Answer("locks and sessions of all users are visible")
+
+    def oldest_snapshot(self, connection: Connection, table: Table) -> timedelta | Answer | None:
+        user, sees_all = connection.exec_driver_sql(_SEES_ALL).one()
+        seconds = connection.exec_driver_sql(_SNAPSHOT).scalar_one()
+        if not sees_all:
+            own = f"; of its own the oldest is {float(seconds):.0f} s old" if seconds else ""
+            return Answer.unchecked(
+                f"{user} does not see other users' transactions{own}",
+                f"GRANT pg_read_all_stats TO {user}",
+            )
+        return None if seconds is None else timedelta(seconds=max(float(seconds), 0.0))
+
+    def garbage(self, connection: Connection, table: Table) -> Answer | None:
+        found = connection.execute(_DEAD, {"table": qualified(connection, table)}).one()
+        message = f"{found.dead:,} dead rows beside {found.live:,} living ones"
+        if found.dead <= max(_DEAD_ROWS, found.live):
+            return Answer(message)
+        name = qualified(connection, table)
+        return Answer.warning(
+            f"{message}: each claim walks over those that vacuum has not removed yet",
+            f"VACUUM {name}; ALTER TABLE {name} SET (autovacuum_vacuum_scale_factor = 0.01, "
+            "autovacuum_vacuum_cost_delay = 0), as sa_jobqueue.migration.tune_storage does; and "
+            "end old transactions, which keep vacuum from removing anything",
+        )
+
+
+def _index(row: Any) -> ServerIndex:
+    options = zip(row["columns"], row["options"], strict=True)
+    return ServerIndex(
+        name=row["name"],
+        columns=tuple(_column(name, option) for name, option in options),
+        predicate=row["predicate"],
+        ordered=row["ordered"],
+        unusable=None
+        if row["valid"]
+        else "it is invalid: a CREATE INDEX CONCURRENTLY that failed has left it behind",
+    )
+
+
+def _column(name: str, option: int) -> IndexColumn:
+    if option in (1, 2):  # another order of NULLs than ORDER BY asks for
+        return IndexColumn(f"{name} NULLS {'FIRST' if option == 2 else 'LAST'}", option == 1)
+    return IndexColumn(name, bool(option & 1))
+
+
+def _plan(top: dict[str, Any], relations: frozenset[str], parents: Mapping[str, str]) -> Plan:
+    picking = list(_picking(top))
+    scans = [node for node in picking if node.get("Relation Name") in relations]
+    bitmaps = [
+        inner for node in scans for inner in _all(node) if node["Node Type"] == "Bitmap Heap Scan"
+    ]
+    names = {node["Index Name"] for node in [*scans, *bitmaps] if "Index Name" in node}
+    return Plan(
+        text=json.dumps(top, indent=1),
+        indexes=frozenset(_whole(name, parents) for name in names),
+        sorts=any(_sorts(node, relations) for node in picking),
+        rows=max((int(node["Plan Rows"]) for node in scans), default=None),
+    )
+
+
+def _whole(name: str, parents: Mapping[str, str]) -> str:
+    """Return the index that a partition's is a part of."""
+    while name in parents:
+        name = parents[name]
+    return name
+
+
+def _picking(node: dict[str, Any], *, writing: bool = False) -> Iterator[dict[str, Any]]:
+    """List the nodes that find rows; not those by which an UPDATE reaches what was found."""
+    if not writing:
+        yield node
+    writes = node["Node Type"] == "ModifyTable"
+    for child in node.get("Plans", ()):
+        apart = child.get("Parent Relationship") in ("InitPlan", "SubPlan")
+        yield from _picking(child, writing=not apart and (writes or writing))
+
+
+def _sorts(node: dict[str, Any], relations: frozenset[str]) -> bool:
+    """Tell whether a node sorts rows of the table, and not what was claimed already."""
+    return node["Node Type"] in _SORTS and any(
+        inner.get("Relation Name") in relations for inner in _all(node, apart=False)
+    )
+
+
+def _all(node: dict[str, Any], *, apart: bool = True) -> Iterator[dict[str, Any]]:
+    for child in node.get("Plans", ()):
+        if apart or child.get("Parent Relationship") not in ("InitPlan", "SubPlan"):
+            yield child
+            yield from _all(child, apart=apart)

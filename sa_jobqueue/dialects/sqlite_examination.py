@@ -1,0 +1,79 @@
+"""SQLite: EXPLAIN QUERY PLAN, and the indexes by PRAGMA."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from sqlalchemy import ColumnElement, Connection, Executable, Index, Table
+
+from .examination import (
+    Examination,
+    IndexColumn,
+    Plan,
+    ServerIndex,
+    explained,
+)
+
+_USED = re.compile(r"USING (?:COVERING )?INDEX (\S+)")
+_WHERE = re.compile(r"\)\s*WHERE\b(.*)$", re.IGNORECASE | re.DOTALL)
+
+_ROWID, _EXPRESSION = -1, -2
+
+
+class SQLiteExamination(Examination):
+    """What SQLite tells. It counts neither the rows it reads nor those it locks."""
+
+    lock_words: ClassVar[str] = "no single row: the whole database has one writer at a time"
+
+    def indexes(self, connection: Connection, table: Table) -> list[ServerIndex]:
+        return list(self._indexes(connection, table))
+
+    def _indexes(self, connection: Connection, table: Table) -> Iterator[ServerIndex]:
+        quote = connection.dialect.identifier_preparer.quote
+        schema = connection.schema_for_object(table)
+        dot = f"{quote(schema)}." if schema else ""
+        rowid = self._rowid(connection, f"{dot}table_info({quote(table.name)})")
+        listed = connection.exec_driver_sql(f"PRAGMA {dot}index_list({quote(table.name)})")
+        for name in [row[1] for row in listed]:
+            parts = connection.exec_driver_sql(f"PRAGMA {dot}index_xinfo({quote(name)})").all()
+            sql = connection.exec_driver_sql(
+                f"SELECT sql FROM {dot}sqlite_master WHERE type = 'index' AND name = ?", (name,)
+            ).scalar()
+            where = _WHERE.search(sql or "")
+            yield ServerIndex(
+                name=name,
+                columns=tuple(_column(part, rowid) for part in parts if part[5]),
+                implied=tuple(_column(part, rowid) for part in parts if not part[5]),
+                predicate=where[1].strip() if where else None,
+            )
+
+    def _rowid(self, connection: Connection, pragma: str) -> str:
+        """Return the column that is the rowid by another name."""
+        columns = connection.exec_driver_sql(f"PRAGMA {pragma}").all()
+        keys = [column for column in columns if column[5]]
+        alone = len(keys) == 1 and str(keys[0][2]).upper() == "INTEGER"
+        return str(keys[0][1]) if alone else "rowid"
+
+    def predicate(self, index: Index) -> ColumnElement[bool] | None:
+        where: ColumnElement[bool] | None = index.dialect_options["sqlite"]["where"]
+        return where
+
+    def plan(
+        self,
+        connection: Connection,
+        statement: Executable,
+        parameters: Mapping[str, Any],
+        table: Table,
+        favoured: str | None = None,
+    ) -> Plan:
+        # Without ANALYZE the plan does not depend on the table's size: nothing to favour.
+        rows = explained(connection, "EXPLAIN QUERY PLAN", statement, parameters)
+        told = "\n".join(row["detail"] for row in rows)
+        return Plan(told, frozenset(_USED.findall(told)), "TEMP B-TREE" in told)
+
+
+def _column(part: Any, rowid: str) -> IndexColumn:
+    names = {_ROWID: rowid, _EXPRESSION: "an expression"}
+    return IndexColumn(str(names.get(part[1], part[2])), bool(part[3]))

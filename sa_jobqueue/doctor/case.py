@@ -1,0 +1,154 @@
+"""The case at hand: a queue, a session, and what several checks look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import Connection, Executable, update
+from sqlalchemy.orm import Session
+
+from ..advisory import advisory_session
+from ..dialects import Database, database_of
+from ..dialects.examination import Examination, Plan, ServerIndex
+from ..mapping import QueueMapping
+from ..queue import JobQueue
+from ..strategies import ClaimSpec, Strategy
+from .wanted import Wanted, wanted_index
+
+#: Under which a claim is made that is rolled back.
+OWNER = "sa-jobqueue doctor"
+
+
+@dataclass
+class Case:
+    """One queue in one database.
+
+    Attributes:
+        limit: the size of a batch.
+        old_snapshot: the age from which on a snapshot of others is old.
+    """
+
+    session: Session
+    queue: JobQueue[Any]
+    limit: int
+    old_snapshot: timedelta
+
+    @property
+    def spec(self) -> ClaimSpec:
+        """What the queue claims."""
+        return self.queue.plan.spec
+
+    @property
+    def mapping(self) -> QueueMapping:
+        """Where the queue's columns are."""
+        return self.queue.mapping
+
+    @property
+    def connection(self) -> Connection:
+        """The connection that the session claims with, in its transaction of now."""
+        return self.session.connection(
+            bind_arguments={"mapper": self.mapping.mapper, "clause": update(self.mapping.table)}
+        )
+
+    @cached_property
+    def database(self) -> Database:
+        """The database behind it."""
+        return database_of(self.connection)
+
+    @cached_property
+    def examination(self) -> Examination:
+        """Who asks it."""
+        return self.database.examination()
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """The strategy with the statements that a claim of this session runs."""
+        hooked = bool(self.session.dispatch.do_orm_execute)
+        return self.queue.plan.built_for(self.database, hooked=hooked)
+
+    # -- indexes --------------------------------------------------------
+
+    @cached_property
+    def indexes(self) -> list[ServerIndex]:
+        """The table's indexes as they are."""
+        return self.examination.indexes(self.connection, self.mapping.table)
+
+    @cached_property
+    def wanted(self) -> Wanted:
+        """The index that the claim wants."""
+        return wanted_index(self.spec)
+
+    @cached_property
+    def predicate(self) -> str | None:
+        """The predicate that it has on this database."""
+        return self.wanted.predicate(self.examination, self.connection.dialect)
+
+    @cached_property
+    def fitting(self) -> list[ServerIndex]:
+        """The indexes with the columns of the claim, of whatever predicate."""
+        return [index for index in self.indexes if self.wanted.fitted_by(index, self.predicate)]
+
+    # -- plans ----------------------------------------------------------
+
+    @cached_property
+    def chosen(self) -> Plan:
+        """The plan that the claim has."""
+        return self._plan(None)
+
+    @cached_property
+    def possible(self) -> Plan:
+        """The plan that it has where an index is walked in order if there is one."""
+        return self._plan(self.fitting[0].name if self.fitting else "")
+
+    def _plan(self, favoured: str | None) -> Plan:
+        connection, statement = self.connection, self._finding
+        parameters = self._parameters(connection, statement)
+        return self.examination.plan(
+            connection, statement, parameters, self.mapping.table, favoured
+        )
+
+    @cached_property
+    def _finding(self) -> Executable:
+        """The statement of the claim that finds rows: the first that has a limit."""
+        dialect = self.connection.dialect
+        return next(
+            statement
+            for statement in self.strategy.statements()
+            if "claim_limit" in _names(statement, dialect)
+        )
+
+    def _parameters(self, connection: Connection, statement: Executable) -> dict[str, Any]:
+        known: dict[str, Callable[[], Any]] = {
+            "claim_limit": lambda: self.limit,
+            "claim_owner": lambda: OWNER,
+            "claim_backend": lambda: None,
+            "claim_priority": lambda: self._first_priority(connection),
+        }
+        names = _names(statement, connection.dialect)
+        return {name: value() for name, value in known.items() if name in names}
+
+    def _first_priority(self, connection: Connection) -> Any:
+        return connection.execute(self.strategy.first_step).scalar() or 0
+
+    # -- the claim itself -----------------------------------------------
+
+    @contextmanager
+    def claiming(self) -> Iterator[Session]:
+        """Give a session in which the queue can be claimed, and roll back what it does."""
+        if self.strategy.name != "advisory":
+            yield self.session
+            self.session.rollback()
+            return
+        with advisory_session(self.connection.engine) as session:
+            yield session
+            session.rollback()
+
+
+def _names(statement: Any, dialect: Any) -> set[str]:
+    """Name the parameters of a statement."""
+    return set(statement.compile(dialect=dialect).params or {})

@@ -1,0 +1,128 @@
+"""Checks of the server and of the connection: what makes claims slow, or owners unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, timedelta
+
+from sqlalchemy import inspect, select
+
+from ..clock import utc_now
+from ..dialects.examination import Answer
+from .case import Case
+
+#: So long before the end of a server's updates it is time to upgrade.
+NOTICE = timedelta(days=90)
+
+
+def check_table(case: Case) -> Iterator[Answer]:
+    """See that the table is there."""
+    table, connection = case.mapping.table, case.connection
+    schema = connection.schema_for_object(table)
+    if not inspect(connection).has_table(table.name, schema=schema):
+        yield Answer.error(
+            f"there is no table {table.fullname}",
+            "run the migrations, or create_all(); or name another database",
+        )
+
+
+def check_strategy(case: Case) -> Iterator[Answer]:
+    """Name the strategy; the database may not have it."""
+    yield Answer(f"claims are made by {case.strategy.name}")
+
+
+def check_version(case: Case) -> Iterator[Answer]:
+    """Tell the server's version, and whether it still gets updates."""
+    version, examination = case.database.version, case.examination
+    today = case.connection.execute(select(utc_now())).scalar_one().date()
+    if version is None:
+        return
+    if any(version[: len(short)] == short for short in examination.short_lived):
+        yield Answer.warning(
+            f"{case.database} is a release between two long-lived ones, and gets no updates",
+            "upgrade to a long-term release",
+        )
+        return
+    ends = [end for series, end in examination.support_ends.items() if _is_of(version, series)]
+    yield _ending(case, ends[0], today) if ends else Answer(f"{case.database}")
+
+
+def _is_of(version: tuple[int, ...], series: tuple[int, ...]) -> bool:
+    return version[: len(series)] == series
+
+
+def _ending(case: Case, end: date, today: date) -> Answer:
+    if end < today:
+        return Answer.warning(
+            f"{case.database} gets no updates any more, since {end}", "upgrade the server"
+        )
+    if end - today < NOTICE:
+        return Answer.warning(
+            f"{case.database} gets updates only until {end}", "upgrade the server"
+        )
+    return Answer(f"{case.database} gets updates until {end}")
+
+
+def check_isolation(case: Case) -> Iterator[Answer]:
+    """Judge the isolation level that the caller's transactions begin with."""
+    connection = case.connection
+    if case.database.in_autocommit(connection):
+        yield Answer("the connection is in AUTOCOMMIT")
+    else:
+        level = connection.get_isolation_level()
+        yield case.examination.isolation(level, case.strategy.name)
+
+
+def check_owners(case: Case) -> Iterator[Answer]:
+    """See whether this user is shown what tells that an owner lives."""
+    seen = case.examination.processes(case.connection)
+    if seen is not None:
+        yield seen
+
+
+def check_pooler(case: Case) -> Iterator[Answer]:
+    """See whether the server session is ours alone."""
+    if not case.database.through_pooler(case.connection):
+        return
+    message = "a pooler such as PgBouncer is between us and the server"
+    fix = (
+        "give Owner(), named_lock() and advisory_session() an engine with a direct URL; the claims "
+        "of other strategies may go through the pooler"
+    )
+    if case.strategy.name == "advisory":
+        yield Answer.error(f"{message}: advisory claims are refused through it", fix)
+    else:
+        yield Answer.warning(
+            f"{message}: what a session holds, like the lock of an Owner, is not ours alone. "
+            "Owners are refused through it, and the lives of those elsewhere are unknown",
+            fix,
+        )
+
+
+def check_snapshot(case: Case) -> Iterator[Answer]:
+    """Tell the age of the oldest snapshot that others keep."""
+    age = case.examination.oldest_snapshot(case.connection, case.mapping.table)
+    if age is None:
+        return
+    if isinstance(age, Answer):
+        yield age
+    elif age >= case.old_snapshot:
+        yield Answer.warning(
+            f"the oldest snapshot is {_said(age)} old: no row version that is younger is removed, "
+            "and claims walk over them",
+            "end the transaction: see pg_stat_activity or innodb_trx for whose it is; read long "
+            "reports from a replica, and set idle_in_transaction_session_timeout (PostgreSQL)",
+        )
+    else:
+        yield Answer(f"the oldest snapshot is {_said(age)} old")
+
+
+def _said(age: timedelta) -> str:
+    return str(timedelta(seconds=round(age.total_seconds())))
+
+
+def check_garbage(case: Case) -> Iterator[Answer]:
+    """Tell how many old row versions wait to be removed."""
+    garbage = case.examination.garbage(case.connection, case.mapping.table)
+    if garbage is not None:
+        yield garbage

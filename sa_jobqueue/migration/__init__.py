@@ -1,0 +1,46 @@
+"""What migrations need for a table with history: columns, indexes, rows, storage.
+
+For a new table ``alembic revision --autogenerate`` is enough: it needs nothing of
+this package. A table that has rows already becomes a queue by functions over
+Alembic's ``op``, while the application goes on writing to it::
+
+    from alembic import op
+    from sa_jobqueue import JobMixin
+    from sa_jobqueue.migration import (
+        add_job_columns, create_claim_index, create_reap_index, tune_storage
+    )
+
+    def upgrade() -> None:
+        add_job_columns(op, "orders", JobMixin, existing_rows="done")
+        create_claim_index(op, "orders", JobMixin)
+        create_reap_index(op, "orders", JobMixin)
+        tune_storage(op, "orders")
+
+They commit by themselves, so ``transaction_per_migration=True`` is the honest setting
+of ``context.configure()``. See ``docs/migrations.md``. This package is the only one
+that imports Alembic, and ``import sa_jobqueue`` does not import it.
+"""
+
+from .columns import add_job_columns, drop_job_columns
+from .filling import BATCH, Progress, backfill
+from .indexes import create_claim_index, create_reap_index, drop_claim_index, drop_reap_index
+from .running import PATIENCE, Op
+from .storage import DEAD_ROWS, FILLFACTOR, reset_storage, tune_storage
+
+__all__ = [
+    "BATCH",
+    "DEAD_ROWS",
+    "FILLFACTOR",
+    "PATIENCE",
+    "Op",
+    "Progress",
+    "add_job_columns",
+    "backfill",
+    "create_claim_index",
+    "create_reap_index",
+    "drop_claim_index",
+    "drop_job_columns",
+    "drop_reap_index",
+    "reset_storage",
+    "tune_storage",
+]

@@ -1,0 +1,87 @@
+"""A queue with an order of its own, and a table that is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Engine, Index, String, insert, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from sa_jobqueue import JobMixin, JobQueue, PriorityMixin
+from sa_jobqueue.indexes import claim_index
+from sa_jobqueue.mapping import mapping_of
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Mail(JobMixin, PriorityMixin, Base):
+    """Claimed by priority."""
+
+    __tablename__ = "doctor_mail"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    recipient: Mapped[str] = mapped_column(String(50), default="r")
+
+
+class Subscription(Base):
+    """A table of somebody's application, without the mixin."""
+
+    __tablename__ = "doctor_subscription"
+    __table_args__ = (Index("ix_due", "kind", "mailed", "id"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[int] = mapped_column(default=1)
+    mailed: Mapped[int] = mapped_column(default=0)
+
+
+TABLE = Mail.__table__
+CLAIM = "ix_doctor_mail_claim"
+
+DUE = (Subscription.kind == 1, Subscription.mailed < 7)
+
+
+def advisory(*where: object, order_by: object = ()) -> JobQueue[Subscription]:
+    """Make a queue of subscriptions, claimed by advisory locks."""
+    return JobQueue(Subscription, *(where or DUE), order_by=order_by, strategy="advisory")  # type: ignore[arg-type]  # criteria
+
+
+def add_mails(engine: Engine, number: int, **columns: object) -> None:
+    """Commit mails of five priorities, and have the planner know them."""
+    rows = [{"priority": number % 5, **columns} for number in range(number)]
+    with engine.begin() as connection:
+        connection.execute(insert(Mail), rows)
+    words = "ANALYZE TABLE" if engine.dialect.name in ("mysql", "mariadb") else "ANALYZE"
+    run(engine, f"{words} doctor_mail")
+
+
+def replace_claim_index(engine: Engine, *columns: str, where: str = "") -> None:
+    """Have a claim index that is another one than the model's; without columns, none."""
+    with engine.begin() as connection:
+        drop_claim_index(connection)
+        if columns:
+            predicate = f" WHERE {where}" if where else ""
+            connection.execute(
+                text(f"CREATE INDEX {CLAIM} ON doctor_mail ({', '.join(columns)}){predicate}")
+            )
+
+
+def drop_claim_index(connection: Connection) -> None:
+    index = claim_index(mapping_of(Mail))
+    assert index is not None
+    index.drop(connection)
+
+
+def run(engine: Engine, statement: str) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(statement).close()
+
+
+@contextmanager
+def old_snapshot(engine: Engine) -> Iterator[None]:
+    """Keep a transaction open that has read something."""
+    level = "REPEATABLE READ"
+    with engine.connect().execution_options(isolation_level=level) as connection:
+        connection.execute(text("SELECT count(*) FROM doctor_mail"))
+        yield
+        connection.rollback()

@@ -1,0 +1,288 @@
+"""Each planted fault is found, on the engines where it can occur, and its fix named."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine
+
+from sa_jobqueue import JobQueue
+from sa_jobqueue.dialects import Database
+from sa_jobqueue.doctor import Finding, Report, Severity, examine
+from tests.contract.test_owners import restricted_user
+from tests.servers.errors import NotHere
+from tests.servers.pgbouncer import transaction_pooler
+from tests.support import make_engine
+
+from .models import Mail, add_mails, advisory, old_snapshot, replace_claim_index, run
+
+#: MariaDB shows locks in a copy, which stays old while others ask for it.
+pytestmark = pytest.mark.xdist_group("plans")
+
+SERVERS = ("postgresql", "mysql", "mariadb")
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
+
+
+def found(report: Report, check: str) -> Finding:
+    """Return the one finding of a check."""
+    (finding,) = (finding for finding in report.findings if finding.check == check)
+    return finding
+
+
+def checks(report: Report) -> set[str]:
+    return {finding.check for finding in report.findings}
+
+
+def until_found(engine: Engine, check: str, **how: Any) -> Finding:
+    """Examine again until this check has a finding."""
+    deadline = time.monotonic() + 20
+    while check not in checks(report := examine(engine, Mail, run=False, **how)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found(report, check)
+
+
+@pytest.mark.parametrize("number", [0, 5_000])
+def test_a_missing_index_is_found(engine: Engine, number: int) -> None:
+    replace_claim_index(engine)
+    if number:
+        add_mails(engine, number)
+
+    finding = found(examine(engine, Mail), "index")
+
+    assert finding.severity is ERROR
+    assert "no index serves the claim, which wants (status, priority, id)" in finding.message
+    assert finding.fix.startswith("CREATE INDEX ix_doctor_mail_claim ON doctor_mail (status,")
+
+
+@pytest.mark.parametrize("number", [0, 5_000])
+def test_an_index_one_order_column_short_is_found(engine: Engine, number: int) -> None:
+    replace_claim_index(engine, "status", "id")
+    if number:
+        add_mails(engine, number)
+
+    report = examine(engine, Mail)
+
+    assert found(report, "index").severity is ERROR
+    assert "ix_doctor_mail_claim (status, id) does not fit" in found(report, "index").message
+    assert found(report, "index").fix.startswith("drop ix_doctor_mail_claim, then CREATE INDEX")
+    assert "the claim sorts" in found(report, "plan").message
+
+
+@pytest.mark.only_on("postgresql", "sqlite")
+@pytest.mark.parametrize("number", [0, 5_000])
+def test_a_wrong_predicate_is_found(engine: Engine, number: int) -> None:
+    replace_claim_index(engine, "status", "priority", "id", where="status = 'new'")
+    if number:
+        add_mails(engine, number)
+
+    finding = found(examine(engine, Mail), "index")
+
+    assert finding.severity is ERROR
+    assert "does not fit the claim, which wants WHERE status = 'unclaimed'" in finding.message
+    assert "'unclaimed'" in finding.fix
+
+
+@pytest.mark.parametrize("number", [0, 5_000])
+def test_a_sort_in_the_plan_is_found(engine: Engine, number: int) -> None:
+    if number:
+        add_mails(engine, number)
+
+    report = examine(engine, JobQueue(Mail, order_by=Mail.recipient.desc()))
+
+    finding = found(report, "plan")
+    assert finding.severity is ERROR
+    assert finding.message == (
+        "the claim sorts: no index gives its rows in the order recipient DESC, id"
+    )
+    assert "(status, recipient DESC, id)" in finding.fix
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_repeatable_read_with_update_then_select_is_found(engine: Engine) -> None:
+    queue = JobQueue(Mail, strategy="update_then_select")
+
+    finding = found(examine(engine, queue), "isolation")
+    committed = engine.execution_options(isolation_level="READ COMMITTED")
+
+    assert finding.severity is WARNING
+    assert "REPEATABLE READ: update_then_select deadlocks" in finding.message
+    assert 'isolation_level="READ COMMITTED"' in finding.fix
+    assert "isolation" not in checks(examine(committed, queue))
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize(
+    ("queue", "severity"), [(JobQueue(Mail), WARNING), (JobQueue(Mail, strict_order=True), ERROR)]
+)
+def test_repeatable_read_is_found_where_it_makes_claims_fail(
+    engine: Engine, queue: JobQueue[Mail], severity: Severity
+) -> None:
+    repeatable = engine.execution_options(isolation_level="REPEATABLE READ")
+
+    finding = found(examine(repeatable, queue), "isolation")
+
+    assert finding.severity is severity
+    assert "READ COMMITTED" in finding.fix
+
+
+@pytest.fixture
+def through_pgbouncer(db_url: URL) -> Iterator[Engine]:
+    """An engine whose transactions run on whatever server connection is free."""
+    try:
+        with transaction_pooler(db_url) as url:
+            engine = make_engine(url)
+            yield engine
+            engine.dispose()
+    except NotHere as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_transaction_pooler_is_found(engine: Engine, through_pgbouncer: Engine) -> None:
+    finding = found(examine(through_pgbouncer, Mail), "pooler")
+    by_advisory_locks = found(examine(through_pgbouncer, advisory()), "pooler")
+
+    assert (finding.severity, by_advisory_locks.severity) == (WARNING, ERROR)
+    assert "a pooler such as PgBouncer" in finding.message
+    assert "direct URL" in finding.fix
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_any_pooler_that_is_another_session_than_was_told_is_found(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Database, "through_pooler", lambda *_: True)
+
+    assert found(examine(engine, Mail), "pooler").severity is WARNING
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_hidden_process_list_is_found(engine: Engine, db_alias: str) -> None:
+    privilege = "pg_read_all_stats" if db_alias == "postgresql" else "PROCESS"
+    with restricted_user(engine) as theirs:
+        finding = found(examine(theirs, Mail), "owners")
+
+        assert finding.severity is WARNING
+        assert "does not see other users'" in finding.message
+        assert f"GRANT {privilege}" in finding.fix
+        assert str(theirs.url.username) in finding.fix
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_an_old_snapshot_is_found(engine: Engine) -> None:
+    second = timedelta(seconds=1)
+    with old_snapshot(engine):
+        finding = until_found(engine, "snapshot", old_snapshot=second)
+        young = examine(engine, Mail, old_snapshot=timedelta(days=1))
+
+    assert finding.severity is WARNING
+    assert "the oldest snapshot is 0:00:" in finding.message
+    assert "end the transaction" in finding.fix
+    assert [fact.check for fact in young.facts].count("snapshot") == 1
+    assert "snapshot" not in checks(young)
+
+
+# -- and some more ------------------------------------------------------
+
+
+@pytest.mark.only_on("postgresql", "sqlite")
+def test_an_index_that_holds_finished_rows_too_is_found(engine: Engine) -> None:
+    replace_claim_index(engine, "status", "priority", "id")
+
+    finding = found(examine(engine, Mail), "index")
+
+    assert finding.severity is WARNING
+    assert "also the finished ones" in finding.message
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_predicate_that_drifted_and_serves_still_is_found(engine: Engine) -> None:
+    replace_claim_index(
+        engine, "status", "priority", "id", where="status IN ('unclaimed', 'waiting')"
+    )
+
+    finding = found(examine(engine, Mail), "index")
+
+    assert finding.severity is WARNING
+    assert "Alembic does not see that the predicate has changed" in finding.message
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_an_index_that_the_planner_may_not_use_is_found(engine: Engine, db_alias: str) -> None:
+    run(engine, UNUSABLE[db_alias])
+
+    finding = found(examine(engine, Mail), "index")
+
+    assert finding.severity is ERROR
+    assert "serves nobody" in finding.message
+
+
+UNUSABLE = {
+    "postgresql": "UPDATE pg_index SET indisvalid = false "
+    "WHERE indexrelid = CAST('ix_doctor_mail_claim' AS regclass)",
+    "mysql": "ALTER TABLE doctor_mail ALTER INDEX ix_doctor_mail_claim INVISIBLE",
+    "mariadb": "ALTER TABLE doctor_mail ALTER INDEX ix_doctor_mail_claim IGNORED",
+}
+
+
+@pytest.mark.only_on("postgresql")
+def test_an_index_of_the_users_that_rules_out_hot_updates_is_named(engine: Engine) -> None:
+    run(engine, "CREATE INDEX ix_by_owner ON doctor_mail (owner)")
+    run(engine, "CREATE INDEX ix_by_recipient ON doctor_mail (recipient)")
+    run(engine, "CREATE INDEX ix_done ON doctor_mail (recipient) WHERE status = 'done'")
+
+    findings = [one for one in examine(engine, Mail).findings if one.check == "updates"]
+
+    assert [one.message.partition(" ")[0] for one in findings] == ["ix_by_owner", "ix_done"]
+    assert "keeps PostgreSQL from HOT updates" in findings[0].message
+    assert findings[0].fix.startswith("drop ix_by_owner")
+
+
+@pytest.mark.only_on("postgresql")
+def test_dead_rows_are_found(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sa_jobqueue.dialects.postgresql_examination._DEAD_ROWS", 100)
+    run(engine, "ALTER TABLE doctor_mail SET (autovacuum_enabled = false)")
+    add_mails(engine, 200)
+    for _ in range(3):
+        run(engine, "UPDATE doctor_mail SET priority = priority + 1")
+    engine.dispose()  # a session that ends reports its counts, soon
+
+    finding = until_found(engine, "garbage")
+
+    assert "600 dead rows beside" in finding.message
+    assert "VACUUM doctor_mail" in finding.fix
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_long_history_is_found(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sa_jobqueue.dialects.innodb_examination._HISTORY", 0)
+
+    finding = found(examine(engine, Mail), "garbage")
+
+    assert "history list length" in finding.message
+    assert "end old transactions" in finding.fix
+
+
+def test_a_table_that_is_not_there_is_the_only_finding_about_it(engine: Engine) -> None:
+    Mail.metadata.drop_all(engine)
+
+    report = examine(engine, Mail)
+
+    assert [finding.check for finding in report.errors] == ["table"]
+    assert "there is no table doctor_mail" in report.errors[0].message
+
+
+@pytest.mark.only_on("mysql", "mariadb", "sqlite")
+def test_a_strategy_that_cannot_run_is_found(engine: Engine) -> None:
+    finding = found(examine(engine, advisory()), "strategy")
+
+    assert finding.severity is ERROR
+    assert "no advisory locks" in finding.message

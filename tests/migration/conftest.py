@@ -1,0 +1,26 @@
+"""A database of its own for each test, with a table of orders that nobody thought a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import URL, Engine, NullPool
+
+from tests.migration.support import ORDERS
+from tests.support import make_engine
+
+
+@pytest.fixture
+def engine(fresh_database: URL) -> Iterator[Engine]:
+    """An engine of an empty database."""
+    engine = make_engine(fresh_database, poolclass=NullPool)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def shop(engine: Engine) -> Engine:
+    """The engine of a database with a table of orders, without rows."""
+    ORDERS.create(engine)
+    return engine

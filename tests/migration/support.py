@@ -1,0 +1,133 @@
+"""What the tests of migrations share: a table with history, and Alembic's op for it."""
+
+from __future__ import annotations
+
+import io
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    insert,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
+
+ROOT = Path(__file__).parents[2]
+
+#: As it was before anybody thought of a queue.
+ORDERS = Table(
+    "orders",
+    MetaData(),
+    Column("id", Integer, primary_key=True),
+    Column("amount", Integer, nullable=False),
+    Column("note", String(50)),
+)
+
+#: URLs that name a dialect and no server.
+SERVERS = {
+    "postgresql": "postgresql+psycopg2://",
+    "mysql": "mysql+pymysql://",
+    "mariadb": "mariadb+pymysql://",
+}
+
+
+class Base(DeclarativeBase):
+    """The base of the models as they are to be."""
+
+
+class Order(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
+    """An order as it is to be."""
+
+    __tablename__ = "orders"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    amount: Mapped[int]
+    note: Mapped[str | None] = mapped_column(String(50))
+
+
+MIXINS = (JobMixin, PriorityMixin, ScheduleMixin, RetryMixin)
+
+
+@contextmanager
+def migrating(engine: Engine, **opts: Any) -> Iterator[Operations]:
+    """Give Alembic's op, in a transaction as its env.py would begin it."""
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"transaction_per_migration": True, **opts}
+        )
+        with context.begin_transaction(_per_migration=True):
+            yield Operations(context)
+
+
+@contextmanager
+def writing_script(engine_name: str) -> Iterator[tuple[Operations, io.StringIO]]:
+    """Give an op that writes SQL, as --sql does."""
+    script = io.StringIO()
+    context = MigrationContext.configure(
+        url=SERVERS.get(engine_name, f"{engine_name}://"),
+        opts={"as_sql": True, "output_buffer": script, "transaction_per_migration": True},
+    )
+    with context.begin_transaction(_per_migration=True):
+        yield Operations(context), script
+
+
+def insert_orders(engine: Engine, amounts: range | list[int]) -> list[int]:
+    """Insert orders of these amounts; return their ids."""
+    with engine.begin() as connection:
+        connection.execute(insert(ORDERS), [{"amount": amount} for amount in amounts])
+        found = connection.scalars(select(ORDERS.c.id).order_by(ORDERS.c.id))
+        return list(found)[-len(amounts) :]
+
+
+def statuses(engine: Engine, column: str = "status") -> dict[int, str]:
+    """Return each order's status, by its amount."""
+    with engine.connect() as connection:
+        rows = connection.execute(text(f"SELECT amount, {column} FROM orders"))
+        return {row[0]: row[1] for row in rows}
+
+
+def column_names(engine: Engine, table: str = "orders") -> list[str]:
+    return [column["name"] for column in inspect(engine).get_columns(table)]
+
+
+def index_names(engine: Engine, table: str = "orders") -> set[str | None]:
+    return {index["name"] for index in inspect(engine).get_indexes(table)}
+
+
+def alembic_config(url: URL | str, *, said: io.StringIO | None = None) -> Config:
+    """Make the configuration of this project's own environment, for one database."""
+    said = said or io.StringIO()
+    config = Config(
+        ROOT / "alembic.ini",
+        stdout=said,
+        output_buffer=said,
+        attributes={"configure_logging": False},
+    )
+    written = url if isinstance(url, str) else url.render_as_string(hide_password=False)
+    config.cmd_opts = Namespace(x=[f"url={written}"])
+    return config
+
+
+def scalar(bind: Engine | Connection, statement: str) -> Any:
+    if isinstance(bind, Engine):
+        with bind.connect() as connection:
+            return scalar(connection, statement)
+    return bind.execute(text(statement)).scalar()

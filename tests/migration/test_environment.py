@@ -1,0 +1,163 @@
+"""The migrations in alembic/ build the examples' tables, and take them away again."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.util import CommandError
+from sqlalchemy import URL, Engine, inspect, text
+
+from sa_jobqueue.errors import ArgumentError
+from tests.migration.support import ROOT, SERVERS, alembic_config, column_names, index_names, scalar
+
+TABLES = {
+    "example_batches_email",
+    "example_text_message",
+    "example_letter",
+    "example_order",
+}
+ON_POSTGRESQL = {"example_mailing_subscription"}
+VERSIONS = "example_alembic_version"
+
+
+@pytest.fixture(autouse=True)
+def _no_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SA_JOBQUEUE_URL", raising=False)
+
+
+def tables(engine: Engine) -> set[str]:
+    return set(inspect(engine).get_table_names())
+
+
+def test_the_migrations_lead_up_and_down_and_up_to_what_the_models_say(
+    fresh_database: URL, engine: Engine, db_alias: str
+) -> None:
+    config = alembic_config(fresh_database)
+    expected = TABLES | (ON_POSTGRESQL if db_alias == "postgresql" else set())
+
+    command.upgrade(config, "head")
+
+    command.check(config)  # raises where a difference is left
+    assert tables(engine) == {*expected, VERSIONS}
+
+    command.downgrade(config, "base")
+
+    assert tables(engine) == {VERSIONS}
+
+    command.upgrade(config, "head")
+
+    command.check(config)
+    assert tables(engine) == {*expected, VERSIONS}
+
+
+def test_every_migration_leads_down_to_what_was_there(fresh_database: URL, engine: Engine) -> None:
+    config = alembic_config(fresh_database)
+    command.upgrade(config, "0003")
+    before = column_names(engine, "example_order")
+
+    command.upgrade(config, "head")
+    assert index_names(engine, "example_order") == {
+        "ix_example_order_claim",
+        "ix_example_order_reap",
+    }
+    command.downgrade(config, "-1")
+
+    assert column_names(engine, "example_order") == before
+    assert index_names(engine, "example_order") == set()
+
+
+def test_tables_of_others_are_left_alone(fresh_database: URL, engine: Engine) -> None:
+    config = alembic_config(fresh_database)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE invoices (id INTEGER PRIMARY KEY)"))
+    command.upgrade(config, "head")
+
+    command.check(config)  # would say: remove_table invoices
+
+    assert "invoices" in tables(engine)
+
+
+def test_the_versions_have_a_table_of_their_own(fresh_database: URL, engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
+        connection.execute(text("INSERT INTO alembic_version VALUES ('theirs')"))
+
+    command.upgrade(alembic_config(fresh_database), "head")
+
+    assert scalar(engine, "SELECT version_num FROM alembic_version") == "theirs"
+    assert scalar(engine, f"SELECT version_num FROM {VERSIONS}") == "0004"
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_script_is_written_without_a_server(server: str) -> None:
+    said = io.StringIO()
+
+    command.upgrade(alembic_config(SERVERS[server], said=said), "base:head", sql=True)
+    command.downgrade(alembic_config(SERVERS[server], said=said), "head:base", sql=True)
+
+    script = said.getvalue()
+    online = {"postgresql": "CREATE INDEX CONCURRENTLY"}.get(server, "ALGORITHM=INPLACE LOCK=NONE")
+    assert online in script
+    assert ("ALGORITHM=INSTANT" in script) == (server != "postgresql")
+    assert "DROP TABLE example_batches_email" in script
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_the_script_builds_what_the_migrations_build(
+    fresh_database: URL, engine: Engine, db_alias: str
+) -> None:
+    said = io.StringIO()
+    command.upgrade(alembic_config(SERVERS[db_alias], said=said), "base:head", sql=True)
+
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for statement in statements_of(said.getvalue()):
+            connection.exec_driver_sql(statement)
+
+    command.check(alembic_config(fresh_database))
+
+
+def statements_of(script: str) -> list[str]:
+    """Divide a script as the servers' own clients do."""
+    lines = [line for line in script.splitlines() if not line.startswith("--")]
+    parts = re.split(r";\s*\n", "\n".join(lines) + "\n")
+    return [part.strip().replace("%", "%%") for part in parts if part.strip()]
+
+
+def test_sqlite_says_that_a_script_would_not_do() -> None:
+    config = alembic_config("sqlite://")
+
+    with pytest.raises(ArgumentError, match="run the migration with a database"):
+        command.upgrade(config, "base:head", sql=True)
+
+
+def test_without_a_url_it_is_said_how_to_give_one() -> None:
+    config = alembic_config("")
+
+    with pytest.raises(CommandError, match=r"-x url=.*SA_JOBQUEUE_URL"):
+        command.upgrade(config, "head")
+
+
+def test_the_command_runs_from_anywhere_with_the_url_from_the_environment(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+
+    finished = subprocess.run(
+        [sys.executable, "-m", "alembic", "-c", str(ROOT / "alembic.ini"), "upgrade", "head"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path, "SA_JOBQUEUE_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert finished.returncode == 0, finished.stderr
+    assert "0003 -> 0004" in finished.stderr
+    assert (tmp_path / "shop.db").exists()

@@ -1,0 +1,182 @@
+"""A table with history is adopted while writers insert: none waits, and no old row is a job."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from alembic import command
+from sqlalchemy import URL, Engine, NullPool, column, select, table, text
+from sqlalchemy.exc import DBAPIError
+
+from sa_jobqueue import LockTimeout
+from sa_jobqueue.migration import add_job_columns
+from tests.migration.support import alembic_config, insert_orders, migrating, scalar
+from tests.support import make_engine
+
+#: Rows that are there: in each run, and with --full.
+ROWS = 20_000
+FULL_ROWS = 1_000_000
+
+#: What an insert may take, in seconds.
+LONGEST = 1.0
+
+AS_BEFORE = "INSERT INTO example_order (customer, amount, status) VALUES ('new', 1, 'ordered')"
+
+
+def fill(engine: Engine, rows: int) -> int:
+    """Insert rows by doubling them; return the last one's key."""
+    copied = (
+        "INSERT INTO example_order (customer, amount, status) "
+        "SELECT customer, amount, status FROM example_order LIMIT {}"
+    )
+    with engine.begin() as connection:
+        connection.execute(text(AS_BEFORE))
+    there = 1
+    while there < rows:
+        with engine.begin() as connection:
+            connection.execute(text(copied.format(min(there, rows - there))))
+        there = scalar(engine, "SELECT COUNT(*) FROM example_order")
+    last: int = scalar(engine, "SELECT MAX(id) FROM example_order")
+    return last
+
+
+class Thread(threading.Thread):
+    """Something that is done again and again until it is stopped; its error is not lost."""
+
+    def __init__(self, work: Callable[[], None], *, pause: float) -> None:
+        super().__init__()
+        self.work = work
+        self.pause = pause
+        self.stopped = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.stopped.is_set():
+                self.work()
+                time.sleep(self.pause)
+        except BaseException as error:
+            self.error = error
+
+
+@contextmanager
+def running(*threads: Thread) -> Iterator[None]:
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.stopped.set()
+        for thread in threads:
+            thread.join()
+    for thread in threads:
+        if thread.error is not None:
+            raise thread.error
+
+
+class Writer:
+    """Old code that inserts rows, one by one, and measures how long each took."""
+
+    def __init__(self, url: URL, statement: str) -> None:
+        self.engine = make_engine(url)
+        self.statement = text(statement)
+        self.took: list[float] = []
+
+    def write(self) -> None:
+        began = time.monotonic()
+        with self.engine.begin() as connection:
+            connection.execute(self.statement)
+        self.took.append(time.monotonic() - began)
+
+
+class Watcher:
+    """Somebody who looks at old rows all the time, and notes which look like jobs."""
+
+    def __init__(self, url: URL, keys: list[int]) -> None:
+        self.engine = make_engine(url, poolclass=NullPool)
+        orders = table("example_order", column("id"), column("job_status"))
+        waiting = orders.c.job_status == "unclaimed"
+        self.statement = select(orders.c.id).where(orders.c.id.in_(keys), waiting)
+        self.looks = 0
+        self.claimable: set[int] = set()
+
+    def look(self) -> None:
+        with self.engine.connect() as connection:
+            try:
+                self.claimable.update(connection.scalars(self.statement))
+            except DBAPIError as error:
+                if "job_status" in str(error.orig):  # not there yet
+                    return
+                raise
+        self.looks += 1
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "rows", [ROWS, pytest.param(FULL_ROWS, marks=pytest.mark.only_full, id="full")]
+)
+def test_a_table_is_adopted_while_writers_insert(
+    fresh_database: URL,
+    engine: Engine,
+    rows: int,
+    record_property: Callable[[str, Any], None],
+) -> None:
+    config = alembic_config(fresh_database)
+    command.upgrade(config, "0003")
+    last = fill(engine, rows)
+    writers = [Writer(fresh_database, AS_BEFORE) for _ in range(2)]
+    watcher = Watcher(fresh_database, [1, last // 2, last])
+
+    with running(
+        *(Thread(writer.write, pause=0.002) for writer in writers),
+        Thread(watcher.look, pause=0.005),
+    ):
+        time.sleep(0.3)
+        began = time.monotonic()
+        command.upgrade(config, "head")
+        upgraded = time.monotonic() - began
+        until = scalar(engine, "SELECT MAX(id) FROM example_order")
+        time.sleep(0.3)
+
+    took = [seconds for writer in writers for seconds in writer.took]
+    longest = max(took)
+    for name, value in (("upgrade", upgraded), ("longest", longest), ("inserts", len(took))):
+        record_property(name, value)
+    sys.stderr.write(
+        f"{engine.name}, {rows} rows: upgrade {upgraded:.2f} s, longest insert {longest:.3f} s of "
+        f"{len(took)}; looked {watcher.looks} times\n"
+    )
+    assert longest < LONGEST
+    assert watcher.looks
+    assert watcher.claimable == set()
+    jobs = "SELECT COUNT(*) FROM example_order WHERE job_status = 'unclaimed' AND id {} {}"
+    assert scalar(engine, jobs.format("<=", last)) == 0
+    assert scalar(engine, jobs.format(">", until)) == scalar(
+        engine, f"SELECT COUNT(*) FROM example_order WHERE id > {until}"
+    )
+    command.check(config)
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_writers_do_not_queue_for_long_behind_a_change_that_waits(
+    shop: Engine, fresh_database: URL
+) -> None:
+    insert_orders(shop, [1])
+    writer = Writer(fresh_database, "INSERT INTO orders (amount) VALUES (2)")
+
+    with shop.connect() as reader, running(Thread(writer.write, pause=0.01)):
+        reader.execute(text("SELECT * FROM orders"))  # a report that takes all night
+        with pytest.raises(LockTimeout), migrating(shop) as op:
+            add_job_columns(op, "orders", existing_rows="done", patience=timedelta(seconds=3))
+
+    # One second is what MySQL and MariaDB wait at least, PostgreSQL half of it.
+    assert max(writer.took) < (LONGEST if shop.name == "postgresql" else 2 * LONGEST)
+    assert len(writer.took) > 2
