@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import uuid4
 
-from sqlalchemy import Connection, Executable, Select, Table, text
+from sqlalchemy import Connection, Executable, Row, Select, Table, text
 from sqlalchemy.exc import DBAPIError
 
 from .base import Version
@@ -31,19 +32,17 @@ _DENIED = {1142, 1143, 1044, 1227}
 _TIMEOUTS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
 
 #: innodb_trx is a copy, made anew when nobody has asked for a tenth of a second.
-_COPY = timedelta(seconds=0.2)
+_COPY = 0.2
 
 #: How often it is asked for, where others who ask keep it old.
 _COPIES = 10
 
 # By the server's own list of transactions, in which this one is the last to begin:
 # the times are in the server's time zone, whatever the session's.
-_SNAPSHOT = """
-SELECT TIMESTAMPDIFF(SECOND, MIN(trx_started), MAX(trx_started)), COUNT(*)
-FROM information_schema.innodb_trx
-"""
+_SNAPSHOT = "TIMESTAMPDIFF(SECOND, MIN(trx_started), MAX(trx_started)), COUNT(*)"
 
-_LOCKED = "SELECT trx_rows_locked FROM information_schema.innodb_trx "
+# A row may be counted once for each index that led to it.
+_LOCKED = "MAX(IF(trx_mysql_thread_id = CONNECTION_ID(), trx_rows_locked, 0))"
 
 #: From here on purge is behind: the figure at which its manual begins to worry.
 _HISTORY = 1_000_000
@@ -113,18 +112,31 @@ class InnoDBExamination(Examination):
         return sum(int(value) for _, value in status)
 
     def rows_locked(self, connection: Connection, table: Table) -> int | Answer | None:
-        # A row may be counted once for each index that led to it.
+        listed = self._listed(connection, _LOCKED)
+        return listed if isinstance(listed, Answer) else int(listed[0])
+
+    def _listed(self, connection: Connection, asked: str) -> Row[Any] | Answer:
+        """Ask the server's list of transactions, once it shows what this connection does now.
+
+        The list holds the statement of each transaction, so a mark in ours tells a copy that
+        was made since from an older one, which others keep alive as long as they ask for it.
+        """
+        mark = uuid4().hex
         try:
             for _ in range(_COPIES):
-                self.database.pause(connection, _COPY)
-                locked = connection.exec_driver_sql(
-                    f"{_LOCKED} WHERE trx_mysql_thread_id = CONNECTION_ID()"
-                ).scalar()
-                if locked is not None:
-                    return int(locked)
+                connection.exec_driver_sql(f"DO SLEEP({_COPY}), '{mark}'")
+                listed = connection.exec_driver_sql(
+                    f"SELECT {asked} FROM information_schema.innodb_trx "
+                    f"HAVING SUM(LOCATE('{mark}', trx_query)) > 0"
+                ).one_or_none()
+                if listed is not None:
+                    return listed
         except DBAPIError as error:
             return self._denied(connection, error, "information_schema.innodb_trx", "PROCESS")
-        return 0
+        return Answer.unchecked(
+            "the server's list of transactions stayed as old as others' last look at it",
+            "examine again when nobody reads information_schema.innodb_trx all the time",
+        )
 
     # -- the server -----------------------------------------------------
 
@@ -154,15 +166,26 @@ class InnoDBExamination(Examination):
 
     def oldest_snapshot(self, connection: Connection, table: Table) -> timedelta | Answer | None:
         # A read, so that this transaction is listed too: the youngest of them.
-        connection.exec_driver_sql(
-            f"SELECT 1 FROM {qualified(connection, table).replace('%', '%%')} LIMIT 1"
-        ).all()
-        try:
-            self.database.pause(connection, _COPY)
-            seconds, transactions = connection.exec_driver_sql(_SNAPSHOT).one()
-        except DBAPIError as error:
-            return self._denied(connection, error, "information_schema.innodb_trx", "PROCESS")
+        read = f"SELECT 1 FROM {qualified(connection, table).replace('%', '%%')} LIMIT 1"
+        with self._transaction(connection):
+            connection.exec_driver_sql(read).all()
+            listed = self._listed(connection, _SNAPSHOT)
+        if isinstance(listed, Answer):
+            return listed
+        seconds, transactions = listed
         return timedelta(seconds=int(seconds or 0)) if transactions > 1 else None
+
+    @contextmanager
+    def _transaction(self, connection: Connection) -> Iterator[None]:
+        """Hold one transaction over several statements, in AUTOCOMMIT too."""
+        if not self.database.in_autocommit(connection):
+            yield
+            return
+        connection.exec_driver_sql("START TRANSACTION")
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql("ROLLBACK")
 
     def garbage(self, connection: Connection, table: Table) -> Answer | None:
         try:

@@ -52,6 +52,7 @@ from sa_jobqueue import (
 from sa_jobqueue.claiming import dialect_of
 from sa_jobqueue.dialects import database_of_dialect
 from sa_jobqueue.mixins import timestamp_type
+from tests.innodb_locks import locked_rows
 from tests.support import make_engine, statements_seen
 
 from .claimers import Finished, LogBase, claim_some
@@ -486,7 +487,7 @@ def test_innodb_locks_the_head_of_each_partition_at_most(
 ) -> None:
     jobs = claim(many, entity, owner="w", limit=limit, strategy=strategy)
 
-    locked = locked_rows(many.connection(), entity)
+    locked = locked_rows(many.connection(), entity.__tablename__)
 
     assert len(jobs) == limit
     extra = 0 if strategy == "candidates" else PARTITIONS
@@ -501,24 +502,7 @@ def test_auto_locks_nothing_but_what_it_takes(many: Session, entity: Any) -> Non
     jobs = claim(many, entity, owner="w", limit=3)
 
     assert (len(jobs), jobs.lost) == (3, 0)
-    assert locked_rows(many.connection(), entity) == 3
-
-
-def locked_rows(connection: Connection, entity: Any) -> int:
-    if connection.dialect.name == "mysql":
-        question = (
-            "SELECT COUNT(*) FROM performance_schema.data_locks WHERE lock_type = 'RECORD' "
-            "AND index_name = 'PRIMARY' AND thread_id = PS_CURRENT_THREAD_ID() "
-            f"AND object_name = '{entity.__tablename__}'"
-        )
-    else:
-        # The server answers from a copy that it makes anew after 0.1 seconds of silence.
-        connection.exec_driver_sql("SELECT SLEEP(0.3)").all()
-        question = (
-            "SELECT trx_rows_locked FROM information_schema.innodb_trx "
-            "WHERE trx_mysql_thread_id = CONNECTION_ID()"
-        )
-    return int(connection.exec_driver_sql(question).scalar_one())
+    assert locked_rows(many.connection(), entity.__tablename__) == 3
 
 
 # -- partitions that come and go -------------------------------------------------

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, claim, claim_statements, complete
 from sa_jobqueue.dialects import database_of
+from tests.innodb_locks import locked_rows
 from tests.models import Base, Email, Message, Task
 from tests.support import STRATEGIES, make_engine
 
@@ -174,32 +175,11 @@ def test_a_claim_locks_what_it_takes_and_little_more(done_rows: Engine, strategy
     with Session(done_rows) as session:
         taken = claim(session, Email, owner="w", limit=50, strategy=strategy)
 
-        locked = locked_rows(session.connection())
+        locked = locked_rows(session.connection(), "email")
 
         assert len(taken) == 50
         assert 50 <= locked <= 60 if done_rows.dialect.name == "mysql" else locked <= 120
         session.rollback()
-
-
-def locked_rows(connection: Connection) -> int:
-    """Count the rows of `email` that this transaction has locked."""
-    if connection.dialect.name == "mysql":
-        return int(
-            connection.exec_driver_sql(
-                "SELECT COUNT(*) FROM performance_schema.data_locks WHERE "
-                "object_name = 'email' AND lock_type = 'RECORD' AND index_name = 'PRIMARY' "
-                "AND thread_id = PS_CURRENT_THREAD_ID()"
-            ).scalar_one()
-        )
-    # MariaDB's count is of locks; a row may have one in each index that led to it.
-    # The server answers from a copy, and makes a new one after 0.1 seconds without a
-    # question: else this would be what the test before had locked.
-    connection.exec_driver_sql("SELECT SLEEP(0.3)").all()
-    locks = connection.exec_driver_sql(
-        "SELECT trx_rows_locked FROM information_schema.innodb_trx "
-        "WHERE trx_mysql_thread_id = CONNECTION_ID()"
-    ).scalar_one()
-    return int(locks)
 
 
 @pytest.mark.only_on("mysql", "mariadb")
@@ -208,7 +188,7 @@ def test_a_predicate_that_no_index_serves_locks_only_what_is_claimed(done_rows: 
         taken = claim(session, Email, Email.recipient.like("r%"), owner="w", limit=20)
 
         assert taken.candidates is not None  # candidates, by auto
-        assert 20 <= locked_rows(session.connection()) <= 50
+        assert 20 <= locked_rows(session.connection(), "email") <= 50
         session.rollback()
 
 
