@@ -33,7 +33,8 @@ class Plain(Base):
 def make_engine(url: str) -> Engine:
     """Create an engine; SQLite in WAL mode, with time to wait for other writers."""
     if not url.startswith("sqlite"):
-        return create_engine(url, isolation_level="READ COMMITTED")
+        level = {} if url.startswith("postgresql") else {"isolation_level": "READ COMMITTED"}
+        return create_engine(url, **level)
     engine = create_engine(url, connect_args={"timeout": 60})
     event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA journal_mode=WAL"))
     return engine

@@ -15,18 +15,27 @@ from .status import status_word
 
 
 class ReadAsUTC(TypeDecorator[datetime]):
-    """Reads a point in time as aware UTC; for result columns, never for a table."""
+    """Reads a point in time as aware UTC; for result columns, never for a table.
+
+    The rows of one claim have one owner_date, which is read once for all of them.
+    """
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def result_processor(self, dialect: Dialect, coltype: Any) -> Any:
-        """Return what attaches UTC to a value that the driver returned."""
+        """Return what attaches UTC to a value that the driver returned, and remembers the last."""
         read = self.impl_instance.result_processor(dialect, coltype)
+        known: tuple[Any, datetime | None] = (None, None)
 
         def in_utc(value: Any) -> datetime | None:
-            found = value if read is None else read(value)
-            return None if found is None else as_utc(found)
+            nonlocal known
+            last, moment = known
+            if value != last:
+                found = value if read is None else read(value)
+                moment = None if found is None else as_utc(found)
+                known = (value, moment)
+            return moment
 
         return in_utc
 

@@ -1,8 +1,9 @@
 """Fenced writes: how a change reaches exactly the rows of a claim.
 
-Where RETURNING tells which rows were ours, one statement per claim; else a
-locking read with the same fence tells them first, and the new values too:
-these are expressions of the old row.
+Where RETURNING tells which rows were ours, one statement per claim; else the
+count of rows tells whether all were. Where not, or where entities are to show
+the new values, which are expressions of the old row, a locking read with the
+same fence comes first.
 
 What is done for each row is little: a claim of a hundred is written in the time
 of a few single ones.
@@ -47,6 +48,9 @@ lost_log = logging.getLogger("sa_jobqueue.lost")
 # The parameters of every fenced statement.
 KEYS, OWNER, DATES = "finish_keys", "finish_owner", "finish_dates"
 NOW, LATER, SHIFT = "finish_now", "finish_later", "finish_shift"
+
+# Never released: one that is set again replaces it, and the end of the transaction ends it.
+_SAVEPOINT = "sa_jobqueue_write"
 
 Time: TypeAlias = ColumnElement[Any]
 Values: TypeAlias = Mapping[Column[Any], Any]
@@ -192,14 +196,34 @@ def _write_rows(
     if database.delete_returning if change.values is None else database.update_returning:
         which = "write_returning" if shown else "write_returning_keys"
         return statements.read(statements.run(writer, which, parameters))
-    if len(identities) == 1 and not shown:  # of one row the count tells
-        count = statements.run(writer, "write_counted", parameters).rowcount
-        return dict.fromkeys(identities, ()) if count else {}
+    if not shown:
+        if _write_all(writer, statements, parameters, len(identities)):
+            return dict.fromkeys(identities, ())
+        if len(identities) == 1:
+            return {}
     found = statements.read(statements.run(writer, "lock", parameters))
     if found:
         ours = {**parameters, KEYS: key_values(list(found))}
         statements.run(writer, "write", {**_times(change, found), **ours})
     return found
+
+
+def _write_all(
+    writer: Writer, statements: FencedStatements, parameters: Mapping[str, Any], rows: int
+) -> bool:
+    """Write to so many rows, or to none of them; tell whether all were ours.
+
+    The count of the write tells, which is less than to lock and read them first: of a
+    hundred rows a quarter of the time of claim and finish. It does not tell which were
+    not: where one is missing, the write is undone.
+    """
+    several = rows > 1
+    if several:
+        writer.connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
+    count = statements.run(writer, "write_counted", parameters).rowcount
+    if several and count != rows:
+        writer.connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+    return count == rows
 
 
 def _times(change: Change, found: Found) -> dict[str, Any]:
@@ -242,8 +266,8 @@ class FencedStatements:
         columns: what is changed, in the order of the result.
         write_returning: the write where RETURNING tells what was ours, and its new values.
         write_returning_keys: the same without the values, where nobody shows them.
-        write_counted: the write of a single row, where the count of rows tells.
-        lock, write: the two statements where neither does.
+        write_counted: the write where the count of rows tells whether all were ours.
+        lock, write: the two statements that tell which were, where RETURNING does not.
     """
 
     mapping: QueueMapping

@@ -43,6 +43,9 @@ from ..sessions import Writer
 from .base import LIMIT, Strategy
 from .spec import ClaimSpec, Request, Taken
 
+# Literals: a list of values would be written into the statement at each execution.
+_ISOLATION = [literal_column(f"'{level}'") for level in ISOLATION]
+
 #: The integers that are their own lock key; of others a hash is.
 SMALLEST, LARGEST = -(1 << 31), (1 << 31) - 1
 
@@ -172,7 +175,7 @@ class Advisory(Strategy):
         """
         told = func.coalesce(bindparam("claim_backend", type_=Integer), func.pg_backend_pid())
         return [
-            func.current_setting("transaction_isolation").in_(ISOLATION),
+            func.current_setting("transaction_isolation").in_(_ISOLATION),
             func.pg_backend_pid() == told,
         ]
 

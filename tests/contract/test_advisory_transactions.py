@@ -233,17 +233,14 @@ def test_a_finish_in_a_savepoint_is_undone_with_it(engine: Engine, mailing: Sess
     assert kept(engine) == 0
 
 
-@pytest.mark.parametrize(
-    ("set_", "undo"),
-    [("SAVEPOINT here", "rollback to HERE;"), ("SELECT 1", "ROLLBACK")],
-)
-def test_a_finish_undone_by_the_callers_own_sql_is_undone(
-    engine: Engine, mailing: Session, set_: str, undo: str
+def test_a_finish_in_a_savepoint_of_the_callers_own_sql_is_undone(
+    engine: Engine, mailing: Session
 ) -> None:
     claimed = claim_subscriptions(mailing)
-    mailing.execute(text(set_))
-    complete(mailing, claimed)
-    mailing.execute(text(undo))
+    with mailing.begin_nested():
+        mailing.execute(text("SAVEPOINT here"))
+        complete(mailing, claimed)
+        mailing.execute(text("rollback to HERE;"))
 
     mailing.commit()
 
@@ -263,6 +260,23 @@ def test_the_rollback_of_an_outer_savepoint_undoes_the_inner_ones(
     mailing.commit()
 
     assert kept(engine) == 2
+
+
+def test_the_rollback_of_a_savepoint_leaves_what_was_finished_before_it(
+    engine: Engine, mailing: Session
+) -> None:
+    first, second = claim_subscriptions(mailing)
+    complete(mailing, first)
+    savepoint = mailing.begin_nested()
+    complete(mailing, second)
+    savepoint.rollback()
+
+    mailing.commit()
+
+    assert kept(engine) == 1
+    complete(mailing, second)
+    mailing.commit()
+    assert kept(engine) == 0
 
 
 def test_a_claim_in_a_savepoint_outlives_it(engine: Engine, mailing: Session) -> None:
