@@ -61,10 +61,13 @@ class Database:
             those that it does not return too.
         keeps_one_key: a locking read by a single primary key keeps the lock of a
             row that does not fulfil the other criteria; by several it does not.
+        descending_indexes: an index keeps the DESC of its columns.
         advisory_locks: locks of a connection that are named by a row's key.
         hashes_records: the server hashes a record by its columns' own types.
         forgets_implied: a SELECT that locks nothing forgets the conditions that a
             partial index implies, for bounding the index too.
+        joins_literals: drivers join the rows of an INSERT into one statement also where
+            values stand in it as literals.
         key_hint: binds a statement to the primary key; None: none is needed.
     """
 
@@ -81,9 +84,11 @@ class Database:
     one_writer = False
     locks_what_it_scans = False
     keeps_one_key = False
+    descending_indexes = True
     advisory_locks = False
     hashes_records = False
     forgets_implied = False
+    joins_literals = True
     key_hint: ClassVar[str | None] = None
 
     def __init__(self, version: Version | None) -> None:
@@ -342,6 +347,25 @@ class Database:
         """
         return None
 
+    #: How long each try of a change waits for a lock, at most.
+    change_wait: ClassVar[timedelta] = LOCK_WAIT
+
+    @contextmanager
+    def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
+        """Give up on locks of tables and of rows after this time.
+
+        To be entered outside of any transaction.
+        """
+        yield
+
+    @contextmanager
+    def brief_waits(self, connection: Connection) -> Iterator[None]:
+        """Interrupt a statement that waits for a table's lock, where no setting is short enough.
+
+        Its error is as that of the setting; see is_lock_timeout().
+        """
+        yield
+
     change_ends: ClassVar[tuple[str, ...]] = ("COMMIT",)
     change_fails: ClassVar[tuple[str, ...]] = ("ROLLBACK",)
 
@@ -353,13 +377,13 @@ class Database:
     create_online: ClassVar[str] = ""
     drop_online: ClassVar[str] = ""
 
-    def has_broken_index(self, connection: Connection, index: Index) -> bool:
-        """Tell whether there is an index of this name which serves nobody."""
-        return False
+    #: A partitioned table's indexes are built on each partition apart, and its storage
+    #: parameters are those of its partitions.
+    partitions_apart: ClassVar[bool] = False
 
-    def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]]:
-        """Return schema and name of what indexes are built on apart, one by one."""
-        return []
+    def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]] | None:
+        """Return schema and name of each partition with rows; None: the table is not divided."""
+        return None
 
     def storage_of_queue(self, *, fillfactor: int, dead_rows: int) -> dict[str, str]:
         """Return the storage parameters that suit a table whose rows change often."""

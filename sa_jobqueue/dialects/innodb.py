@@ -30,6 +30,7 @@ from sqlalchemy.ext.compiler import compiles
 from ..clock import ReadMoment, utc_now
 from .base import Database, Version, driver_connection
 from .innodb_locks import InnoDBLocks
+from .innodb_waits import brief_waits
 from .liveness import OwnerState, Process, Server
 
 _CANNOT_CHANGE_NOW = 1568  # a transaction is already in progress
@@ -38,6 +39,9 @@ _NOT_ALLOWED = 1227
 _RESTART_TOLERANCE = 2  # seconds
 
 _LOCKS_AT_ONCE = 500
+
+#: How long a connection waits: for a row, and for the definition of a table.
+_ROWS_WAIT, _TABLES_WAIT = "innodb_lock_wait_timeout", "lock_wait_timeout"
 
 #: The variables that only nodes of a cluster have set: Galera, Group Replication.
 _IN_CLUSTER = ("wsrep_provider", "group_replication_group_name")
@@ -74,6 +78,7 @@ class InnoDB(Database):
     ordered_update = True
     locks_what_it_scans = True
     keeps_one_key = True
+    joins_literals = False  # PyMySQL and mysqlclient: VALUES (%s, %s), and nothing else
 
     # Beside a short list of keys the optimizer may take the reap index, or the
     # claim index, and lock what it finds there in another order than others do.
@@ -284,13 +289,32 @@ class InnoDB(Database):
         # Each change commits. Whoever reads the table in between keeps the next one out.
         return f"LOCK TABLES {table} WRITE", "UNLOCK TABLES"
 
-    # One second is the shortest wait that MySQL knows. The variable's limit is for the
-    # lock of the table's definition, which every open transaction that used it shares.
+    # The variable's limit is for the lock of the table's definition, which every open
+    # transaction that used it shares. One second is the shortest that MySQL knows:
+    # brief_waits() halves it.
     change_begins: ClassVar[tuple[str, ...]] = (
         "SET @sa_jobqueue_lock_wait = @@lock_wait_timeout, lock_wait_timeout = 1",
     )
     change_ends: ClassVar[tuple[str, ...]] = ("SET lock_wait_timeout = @sa_jobqueue_lock_wait",)
     change_fails: ClassVar[tuple[str, ...]] = change_ends
+
+    @contextmanager
+    def brief_waits(self, connection: Connection) -> Iterator[None]:
+        number = self.backend(connection)
+        assert number is not None
+        with brief_waits(connection, number, self.process_list):
+            yield
+
+    change_wait: ClassVar[timedelta] = timedelta(seconds=1)
+
+    @contextmanager
+    def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
+        own = connection.exec_driver_sql(f"SELECT @@{_ROWS_WAIT}, @@{_TABLES_WAIT}").one()
+        _limit_waits(connection, *[max(1, round(time.total_seconds()))] * 2)
+        try:
+            yield
+        finally:
+            _limit_waits(connection, *own)
 
     create_online: ClassVar[str] = " ALGORITHM=INPLACE LOCK=NONE"
 
@@ -301,6 +325,10 @@ class InnoDB(Database):
         if self.at_least(*self.instant_since[drop]):
             return ", ALGORITHM=INSTANT"
         return ", ALGORITHM=INPLACE, LOCK=NONE"
+
+
+def _limit_waits(connection: Connection, rows: int, tables: int) -> None:
+    connection.exec_driver_sql(f"SET {_ROWS_WAIT} = {rows:d}, {_TABLES_WAIT} = {tables:d}")
 
 
 def _held_among(connection: Connection, keys: Sequence[tuple[str, str]]) -> Iterator[str]:

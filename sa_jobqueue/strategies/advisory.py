@@ -44,7 +44,7 @@ from .base import LIMIT, Strategy
 from .spec import ClaimSpec, Request, Taken
 
 # Literals: a list of values would be written into the statement at each execution.
-_ISOLATION = [literal_column(f"'{level}'") for level in ISOLATION]
+_ISOLATION: list[ColumnElement[str]] = [literal_column(f"'{level}'") for level in ISOLATION]
 
 #: The integers that are their own lock key; of others a hash is.
 SMALLEST, LARGEST = -(1 << 31), (1 << 31) - 1

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from sqlalchemy import event, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import ORMExecuteState, Session
 
 from sa_jobqueue import (
     ArgumentError,
@@ -17,7 +17,17 @@ from sa_jobqueue import (
     enqueue,
     queue_stats,
 )
-from tests.models import Email, Message, Order, Task, add_emails, add_tasks, names
+from tests.models import (
+    Animal,
+    Cat,
+    Email,
+    Message,
+    Order,
+    Task,
+    add_emails,
+    add_tasks,
+    names,
+)
 
 
 def test_statuses_are_counted_in_the_tables_own_words(session: Session) -> None:
@@ -133,3 +143,44 @@ def test_jobs_are_enqueued_by_a_listener_of_a_flush(session: Session) -> None:
     session.commit()
 
     assert set(session.scalars(select(Email.recipient))) == {"a", "b"}
+
+
+def test_rows_that_name_different_columns_are_inserted_in_their_order(session: Session) -> None:
+    rows = [{"name": "a"}, {"name": "b", "priority": 1}, {"name": "c"}]
+
+    enqueue(session, Task, rows, priority=2)
+
+    assert names(claim(session, Task, owner="w", limit=3)) == ["b", "a", "c"]
+    assert rows == [{"name": "a"}, {"name": "b", "priority": 1}, {"name": "c"}]
+
+
+def test_enqueue_leaves_to_the_mapper_what_the_mapper_writes(session: Session) -> None:
+    enqueue(session, Cat, [{"id": 9}])
+    session.commit()
+
+    (cat,) = claim(session, Animal, owner="w")
+    assert (type(cat), cat.status) == (Cat, "claimed")
+
+
+def test_hooks_of_the_session_see_what_is_enqueued(session: Session) -> None:
+    seen: list[bool] = []
+
+    @event.listens_for(session, "do_orm_execute")
+    def hook(state: ORMExecuteState) -> None:
+        seen.append(state.is_insert)
+
+    enqueue(session, Email, [{"recipient": "a"}])
+
+    assert seen == [True]
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_chunk_is_one_statement_to_the_server(session: Session) -> None:
+    def inserts() -> int:
+        found = session.execute(text("SHOW SESSION STATUS LIKE 'Com_insert'")).one()
+        return int(found[1])
+
+    before = inserts()
+    enqueue(session, Email, [{"recipient": str(number)} for number in range(500)])
+
+    assert inserts() - before == 1
