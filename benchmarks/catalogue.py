@@ -74,6 +74,7 @@ CATALOGUE: dict[str, Entry] = {
         _sql("sql, held", "Held", SERVERS),
         _sql("sql, turn", "Turn"),
         _sql("sql, advisory", "Advisory", (PG,)),
+        Entry("sql, core", "handwritten.core:Core", ENGINES, "sql"),
         _ours("entities", "Entities"),
         _ours("rows", "Rows"),
         _ours("rows, session", "InSession"),

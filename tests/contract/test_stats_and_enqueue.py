@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from sqlalchemy import event, select, text
@@ -146,7 +147,7 @@ def test_jobs_are_enqueued_by_a_listener_of_a_flush(session: Session) -> None:
 
 
 def test_rows_that_name_different_columns_are_inserted_in_their_order(session: Session) -> None:
-    rows = [{"name": "a"}, {"name": "b", "priority": 1}, {"name": "c"}]
+    rows: list[dict[str, Any]] = [{"name": "a"}, {"name": "b", "priority": 1}, {"name": "c"}]
 
     enqueue(session, Task, rows, priority=2)
 
