@@ -75,6 +75,7 @@ CATALOGUE: dict[str, Entry] = {
         _sql("sql, turn", "Turn"),
         _sql("sql, advisory", "Advisory", (PG,)),
         Entry("sql, core", "handwritten.core:Core", ENGINES, "sql"),
+        Entry("sql, orm", "handwritten.core:Orm", ENGINES, "sql"),
         _ours("entities", "Entities"),
         _ours("rows", "Rows"),
         _ours("rows, session", "InSession"),

@@ -1,4 +1,4 @@
-"""The baseline's statements through SQLAlchemy Core: what is left when the driver is not enough."""
+"""The baseline's statements through SQLAlchemy: what a library on top of it can reach at best."""
 
 from __future__ import annotations
 
@@ -6,8 +6,19 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Integer, bindparam, delete, func, literal_column, select, update
+from sqlalchemy import (
+    Connection,
+    Integer,
+    Update,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
 from benchmarks.model import Job, make_engine
 from benchmarks.shared import OnSharedTable
@@ -32,19 +43,35 @@ CLAIM = {
     ),
 }
 LOCK = PICK.add_columns(JOBS.c.payload).with_for_update(skip_locked=True)
+LOCK_ENTITIES = (
+    select(Job)
+    .where(READY)
+    .order_by(Job.id)
+    .limit(bindparam("batch", type_=Integer))
+    .with_for_update(skip_locked=True)
+)
 MARK_LOCKED = MARK.where(KEYS).values(owner_date=func.utc_timestamp(literal_column("6")))
 
 
 class Core(OnSharedTable):
-    """Prebuilt statements on a Connection, with the commits of the baseline; no fence, no rows."""
+    """Prebuilt statements on a Connection, with the commits of the baseline; no fence."""
 
     def open(self) -> None:
-        self.connection = make_engine(self.url).connect()
+        connection = make_engine(self.url).connect()
         self.owner = f"worker-{os.getpid()}"
-        claim = CLAIM.get(self.connection.dialect.name)
-        self.claim = None if claim is None else claim.returning(JOBS.c.id, JOBS.c.payload)
+        claim = CLAIM.get(connection.dialect.name)
+        self.claim: Any = None if claim is None else self.returning(claim)
+        self.connection: Any = self.connect(connection)
         assert not self.claimed()
         self.connection.commit()
+
+    def connect(self, connection: Connection) -> Any:
+        """Return what the statements are run on."""
+        return connection
+
+    def returning(self, claim: Update) -> Any:
+        """Have a claim in one statement return what it claimed."""
+        return claim.returning(JOBS.c.id, JOBS.c.payload)
 
     def claimed(self) -> list[int]:
         """Claim the next batch, in whatever transaction is open."""
@@ -81,3 +108,24 @@ class Core(OnSharedTable):
             run += ids
             self.in_transaction(self.finished, ids)
         return run
+
+
+class Orm(Core):
+    """The same in a Session, with entities; the finish names their keys."""
+
+    def connect(self, connection: Connection) -> Any:
+        return Session(connection, expire_on_commit=False)
+
+    def returning(self, claim: Update) -> Any:
+        return select(Job).from_statement(claim.returning(*JOBS.c))
+
+    def claimed(self) -> list[int]:
+        wanted = {"batch": self.batch}
+        if self.claim is not None:
+            found = self.connection.scalars(self.claim, {**wanted, "name": self.owner})
+            return sorted(job.id for job in found.all())
+        jobs = self.connection.scalars(LOCK_ENTITIES, wanted).all()
+        ids = [job.id for job in jobs]
+        if ids:
+            self.connection.execute(MARK_LOCKED, {"ids": ids, "name": self.owner})
+        return ids
