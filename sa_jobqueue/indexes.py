@@ -9,38 +9,38 @@ only the claimable rows, so that it stays small however many are done.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Column, ColumnElement, Index, Table
+from sqlalchemy import Column, ColumnElement, Index, Table, True_
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import UnaryExpression
 from sqlalchemy.sql.expression import ColumnClause
-from sqlalchemy.sql.visitors import replacement_traverse
+from sqlalchemy.sql.visitors import iterate, replacement_traverse
 
 from .errors import ArgumentError
 from .mapping import QueueMapping, status_is
-from .status import CLAIMED
+from .status import CLAIMED, UNCLAIMED
 
 #: The shortest limit of the engines: PostgreSQL cuts names at 63 bytes.
 _NAME_LENGTH = 63
 
+#: Of them for what an index is for, so that something is left for the table's name.
+_PURPOSE_LENGTH = 40
+
 # Not in Table.info, which Alembic renders into migrations.
 _indexes: WeakKeyDictionary[Table, dict[str, Index]] = WeakKeyDictionary()
 
-_RANGES = {
-    operators.lt,
-    operators.le,
-    operators.gt,
-    operators.ge,
-    operators.between_op,
-}
+#: How a criterion may compare a column, so that an index finds its rows.
+EQUALITIES = frozenset({operators.eq})
+RANGES = frozenset({operators.lt, operators.le, operators.gt, operators.ge, operators.between_op})
 
 
 def add_indexes(mapping: QueueMapping) -> None:
-    """Attach the claim index and the reaper index to the mapped table, once."""
+    """Attach the claim index and the reap index to the mapped table, once."""
     status = mapping.column("status")
     _add(
         mapping.table,
@@ -60,15 +60,27 @@ def add_indexes(mapping: QueueMapping) -> None:
 
 def claim_index_columns(mapping: QueueMapping) -> list[ColumnElement[Any]]:
     """List the columns of the claim index: equality, status, order, primary key."""
-    leading = [*mapping.equality, mapping.column("status"), *mapping.order]
-    columns = [_table_column(mapping, column) for column in leading]
-    plain = {_plain(column) for column in columns}
-    return [*columns, *(key for key in mapping.keys if key not in plain)]
+    return _each_once(
+        mapping, (*mapping.equality, mapping.column("status"), *mapping.order, *mapping.keys)
+    )
+
+
+def _each_once(mapping: QueueMapping, columns: Iterable[Any]) -> list[ColumnElement[Any]]:
+    """List columns of the table; one that stands there already orders nothing more."""
+    found: list[ColumnElement[Any]] = []
+    for column in columns:
+        own = _table_column(mapping, column)
+        if not _is_among(own, found):
+            found.append(own)
+    return found
 
 
 def _table_column(mapping: QueueMapping, column: Any) -> ColumnElement[Any]:
-    if isinstance(column, UnaryExpression):
-        return _table_column(mapping, column.element).desc()
+    if isinstance(column, UnaryExpression) and column.modifier is not None:
+        inner = _table_column(mapping, column.element)
+        if column.modifier is operators.asc_op:
+            return inner
+        return UnaryExpression(inner, modifier=column.modifier)
     if isinstance(column, Column):
         return column
     if not isinstance(column, InstrumentedAttribute):
@@ -77,8 +89,15 @@ def _table_column(mapping: QueueMapping, column: Any) -> ColumnElement[Any]:
     return found
 
 
+def _is_among(column: Any, others: Iterable[Any]) -> bool:
+    return any(_plain(column).compare(_plain(other)) for other in others)
+
+
 def _plain(column: Any) -> Any:
-    return column.element if isinstance(column, UnaryExpression) else column
+    """Return what is ordered by, without the direction."""
+    while isinstance(column, UnaryExpression) and column.modifier is not None:
+        column = column.element
+    return column
 
 
 def _add(
@@ -112,6 +131,19 @@ def index_of(table: Table, purpose: str) -> Index | None:
     return _indexes.get(table, {}).get(purpose)
 
 
+def reap_index(mapping: QueueMapping, during: str) -> Index:
+    """Return the index that finds claims of this status by their age.
+
+    That is the reap index of the model, unless the status is another one: then an
+    index that is on no table.
+    """
+    own = index_of(mapping.table, "reap")
+    if own is not None and during == mapping.word(CLAIMED):
+        return own
+    status, name = mapping.column("status"), index_name(mapping.table, _in_name("reap", during))
+    return _apart(mapping, name, [status, mapping.column("owner_date")], status_is(status, during))
+
+
 def index_serving(
     mapping: QueueMapping,
     where: Sequence[ColumnElement[bool]],
@@ -120,33 +152,90 @@ def index_serving(
     ready: str | None = None,
     name: str | None = None,
 ) -> Index:
-    """Make the index that finds rows by a predicate, in an order; it is on no table.
+    """Return the index that finds rows by a predicate, in an order.
+
+    That is the claim index of the model where it is the same; else one that is on no
+    table, and is called after its columns, so that it never is taken for the model's.
 
     Args:
         where: criteria. Those that compare for equality lead the index; without a
             mixin, one that asks for a range comes behind them.
         order: the claim order, without the primary key that ends it.
         ready: the status that is claimed, where the class has one.
+        name: another name for the index.
 
     Raises:
         ArgumentError: no index finds the range and has the order too.
     """
-    leading = list(_compared(where, {operators.eq}))
-    partial: dict[str, Any] = {}
-    if ready is not None:
-        status = mapping.column("status")
-        leading.append(status)
-        criterion = status_is(status, ready)
-        partial = {"postgresql_where": criterion, "sqlite_where": criterion}
-        behind = [*order]
+    leading = _leading(mapping, list(compared(where, EQUALITIES)))
+    criterion = None
+    if ready is None:
+        behind = _range_and_order(mapping, where, order)
     else:
-        behind = _range_and_order(mapping, list(_compared(where, _RANGES)), order)
-    columns = [_table_column(mapping, column) for column in (*leading, *behind)]
-    plain = {_plain(column) for column in columns}
-    columns += [key for key in mapping.keys if key not in plain]
-    index = Index(name or index_name(mapping.table, "claim"), *columns, **partial)
+        criterion = status_is(mapping.column("status"), ready)
+        behind = [mapping.column("status"), *order]
+    columns = _each_once(mapping, (*leading, *behind, *mapping.keys))
+    own = claim_index(mapping)
+    if name is None and own is not None and ready in mapping.ready and _has(own, columns):
+        return own
+    name = name or index_name(mapping.table, _purpose(mapping, columns, ready))
+    return _apart(mapping, name, columns, criterion)
+
+
+def _apart(
+    mapping: QueueMapping,
+    name: str,
+    columns: Sequence[ColumnElement[Any]],
+    where: ColumnElement[bool] | None,
+) -> Index:
+    """Make an index, partial where it can be, that the model does not have."""
+    partial: dict[str, Any] = (
+        {} if where is None else {"postgresql_where": where, "sqlite_where": where}
+    )
+    index = Index(name, *columns, **partial)
     mapping.table.indexes.discard(index)
     return index
+
+
+def _leading(
+    mapping: QueueMapping, equal: Sequence[ColumnElement[Any]]
+) -> list[ColumnElement[Any]]:
+    """List what is compared for equality as the model's index has it, in any order else."""
+    declared = [column for column in mapping.equality if _is_among(column.expression, equal)]
+    return [*(column.expression for column in declared), *equal]
+
+
+def _has(index: Index, columns: Sequence[ColumnElement[Any]]) -> bool:
+    """Tell whether an index has these columns, in this order and these directions."""
+    own: list[Any] = list(index.expressions)
+    return len(own) == len(columns) and all(
+        mine.compare(other) for mine, other in zip(own, columns, strict=True)
+    )
+
+
+def _purpose(
+    mapping: QueueMapping, columns: Sequence[ColumnElement[Any]], ready: str | None
+) -> str:
+    """Say what an index of a queue's own is for: the same words in each run."""
+    words = ["claim"]
+    if ready not in (None, mapping.word(UNCLAIMED)):
+        words.append(str(ready))
+    status = mapping.column("status") if mapping.is_queue else None
+    named = [column for column in columns if column is not status]
+    while len(named) > 1 and any(named[-1] is key for key in mapping.keys):
+        named.pop()
+    return _in_name(*words, *map(_word, named))
+
+
+def _in_name(*words: str) -> str:
+    return re.sub(r"\W+", "_", "_".join(words))
+
+
+def _word(column: Any) -> str:
+    """Say a column with its direction: ``amount_desc``."""
+    plain = _plain(column)
+    name = plain.name if isinstance(plain, Column) else str(plain)
+    return name + str(column).removeprefix(str(plain)).lower()
 
 
 def twin(
@@ -177,34 +266,61 @@ def _moved(expressions: Iterable[Any], table: Table) -> list[Any]:
 
 def _range_and_order(
     mapping: QueueMapping,
-    ranges: Sequence[ColumnElement[Any]],
+    where: Sequence[ColumnElement[bool]],
     order: Sequence[ColumnElement[Any]],
 ) -> list[ColumnElement[Any]]:
-    if not order or not ranges:
-        return [*order, *ranges[:1]]
-    if not any(_plain(order[0]).compare(each) for each in ranges):
+    """List what stands behind the columns that are compared for equality."""
+    equal = list(compared(where, EQUALITIES))
+    ranges = [column for column in compared(where, RANGES) if not _is_among(column, equal)]
+    if not order:
+        return ranges[:1]
+    ordering = [
+        column
+        for column in _each_once(mapping, (*order, *mapping.keys))
+        if not _is_among(column, equal)
+    ]
+    if ranges and ordering and not _is_among(ordering[0], ranges):
         raise ArgumentError(
             f"no index of {mapping.table.description!r} finds the range of {ranges[0]} and has the "
-            f"order by {order[0]} too: each claim would sort all rows of the range. Order by the "
-            "range's own column, or leave the order out; or go through the rows in rounds, where "
-            "the round is compared for equality"
+            f"order by {ordering[0]} too: each claim would sort all rows of the range. Order by "
+            "the range's own column, or leave the order out; or go through the rows in rounds, "
+            "where the round is compared for equality"
         )
-    return list(order)
+    return ordering
 
 
-def _compared(where: Iterable[Any], how: set[Any]) -> Iterator[ColumnElement[Any]]:
-    """Yield what the criteria compare in one of these ways, each once."""
+def compared(where: Iterable[Any], how: Collection[Any]) -> Iterator[ColumnElement[Any]]:
+    """Yield what criteria compare with a constant in one of these ways, each once.
+
+    A constant is whatever is the same for all rows of the table.
+    """
     seen: list[ColumnElement[Any]] = []
+    for criterion in _each_criterion(where):
+        if getattr(criterion, "operator", None) not in how or not _is_constant(criterion):
+            continue
+        if not _is_among(criterion.left, seen):
+            seen.append(criterion.left)
+            yield criterion.left
+
+
+def _each_criterion(where: Iterable[Any]) -> Iterator[Any]:
+    """Yield the criteria that are joined by AND, those inside an and_() too."""
     for criterion in where:
-        operator = getattr(criterion, "operator", None)
-        if operator is operators.and_:
-            found = list(_compared(criterion.clauses, how))
-        else:
-            found = [criterion.left] if operator in how else []
-        for column in found:
-            if not any(column.compare(other) for other in seen):
-                seen.append(column)
-                yield column
+        if getattr(criterion, "operator", None) is operators.and_:
+            yield from _each_criterion(criterion.clauses)
+        elif not isinstance(criterion, True_):
+            yield criterion
+
+
+def _is_constant(criterion: Any) -> bool:
+    """Tell whether the right side of a comparison has no column of the left side's table."""
+    return not (_tables(criterion.left) & _tables(criterion.right))
+
+
+def _tables(element: Any) -> set[str]:
+    # By name: those of mapped attributes are annotated copies.
+    tables: list[Any] = [getattr(part, "table", None) for part in iterate(element)]
+    return {table.fullname for table in tables if isinstance(table, Table)}
 
 
 def index_name(table: Table, purpose: str) -> str:
@@ -212,12 +328,18 @@ def index_name(table: Table, purpose: str) -> str:
 
     A naming convention that asks for a constraint name gets the purpose.
     """
+    purpose = _shortened(purpose, _PURPOSE_LENGTH)
     convention = table.metadata.naming_convention.get("ix")
     if isinstance(convention, str) and "%(constraint_name)s" in convention:
         return purpose
-    name = f"ix_{table.name}_{purpose}"
-    if len(name.encode()) <= _NAME_LENGTH:
-        return name
-    digest = hashlib.sha256(table.name.encode()).hexdigest()[:8]
-    room = _NAME_LENGTH - len(f"ix__{digest}_{purpose}")
-    return f"ix_{table.name.encode()[:room].decode(errors='ignore')}_{digest}_{purpose}"
+    room = _NAME_LENGTH - len(f"ix__{purpose}".encode())
+    return f"ix_{_shortened(table.name, room)}_{purpose}"
+
+
+def _shortened(text: str, room: int) -> str:
+    """Return a text of at most so many bytes; a longer one ends with a digest of itself."""
+    if len(text.encode()) <= room:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    kept = text.encode()[: room - len(digest) - 1].decode(errors="ignore")
+    return f"{kept}_{digest}"

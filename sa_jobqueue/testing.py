@@ -23,11 +23,11 @@ def assert_claim_is_indexed(target: Engine | AnySession, queue: JobQueue[Any] | 
     """Assert that an index serves the claim of a queue without a sort.
 
     It fails where the index is missing, has other columns, or another predicate: Alembic
-    does not see the last of these.
+    does not see the last of these. The reap index is the doctor's affair.
 
     Args:
         target: an Engine, or a session in no transaction.
-        queue: a JobQueue, or a mapped class with JobMixin.
+        queue: a JobQueue, one of a class without JobMixin too; or a mapped class with it.
 
     Raises:
         AssertionError: says what does not fit, and what mends it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import click
@@ -100,4 +101,8 @@ def summary(report: Report) -> str:
     """Say how many findings there are."""
     if not report.findings:
         return "all is well"
-    return f"{len(report.errors)} errors, {len(report.warnings)} warnings"
+    return f"{_counted(report.errors, 'error')}, {_counted(report.warnings, 'warning')}"
+
+
+def _counted(findings: Sequence[Finding], word: str) -> str:
+    return f"{len(findings)} {word}{'' if len(findings) == 1 else 's'}"

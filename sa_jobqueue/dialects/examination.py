@@ -72,7 +72,8 @@ class ServerIndex:
     """An index as the database has it.
 
     Attributes:
-        columns: those that it was made with.
+        columns: those that it was made with, and that it is ordered by.
+        included: those that it only holds: INCLUDE.
         implied: the key that the database puts behind them by itself.
         predicate: of a partial index, as the database prints it.
         ordered: whether it can be walked in order.
@@ -81,6 +82,7 @@ class ServerIndex:
 
     name: str
     columns: tuple[IndexColumn, ...]
+    included: tuple[str, ...] = ()
     implied: tuple[IndexColumn, ...] = ()
     predicate: str | None = None
     ordered: bool = True
@@ -94,12 +96,13 @@ class ServerIndex:
 
     def mentions(self, column: str) -> bool:
         """Tell whether a change of this column is a change of the index."""
-        texts = [part.name for part in self.columns] + [self.predicate or ""]
+        texts = [*(part.name for part in self.columns), *self.included, self.predicate or ""]
         return any(re.search(rf"\b{re.escape(column)}\b", text) for text in texts)
 
     def __str__(self) -> str:
+        include = f" INCLUDE ({', '.join(self.included)})" if self.included else ""
         where = f" WHERE {self.predicate}" if self.predicate else ""
-        return f"{self.name} ({', '.join(map(str, self.columns))}){where}"
+        return f"{self.name} ({', '.join(map(str, self.columns))}){include}{where}"
 
 
 @dataclass(frozen=True)
@@ -132,12 +135,16 @@ class Examination:
         support_ends: the last day of updates, by the beginning of the version.
         short_lived: versions whose updates ended with the next one.
         lock_words: what a claim locks, where that cannot be counted.
+        poolers: those that users of this database know.
+        ending_snapshots: how an old snapshot is ended, and others are kept short.
     """
 
     updates_in_place: ClassVar[bool] = False
     support_ends: ClassVar[Mapping[Version, date]] = {}
     short_lived: ClassVar[frozenset[Version]] = frozenset()
     lock_words: ClassVar[str] = ""
+    poolers: ClassVar[str] = "PgBouncer or ProxySQL"
+    ending_snapshots: ClassVar[str] = "end the transaction"
 
     def __init__(self, database: Database) -> None:
         self.database = database

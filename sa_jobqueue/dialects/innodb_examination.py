@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
-from sqlalchemy import Connection, Executable, Row, Select, Table, text
+from sqlalchemy import Connection, Executable, Select, Table, text
 from sqlalchemy.exc import DBAPIError
 
 from .base import Version
@@ -52,6 +52,12 @@ class InnoDBExamination(Examination):
     """What MySQL and MariaDB have in common."""
 
     database: InnoDB
+
+    poolers: ClassVar[str] = "ProxySQL or MaxScale"
+    ending_snapshots: ClassVar[str] = (
+        "end the transaction: in information_schema.innodb_trx it has the oldest trx_started, and "
+        "KILL takes its trx_mysql_thread_id; read long reports from a replica"
+    )
 
     #: What comes before a statement to have its plan as a table.
     explain_words: ClassVar[str] = "EXPLAIN"
@@ -115,7 +121,7 @@ class InnoDBExamination(Examination):
         listed = self._listed(connection, _LOCKED)
         return listed if isinstance(listed, Answer) else int(listed[0])
 
-    def _listed(self, connection: Connection, asked: str) -> Row[Any] | Answer:
+    def _listed(self, connection: Connection, asked: str) -> Sequence[Any] | Answer:
         """Ask the server's list of transactions, once it shows what this connection does now.
 
         The list holds the statement of each transaction, so a mark in ours tells a copy that

@@ -40,6 +40,11 @@ SELECT i.relname AS name, am.amname = 'btree' AS ordered,
     ORDER BY k
   ) AS columns,
   ARRAY(
+    SELECT CAST(a.attname AS text) FROM generate_series(x.indnkeyatts, x.indnatts - 1) AS k
+    JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[k]
+    ORDER BY k
+  ) AS included,
+  ARRAY(
     SELECT CAST(x.indoption[k] AS integer) FROM generate_series(0, x.indnkeyatts - 1) AS k
     ORDER BY k
   ) AS options
@@ -98,6 +103,12 @@ class PostgreSQLExamination(Examination):
     """What PostgreSQL tells."""
 
     updates_in_place: ClassVar[bool] = True
+    poolers: ClassVar[str] = "PgBouncer"
+    ending_snapshots: ClassVar[str] = (
+        "end the transaction: in pg_stat_activity it has the oldest xact_start, or it is in "
+        "pg_prepared_xacts; read long reports from a replica, and set "
+        "idle_in_transaction_session_timeout"
+    )
     support_ends: ClassVar[Mapping[Version, date]] = {
         (13,): date(2025, 11, 13),
         (14,): date(2026, 11, 12),
@@ -217,12 +228,12 @@ class PostgreSQLExamination(Examination):
         message = f"{found.dead:,} dead rows beside {found.live:,} living ones"
         if found.dead <= max(_DEAD_ROWS, found.live):
             return Answer(message)
-        name = qualified(connection, table)
+        schema = f", schema={table.schema!r}" if table.schema else ""
         return Answer.warning(
             f"{message}: each claim walks over those that vacuum has not removed yet",
-            f"VACUUM {name}; ALTER TABLE {name} SET (autovacuum_vacuum_scale_factor = 0.01, "
-            "autovacuum_vacuum_cost_delay = 0), as sa_jobqueue.migration.tune_storage does; and "
-            "end old transactions, which keep vacuum from removing anything",
+            f"VACUUM {qualified(connection, table)} now; for the time to come, have autovacuum run "
+            f"sooner by sa_jobqueue.migration.tune_storage(op, {table.name!r}{schema}); and end "
+            "old transactions, which keep vacuum from removing anything",
         )
 
 
@@ -231,6 +242,7 @@ def _index(row: Any) -> ServerIndex:
     return ServerIndex(
         name=row["name"],
         columns=tuple(_column(name, option) for name, option in options),
+        included=tuple(row["included"]),
         predicate=row["predicate"],
         ordered=row["ordered"],
         unusable=None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, Connection, Executable, Index, Table
@@ -72,6 +74,19 @@ class SQLiteExamination(Examination):
         rows = explained(connection, "EXPLAIN QUERY PLAN", statement, parameters)
         told = "\n".join(row["detail"] for row in rows)
         return Plan(told, frozenset(_USED.findall(told)), "TEMP B-TREE" in told)
+
+    @contextmanager
+    def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
+        own = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        _wait(connection, time // timedelta(milliseconds=1))
+        try:
+            yield
+        finally:
+            _wait(connection, int(own))
+
+
+def _wait(connection: Connection, milliseconds: int) -> None:
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {milliseconds}")
 
 
 def _column(part: Any, rowid: str) -> IndexColumn:

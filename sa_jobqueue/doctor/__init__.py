@@ -29,7 +29,8 @@ from ..errors import ArgumentError, JobQueueError, LockTimeout
 from ..queue import JobQueue
 from ..sessions import AnySession, session_of
 from .case import Case
-from .claim_checks import check_cost, check_index, check_plan, check_updates
+from .claim_checks import check_cost, check_updates
+from .index_checks import check_index, check_plan, check_reap
 from .report import Cost, Finding, Report
 from .server_checks import (
     check_garbage,
@@ -55,7 +56,11 @@ _SERVER: Mapping[str, Check] = {
     "strategy": check_strategy,
 }
 _INDEX: Mapping[str, Check] = {"index": check_index, "plan": check_plan}
-_TABLE: Mapping[str, Check] = {"updates": check_updates, "garbage": check_garbage}
+_TABLE: Mapping[str, Check] = {
+    "reap": check_reap,
+    "updates": check_updates,
+    "garbage": check_garbage,
+}
 _AROUND: Mapping[str, Check] = {
     "snapshot": check_snapshot,
     "isolation": check_isolation,
@@ -80,7 +85,7 @@ def examine(
     Args:
         target: an Engine; or a session in no transaction, whose hooks and
             connection are then those of the claim.
-        queue: a JobQueue, or a mapped class with JobMixin.
+        queue: a JobQueue, one of a class without JobMixin too; or a mapped class with it.
         limit: the size of a batch, as workers claim it.
         run: also claim one batch and roll it back, to count rows read and locked.
         old_snapshot: from which age on a snapshot of others is a finding.
@@ -172,7 +177,7 @@ def _asked(case: Case, name: str, check: Check) -> Iterator[Finding | Cost]:
     except LockTimeout as error:
         yield _finding(name, Answer.unchecked(str(error), _LATER))
     except JobQueueError as error:
-        yield _finding(name, Answer.error(str(error), "as the message says"))
+        yield _finding(name, Answer.error(str(error), "do as the message says"))
     finally:
         case.session.rollback()
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Connection, Executable, update
+from sqlalchemy import Connection, Executable, select, update
 from sqlalchemy.orm import Session
 
 from ..advisory import advisory_session
@@ -18,7 +18,7 @@ from ..dialects.examination import Examination, Plan, ServerIndex
 from ..mapping import QueueMapping
 from ..queue import JobQueue
 from ..strategies import ClaimSpec, Strategy
-from .wanted import Wanted, wanted_index
+from .wanted import Wanted, same_predicate, wanted_by_reapers, wanted_index
 
 #: Under which a claim is made that is rolled back.
 OWNER = "sa-jobqueue doctor"
@@ -71,7 +71,7 @@ class Case:
         hooked = bool(self.session.dispatch.do_orm_execute)
         return self.queue.plan.built_for(self.database, hooked=hooked)
 
-    # -- indexes --------------------------------------------------------
+    # -- indexes and plans ----------------------------------------------
 
     @cached_property
     def indexes(self) -> list[ServerIndex]:
@@ -79,38 +79,23 @@ class Case:
         return self.examination.indexes(self.connection, self.mapping.table)
 
     @cached_property
-    def wanted(self) -> Wanted:
-        """The index that the claim wants."""
-        return wanted_index(self.spec)
+    def claim(self) -> Search:
+        """How the claim finds its jobs."""
+        return Search(self, "the claim", wanted_index(self.spec), self._finding)
 
     @cached_property
-    def predicate(self) -> str | None:
-        """The predicate that it has on this database."""
-        return self.wanted.predicate(self.examination, self.connection.dialect)
-
-    @cached_property
-    def fitting(self) -> list[ServerIndex]:
-        """The indexes with the columns of the claim, of whatever predicate."""
-        return [index for index in self.indexes if self.wanted.fitted_by(index, self.predicate)]
-
-    # -- plans ----------------------------------------------------------
-
-    @cached_property
-    def chosen(self) -> Plan:
-        """The plan that the claim has."""
-        return self._plan(None)
-
-    @cached_property
-    def possible(self) -> Plan:
-        """The plan that it has where an index is walked in order if there is one."""
-        return self._plan(self.fitting[0].name if self.fitting else "")
-
-    def _plan(self, favoured: str | None) -> Plan:
-        connection, statement = self.connection, self._finding
-        parameters = self._parameters(connection, statement)
-        return self.examination.plan(
-            connection, statement, parameters, self.mapping.table, favoured
+    def reap(self) -> Search | None:
+        """How reap() finds its claims; None where a claim marks nothing."""
+        if not self.strategy.marks:
+            return None
+        mapping = self.mapping
+        oldest = (
+            select(*mapping.key_attributes)
+            .where(mapping.has_status(self.spec.during))
+            .order_by(mapping.attribute("owner_date"))
+            .limit(self.limit)
         )
+        return Search(self, "reap()", wanted_by_reapers(self.spec, self.examination), oldest)
 
     @cached_property
     def _finding(self) -> Executable:
@@ -120,6 +105,14 @@ class Case:
             statement
             for statement in self.strategy.statements()
             if "claim_limit" in _names(statement, dialect)
+        )
+
+    def plan(self, statement: Executable, favoured: str | None = None) -> Plan:
+        """Explain a statement of the claim's; see :meth:`Examination.plan`."""
+        connection = self.connection
+        parameters = self._parameters(connection, statement)
+        return self.examination.plan(
+            connection, statement, parameters, self.mapping.table, favoured
         )
 
     def _parameters(self, connection: Connection, statement: Executable) -> dict[str, Any]:
@@ -147,6 +140,60 @@ class Case:
         with advisory_session(self.connection.engine) as session:
             yield session
             session.rollback()
+
+
+@dataclass
+class Search:
+    """One statement that finds rows, and the index that is to lead it to them.
+
+    Attributes:
+        who: whose statement it is, in words.
+    """
+
+    case: Case
+    who: str
+    wanted: Wanted
+    statement: Executable
+
+    @cached_property
+    def predicate(self) -> str | None:
+        """The predicate of the index on this database."""
+        return self.wanted.predicate(self.case.examination, self.case.connection.dialect)
+
+    @cached_property
+    def name(self) -> str:
+        """What the index is called in this database."""
+        return self.wanted.name(self.case.connection.dialect)
+
+    @cached_property
+    def fitting(self) -> list[ServerIndex]:
+        """The indexes of the table with the columns that are wanted, of whatever predicate."""
+        return [
+            index for index in self.case.indexes if self.wanted.fitted_by(index, self.predicate)
+        ]
+
+    @cached_property
+    def serving(self) -> list[ServerIndex]:
+        """Those that are known to hold all the rows that are looked for."""
+        return [
+            index
+            for index in self.fitting
+            if index.predicate is None or same_predicate(index.predicate, self.predicate)
+        ]
+
+    @cached_property
+    def chosen(self) -> Plan:
+        """The plan that the statement has."""
+        return self.case.plan(self.statement)
+
+    @cached_property
+    def possible(self) -> Plan:
+        """The plan that it has where an index is walked in order if there is one."""
+        return self.case.plan(self.statement, self.fitting[0].name if self.fitting else "")
+
+    def __str__(self) -> str:
+        where = f" WHERE {self.predicate}" if self.predicate else ""
+        return f"{self.who}, which wants {self.wanted}{where}"
 
 
 def _names(statement: Any, dialect: Any) -> set[str]:

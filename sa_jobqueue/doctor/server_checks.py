@@ -9,6 +9,7 @@ from sqlalchemy import inspect, select
 
 from ..clock import utc_now
 from ..dialects.examination import Answer
+from ..errors import UnsupportedDatabase
 from .case import Case
 
 #: So long before the end of a server's updates it is time to upgrade.
@@ -28,7 +29,16 @@ def check_table(case: Case) -> Iterator[Answer]:
 
 def check_strategy(case: Case) -> Iterator[Answer]:
     """Name the strategy; the database may not have it."""
-    yield Answer(f"claims are made by {case.strategy.name}")
+    try:
+        name = case.strategy.name
+    except UnsupportedDatabase as error:
+        yield Answer.error(
+            str(error),
+            "make the queue with strategy='auto', which needs a class with JobMixin; or examine it "
+            "in a database that has this strategy",
+        )
+    else:
+        yield Answer(f"claims are made by {name}")
 
 
 def check_version(case: Case) -> Iterator[Answer]:
@@ -84,7 +94,8 @@ def check_pooler(case: Case) -> Iterator[Answer]:
     """See whether the server session is ours alone."""
     if not case.database.through_pooler(case.connection):
         return
-    message = "a pooler such as PgBouncer is between us and the server"
+    poolers = case.examination.poolers
+    message = f"a pooler such as {poolers} is between us and the server"
     fix = (
         "give Owner(), named_lock() and advisory_session() an engine with a direct URL; the claims "
         "of other strategies may go through the pooler"
@@ -108,10 +119,9 @@ def check_snapshot(case: Case) -> Iterator[Answer]:
         yield age
     elif age >= case.old_snapshot:
         yield Answer.warning(
-            f"the oldest snapshot is {_said(age)} old: no row version that is younger is removed, "
-            "and claims walk over them",
-            "end the transaction: see pg_stat_activity or innodb_trx for whose it is; read long "
-            "reports from a replica, and set idle_in_transaction_session_timeout (PostgreSQL)",
+            f"the oldest snapshot is {_said(age)} old: since then no row version of a claimed or "
+            "finished job was removed, and claims walk over them",
+            case.examination.ending_snapshots,
         )
     else:
         yield Answer(f"the oldest snapshot is {_said(age)} old")

@@ -1,36 +1,36 @@
-"""The index that a queue's claim wants, worked out from its criteria and its order.
+"""The indexes that a queue wants, worked out from its criteria and its order.
 
-Columns that are compared for equality, then those of the order, the primary key
-last. A class without JobMixin has no status: there a criterion such as
+For the claim: columns that are compared for equality, then those of the order, the
+primary key last. A class without JobMixin has no status: there a criterion such as
 ``last_mail_at < started`` is a range, and the index is (equality columns, range
-column, key).
+column, key). For a reaper: the status and owner_date.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Column, Index, True_
+from sqlalchemy import Column, Index
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateIndex
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import UnaryExpression
 
 from ..dialects.examination import Examination, IndexColumn, ServerIndex, normalised
-from ..indexes import claim_index, index_name, index_serving
+from ..indexes import EQUALITIES, RANGES, claim_index, compared, index_of, index_serving, reap_index
 from ..mapping import QueueMapping
 from ..strategies import ClaimSpec
 
-_EQUALITIES = {operators.eq}
-_ALIKE = {operators.eq, operators.is_}
-_RANGES = {operators.lt, operators.le, operators.gt, operators.ge, operators.between_op}
+#: ``IS NULL`` leads to one place of an index, as ``=`` does.
+_ALIKE = EQUALITIES | {operators.is_}
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The index by which a claim walks to its rows.
+    """The index by which a statement walks to its rows.
 
     Attributes:
         index: as it is best declared.
@@ -47,9 +47,13 @@ class Wanted:
     status: str | None = None
 
     @property
-    def name(self) -> str:
-        """What it is called in the model."""
-        return str(self.index.name)
+    def of_model(self) -> bool:
+        """Whether the model declares it."""
+        return self.index.table is not None and self.index in self.index.table.indexes
+
+    def name(self, dialect: Dialect) -> str:
+        """Return what it is called in the database, by a naming convention too."""
+        return name_of(self.index, dialect)
 
     def fitted_by(self, index: ServerIndex, predicate: str | None) -> bool:
         """Tell whether an index has the columns, whatever its predicate leaves out.
@@ -63,14 +67,10 @@ class Wanted:
         if index.predicate is not None and same_predicate(index.predicate, predicate):
             missing.discard(self.status or "")
         equal = self.further | set(self.leading)
-        walked = index.walked
-        for place in range(len(walked) + 1):
-            if not missing and _walks(walked[place:], self.order):
-                return True
-            if place == len(walked) or walked[place].name not in equal:
-                return False
-            missing.discard(walked[place].name)
-        return False
+        led = list(takewhile(lambda column: column.name in equal, index.walked))
+        # What is compared for equality further behind is the same in all rows that are met.
+        behind = [column for column in index.walked if column.name not in equal]
+        return missing <= {column.name for column in led} and _walks(behind, self.order)
 
     def create_statement(self, dialect: Dialect) -> str:
         """Return the CREATE INDEX."""
@@ -89,6 +89,14 @@ class Wanted:
         return f"({', '.join(map(str, columns))})"
 
 
+def name_of(index: Index, dialect: Dialect) -> str:
+    """Return what an index is called in the database, without quotes."""
+    return dialect.identifier_preparer.format_index(index).strip('"`')
+
+
+# -- the claim's --------------------------------------------------------
+
+
 def wanted_index(spec: ClaimSpec) -> Wanted:
     """Work out the index of a claim.
 
@@ -103,70 +111,94 @@ def _of_queue(spec: ClaimSpec) -> Wanted:
     equal = _compared(spec, _ALIKE)
     leading = [name for name in map(_name, mapping.equality) if name in equal]
     status = mapping.column("status").name
-    order = _order(spec.order, mapping)
-    ours = claim_index(mapping)
-    own = (
-        ours is not None
-        and not spec.order_by
-        and spec.ready in mapping.ready
-        and len(leading) == len(mapping.equality)
+    own = claim_index(mapping)
+    serves = (
+        not spec.order_by and spec.ready in mapping.ready and len(leading) == len(mapping.equality)
     )
     return Wanted(
-        index=ours if own and ours is not None else _serving(spec, order),
+        index=own if serves and own is not None else _serving(spec),
         leading=(*leading, status),
         further=frozenset(equal),
-        order=order,
+        order=_order(spec),
         status=status,
     )
 
 
 def _of_class(spec: ClaimSpec) -> Wanted:
-    equal, ranges = compared_for_equality(spec), _compared(spec, _RANGES)
-    behind = tuple(IndexColumn(name) for name in ranges[:1] if name not in equal)
+    behind = tuple(IndexColumn(name) for name in _ranges(spec)[:1])
     return Wanted(
-        index=_serving(spec, ()),
-        leading=tuple(equal),
+        index=_serving(spec),
+        leading=tuple(compared_for_equality(spec)),
         further=frozenset(_compared(spec, _ALIKE)),
-        order=_order(spec.order, spec.mapping) if spec.order_by else behind,
+        order=_order(spec) if is_ordered(spec) else behind,
     )
 
 
-def _serving(spec: ClaimSpec, order: Sequence[IndexColumn] | None) -> Index:
+def _serving(spec: ClaimSpec) -> Index:
     """Declare an index of this queue's own, beside the one of its class."""
     mapping = spec.mapping
-    purpose = ["claim", *(column.name for column in order or ())]
     return index_serving(
         mapping,
         spec.where,
         order=() if range_before_order(spec) else spec.order_by or mapping.order,
         ready=spec.ready if mapping.is_queue else None,
-        name=index_name(mapping.table, "_".join(purpose)),
     )
+
+
+def is_ordered(spec: ClaimSpec) -> bool:
+    """Tell whether the claim has an ORDER BY: one of a class without the mixin may have none."""
+    return spec.mapping.is_queue or not spec.own_order
 
 
 def range_before_order(spec: ClaimSpec) -> str | None:
     """Name the range column beside which no index can serve the order; None: there is none."""
-    ranges = _compared(spec, _RANGES)
-    if spec.mapping.is_queue or not spec.order_by or not ranges:
+    ranges = _ranges(spec)
+    if spec.mapping.is_queue or not is_ordered(spec) or not ranges:
         return None
-    order = _order(spec.order, spec.mapping)
-    return None if order is not None and order[0].name in ranges else ranges[0]
+    order = _order(spec)
+    served = order is not None and (not order or order[0].name in ranges)
+    return None if served else ranges[0]
 
 
 def compared_for_equality(spec: ClaimSpec) -> list[str]:
     """Name the columns that the criteria compare for equality."""
-    return _compared(spec, _EQUALITIES)
+    return _compared(spec, EQUALITIES)
 
 
 def said_order(spec: ClaimSpec) -> str:
     """Say an order as it stands behind ORDER BY."""
-    order = _order(spec.order, spec.mapping)
-    return ", ".join(map(str, order if order is not None else spec.order))
+    said: dict[str, str] = {}
+    for element in spec.order:
+        column = _ordering(element, spec.mapping)
+        name = str(element) if column is None else column.name
+        said.setdefault(name, str(column or element))  # a second time it orders nothing
+    return ", ".join(said.values())
 
 
 def same_predicate(found: str | None, wanted: str | None) -> bool:
     """Tell whether two predicates are the same, however they are printed."""
     return normalised(found) == normalised(wanted)
+
+
+# -- the reaper's -------------------------------------------------------
+
+
+def wanted_by_reapers(spec: ClaimSpec, examination: Examination) -> Wanted:
+    """Work out the index that leads to the oldest claims of a queue."""
+    mapping = spec.mapping
+    status = mapping.column("status").name
+    own = index_of(mapping.table, "reap")
+    of_all = own is not None and examination.predicate(own) is None
+    return Wanted(
+        index=own if own is not None and of_all else reap_index(mapping, spec.during),
+        leading=(status,),
+        further=frozenset(_compared(spec, _ALIKE)) & set(map(_name, mapping.equality)),
+        order=(IndexColumn(mapping.column("owner_date").name),),
+        status=status,
+    )
+
+
+# -- what is compared, and what is ordered ------------------------------
 
 
 def _walks(walked: Sequence[IndexColumn], order: Sequence[IndexColumn]) -> bool:
@@ -175,14 +207,22 @@ def _walks(walked: Sequence[IndexColumn], order: Sequence[IndexColumn]) -> bool:
     return start in (list(order), [column.reversed() for column in order])
 
 
-def _order(order: Iterable[Any], mapping: QueueMapping) -> tuple[IndexColumn, ...] | None:
-    """Return the columns of an ORDER BY; None where it has something else."""
+def _order(spec: ClaimSpec) -> tuple[IndexColumn, ...] | None:
+    """Return the columns of the claim order; None where it has something else.
+
+    Without those that order nothing: of a second time, or the same in all rows.
+    """
+    mapping = spec.mapping
+    constant = set(compared_for_equality(spec))
+    if mapping.is_queue:
+        constant.add(mapping.column("status").name)
     found: dict[str, IndexColumn] = {}
-    for element in order:
+    for element in spec.order:
         column = _ordering(element, mapping)
         if column is None:
             return None
-        found.setdefault(column.name, column)  # a second time it orders nothing
+        if column.name not in constant:
+            found.setdefault(column.name, column)
     return tuple(found.values())
 
 
@@ -199,25 +239,19 @@ def _ordering(element: Any, mapping: QueueMapping | None = None) -> IndexColumn 
     return IndexColumn(plain.name, descending)
 
 
-def _compared(spec: ClaimSpec, how: set[Any]) -> list[str]:
-    """Name the table's columns that criteria compare with something else in this way."""
-    found: dict[str, None] = {}
-    for criterion in _flat(spec.where):
-        if getattr(criterion, "operator", None) in how:
-            column = _clause(criterion.left)
-            if isinstance(column, Column) and _is_of(column, spec.mapping):
-                found[column.name] = None
-    return list(found)
+def _ranges(spec: ClaimSpec) -> list[str]:
+    equal = compared_for_equality(spec)
+    return [name for name in _compared(spec, RANGES) if name not in equal]
 
 
-def _flat(criteria: Iterable[Any]) -> list[Any]:
-    flat: list[Any] = []
-    for criterion in criteria:
-        if getattr(criterion, "operator", None) is operators.and_:
-            flat += _flat(criterion.clauses)
-        elif not isinstance(criterion, True_):
-            flat.append(criterion)
-    return flat
+def _compared(spec: ClaimSpec, how: Collection[Any]) -> list[str]:
+    """Name the table's columns that criteria compare with a constant in one of these ways."""
+    columns = map(_clause, compared(spec.where, how))
+    return [
+        column.name
+        for column in columns
+        if isinstance(column, Column) and _is_of(column, spec.mapping)
+    ]
 
 
 def _name(attribute: Any) -> str:

@@ -31,7 +31,7 @@ def test_a_queue_that_is_well_ends_with_0(run: Run, url: str) -> None:
     first, *_, last = result.stdout.splitlines()
     assert first.startswith("<JobQueue Message, strategy='auto'> on SQLite 3.")
     assert "ix_message_claim" in result.stdout
-    assert "one batch of 100 got 1 jobs" in result.stdout
+    assert "one batch of 100 got 1 job;" in result.stdout
     assert last == "all is well"
 
 
@@ -58,7 +58,7 @@ def test_warnings_alone_end_with_3(run: Run, url: str, engine: Engine) -> None:
 
     assert result.exit_code == 3, result.output
     assert "also the finished ones" in result.stdout
-    assert result.stdout.splitlines()[-1] == "0 errors, 1 warnings"
+    assert result.stdout.splitlines()[-1] == "0 errors, 1 warning"
 
 
 @pytest.mark.usefixtures("tables")

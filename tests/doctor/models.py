@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, Engine, Index, String, insert, text
+from sqlalchemy import Engine, Index, String, Table, insert, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin
-from sa_jobqueue.indexes import claim_index
+from sa_jobqueue.indexes import index_of
 from sa_jobqueue.mapping import mapping_of
 
 
@@ -23,6 +23,7 @@ class Mail(JobMixin, PriorityMixin, Base):
     __tablename__ = "doctor_mail"
     id: Mapped[int] = mapped_column(primary_key=True)
     recipient: Mapped[str] = mapped_column(String(50), default="r")
+    touched: Mapped[str | None] = mapped_column(String(50), onupdate="now")
 
 
 class Subscription(Base):
@@ -33,10 +34,10 @@ class Subscription(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[int] = mapped_column(default=1)
     mailed: Mapped[int] = mapped_column(default=0)
+    round: Mapped[int] = mapped_column(default=7)
 
 
-TABLE = Mail.__table__
-CLAIM = "ix_doctor_mail_claim"
+TABLE: Table = mapping_of(Mail).table
 
 DUE = (Subscription.kind == 1, Subscription.mailed < 7)
 
@@ -57,19 +58,20 @@ def add_mails(engine: Engine, number: int, **columns: object) -> None:
 
 def replace_claim_index(engine: Engine, *columns: str, where: str = "") -> None:
     """Have a claim index that is another one than the model's; without columns, none."""
-    with engine.begin() as connection:
-        drop_claim_index(connection)
-        if columns:
-            predicate = f" WHERE {where}" if where else ""
-            connection.execute(
-                text(f"CREATE INDEX {CLAIM} ON doctor_mail ({', '.join(columns)}){predicate}")
-            )
+    replace_index(engine, "claim", *columns, where=where)
 
 
-def drop_claim_index(connection: Connection) -> None:
-    index = claim_index(mapping_of(Mail))
+def replace_index(engine: Engine, purpose: str, *columns: str, where: str = "") -> None:
+    """Have an index for claims, or for reapers, that is another one than the model's."""
+    index = index_of(TABLE, purpose)
     assert index is not None
-    index.drop(connection)
+    predicate = f" WHERE {where}" if where else ""
+    with engine.begin() as connection:
+        index.drop(connection)
+        if columns:
+            connection.execute(
+                text(f"CREATE INDEX {index.name} ON doctor_mail ({', '.join(columns)}){predicate}")
+            )
 
 
 def run(engine: Engine, statement: str) -> None:

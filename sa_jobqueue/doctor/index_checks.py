@@ -1,0 +1,206 @@
+"""Checks of the indexes: those of the claim and of reap(), and the claim's plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from sqlalchemy.exc import DBAPIError
+
+from ..dialects.examination import Answer, Plan, ServerIndex, Severity
+from .case import Case, Search
+from .wanted import compared_for_equality, is_ordered, range_before_order, said_order
+
+#: A plan that reads no more rows than this, and so many a job, is good enough however it does.
+FEW_ROWS = 1_000
+FEW_ROWS_A_JOB = 10
+
+
+# -- the index of the claim ---------------------------------------------
+
+
+def check_index(case: Case) -> Iterator[Answer]:
+    """Compare the database's indexes with the one that the claim wants."""
+    ranged = range_before_order(case.spec)
+    if ranged is not None:
+        yield _rounds(case, ranged)
+    elif case.claim.wanted.order is not None:  # of an order by expressions only the plan tells
+        yield _compared(case.claim)
+
+
+def _rounds(case: Case, ranged: str) -> Answer:
+    order = said_order(case.spec)
+    columns = ", ".join([*compared_for_equality(case.spec), "round", order])
+    return Answer.error(
+        f"no index can serve ORDER BY {order} beside a range of {ranged}: an index bounded by the "
+        "range gives its rows in the order of the range, so each claim sorts all that is due",
+        f"claim in the order of {ranged}, or in none; or make rounds of it: keep in each row the "
+        "number of the round that it is in, compare that for equality instead of the range, and "
+        f"an index of ({columns}) serves both",
+    )
+
+
+# -- the index of reap() ------------------------------------------------
+
+
+def check_reap(case: Case) -> Iterator[Answer]:
+    """Compare the database's indexes with the one that reap() wants."""
+    if case.reap is None:
+        return
+    answer = _compared(case.reap)
+    if answer.severity is Severity.ERROR:  # claims are made without it
+        answer = replace(answer, severity=Severity.WARNING)
+    yield answer
+
+
+# -- either -------------------------------------------------------------
+
+
+def _compared(search: Search) -> Answer:
+    if search.serving:
+        return _served(search)
+    if search.fitting and search.possible.walks(names_of(search.fitting)):
+        return _served_by_another_predicate(search)
+    return Answer.error(_amiss(search), mend(search))
+
+
+def _served(search: Search) -> Answer:
+    index = search.serving[0]
+    if search.predicate is not None and all(one.predicate is None for one in search.serving):
+        return Answer.warning(
+            f"{index} serves {search.who}, but it holds every row of the table, also the finished "
+            f"ones, and grows with them; those WHERE {search.predicate} would do",
+            mend(search),
+        )
+    return Answer(f"{index} fits {search.who}")
+
+
+def _served_by_another_predicate(search: Search) -> Answer:
+    index = search.fitting[0]
+    if search.predicate is None:
+        return Answer(f"{index} fits {search.who}")
+    return Answer.warning(
+        f"{index} serves {search.who}, but holds other rows than those WHERE {search.predicate}, "
+        "as the model has it. Alembic does not see that the predicate has changed",
+        mend(search),
+    )
+
+
+def _amiss(search: Search) -> str:
+    """Say what is wrong with the index that comes nearest."""
+    named = [index for index in search.case.indexes if index.name == search.name]
+    for index in [*named, *search.fitting]:
+        if index.unusable:
+            return f"{index} serves nobody: {index.unusable}"
+        if index in search.fitting:
+            return f"the predicate of {index} does not fit {search}"
+        return (
+            f"{index} does not fit {search}: rows are read, sorted and, by a claim, locked that "
+            "nobody takes"
+        )
+    return f"no index serves {search}: it reads, and sorts, many rows for each that it takes"
+
+
+def mend(search: Search) -> str:
+    """Say how the table gets the index that is wanted."""
+    create = search.wanted.create_statement(search.case.connection.dialect)
+    there = any(index.name == search.name for index in search.case.indexes)
+    drop = f"drop {search.name}, then " if there else ""
+    return f"{drop}{create}{_in_migrations(search)}"
+
+
+def _in_migrations(search: Search) -> str:
+    """Say by which helper a migration does it, and what keeps the next one from undoing it."""
+    helper = "create_claim_index" if search is search.case.claim else "create_reap_index"
+    of_class = f" (while others write: sa_jobqueue.migration.{helper}(op, {search.case.mapping}))"
+    if search.wanted.of_model:
+        return of_class
+    declare = "; declare it in the model's __table_args__ too, or the next autogenerate drops it"
+    if search is search.case.claim:
+        return f" (while others write: sa_jobqueue.migration.{helper}(op, queue)){declare}"
+    return declare
+
+
+def names_of(indexes: Iterable[ServerIndex]) -> frozenset[str]:
+    """Return the names of indexes."""
+    return frozenset(index.name for index in indexes)
+
+
+# -- the plan of the claim ----------------------------------------------
+
+
+def check_plan(case: Case) -> Iterator[Answer]:
+    """Read from EXPLAIN whether the index serves the claim without a sort."""
+    if range_before_order(case.spec) is not None:
+        return  # the index's finding has said it
+    search = case.claim
+    try:
+        chosen = search.chosen
+    except DBAPIError as error:
+        if error.orig is None or not case.database.is_missing_index(error.orig):
+            raise
+        yield Answer.error(
+            f"the claim names the index {search.name}, which is not there: it goes on without, and "
+            "locks more than it takes",
+            mend(search),
+        )
+        return
+    names = names_of(search.fitting)
+    if chosen.walks(names):
+        yield Answer(f"the claim walks {_joined(chosen.indexes & names)}, and sorts nothing")
+    elif search.possible.walks(names):
+        yield _not_chosen(case, chosen, names)
+    else:
+        yield from _not_possible(case)
+
+
+def _not_chosen(case: Case, chosen: Plan, names: frozenset[str]) -> Answer:
+    """Judge a planner that goes another way than by the index that serves."""
+    way = f"goes by {_joined(chosen.indexes)}" if chosen.indexes else "reads the whole table"
+    does = f"{way} and sorts" if chosen.sorts else way
+    if not is_ordered(case.spec) and not chosen.sorts:  # it stops when the batch is full
+        return Answer(
+            f"the planner thinks that so many rows are due that it {way} until the batch is full; "
+            f"with fewer, the claim walks {_joined(names)}"
+        )
+    few = FEW_ROWS + FEW_ROWS_A_JOB * case.limit
+    if chosen.rows is not None and chosen.rows > few:
+        return Answer.warning(
+            f"the claim could walk {_joined(names)}, but {does}: {chosen.rows:,} rows by the "
+            "planner's reckoning",
+            counted_anew(case),
+        )
+    return Answer(
+        f"so few rows wait, by the planner's reckoning, that it {does}; with more, the claim "
+        f"walks {_joined(names)}, and sorts nothing"
+    )
+
+
+def counted_anew(case: Case) -> str:
+    """Say what tells the planner how many rows there are."""
+    return (
+        f"ANALYZE the table ({case.mapping.table.name}): the planner's figures are old, or there "
+        "are none yet"
+    )
+
+
+def _not_possible(case: Case) -> Iterator[Answer]:
+    search = case.claim
+    plan = search.possible
+    if plan.sorts:
+        yield Answer.error(
+            f"the claim sorts: no index gives its rows in the order {said_order(case.spec)}",
+            mend(search),
+        )
+    elif search.wanted.order is None:
+        yield Answer(f"the claim walks {_joined(plan.indexes)}, and sorts nothing")
+    elif search.serving:
+        way = f"it takes {_joined(plan.indexes)}" if plan.indexes else "it reads the whole table"
+        yield Answer.error(
+            f"the planner does not walk {_joined(names_of(search.fitting))}, though it fits: {way}",
+            f"{counted_anew(case)}; where that does not help, drop the index that it takes instead",
+        )
+
+
+def _joined(names: frozenset[str]) -> str:
+    return " and ".join(sorted(names))

@@ -1,0 +1,46 @@
+"""A pooler's mark on MySQL and MariaDB: its greeting has a number of its own.
+
+ProxySQL and MaxScale greet a client before they know which connection of theirs to
+the server will work for it. So the number that the driver is told is none of the
+server's. This one passes all on but for that number.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from tests.proxy import Proxy
+
+#: A number that no server has come to.
+OWN_NUMBER = 4_000_000_007
+
+
+class Pooler(Proxy):
+    """Forward connections to a server, greeting clients by a number of our own."""
+
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        to_client = sink.getsockname() == self._listener.getsockname()
+        if to_client:
+            sink.sendall(renumbered(greeting(source)))
+        super()._forward(source, sink)
+
+
+def greeting(server: socket.socket) -> bytes:
+    """Read the packet by which a server begins: its length, a number, and what it says."""
+    head = exactly(server, 4)
+    return head + exactly(server, int.from_bytes(head[:3], "little"))
+
+
+def exactly(source: socket.socket, size: int) -> bytes:
+    read = b""
+    while len(read) < size:
+        part = source.recv(size - len(read))
+        assert part, "the server has hung up"
+        read += part
+    return read
+
+
+def renumbered(packet: bytes) -> bytes:
+    """Put our number behind the protocol's and the server's version, which ends with a zero."""
+    place = packet.index(b"\0", 5) + 1
+    return packet[:place] + OWN_NUMBER.to_bytes(4, "little") + packet[place + 4 :]

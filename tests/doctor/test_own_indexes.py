@@ -1,0 +1,77 @@
+"""An index of a queue's own, from the doctor's advice to the migration and back."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Engine, inspect
+
+from sa_jobqueue import JobQueue
+from sa_jobqueue.doctor import examine
+from sa_jobqueue.migration import create_claim_index, drop_claim_index
+from sa_jobqueue.testing import assert_claim_is_indexed
+from tests.migration.support import migrating
+
+from .models import Mail, add_mails, run
+
+pytestmark = pytest.mark.xdist_group("plans")
+
+OURS = {"ix_doctor_mail_claim", "ix_doctor_mail_reap"}
+
+QUEUES = [
+    JobQueue(Mail, order_by=Mail.recipient.desc()),
+    JobQueue(Mail, Mail.recipient == "r", order_by=(Mail.recipient, Mail.touched)),
+    JobQueue(Mail, ready="new", order_by=Mail.touched),
+]
+
+
+def index_names(engine: Engine) -> set[str]:
+    return {str(index["name"]) for index in inspect(engine).get_indexes("doctor_mail")}
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_queues_own_index_comes_and_goes_beside_the_models(
+    engine: Engine, queue: JobQueue[Mail]
+) -> None:
+    with migrating(engine) as op:
+        create_claim_index(op, queue)
+
+    assert len(index_names(engine) - OURS) == 1
+    assert_claim_is_indexed(engine, queue)
+    assert_claim_is_indexed(engine, Mail)
+
+    with migrating(engine) as op:
+        drop_claim_index(op, queue)
+
+    assert index_names(engine) == OURS
+
+
+@pytest.mark.parametrize("number", [0, 5_000])
+@pytest.mark.parametrize("queue", QUEUES[:2])
+def test_the_index_that_a_finding_names_mends_it(
+    engine: Engine, queue: JobQueue[Mail], number: int
+) -> None:
+    if number:
+        add_mails(engine, number)
+    (finding,) = (one for one in examine(engine, queue).errors if one.check == "index")
+    create, _, helper = finding.fix.partition(" (while")
+
+    run(engine, create.replace("%", "%%"))
+
+    assert "create_claim_index(op, queue)" in helper
+    assert "__table_args__" in helper
+    assert not examine(engine, queue).errors
+
+
+@pytest.mark.parametrize("number", [0, 5_000])
+def test_a_queue_that_the_models_index_serves_needs_none_of_its_own(
+    engine: Engine, number: int
+) -> None:
+    if number:
+        add_mails(engine, number)
+    queue = JobQueue(Mail, Mail.priority == 3, order_by=(Mail.priority, Mail.id))
+
+    with migrating(engine) as op:
+        create_claim_index(op, JobQueue(Mail))
+
+    assert index_names(engine) == OURS
+    assert_claim_is_indexed(engine, queue)

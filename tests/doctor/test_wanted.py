@@ -1,0 +1,172 @@
+"""Which index a queue wants, and what it is called; no server is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import MetaData, Table, func, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from sa_jobqueue import JobMixin, JobQueue
+from sa_jobqueue.dialects.examination import IndexColumn, ServerIndex
+from sa_jobqueue.doctor.wanted import range_before_order, wanted_index
+from sa_jobqueue.indexes import index_name, index_of, reap_index
+from sa_jobqueue.mapping import mapping_of
+from tests.models import Message
+
+from .models import TABLE, Mail, Subscription, advisory
+
+KIND, MAILED, ID = Subscription.kind, Subscription.mailed, Subscription.id
+RECIPIENT, PRIORITY = Mail.recipient, Mail.priority
+
+
+def wanted(queue: JobQueue[Any]) -> tuple[str, str]:
+    """Return the name of the index that a queue wants, and its columns."""
+    index = wanted_index(queue.plan.spec)
+    return str(index.index.name).rpartition("claim")[2], str(index)
+
+
+@pytest.mark.parametrize(
+    ("queue", "columns"),
+    [
+        (JobQueue(Mail, RECIPIENT == "r", order_by=RECIPIENT), "(recipient, status, id)"),
+        (
+            JobQueue(Mail, RECIPIENT == "r", order_by=(PRIORITY.desc(), RECIPIENT)),
+            "(recipient, status, priority DESC, id)",
+        ),
+        (JobQueue(Mail, order_by=(RECIPIENT, RECIPIENT.desc())), "(status, recipient, id)"),
+        (JobQueue(Mail, order_by=(RECIPIENT.asc(), Mail.status)), "(status, recipient, id)"),
+        (JobQueue(Mail, order_by=Mail.id.desc()), "(status, id DESC)"),
+        (advisory(KIND == 1, MAILED == 0, order_by=(MAILED, KIND)), "(kind, mailed, id)"),
+        (advisory(KIND == 1, KIND < 3, MAILED < 7), "(kind, mailed, id)"),
+        (advisory(KIND == 1, order_by=(KIND, MAILED.desc())), "(kind, mailed DESC, id)"),
+    ],
+)
+def test_a_column_that_is_compared_and_ordered_stands_in_the_index_once(
+    queue: JobQueue[Any], columns: str
+) -> None:
+    assert wanted(queue)[1] == columns
+
+
+def test_the_index_of_a_model_has_each_column_once_too() -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Parcel(JobMixin, Base):
+        __tablename__ = "parcel"
+        __queue_args__ = {  # noqa: RUF012 - as users write it
+            "equality": ["size"],
+            "order_by": ["size", "id desc"],
+        }
+        id: Mapped[int] = mapped_column(primary_key=True)
+        size: Mapped[int]
+
+    index = index_of(mapping_of(Parcel).table, "claim")
+
+    assert index is not None
+    assert list(map(str, index.expressions)) == ["parcel.size", "parcel.status", "parcel.id DESC"]
+
+
+OF_ITS_KIND = select(MAILED).where(KIND == ID).scalar_subquery()
+NEWEST = select(func.max(Mail.priority)).scalar_subquery()
+
+
+@pytest.mark.parametrize("criterion", [MAILED == KIND, MAILED == OF_ITS_KIND])
+def test_a_column_that_is_compared_with_its_own_row_is_not_constant(criterion: Any) -> None:
+    assert wanted(advisory(KIND == 1, criterion, order_by=MAILED))[1] == "(kind, mailed, id)"
+    assert wanted(advisory(KIND == 1, criterion))[1] == "(kind, id)"
+
+
+def test_a_column_that_is_compared_with_one_value_of_another_table_is_constant() -> None:
+    assert wanted(advisory(MAILED == NEWEST, order_by=(MAILED, KIND)))[1] == "(mailed, kind, id)"
+
+
+def server_index(*names: str) -> ServerIndex:
+    return ServerIndex("ix", tuple(map(IndexColumn, names)))
+
+
+@pytest.mark.parametrize(
+    ("index", "fits"),
+    [
+        (server_index("status", "recipient", "priority", "id"), True),
+        (server_index("recipient", "status", "priority", "id"), True),
+        (server_index("status", "priority", "recipient", "id"), True),
+        (server_index("status", "priority", "id"), True),
+        (server_index("status", "touched", "priority", "id"), False),
+    ],
+)
+def test_an_order_by_a_column_that_is_the_same_in_all_rows_is_none(
+    index: ServerIndex, fits: bool
+) -> None:
+    queue = JobQueue(Mail, RECIPIENT == "r", order_by=(RECIPIENT.desc(), PRIORITY))
+
+    assert wanted_index(queue.plan.spec).fitted_by(index, None) is fits
+
+
+@pytest.mark.parametrize(
+    ("order_by", "ranged"),
+    [((KIND, MAILED), None), (KIND, "mailed"), ((KIND, ID), "mailed"), (MAILED.desc(), None)],
+)
+def test_a_range_is_in_the_way_of_what_is_ordered_beside_constants(
+    order_by: Any, ranged: str | None
+) -> None:
+    assert range_before_order(advisory(order_by=order_by).plan.spec) == ranged
+
+
+# -- names --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "queue", [JobQueue(Mail), JobQueue(Mail, order_by=PRIORITY), JobQueue(Mail, RECIPIENT != "a")]
+)
+def test_a_queue_that_the_model_has_the_index_for_wants_that_one(queue: JobQueue[Mail]) -> None:
+    assert wanted_index(queue.plan.spec).index is index_of(TABLE, "claim")
+
+
+def test_a_queue_with_an_order_or_a_predicate_of_its_own_has_a_name_of_its_own() -> None:
+    queues = [
+        JobQueue(Mail, order_by=RECIPIENT),
+        JobQueue(Mail, order_by=RECIPIENT.asc()),
+        JobQueue(Mail, order_by=RECIPIENT.desc()),
+        JobQueue(Mail, order_by=(RECIPIENT, Mail.id.desc())),
+        JobQueue(Mail, order_by=Mail.id),
+        JobQueue(Mail, ready="new"),
+        JobQueue(Mail, RECIPIENT == "r", order_by=PRIORITY.desc()),
+    ]
+
+    assert [wanted(queue)[0] for queue in queues] == [
+        "_recipient",
+        "_recipient",
+        "_recipient_desc",
+        "_recipient_id_desc",
+        "_id",
+        "_new_priority",
+        "_recipient_priority_desc",
+    ]
+    assert wanted(JobQueue(Message, order_by=Message.id))[0] == "_id"
+    assert wanted(advisory())[0] == "_kind_mailed"
+
+
+def test_a_status_of_the_queues_own_has_a_reap_index_of_its_own() -> None:
+    mapping = mapping_of(Mail)
+
+    assert reap_index(mapping, "claimed") is index_of(TABLE, "reap")
+    assert reap_index(mapping, "being sent").name == "ix_doctor_mail_reap_being_sent"
+    assert len(TABLE.indexes) == 2
+
+
+@pytest.mark.parametrize("table", ["t", "long_" * 12, "ü" * 40])
+@pytest.mark.parametrize("purpose", ["claim", "claim_" + "kind_" * 20, "claim_" + "kind_" * 21])
+def test_a_name_is_short_enough_and_tells_tables_and_purposes_apart(
+    table: str, purpose: str
+) -> None:
+    name = index_name(Table(table, MetaData()), purpose)
+    others = [
+        index_name(Table(f"{table}_", MetaData()), purpose),
+        index_name(Table(table, MetaData()), f"{purpose}_"),
+    ]
+
+    assert len(name.encode()) <= 63
+    assert name.startswith("ix_")
+    assert name not in others
