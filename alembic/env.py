@@ -17,16 +17,22 @@ from sqlalchemy import URL, MetaData, NullPool, create_engine, make_url
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
 
-#: What has tables; the nightly job, 04, has none.
+#: What has tables in every database; the nightly job, 04, has none.
 MODELS = (
     EXAMPLES / "01_batches.py",
     EXAMPLES / "02_text_messages.py",
     EXAMPLES / "03_own_status_words.py",
+    EXAMPLES / "uuid_keys.py",
     HERE / "orders.py",
 )
 
-#: The mailing's index has an expression that only PostgreSQL reads.
-POSTGRESQL_MODELS = (EXAMPLES / "05_mailing.py",)
+#: And in some only: the mailing's index has an expression that only PostgreSQL reads, and
+#: SQLite has no partitions.
+MODELS_ON = {
+    "postgresql": (EXAMPLES / "05_mailing.py", EXAMPLES / "partitioned.py"),
+    "mysql": (EXAMPLES / "partitioned.py",),
+    "mariadb": (EXAMPLES / "partitioned.py",),
+}
 
 #: Not alembic_version: the database may have migrations of its own.
 VERSION_TABLE = "example_alembic_version"
@@ -58,8 +64,7 @@ def load(file: Path) -> ModuleType:
 
 def metadata(backend: str) -> list[MetaData]:
     """Collect the tables that a database of this kind has."""
-    files = (*MODELS, *(POSTGRESQL_MODELS if backend == "postgresql" else ()))
-    return [load(file).Base.metadata for file in files]
+    return [load(file).Base.metadata for file in (*MODELS, *MODELS_ON.get(backend, ()))]
 
 
 def configure(**connected: Any) -> None:

@@ -1,9 +1,10 @@
 """A hand-written SKIP LOCKED table becomes a queue of sa_jobqueue, while its workers go on.
 
+    python examples/06_adopting.py
     python examples/06_adopting.py --url postgresql+psycopg2://user@host/database
 
-For PostgreSQL, MySQL 8 and MariaDB 10.6. SQLite has no SKIP LOCKED, so there is no such
-table to adopt: the example says so, and ends.
+For PostgreSQL, MySQL 8, MariaDB 10.6, and SQLite: without SKIP LOCKED the old workers
+there claim by one UPDATE, under the write lock.
 
 Old and new workers deliver side by side from one table, then the old ones go, one of
 them dies on the way, and a step back is taken. docs/adopting.md explains each step. The
@@ -13,11 +14,14 @@ comment at the end is what it prints.
 from __future__ import annotations
 
 import argparse
+import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 from alembic.migration import MigrationContext
@@ -29,10 +33,18 @@ from sqlalchemy.types import String
 
 from sa_jobqueue import JobMixin, JobQueue, JobStatus, is_transient, reap
 from sa_jobqueue.dialects import database_of
-from sa_jobqueue.migration import backfill, create_claim_index, create_reap_index
+from sa_jobqueue.migration import (
+    backfill,
+    create_claim_index,
+    create_reap_index,
+    drop_claim_index,
+    drop_reap_index,
+    patiently,
+)
 from sa_jobqueue.mixins import timestamp_type
 
 BATCH = 5
+YEAR = timedelta(days=365)
 
 T = TypeVar("T")
 
@@ -59,6 +71,12 @@ MARK = text(
     "UPDATE example_delivery SET state = 'working', locked_by = :worker, "
     "locked_at = CURRENT_TIMESTAMP WHERE id IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
+#: Both in one, where the whole database has one writer at a time.
+TAKE = text(
+    "UPDATE example_delivery SET state = 'working', locked_by = :worker, "
+    "locked_at = CURRENT_TIMESTAMP WHERE id IN (SELECT id FROM example_delivery "
+    "WHERE state = 'new' ORDER BY id LIMIT :batch) RETURNING id"
+)
 FINISH = text("UPDATE example_delivery SET state = 'sent' WHERE id IN :ids").bindparams(
     bindparam("ids", expanding=True)
 )
@@ -68,6 +86,8 @@ ORDER = text("INSERT INTO example_delivery (id, address) VALUES (:id, 'somewhere
 
 def old_claim(session: Session, worker: str) -> list[int]:
     """Take the next deliveries as the old workers do."""
+    if not database_of(session.connection()).skip_locked:
+        return list(session.execute(TAKE, {"batch": BATCH, "worker": worker}).scalars())
     ids = list(session.execute(LOCK, {"batch": BATCH}).scalars())
     if ids:
         session.execute(MARK, {"worker": worker, "ids": ids})
@@ -161,10 +181,19 @@ def migration(engine: Engine) -> Iterator[Operations]:
 
 def expand(engine: Engine) -> None:
     """Add what the model has and the table has not, while others write to it."""
+    claimed_at = Column("claimed_at", timestamp_type())
     with migration(engine) as op:
-        op.add_column("example_delivery", Column("claimed_at", timestamp_type()))
+        patiently(op, lambda: op.add_column("example_delivery", claimed_at))
         create_claim_index(op, "example_delivery", Ours, queue_args={"names": WORDS})
         create_reap_index(op, "example_delivery", Ours, queue_args={"names": WORDS})
+
+
+def contract(engine: Engine) -> None:
+    """Undo it, while the old workers go on."""
+    with migration(engine) as op:
+        drop_reap_index(op, "example_delivery")
+        drop_claim_index(op, "example_delivery")
+        patiently(op, lambda: op.drop_column("example_delivery", "claimed_at"))
 
 
 def adopt_the_abandoned(engine: Engine) -> int:
@@ -172,10 +201,16 @@ def adopt_the_abandoned(engine: Engine) -> int:
     with migration(engine) as op:
         left = "state = 'working' AND claimed_at IS NULL"
         backfill(op, "example_delivery", left, values={"claimed_at": text("'1970-01-01'")})
-    with Session(engine) as session:
-        reaped = reap(session, Delivery, lease=timedelta(days=365))
-        session.commit()
-    return len(reaped)
+    return len(committed(engine, lambda session: reap(session, Delivery, lease=YEAR)))
+
+
+def tidy(engine: Engine) -> None:
+    """Drop what only the old workers used; from here there is no way back."""
+    with migration(engine) as op:
+        patiently(
+            op, lambda: op.drop_index("ix_example_delivery_state", table_name="example_delivery")
+        )
+        patiently(op, lambda: op.drop_column("example_delivery", "locked_at"))
 
 
 class Crew:
@@ -236,17 +271,26 @@ def until_delivered(engine: Engine, prefix: str, more: int = 50) -> None:
 def main() -> None:
     """Adopt the table step by step, and prove that nothing was lost or done twice."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", required=True, help="PostgreSQL, MySQL 8 or MariaDB 10.6")
-    engine = create_engine(parser.parse_args().url)
-    with engine.connect() as connection:
-        database = database_of(connection)
-    if not database.skip_locked:
-        print(f"{database} has no SKIP LOCKED, so there is no such table to adopt")
-        return
-    # The old workers, too: under REPEATABLE READ InnoDB's gap locks deadlock.
-    engine = engine.execution_options(isolation_level="READ COMMITTED")
-    make_old_tables(engine)
+    parser.add_argument("--url", help="default: an SQLite file in a temporary folder")
+    with tempfile.TemporaryDirectory() as folder:
+        url = parser.parse_args().url or f"sqlite:///{Path(folder) / 'shop.db'}"
+        engine = create_engine(url)
+        make_old_tables(engine)
+        adopt(with_read_committed(engine))
+        drop_tables(engine)
+        engine.dispose()
 
+
+def with_read_committed(engine: Engine) -> Engine:
+    """Have the old workers, too, lock rows only: else InnoDB's gap locks deadlock."""
+    with engine.connect() as connection:
+        if database_of(connection).one_writer:
+            return engine
+    return engine.execution_options(isolation_level="READ COMMITTED")
+
+
+def adopt(engine: Engine) -> None:
+    """Go all steps, and one back, while the application goes on inserting."""
     producer = Producer(engine)
     old = Crew(engine, old_turn, "old-1", "old-2")
     until_delivered(engine, "old")
@@ -273,20 +317,23 @@ def main() -> None:
 
     new.stop()
     old = Crew(engine, old_turn, "old-4")
+    contract(engine)
     until_delivered(engine, "old-4")
-    old.stop()
-    print("   a step back: an old worker delivers alone")
+    print("   a step back: the column and the indexes are gone, an old worker delivers alone")
+
+    expand(engine)
     new = Crew(engine, new_turn, "new-3", "new-4")
+    until_delivered(engine, "new-4")
+    old.stop()
+    tidy(engine)
+    until_delivered(engine, "new-4")
+    print("5. the old index and the old column are gone; new workers deliver")
 
     producer.stop()
     while waiting(engine):
         time.sleep(0.02)
     new.stop()
-    tidy(engine)
-    print("5. the old index and the old column are gone")
     prove(engine, producer.inserted)
-    drop_tables(engine)
-    engine.dispose()
 
 
 def make_old_tables(engine: Engine) -> None:
@@ -311,26 +358,20 @@ def waiting(engine: Engine) -> int:
         return int(connection.execute(query).scalar_one())
 
 
-def tidy(engine: Engine) -> None:
-    """Drop what only the old workers used; from here there is no way back."""
-    with migration(engine) as op:
-        op.drop_index("ix_example_delivery_state", table_name="example_delivery")
-        op.drop_column("example_delivery", "locked_at")
-
-
 def prove(engine: Engine, inserted: int) -> None:
-    """Count in the database."""
+    """Count in the database, and trust no worker's own count."""
     with engine.connect() as connection:
-        found = connection.execute(text("SELECT delivery FROM example_delivered")).scalars().all()
-    print(f"all delivered: {len(set(found)) == inserted}")
-    print(f"lost: {inserted - len(set(found))}, delivered twice: {len(found) - len(set(found))}")
+        lines = connection.execute(text("SELECT delivery, worker FROM example_delivered")).all()
+    by = Counter(line.worker.partition("-")[0] for line in lines)
+    times = Counter(line.delivery for line in lines)
+    print(f"both have delivered: {by['old'] > 0 and by['new'] > 0}")
+    print(f"inserted and delivered are the same: {times.keys() == set(range(1, inserted + 1))}")
+    print(f"lost: {inserted - len(times)}, delivered twice: {len(lines) - len(times)}")
 
 
 if __name__ == "__main__":
     main()
 
-# Run by the tests on postgresql, mysql, mariadb
-#
 # Output:
 #
 # 0. old workers deliver
@@ -338,7 +379,8 @@ if __name__ == "__main__":
 # 2. old and new workers deliver side by side
 # 3. only new workers deliver
 # 4. what a dead old worker has left is claimable again: True
-#    a step back: an old worker delivers alone
-# 5. the old index and the old column are gone
-# all delivered: True
+#    a step back: the column and the indexes are gone, an old worker delivers alone
+# 5. the old index and the old column are gone; new workers deliver
+# both have delivered: True
+# inserted and delivered are the same: True
 # lost: 0, delivered twice: 0

@@ -59,10 +59,16 @@ def add_days(table: Table, connection: Connection, **options: object) -> None:
 
 
 def drop_day(session: Session, day: date) -> None:
-    """Take a day away with all that was done on it; at once, however many rows it has."""
+    """Take a day away with all that was done on it; at once, however many rows it has.
+
+    Others wait behind a change that waits for the table: so it gives up soon, with an
+    error, and a nightly job tries again.
+    """
     if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SET LOCAL lock_timeout = '500ms'"))
         session.execute(text(f"DROP TABLE example_report_d{day:%m%d}"))
     else:
+        session.execute(text("SET lock_wait_timeout = 1"))
         session.execute(text(f"ALTER TABLE example_report DROP PARTITION d{day:%m%d}"))
 
 

@@ -29,7 +29,7 @@ class Base(DeclarativeBase):
 class Order(JobMixin, Base):
     """An order of a shop, to be packed in the order in which it was placed."""
 
-    __tablename__ = "example_order"
+    __tablename__ = "example_uuid_order"
     __queue_args__ = {"order_by": ["placed_at"], "enqueued_at": "placed_at"}  # noqa: RUF012 - read once, as __table_args__ is
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid4)

@@ -21,6 +21,7 @@ class MariaDB(InnoDB):
     def __init__(self, version: Version | None) -> None:
         super().__init__(version)
         self.skip_locked = self.at_least(10, 6)
+        self.descending_indexes = self.at_least(10, 8)
 
     statement_limit: ClassVar[str] = "max_statement_time"
     global_variables: ClassVar[str] = "information_schema.GLOBAL_VARIABLES"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -12,7 +13,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Executable,
-    Index,
     Integer,
     String,
     Table,
@@ -92,18 +92,13 @@ _LOCK_NOT_AVAILABLE = "55P03"
 _LOCK_TIMEOUT = "SELECT CAST(setting AS integer) FROM pg_settings WHERE name = 'lock_timeout'"
 
 
-_BROKEN_INDEX = text("""
-SELECT NOT (i.indisvalid AND i.indisready)
-FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
-WHERE i.indrelid = CAST(:table AS regclass) AND c.relname = :name
-""")
-
-# Neither CREATE INDEX CONCURRENTLY nor storage parameters are for a partitioned table itself.
+# The root comes first; of the others those that may have indexes and storage parameters.
 _PARTITIONS = text("""
-SELECT n.nspname, c.relname
+SELECT n.nspname AS schema, c.relname AS name, p.isleaf
 FROM pg_partition_tree(CAST(:table AS regclass)) AS p
 JOIN pg_class AS c ON c.oid = p.relid JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE p.isleaf AND p.level > 0 ORDER BY n.nspname, c.relname
+WHERE p.level = 0 OR (p.isleaf AND c.relkind = 'r')
+ORDER BY p.level > 0, n.nspname, c.relname
 """)
 
 
@@ -241,16 +236,26 @@ class PostgreSQL(Database):
 
     concurrent_indexes: ClassVar[bool] = True
     change_begins: ClassVar[tuple[str, ...]] = ("BEGIN", "SET LOCAL lock_timeout = '500ms'")
+    change_wait: ClassVar[timedelta] = timedelta(milliseconds=500)
 
-    def has_broken_index(self, connection: Connection, index: Index) -> bool:
-        assert index.table is not None
-        table = connection.dialect.identifier_preparer.format_table(index.table)
-        asked = {"table": table, "name": str(index.name)}
-        return bool(connection.scalar(_BROKEN_INDEX, asked))
+    @contextmanager
+    def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
+        own = connection.exec_driver_sql("SHOW lock_timeout").scalar_one()
+        milliseconds = max(1, time // timedelta(milliseconds=1))  # 0 would be without limit
+        connection.exec_driver_sql(f"SET lock_timeout = {milliseconds}")
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql(f"SET lock_timeout = '{own}'")
 
-    def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]]:
+    partitions_apart: ClassVar[bool] = True
+
+    def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]] | None:
         name = connection.dialect.identifier_preparer.format_table(table)
-        return [(row[0], row[1]) for row in connection.execute(_PARTITIONS, {"table": name})]
+        tree = connection.execute(_PARTITIONS, {"table": name}).all()
+        if not tree or tree[0].isleaf:
+            return None
+        return [(part.schema, part.name) for part in tree[1:]]
 
     def storage_of_queue(self, *, fillfactor: int, dead_rows: int) -> dict[str, str]:
         return {

@@ -24,7 +24,7 @@ that imports Alembic, and ``import sa_jobqueue`` does not import it.
 from .columns import add_job_columns, drop_job_columns
 from .filling import BATCH, Progress, backfill
 from .indexes import create_claim_index, create_reap_index, drop_claim_index, drop_reap_index
-from .running import PATIENCE, Op
+from .running import PATIENCE, Op, patiently
 from .storage import DEAD_ROWS, FILLFACTOR, reset_storage, tune_storage
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "drop_claim_index",
     "drop_job_columns",
     "drop_reap_index",
+    "patiently",
     "reset_storage",
     "tune_storage",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -26,7 +26,7 @@ from ..errors import ArgumentError
 from ..mapping import QueueMapping, status_is
 from ..mixins import QueueColumns
 from ..status import DONE, UNCLAIMED
-from .filling import criterion, fill, table_of
+from .filling import BATCH, Batches, Progress, criterion, fill, table_of
 from .running import PATIENCE, Op, Runner
 from .targets import AnyTable, attach, fresh, queue_of
 
@@ -41,6 +41,9 @@ def add_job_columns(
     existing_rows: str | ColumnElement[bool] | None,
     schema: str | None = None,
     queue_args: Mapping[str, Any] | None = None,
+    batch: int = BATCH,
+    pause: timedelta | None = None,
+    progress: Callable[[Progress], object] | None = None,
     patience: timedelta = PATIENCE,
 ) -> None:
     """Make a queue of a table that may have rows, while others go on writing to it.
@@ -57,16 +60,19 @@ def add_job_columns(
             others are done. None where no mixin has a status.
         queue_args: the model's ``__queue_args__``, if it has words of its own for
             the statuses.
-        patience: how long to try for the table's lock, half a second at a time.
+        batch, pause, progress: of the rows that get their status one by one, for a
+            criterion and on SQLite: as in :func:`backfill`.
+        patience: how long to wait in all for each lock, a second at most at a time.
 
     Raises:
         ArgumentError: no word about the existing rows; columns that are in the way;
-            a criterion without a database to ask.
-        LockTimeout: others kept the table locked.
+            a criterion without a database to ask; batches of no row.
+        LockTimeout: others kept the table, or rows of it, locked.
     """
     runner = Runner(op, patience=patience)
+    batches = Batches(size=batch, pause=pause, progress=progress)
     queue = queue_of(runner, table, mixins, queue_args=queue_args, schema=schema)
-    adoption = _Adoption(runner, queue, _only(queue, mixins), existing_rows)
+    adoption = _Adoption(runner, queue, _only(queue, mixins), existing_rows, batches)
     adoption.check()
     with runner.alone():
         adoption.run()
@@ -81,6 +87,8 @@ def drop_job_columns(
 ) -> None:
     """Take the queue's columns out of a table; its indexes are dropped before.
 
+    Columns that are not there are passed over: broken off, it may be run again.
+
     Args:
         table, mixins, schema, patience: as in :func:`add_job_columns`.
 
@@ -90,14 +98,32 @@ def drop_job_columns(
     runner = Runner(op, patience=patience)
     queue = queue_of(runner, table, mixins, queue_args=None, schema=schema)
     columns = _only(queue, mixins)
-    database = runner.database
-    ending = database.instant(drop=True)
-    parts = [columns] if database.alters_many else [[column] for column in columns]
     with runner.alone():
-        runner.change(
-            [DropColumns(queue.table, part, ending=ending) for part in parts],
-            what=f"{queue.table.description}: DROP COLUMN",
-        )
+        if not runner.offline:
+            there = _columns_there(runner, queue.table)
+            columns = [column for column in columns if column.name in there]
+        _drop(runner, queue.table, columns)
+
+
+def _drop(runner: Runner, table: Table, columns: list[Column[Any]]) -> None:
+    ending = runner.database.instant(drop=True)
+    runner.change(
+        [DropColumns(table, part, ending=ending) for part in _altered_together(runner, columns)],
+        what=f"{table.description}: DROP COLUMN",
+    )
+
+
+def _altered_together(runner: Runner, columns: list[Column[Any]]) -> list[list[Column[Any]]]:
+    """Divide columns by the ALTER TABLE that they are part of."""
+    if runner.database.alters_many:
+        return [columns] if columns else []
+    return [[column] for column in columns]
+
+
+def _columns_there(runner: Runner, table: Table) -> dict[str, Any]:
+    """Return the columns that a table has, by name."""
+    found = sa_inspect(runner.connection).get_columns(table.name, table.schema)
+    return {column["name"]: column for column in found}
 
 
 def _only(queue: QueueMapping, mixins: tuple[type[QueueColumns], ...]) -> list[Column[Any]]:
@@ -117,6 +143,7 @@ class _Adoption:
     queue: QueueMapping
     columns: list[Column[Any]]
     existing_rows: str | ColumnElement[bool] | None
+    batches: Batches
 
     def check(self) -> None:
         """Refuse what cannot work, before anything was changed."""
@@ -215,16 +242,15 @@ class _Adoption:
             attach(scratch, self._as_done(column) if then_unclaimed else _copy(column))
             for column in self.columns
         ]
-        parts = [columns] if self.runner.database.alters_many else [[each] for each in columns]
         statements: list[Any] = []
         if not added:
+            parts = _altered_together(self.runner, columns)
             statements += [AddColumns(scratch, part, ending=ending) for part in parts]
         if then_unclaimed:
             statements.append(SetDefault(self.status, ending=ending))
-        if statements:
-            self.runner.change(
-                statements, what=f"{scratch.description}: ADD COLUMN", locked=self.queue.table
-            )
+        self.runner.change(
+            statements, what=f"{scratch.description}: ADD COLUMN", locked=self.queue.table
+        )
 
     def _as_done(self, column: Column[Any]) -> Column[Any]:
         return _copy(column, default=self._done if column is self.status else None)
@@ -243,6 +269,7 @@ class _Adoption:
             real,
             and_(adopted, untouched, self._jobs(real)),
             values={self.status.name: self._unclaimed},
+            batches=self.batches,
         )
 
     def _add_hidden(self) -> None:
@@ -253,21 +280,21 @@ class _Adoption:
         meanwhile is done by the last step, too.
         """
         table = self.queue.table
-        name, schema = table.name, table.schema
+        name = table.name
         scratch = fresh(table)
         hidden = attach(scratch, _copy(self.status, name=_HIDDEN))
-        columns = sa_inspect(self.runner.connection).get_columns(name, schema)
-        if _HIDDEN not in {column["name"] for column in columns}:
+        if _HIDDEN not in _columns_there(self.runner, table):
             self.runner.change([AddColumns(scratch, [hidden])], what=f"{name}: ADD COLUMN")
         real = self._read()
         where = self._not_a_job(real)
-        fill(self.runner, real, where, values={_HIDDEN: self._done})
+        values = {_HIDDEN: self._done}
+        fill(self.runner, real, where, values=values, batches=self.batches)
         others = [
             attach(scratch, _copy(column)) for column in self.columns if column is not self.status
         ]
         self.runner.change(
             [
-                update(real).where(where).values({_HIDDEN: self._done}),
+                update(real).where(where).values(values),
                 RenameColumn(hidden, self.status.name),
                 *(AddColumns(scratch, [column]) for column in others),
             ],
@@ -286,10 +313,7 @@ class _Adoption:
             ArgumentError: the table has columns of its own by these names.
         """
         table = self.queue.table
-        there = {
-            column["name"]: column
-            for column in sa_inspect(self.runner.connection).get_columns(table.name, table.schema)
-        }
+        there = _columns_there(self.runner, table)
         ours = [
             column
             for column in self.columns

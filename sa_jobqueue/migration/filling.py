@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -15,6 +14,7 @@ from sqlalchemy import (
     MetaData,
     Row,
     Table,
+    Update,
     and_,
     literal_column,
     or_,
@@ -33,6 +33,8 @@ from .targets import AnyTable, name_of
 #: How many rows a batch looks at, at most.
 BATCH = 5_000
 
+_WRITTEN = "The batches before this one are written, and stay so."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
@@ -47,6 +49,36 @@ class Progress:
     batches: int
     written: int
     key: tuple[Any, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """How rows are written: how many at once, how fast, and who is told.
+
+    Attributes:
+        size: how many rows one transaction looks at.
+        pause: between two batches; by default none, but on SQLite, where nobody
+            else writes meanwhile, as long as the batch took.
+        progress: called after each commit; by default it is logged.
+
+    Raises:
+        ArgumentError: batches of no row.
+    """
+
+    size: int = BATCH
+    pause: timedelta | None = None
+    progress: Callable[[Progress], object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ArgumentError(f"a batch has at least one row: {self.size!r}")
+
+    def tell(self, state: Progress, table: Table) -> None:
+        """Say how far it is."""
+        if self.progress is not None:
+            self.progress(state)
+        else:
+            log.info("%s: %d rows written, %d batches", table.name, state.written, state.batches)
 
 
 def backfill(
@@ -73,15 +105,17 @@ def backfill(
         pause: between two batches; by default none, but on SQLite, where nobody
             else writes meanwhile, as long as the batch took.
         progress: called after each commit; by default it is logged.
+        patience: how long each batch waits in all for rows that others have locked.
 
     Returns:
         how many rows were changed.
 
     Raises:
-        ArgumentError: no database, or a table without a primary key.
-        LockTimeout: others kept rows locked.
+        ArgumentError: no database, a table without a primary key, batches of no row.
+        LockTimeout: others kept rows locked; the batches before are written.
     """
     runner = Runner(op, patience=patience)
+    batches = Batches(size=batch, pause=pause, progress=progress)
     name, schema = name_of(table, schema)
     if runner.offline:
         raise ArgumentError(
@@ -90,15 +124,7 @@ def backfill(
         )
     with runner.alone():
         real = table_of(runner, name, schema)
-        return fill(
-            runner,
-            real,
-            criterion(where, real),
-            values=values,
-            batch=batch,
-            pause=pause,
-            progress=progress,
-        )
+        return fill(runner, real, criterion(where, real), values=values, batches=batches)
 
 
 def table_of(runner: Runner, name: str, schema: str | None) -> Table:
@@ -129,31 +155,34 @@ def fill(
     where: ColumnElement[bool],
     *,
     values: Mapping[str, Any],
-    batch: int = BATCH,
-    pause: timedelta | None = None,
-    progress: Callable[[Progress], object] | None = None,
+    batches: Batches,
 ) -> int:
     """Change the rows of a criterion, batch by batch; inside :meth:`Runner.alone`."""
-    keys = _keys(runner, table)
-    if batch < 1:
-        raise ArgumentError(f"a batch has at least one row: {batch!r}")
     change = update(table).where(where).values(dict(values))
-    batches = written = 0
+    written = 0
+    for number, (span, last) in enumerate(_spans(runner, table, batches), 1):
+        written += _write(runner, change.where(span), table)
+        batches.tell(Progress(batches=number, written=written, key=last), table)
+    return written
+
+
+def _spans(
+    runner: Runner, table: Table, batches: Batches
+) -> Iterator[tuple[ColumnElement[bool], tuple[Any, ...] | None]]:
+    """Walk along the primary key: yield each batch's rows, and the key of the last of them."""
+    keys = _keys(runner, table)
     after: Sequence[Any] | None = None
     while True:
         began = time.monotonic()
-        upto = _end_of_batch(runner, keys, after, batch)
-        ranged = change.where(_beyond(keys, after), *([] if upto is None else [_upto(keys, upto)]))
-        written += runner.patiently(partial(_write, runner, ranged), what=table.name)
-        batches += 1
-        key = None if upto is None else tuple(upto)
-        _tell(progress, Progress(batches=batches, written=written, key=key), table)
-        if upto is None:
-            return written
-        after = upto
+        end = _end_of_batch(runner, keys, after, batches.size)
+        if end is None:
+            yield _beyond(keys, after), None
+            return
+        yield and_(_beyond(keys, after), _upto(keys, end)), tuple(end)
+        after = end
         took = time.monotonic() - began
         default = took if runner.database.one_writer else 0.0
-        time.sleep(default if pause is None else pause.total_seconds())
+        time.sleep(default if batches.pause is None else batches.pause.total_seconds())
 
 
 def _keys(runner: Runner, table: Table) -> list[Column[Any]]:
@@ -197,13 +226,14 @@ def _equal(keys: Sequence[Column[Any]], values: Sequence[Any]) -> list[ColumnEle
     return [key == value for key, value in zip(keys, values, strict=False)]
 
 
-def _write(runner: Runner, change: Any) -> int:
-    with runner.database.transaction_in_autocommit(runner.connection):
-        return runner.connection.execute(change).rowcount
+def _write(runner: Runner, change: Update, table: Table) -> int:
+    """Write one batch; wait for a locked row only briefly, since others wait for ours."""
 
+    def write() -> int:
+        with (
+            runner.database.waiting_at_most(runner.connection, runner.database.change_wait),
+            runner.database.transaction_in_autocommit(runner.connection),
+        ):
+            return runner.connection.execute(change).rowcount
 
-def _tell(progress: Callable[[Progress], object] | None, state: Progress, table: Table) -> None:
-    if progress is not None:
-        progress(state)
-    else:
-        log.info("%s: %d rows written, %d batches", table.name, state.written, state.batches)
+    return runner.patiently(write, what=f"{table.description}: UPDATE", leaves=lambda: _WRITTEN)

@@ -17,11 +17,14 @@ from sqlalchemy.exc import DBAPIError
 from ..dialects import Database, database_of, database_of_dialect
 from ..errors import ArgumentError, LockTimeout
 
-#: How long a change tries in all to get its lock.
+#: How long a change waits in all for locks that others have.
 PATIENCE = timedelta(minutes=2)
 
 #: Between two tries, so that all who queued behind the first one have their turn.
 _PAUSE = timedelta(seconds=1)
+
+#: How things are when a change has failed.
+NOTHING_CHANGED = "Nothing was changed by this step."
 
 T = TypeVar("T")
 
@@ -37,11 +40,19 @@ class Op(Protocol):
 
 
 class Runner:
-    """One migration's connection, or the script that takes its place."""
+    """One migration's connection, or the script that takes its place.
 
-    def __init__(self, op: Op, *, patience: timedelta = PATIENCE) -> None:
+    Args:
+        partitions: what a table is divided into, for a script, which cannot ask;
+            None: it is not divided.
+    """
+
+    def __init__(
+        self, op: Op, *, patience: timedelta = PATIENCE, partitions: Sequence[str] | None = None
+    ) -> None:
         self.context = op.get_context()
         self.patience = patience
+        self.partitions = partitions
 
     @property
     def offline(self) -> bool:
@@ -61,14 +72,30 @@ class Runner:
             return database_of_dialect(self.context.dialect)
         return database_of(self.connection)
 
-    def partitions_of(self, table: Table) -> list[Table]:
-        """Return what a table is divided into where that matters; offline it does not show."""
+    def partitions_of(self, table: Table) -> list[Table] | None:
+        """Return what a table is divided into where that matters; None: it is one table.
+
+        Raises:
+            ArgumentError: the model is divided, and nobody can be asked into what.
+        """
+        if not self.database.partitions_apart:
+            return None
         if self.offline:
-            return []
-        return [
-            table.to_metadata(MetaData(), schema=schema, name=name)
-            for schema, name in self.database.partitions(self.connection, table)
-        ]
+            return self._partitions_said(table)
+        found = self.database.partitions(self.connection, table)
+        if found is None:
+            return None
+        return [table.to_metadata(MetaData(), schema=schema, name=name) for schema, name in found]
+
+    def _partitions_said(self, table: Table) -> list[Table] | None:
+        if self.partitions is not None:
+            return [table.to_metadata(MetaData(), name=name) for name in self.partitions]
+        if table.kwargs.get("postgresql_partition_by"):
+            raise ArgumentError(
+                f"without a database nobody knows the partitions of {table.description!r}: name "
+                f'them, as in partitions=("{table.name}_1", "{table.name}_2"), or () for none'
+            )
+        return None
 
     def run(self, statement: Executable | str) -> None:
         """Run one statement, or write it to the script."""
@@ -106,68 +133,126 @@ class Runner:
         Args:
             locked: the table that nobody may use between the statements.
         """
+        if not statements:
+            return
         lock = None if locked is None else self.database.table_lock(self._named(locked))
         begins, ends = ((), ()) if lock is None else (lock[:1], lock[1:])
         if self.offline:
-            database = self.database
-            script: list[Executable | str]
-            script = [*database.change_begins, *begins, *statements, *ends, *database.change_ends]
-            for statement in script:
-                self.run(statement)
+            self.write_down(partial(self._run_all, [*begins, *statements, *ends]))
             return
         # What InnoDB has changed stays so, also where the next statement finds a lock.
         apart = lock is None and not self.database.changes_together
         parts = [[one] for one in statements] if apart else [statements]
         for part in parts:
-            self.patiently(partial(self._change, part, begins, ends), what=what)
+            run = partial(self._run_all, [*begins, *part])
+            self.patiently(partial(self.briefly, run, ends=ends), what=what)
 
-    def _change(
-        self, statements: Sequence[Executable], begins: Sequence[str], ends: Sequence[str]
-    ) -> None:
+    def write_down(self, change: Callable[[], object]) -> None:
+        """Write a change to the script, with what makes it wait only briefly."""
+        self._run_all(self.database.change_begins)
+        change()
+        self._run_all(self.database.change_ends)
+
+    def briefly(self, change: Callable[[], object], *, ends: Sequence[str] = ()) -> None:
+        """Call a change of a table, which waits for the table's lock, but only briefly.
+
+        To be called inside :meth:`alone`.
+
+        Args:
+            ends: statements that are run after it, also where it fails.
+        """
         database = self.database
-        for statement in database.change_begins:
-            self.run(statement)
+        self._run_all(database.change_begins)
         try:
-            for statement in begins:
-                self.run(statement)
-            for each in statements:
-                self.run(each)
+            with database.brief_waits(self.connection):
+                change()
         except BaseException:
-            for statement in (*ends, *database.change_fails):
-                self.run(statement)
+            self._run_all([*ends, *database.change_fails])
             raise
-        for statement in (*ends, *database.change_ends):
+        self._run_all([*ends, *database.change_ends])
+
+    def _run_all(self, statements: Sequence[Executable | str]) -> None:
+        for statement in statements:
             self.run(statement)
 
     def _named(self, table: Table) -> str:
         """Return a table's name as it stands in SQL."""
         return self.context.dialect.identifier_preparer.format_table(table)
 
-    def patiently(self, change: Callable[[], T], *, what: str) -> T:
+    def patiently(
+        self,
+        change: Callable[[], T],
+        *,
+        what: str,
+        at_most: timedelta | None = None,
+        leaves: Callable[[], str] = lambda: NOTHING_CHANGED,
+    ) -> T:
         """Call what may find a lock taken, until it does not, or patience ends.
+
+        Patience is for waiting only: a try may have worked for hours, at an index
+        say, before it met the lock.
+
+        Args:
+            at_most: how long one try waits for a lock, before it fails; by default
+                as long as a change waits.
+            leaves: called when patience has ended; says how things are then.
 
         Raises:
             LockTimeout: somebody had the lock all the time.
         """
-        end = time.monotonic() + self.patience.total_seconds()
+        limit = at_most or self.database.change_wait
+        waited = timedelta()
         while True:
+            began = time.monotonic()
             try:
                 return change()
             except DBAPIError as error:
-                if not self._passes(error):
+                if not self.passes(error):
                     raise
-                if time.monotonic() > end:
+                if self._waited(error):
+                    waited += min(timedelta(seconds=time.monotonic() - began), limit)
+                if waited >= self.patience:
                     raise LockTimeout(
                         f"{what}: another transaction kept its lock for {self.patience}. "
-                        "Nothing was changed by this step. Find it among the longest open "
-                        "transactions and end it, or wait for it, and run the migration again; "
-                        "patience= gives it more time."
+                        f"{leaves()} Find it among the longest open transactions and end it, or "
+                        "wait for it, and run the migration again; patience= gives it more time."
                     ) from error
-                log.info("%s: the table is locked, tried again in %s", what, _PAUSE)
+                log.info("%s: somebody has locked it, tried again in %s", what, _PAUSE)
             time.sleep(_PAUSE.total_seconds())
+            waited += _PAUSE
 
-    def _passes(self, error: DBAPIError) -> bool:
-        if error.orig is None:
-            return False
-        database = self.database
-        return database.is_lock_timeout(error.orig) or database.is_transient(error.orig)
+    def passes(self, error: DBAPIError) -> bool:
+        """Tell whether an error goes away when others have let their locks go."""
+        return self._waited(error) or (
+            error.orig is not None and self.database.is_transient(error.orig)
+        )
+
+    def _waited(self, error: DBAPIError) -> bool:
+        return error.orig is not None and self.database.is_lock_timeout(error.orig)
+
+
+def patiently(op: Op, change: Callable[[], object], *, patience: timedelta = PATIENCE) -> None:
+    """Run a change of your own as ours are run: it waits for a table's lock, but only briefly.
+
+    ::
+
+        patiently(op, lambda: op.drop_column("orders", "locked_at"))
+
+    All who come later wait behind a change that waits. So it waits for half a second,
+    lets go, and tries again, until it has the lock or patience ends. Commits by itself:
+    what the migration did before it is committed, too.
+
+    Args:
+        change: calls operations of Alembic: one, since InnoDB commits each, and all
+            are called again where one has met a lock.
+        patience: how long to wait in all for the lock.
+
+    Raises:
+        LockTimeout: others kept the table locked.
+    """
+    runner = Runner(op, patience=patience)
+    with runner.alone():
+        if runner.offline:
+            runner.write_down(change)
+        else:
+            runner.patiently(partial(runner.briefly, change), what="a change of your own")

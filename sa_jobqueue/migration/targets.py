@@ -74,10 +74,16 @@ def naming_of(runner: Runner, name: str, schema: str | None) -> Any:
 
 def name_of(table: AnyTable, schema: str | None = None) -> tuple[str, str | None]:
     """Return name and schema of a table."""
+    real = as_table(table, schema)
+    return real.name, real.schema
+
+
+def as_table(table: AnyTable, schema: str | None = None) -> Table:
+    """Return a table as its model has it, or one of its name."""
     if isinstance(table, str):
-        return table, schema
+        return Table(table, MetaData(), schema=schema)
     real = table if isinstance(table, Table) else any_mapping_of(table).table
-    return real.name, schema or real.schema
+    return real if schema is None else real.to_metadata(MetaData(), schema=schema)
 
 
 def key_of(

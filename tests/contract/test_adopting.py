@@ -150,6 +150,22 @@ def test_claims_of_old_workers_have_no_lease_and_are_not_reaped(
     assert not reaped
 
 
+@pytest.mark.parametrize(("also", "taken"), [("", 1), (", claimed_at = NULL", 0)])
+def test_a_job_that_is_set_back_by_hand_without_its_time_is_reaped_from_an_old_worker(
+    session: Session, old: Session, also: str, taken: int
+) -> None:
+    add(session, 1)
+    complete(session, claim(session, Parcel, owner="new"))
+    session.commit()
+    old.execute(text(f"UPDATE adopted_parcel SET state = 'new'{also}"))
+    assert old_claim(old) == [1]
+    old.commit()
+
+    reaped = reap(session, Parcel, lease=timedelta(microseconds=1))
+
+    assert len(reaped) == taken
+
+
 def test_what_an_old_worker_takes_back_by_time_is_lost_to_a_claim_and_not_sent_twice(
     session: Session, old: Session
 ) -> None:

@@ -17,17 +17,19 @@ from sqlalchemy import (
     Engine,
     Integer,
     MetaData,
+    SmallInteger,
     String,
     Table,
     delete,
     event,
     func,
     insert,
+    inspect,
     literal_column,
     select,
     text,
 )
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import (
@@ -39,20 +41,36 @@ from sa_jobqueue import (
     RetryMixin,
     ScheduleMixin,
     advisory_session,
+    cancel,
     claim,
     claim_statements,
     complete,
     fail,
+    give_up,
     is_transient,
     prune,
     reap,
     release,
     renew,
+    reprioritize,
+    retry,
 )
 from sa_jobqueue.claiming import dialect_of
 from sa_jobqueue.dialects import database_of_dialect
+from sa_jobqueue.migration import (
+    add_job_columns,
+    create_claim_index,
+    create_reap_index,
+    drop_claim_index,
+    drop_job_columns,
+    drop_reap_index,
+    patiently,
+    reset_storage,
+    tune_storage,
+)
 from sa_jobqueue.mixins import timestamp_type
 from tests.innodb_locks import locked_rows
+from tests.migration.support import migrating
 from tests.support import make_engine, statements_seen
 
 from .claimers import Finished, LogBase, claim_some
@@ -73,7 +91,7 @@ class Base(DeclarativeBase):
     pass
 
 
-def on_innodb(partition_by: str, **options: str) -> dict[str, str]:
+def on_innodb(partition_by: str, **options: str) -> dict[str, Any]:
     """Give MySQL and MariaDB the same options."""
     options = {"partition_by": partition_by, **options}
     return {f"{name}_{key}": v for name in ("mysql", "mariadb") for key, v in options.items()}
@@ -199,6 +217,7 @@ VERBS: dict[str, tuple[Callable[[Session, Any], object], str | None]] = {
     "complete": (complete, "done"),
     "delete": (lambda session, jobs: complete(session, jobs, delete=True), None),
     "fail": (lambda session, jobs: fail(session, jobs, error="no"), "failed"),
+    "give_up": (give_up, "cancelled"),
     "release": (release, "unclaimed"),
     "renew": (renew, "claimed"),
 }
@@ -227,11 +246,12 @@ def test_a_finish_writes_to_the_claimed_rows_of_every_partition(
 
 @servers
 @entities
+@pytest.mark.strategies("skip_locked", "candidates", "update_then_select")
 def test_a_claim_that_was_reaped_is_lost_and_nothing_is_written(
-    session: Session, other: Session, entity: Any
+    session: Session, other: Session, entity: Any, strategy: str
 ) -> None:
     there = add(session, entity, 10)
-    jobs = claim(session, entity, owner="w", limit=10)
+    jobs = claim(session, entity, owner="w", limit=10, strategy=strategy)
     session.commit()
     reaped = reap(other, entity, max_runtime=dt.timedelta(0))
     other.commit()
@@ -241,6 +261,54 @@ def test_a_claim_that_was_reaped_is_lost_and_nothing_is_written(
 
     assert (len(reaped), len(lost.value.lost)) == (10, 10)
     assert statuses(session, entity) == dict.fromkeys(there, "unclaimed")
+
+
+@servers
+def test_a_failed_job_waits_for_its_time_and_is_claimed_again(session: Session) -> None:
+    there = add(session, Report, 10)
+    jobs = claim(session, Report, owner="w", limit=10)
+
+    fail(session, jobs[:5], retry_in=dt.timedelta(hours=1))
+    fail(session, jobs[5:])
+    session.commit()
+
+    assert ids(claim(session, Report, owner="w", limit=10)) == there[5:]
+
+
+CHANGES: dict[str, tuple[Callable[[Session, Any], list[Any]], str]] = {
+    "cancel": (cancel, "cancelled"),
+    "retry": (lambda session, jobs: retry(session, cancel(session, jobs)), "unclaimed"),
+}
+
+
+@servers
+@entities
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_without_a_claim_reaches_every_partition(
+    session: Session, entity: Any, change: str
+) -> None:
+    there = add(session, entity, 12)
+    write, word = CHANGES[change]
+    jobs = session.scalars(select(entity).where(entity.id.in_(there[:10]))).all()
+
+    changed = write(session, jobs)
+    session.commit()
+
+    found = statuses(session, entity)
+    assert len(changed) == 10
+    assert [found[key] for key in there] == [word] * 10 + ["unclaimed"] * 2
+
+
+@servers
+def test_a_new_priority_puts_jobs_of_every_partition_first(session: Session) -> None:
+    there = add(session, Report, 16)
+    session.commit()
+    later = session.scalars(select(Report).where(Report.id.in_(there[8:]))).all()
+
+    reprioritize(session, later, -1)
+    session.commit()
+
+    assert ids(claim(session, Report, owner="w", limit=16)) == there[8:] + there[:8]
 
 
 @servers
@@ -531,7 +599,110 @@ def test_a_partition_of_done_rows_is_dropped_and_claims_go_on(
     engine.dispose()
 
 
+# -- tables that are there already -----------------------------------------------
+
+#: How a table is divided, and PostgreSQL's partitions.
+IN_PARTITIONS = {
+    "hash": {
+        "postgresql": [
+            "HASH (id)",
+            "WITH (MODULUS 2, REMAINDER 0)",
+            "WITH (MODULUS 2, REMAINDER 1)",
+        ],
+        "mysql": ["HASH (id) PARTITIONS 2"],
+    },
+    "range": {
+        "postgresql": ["RANGE (id)", "FROM (MINVALUE) TO (50)", "FROM (50) TO (MAXVALUE)"],
+        "mysql": [
+            "RANGE (id) (PARTITION low VALUES LESS THAN (50), "
+            "PARTITION high VALUES LESS THAN MAXVALUE)"
+        ],
+    },
+}
+
+
+@servers
+@pytest.mark.parametrize("by", IN_PARTITIONS)
+def test_a_table_in_partitions_becomes_a_queue(fresh_database: URL, db_alias: str, by: str) -> None:
+    engine = make_engine(fresh_database)
+    whole, *parts = IN_PARTITIONS[by].get(db_alias, IN_PARTITIONS[by]["mysql"])
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE parcel (id INT PRIMARY KEY) PARTITION BY {whole}"))
+        for number, values in enumerate(parts):
+            create = f"CREATE TABLE parcel_{number} PARTITION OF parcel FOR VALUES {values}"
+            connection.execute(text(create))
+        connection.execute(text(f"INSERT INTO parcel VALUES {NUMBERS}"))
+
+    with migrating(engine) as op:
+        add_job_columns(op, "parcel", JobMixin, RetryMixin, existing_rows="id % 10 = 0")
+        create_claim_index(op, "parcel")
+        create_reap_index(op, "parcel")
+        tune_storage(op, "parcel")
+        patiently(op, lambda: op.add_column("parcel", Column("name", String(20))))
+
+    with Session(engine) as session:
+        assert ids(claim(session, Parcel, owner="w", limit=100)) == list(range(10, 101, 10))
+
+    with migrating(engine) as op:
+        reset_storage(op, "parcel")
+        drop_reap_index(op, "parcel")
+        drop_claim_index(op, "parcel")
+        drop_job_columns(op, "parcel", JobMixin, RetryMixin)
+
+    assert {column["name"] for column in inspect(engine).get_columns("parcel")} == {"id", "name"}
+    assert inspect(engine).get_indexes("parcel") == []
+    engine.dispose()
+
+
+NUMBERS = ", ".join(f"({number})" for number in range(1, 101))
+
 # -- rows that move --------------------------------------------------------------
+
+
+class Urgent(JobMixin, PriorityMixin, Base):
+    """Partitioned by its priority, which is part of the key; made by the test."""
+
+    __table__ = Table(
+        "urgent",
+        MetaData(),
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("priority", SmallInteger, primary_key=True, server_default="0"),
+        Column("status", String(16), nullable=False, server_default="unclaimed"),
+        Column("owner", String(64)),
+        Column("owner_date", timestamp_type()),
+        postgresql_partition_by="RANGE (priority)",
+        **on_innodb(
+            "RANGE (priority) (PARTITION urgent VALUES LESS THAN (0), "
+            "PARTITION normal VALUES LESS THAN MAXVALUE)"
+        ),
+    )
+
+
+for number, values in enumerate(("FROM (MINVALUE) TO (0)", "FROM (0) TO (MAXVALUE)")):
+    add_partition(Urgent.__table__, number, values)
+
+
+@servers
+def test_a_new_priority_moves_rows_whose_partition_goes_by_it(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    urgent: Any = Urgent
+    urgent.__table__.create(engine)
+    add(session, urgent, 6)
+    first, *_ = rows = session.scalars(select(urgent).order_by(urgent.id)).all()
+
+    reprioritize(session, rows[:2], -1)
+    session.commit()
+
+    jobs = claim(other, urgent, owner="w", limit=6)
+    assert [(job.id, job.priority) for job in jobs[:3]] == [(1, -1), (2, -1), (3, 0)]
+    complete(other, jobs)
+    other.commit()
+    assert set(statuses(other, urgent).values()) == {"done"}
+    with pytest.raises(InvalidRequestError, match="Could not refresh"):
+        session.refresh(first)
+    session.rollback()
+    urgent.__table__.drop(engine)
 
 
 class Moving(JobMixin, Base):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import threading
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from sqlalchemy import (
     Engine,
     Integer,
     MetaData,
+    NullPool,
     String,
     Table,
+    event,
     insert,
     inspect,
     select,
@@ -29,6 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
+from tests.support import make_engine
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,6 +99,90 @@ def insert_orders(engine: Engine, amounts: range | list[int]) -> list[int]:
         connection.execute(insert(ORDERS), [{"amount": amount} for amount in amounts])
         found = connection.scalars(select(ORDERS.c.id).order_by(ORDERS.c.id))
         return list(found)[-len(amounts) :]
+
+
+class Writer(threading.Thread):
+    """Old code that inserts orders, one after the other, each committed.
+
+    Attributes:
+        written: how many it has inserted.
+    """
+
+    def __init__(self, url: URL) -> None:
+        super().__init__()
+        self.url = url
+        self.written = 0
+        self.error: BaseException | None = None
+        self._goes_on = threading.Condition()
+        self._ended = False
+
+    def run(self) -> None:
+        engine = make_engine(self.url, poolclass=NullPool)
+        try:
+            with engine.connect() as connection:
+                while not self._ended:
+                    connection.execute(insert(ORDERS), {"amount": 0})
+                    connection.commit()
+                    self._count()
+        except BaseException as error:
+            self.error = error
+            self._count()
+
+    def _count(self) -> None:
+        with self._goes_on:
+            self.written += 1
+            self._goes_on.notify_all()
+
+    def wait_for_more(self) -> None:
+        """Wait until it has inserted two more: one of them began after this call."""
+        with self._goes_on:
+            before = self.written
+            assert self._goes_on.wait_for(lambda: self.error or self.written > before + 1, 30)
+        if self.error is not None:
+            raise self.error
+
+    def end(self) -> None:
+        self._ended = True
+        self.join()
+
+
+@contextmanager
+def writing(url: URL) -> Iterator[Writer]:
+    """Insert orders all the time, from before this block until after it."""
+    writer = Writer(url)
+    writer.start()
+    try:
+        writer.wait_for_more()
+        yield writer
+        writer.wait_for_more()
+    finally:
+        writer.end()
+
+
+class Broken(Exception):
+    """The migration was killed here."""
+
+
+def breaks_at(
+    engine: Engine, stop: int, run: Callable[[], object], *, before: tuple[str, ...]
+) -> bool:
+    """Break a migration off before its n-th statement of these; tell whether there was one."""
+    left = [stop]
+
+    def count(connection: Connection, cursor: Any, statement: str, *args: Any) -> None:
+        if statement.startswith(before):
+            left[0] -= 1
+            if left[0] == 0:
+                raise Broken
+
+    event.listen(engine, "before_cursor_execute", count)
+    try:
+        run()
+    except Broken:
+        return True
+    finally:
+        event.remove(engine, "before_cursor_execute", count)
+    return False
 
 
 def statuses(engine: Engine, column: str = "status") -> dict[int, str]:

@@ -108,6 +108,31 @@ def test_the_migration_has_no_import_of_ours_and_a_second_one_is_empty(project: 
     assert (body(second, "upgrade"), body(second, "downgrade")) == ("pass", "pass")
 
 
+def test_it_is_what_one_would_have_written_by_hand(project: Config) -> None:
+    source = generate(project, "a1")
+
+    assert re.findall(r"^(?:from|import) .*", source, re.M)[1:] == [
+        "import sqlalchemy as sa",
+        "from alembic import op",
+        "from sqlalchemy.dialects import mysql",  # for the microseconds
+    ]
+    upgrade = body(source, "upgrade")
+    assert re.findall(r"op\.(\w+)\('(\w+)'", upgrade) == [
+        ("create_table", "invoice"),
+        ("create_index", "ix_invoice_claim"),
+        ("create_index", "ix_invoice_reap"),
+        ("create_table", "letter"),
+        ("create_index", "ix_letter_claim"),
+        ("create_index", "ix_letter_reap"),
+    ]
+    assert "'status', sa.String(length=16), server_default='unclaimed', nullable=False" in upgrade
+    unsent = "sa.text(\"job_status = 'unsent'\")"
+    assert (
+        "op.create_index('ix_letter_claim', 'letter', ['job_status', 'id'], unique=False, "
+        f"postgresql_where={unsent}, sqlite_where={unsent})"
+    ) in upgrade
+
+
 def test_what_it_builds_is_a_queue(project: Config, engine: Engine) -> None:
     generate(project, "a1")
     command.upgrade(project, "head")

@@ -11,7 +11,7 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Uuid, e
 
 from sa_jobqueue import ArgumentError
 from sa_jobqueue.migration import Progress, backfill
-from tests.migration.support import ORDERS, insert_orders, migrating, scalar, writing_script
+from tests.migration.support import ORDERS, Broken, insert_orders, migrating, scalar, writing_script
 from tests.support import statements_seen
 
 
@@ -56,10 +56,6 @@ def test_the_progress_is_told(shop: Engine) -> None:
 
     assert [(each.batches, each.written) for each in told] == [(1, 0), (2, 3), (3, 5)]
     assert [each.key is None for each in told] == [False, False, True]
-
-
-class Broken(Exception):
-    """The migration was killed here."""
 
 
 def test_what_was_broken_off_is_taken_up_again(shop: Engine) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, String, inspect, text
+from sqlalchemy import Engine, MetaData, String, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -92,17 +92,93 @@ def test_an_index_of_its_name_with_other_columns_is_not_taken_for_it(queue: Engi
 
 
 @pytest.mark.only_on("postgresql", "sqlite")
-def test_an_index_of_its_name_with_another_predicate_is_not_taken_for_it(queue: Engine) -> None:
+@pytest.mark.parametrize("predicate", ["WHERE status = 'unsent'", ""])
+@pytest.mark.parametrize("online", [True, False])
+def test_an_index_of_its_name_with_another_predicate_is_not_taken_for_it(
+    queue: Engine, predicate: str, online: bool
+) -> None:
     with queue.begin() as connection:
-        connection.execute(
-            text("CREATE INDEX ix_orders_claim ON orders (status, id) WHERE status = 'unsent'")
-        )
+        connection.execute(text(f"CREATE INDEX ix_orders_claim ON orders (status, id) {predicate}"))
 
     with (
         migrating(queue) as op,
         pytest.raises(ArgumentError, match=r"unclaimed.*drop_claim_index"),
     ):
-        create_claim_index(op, "orders", JobMixin)
+        create_claim_index(op, "orders", JobMixin, online=online)
+
+
+@pytest.mark.parametrize(
+    "made", ["status, amount, id", "status, amount DESC, note, id", "status, amount DESC"]
+)
+def test_an_index_of_its_name_in_another_order_is_not_taken_for_it(
+    queue: Engine, made: str
+) -> None:
+    partial = "WHERE status = 'unclaimed'" if queue.name in ("postgresql", "sqlite") else ""
+    with queue.begin() as connection:
+        connection.execute(text(f"CREATE INDEX ix_orders_claim ON orders ({made}) {partial}"))
+    args = {"order_by": ["amount desc"]}
+
+    with (
+        migrating(queue) as op,
+        pytest.raises(ArgumentError, match=r"\(status, amount DESC, id\)"),
+    ):
+        create_claim_index(op, "orders", JobMixin, queue_args=args)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"order_by": ["amount desc"]},
+        {"ready": ["unclaimed", "failed"]},
+        {"names": {"unclaimed": "still: to-send"}},
+    ],
+    ids=["descending", "several statuses", "own words"],
+)
+def test_an_index_is_known_again_however_the_database_prints_it(
+    queue: Engine, args: dict[str, Any]
+) -> None:
+    with statements_seen(queue) as seen, migrating(queue) as op:
+        for _ in range(2):
+            create_claim_index(op, "orders", JobMixin, queue_args=args)
+
+    assert len([one for one in seen if one.startswith("CREATE INDEX")]) == 1
+
+
+# What they are called
+
+
+class LongNames(DeclarativeBase):
+    metadata = MetaData(naming_convention={"ix": "index_of_%(table_name)s_%(constraint_name)s"})
+
+
+class Consignment(JobMixin, LongNames):
+    """A queue whose indexes have names that are longer than any server takes."""
+
+    __tablename__ = "consignments_of_all_the_goods_of_the_northern_depots"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+def test_a_name_that_the_server_has_cut_is_known_again(engine: Engine) -> None:
+    table: Any = Consignment.__table__
+    table.create(engine)
+    with engine.begin() as connection:
+        for index in table.indexes:
+            index.drop(connection)
+
+    with statements_seen(engine) as seen, migrating(engine) as op:
+        for _ in range(2):
+            create_claim_index(op, Consignment)
+            create_reap_index(op, Consignment)
+
+    assert len([one for one in seen if one.startswith("CREATE INDEX")]) == 2
+    assert len(index_names(engine, table.name)) == 2
+
+    with migrating(engine) as op:
+        drop_claim_index(op, Consignment)
+        drop_reap_index(op, Consignment)
+
+    assert index_names(engine, table.name) == set()
 
 
 # How they are made
@@ -224,7 +300,9 @@ def test_an_index_serves_a_queue_on_a_class_without_the_mixin(
     with migrating(engine) as op:
         create_claim_index(op, queue_of())
 
-    assert columns_of(engine, "ix_subscriptions_claim", "subscriptions") == columns
+    (name,) = index_names(engine, "subscriptions")
+    assert name is not None
+    assert columns_of(engine, name, "subscriptions") == columns
     assert Subscription.__table__.indexes == set()  # type: ignore[attr-defined]  # likewise
 
     with migrating(engine) as op:
@@ -354,7 +432,10 @@ def test_a_table_in_partitions_becomes_a_queue(engine: Engine) -> None:
 
     assert scalar(engine, "SELECT count(*) FROM parcels WHERE status = 'unclaimed'") == 10
     assert index_names(engine, "parcels") == {"ix_parcels_claim", "ix_parcels_reap"}
-    assert index_names(engine, "parcels_2") == {"ix_parcels_2_claim", "ix_parcels_2_reap"}
+    assert index_names(engine, "parcels_2") == {
+        "ix_parcels_claim_parcels_2",
+        "ix_parcels_reap_parcels_2",
+    }
     assert len([one for one in seen if one.startswith("CREATE INDEX CONCURRENTLY")]) == 4
     assert scalar(engine, "SELECT bool_and(indisvalid) FROM pg_index") is True
 

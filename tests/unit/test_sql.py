@@ -367,7 +367,7 @@ def test_an_advisory_claim_locks_behind_a_fence_and_checks_again() -> None:
                 END AS claim_2
             FROM email
             WHERE email.status = 'unclaimed' AND email.recipient = :recipient_1
-                AND current_setting(:current_setting_1) IN (:current_setting_2)
+                AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted')
                 AND coalesce(:claim_backend, pg_backend_pid()) = pg_backend_pid()
             ORDER BY email.id LIMIT ALL OFFSET 0
         ) AS candidates
