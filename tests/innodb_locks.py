@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from random import uniform
 from uuid import uuid4
 
 from sqlalchemy import Connection
 
-#: How often MariaDB is asked for a list that is not older than the question.
-_LOOKS = 50
+#: How often MariaDB is asked for a list that is not older than the question, and the
+#: longest pause before: of no fixed length, so that two who ask do not go in step.
+_LOOKS, _PAUSE = 60, 0.8
 
 
 def locked_rows(connection: Connection, table: str) -> int:
@@ -27,7 +29,8 @@ def locked_rows(connection: Connection, table: str) -> int:
     # that was made since shows the statement that stands in it.
     mark = uuid4().hex
     for _ in range(_LOOKS):
-        connection.exec_driver_sql(f"DO SLEEP(0.15), '{mark}'")
+        pause = uniform(0.12, _PAUSE)
+        connection.exec_driver_sql(f"DO SLEEP({pause:.3f}), '{mark}'")
         locks = connection.exec_driver_sql(
             "SELECT trx_rows_locked FROM information_schema.innodb_trx WHERE "
             f"trx_mysql_thread_id = CONNECTION_ID() AND LOCATE('{mark}', trx_query) > 0"

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
+from random import uniform
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
@@ -31,8 +32,9 @@ _DENIED = {1142, 1143, 1044, 1227}
 
 _TIMEOUTS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
 
-#: innodb_trx is a copy, made anew when nobody has asked for a tenth of a second.
-_COPY = 0.2
+#: innodb_trx is a copy, made anew when nobody has asked for a tenth of a second. The pauses
+#: before it is asked for, in seconds, have no fixed length: two who ask would go in step.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.15, 0.6
 
 #: How often it is asked for, where others who ask keep it old.
 _COPIES = 10
@@ -130,7 +132,8 @@ class InnoDBExamination(Examination):
         mark = uuid4().hex
         try:
             for _ in range(_COPIES):
-                connection.exec_driver_sql(f"DO SLEEP({_COPY}), '{mark}'")
+                pause = uniform(_SHORTEST_PAUSE, _LONGEST_PAUSE)
+                connection.exec_driver_sql(f"DO SLEEP({pause:.3f}), '{mark}'")
                 listed = connection.exec_driver_sql(
                     f"SELECT {asked} FROM information_schema.innodb_trx "
                     f"HAVING SUM(LOCATE('{mark}', trx_query)) > 0"

@@ -131,13 +131,21 @@ def test_what_cannot_be_dropped_is_told_with_the_command_that_drops_it(queue: En
 
 @pytest.mark.only_on("postgresql")
 def test_a_concurrent_build_that_failed_is_dropped_before_the_next_try(queue: Engine) -> None:
+    # Whoever looks for a deadlock while there is one is ended: the build looks once, after
+    # it has waited for so long, and the writer not at all.
+    with queue.begin() as connection:
+        name = connection.scalar(text("SELECT quote_ident(current_database())"))
+        connection.execute(text(f"ALTER DATABASE {name} SET deadlock_timeout = '4s'"))
+    queue.dispose()
     writer = queue.connect()
+    writer.execute(text("SET deadlock_timeout = '10min'"))
     writer.execute(text("INSERT INTO orders (amount) VALUES (2)"))  # the build waits for it
 
     def wait_for_the_build() -> None:  # each for the other: the server ends one of them
         waiting = text(
             "SELECT count(*) FROM pg_stat_activity "
-            "WHERE query LIKE 'CREATE INDEX CONCURRENTLY%' AND wait_event_type = 'Lock'"
+            "WHERE query LIKE 'CREATE INDEX CONCURRENTLY%' AND wait_event_type = 'Lock' "
+            "AND datname = current_database()"
         )
         with queue.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
             while not other.scalar(waiting):
