@@ -290,6 +290,18 @@ class Database:
         """Say how a SELECT is bound to an index, as a comment behind SELECT; None: it is not."""
         return None
 
+    def forced_index(self, index: Index) -> str | None:
+        """Say how a SELECT is bound to an index where there are no such comments.
+
+        What it returns stands behind the table, and is an error where there is no
+        such index (:meth:`is_missing_index`). None: it is not.
+        """
+        return None
+
+    #: Stands behind a table whose rows are wanted in claim order, so that no optimizer
+    #: walks over all rows in the order of their keys; None: none does.
+    order_hint: ClassVar[str | None] = None
+
     @staticmethod
     def index_name(index: Index) -> str:
         """Return an index's name as it stands in SQL."""

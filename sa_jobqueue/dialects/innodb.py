@@ -263,6 +263,15 @@ class InnoDB(Database):
             return False
         return True
 
+    # With few jobs among many done rows the optimizer reckons that a few rows in the order
+    # of the primary key are found sooner by walking over it: among 5 million, a claim took
+    # 4 seconds on MariaDB.
+
+    def forced_index(self, index: Index) -> str | None:
+        return f"FORCE INDEX ({self.index_name(index)})"
+
+    order_hint: ClassVar[str | None] = "IGNORE INDEX FOR ORDER BY (PRIMARY)"
+
     @staticmethod
     def index_name(index: Index) -> str:
         """Return an index's name, quoted, as the naming convention makes it."""

@@ -54,10 +54,18 @@ class Candidates(LockingStrategy):
     @cached_property
     def draw(self) -> Any:
         """The plain read of candidate keys."""
-        read = self.ready(*self.mapping.key_attributes, plain=True)
+        read = self.draw_elsewhere
         # Of a partitioned table MySQL was seen to read and sort the whole backlog.
-        bound = self.spec.partitioned and self.spec.served
-        return self.by_claim_index(read) if bound else read
+        if self.spec.partitioned and self.spec.served and self.claim_index_hint:
+            return self.by_claim_index(read)
+        hint = self.database.order_hint
+        unhinted = hint is None or self.spec.order_by or not self.mapping.table.primary_key
+        return read if unhinted else read.with_hint(self.mapping.table, hint)
+
+    @cached_property
+    def draw_elsewhere(self) -> Any:
+        """The same for another session, where the table may be a copy without indexes."""
+        return self.ready(*self.mapping.key_attributes, plain=True)
 
     @cached_property
     def lock_candidates(self) -> Any:
@@ -86,10 +94,11 @@ class Candidates(LockingStrategy):
         self, writer: Writer, request: Request, source: Session | None
     ) -> list[tuple[Any, ...]]:
         reader = writer if source is None else connected(source, self.mapping)
+        draw = self.draw if source is None else self.draw_elsewhere
         drawn = self.in_steps(
             reader,
             request.limit * OVERDRAW,
-            lambda **parameters: list(reader.rows(self.draw, parameters).all()),
+            lambda **parameters: list(reader.rows(draw, parameters).all()),
         )
         return [tuple(key) for key in drawn]
 

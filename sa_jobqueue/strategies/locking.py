@@ -5,12 +5,14 @@ The part that skip_locked, held and candidates share.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm.attributes import instance_dict
 
 from ..clock import as_utc
@@ -20,6 +22,8 @@ from ..keys import key_batches, key_values, keys_of, refresh
 from ..sessions import Writer, show
 from .base import Strategy
 from .spec import Request, Taken
+
+log = logging.getLogger("sa_jobqueue.claim")
 
 
 class LockingStrategy(Strategy):
@@ -47,19 +51,46 @@ class LockingStrategy(Strategy):
     def by_claim_index(self, statement: Select[Any]) -> Select[Any]:
         """Bind a SELECT in claim order to the claim index, where an optimizer may stray."""
         index = claim_index(self.mapping)
-        hint = self.database.index_hint(index) if index is not None else None
-        if hint is None or self.spec.order_by:
+        if index is None or self.spec.order_by or self._without_index:
             return statement
-        return statement.prefix_with(hint)
+        if self.claim_index_hint:
+            return statement.prefix_with(self.claim_index_hint)
+        forced = self.database.forced_index(index)
+        return statement if forced is None else statement.with_hint(self.mapping.table, forced)
+
+    @cached_property
+    def claim_index_hint(self) -> str | None:
+        """The comment that binds a SELECT to the claim index, void where there is none."""
+        index = claim_index(self.mapping)
+        return None if index is None else self.database.index_hint(index)
 
     def lock(self, writer: Writer, request: Request) -> list[Any]:
         """Lock ready rows in claim order, in steps where the queue has priorities."""
-        statement = self.lock_rows if request.rows else self.lock_entities
         return self.in_steps(
             writer,
             request.limit,
-            lambda **parameters: self.read(writer, request, statement, parameters),
+            lambda **parameters: self._lock_some(writer, request, parameters),
         )
+
+    def _lock_some(self, writer: Writer, request: Request, parameters: dict[str, Any]) -> list[Any]:
+        statement = self.lock_rows if request.rows else self.lock_entities
+        try:
+            return self.read(writer, request, statement, parameters)
+        except DBAPIError as error:
+            missing = error.orig is not None and self.database.is_missing_index(error.orig)
+            if not missing or self._without_index:
+                raise
+        log.warning("%s has no claim index; claims may lock more than they take", self.mapping)
+        self._forget_index()
+        return self._lock_some(writer, request, parameters)
+
+    #: The table has no claim index: a claim that was bound to it has said so.
+    _without_index = False
+
+    def _forget_index(self) -> None:
+        self._without_index = True
+        for bound in ("lock_rows", "lock_entities"):
+            vars(self).pop(bound, None)
 
     def read(
         self, writer: Writer, request: Request, statement: Any, parameters: dict[str, Any]

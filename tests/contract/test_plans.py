@@ -298,3 +298,29 @@ def test_a_finish_goes_by_primary_key(done_rows: Engine) -> None:
 
         assert rows_read(session.connection()) - before < 300
         session.rollback()
+
+
+#: Jobs behind the done rows: so many, and so few of all, that optimizers reckon that the
+#: first of them are found sooner in the order of the primary key.
+WAITING_ROWS = 20_000
+
+
+@pytest.fixture(scope="module")
+def waiting_rows(done_rows: Engine) -> Engine:
+    """More jobs behind the 100,000 done rows."""
+    fill(done_rows, "INSERT INTO email (recipient) SELECT 'w'", WAITING_ROWS)
+    analyze(done_rows, "email")
+    return done_rows
+
+
+@pytest.mark.parametrize("where", [(), (Email.recipient == "w",)], ids=["served", "not served"])
+def test_done_rows_are_never_walked_over(
+    waiting_rows: Engine, strategy: str, where: tuple[Any, ...]
+) -> None:
+    with Session(waiting_rows) as session:
+        before = rows_read(session.connection())
+        taken = claim(session, Email, *where, owner="w", limit=10, strategy=strategy)
+
+        assert len(taken) == 10
+        assert rows_read(session.connection()) - before < 2_000
+        session.rollback()

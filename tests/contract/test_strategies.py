@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy import Engine, event, select, text, update
+from sqlalchemy import URL, Engine, Table, event, select, text, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
@@ -23,8 +23,8 @@ from sa_jobqueue import (
     renew,
 )
 from sa_jobqueue.strategies import STRATEGIES as ALL
-from tests.models import Email, Message, Task, add_emails, add_tasks, recipients
-from tests.support import STRATEGIES, statements_seen
+from tests.models import Base, Email, Message, Task, add_emails, add_tasks, recipients
+from tests.support import STRATEGIES, make_engine, statements_seen
 
 Sessions = Callable[..., Session]
 
@@ -333,3 +333,28 @@ def _server_version(session: Session) -> int:
     return (
         int(session.connection().exec_driver_sql("SHOW server_version_num").scalar_one()) // 10_000
     )
+
+
+def test_a_table_without_its_claim_index_is_claimed_from(
+    fresh_database: URL, strategy: str
+) -> None:
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    table = Email.__table__
+    assert isinstance(table, Table)
+    (index,) = (one for one in table.indexes if str(one.name).endswith("_claim"))
+    index.drop(engine)
+    queue = JobQueue(Email, strategy=strategy)
+
+    seen = []
+    with Session(engine) as session:
+        add_emails(session, "a", "b", "c")
+        session.commit()
+        for claim_some in (queue.claim, queue.claim, queue.claim_rows):
+            claimed = claim_some(session, owner="w", limit=1)
+            seen += recipients(claimed)
+            queue.complete(session, claimed, delete=True)
+            session.commit()
+
+    assert seen == ["a", "b", "c"]
+    engine.dispose()

@@ -173,12 +173,12 @@ def test_mysql_locks_by_the_claim_index_and_marks_by_key() -> None:
     )
 
 
-def test_mariadb_locks_without_an_optimizer_hint_and_marks_by_key() -> None:
+def test_mariadb_locks_by_the_claim_index_and_marks_by_key() -> None:
     assert claim_sql(Email, "mariadb") == lines(
         """
         SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
             CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS claim_date
-        FROM email
+        FROM email FORCE INDEX (ix_email_claim)
         WHERE email.status = 'unclaimed'
         ORDER BY email.id LIMIT :claim_limit
         FOR UPDATE SKIP LOCKED
@@ -523,7 +523,7 @@ def test_postgresql_waits_for_the_turn_in_a_statement_before_the_first_look() ->
 def test_innodb_asks_for_the_next_job_by_its_key_before_it_locks_the_others(alias: str) -> None:
     assert strict_sql(alias) == lines(
         """
-        SELECT email.id FROM email
+        SELECT email.id FROM email IGNORE INDEX FOR ORDER BY (PRIMARY)
         WHERE email.status = 'unclaimed' ORDER BY email.id LIMIT :claim_limit
         """,
         """
