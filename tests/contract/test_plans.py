@@ -20,7 +20,7 @@ from tests.support import STRATEGIES, make_engine
 
 #: Rows that are done, and rows that are due tomorrow at a better priority.
 DONE_ROWS = 100_000
-LATER_ROWS = 1_000_000
+LATER_ROWS, LATER_ROWS_IN_FULL = 200_000, 1_000_000
 
 PARAMETERS: dict[str, Any] = {
     "claim_limit": 50,
@@ -193,15 +193,15 @@ def test_a_predicate_that_no_index_serves_locks_only_what_is_claimed(done_rows: 
 
 
 @pytest.fixture(scope="module")
-def later_rows(big: Engine) -> Engine:
-    """A million jobs due tomorrow at a better priority, and a few that are due."""
+def later_rows(big: Engine, full: bool) -> Engine:
+    """Many jobs due tomorrow at a better priority, and a few that are due."""
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%d %H:%M:%S.%f")
     with big.begin() as connection:
         connection.execute(text("DELETE FROM task"))
     fill(
         big,
         f"INSERT INTO task (name, priority, run_at) SELECT 'later', -(number % 5), '{tomorrow}'",
-        LATER_ROWS,
+        LATER_ROWS_IN_FULL if full else LATER_ROWS,
     )
     fill(big, "INSERT INTO task (name, priority) SELECT 'now', 1 + number % 3", 100)
     analyze(big, "task")
@@ -219,7 +219,7 @@ def test_jobs_due_later_are_never_walked_over(later_rows: Engine, strategy: str)
         assert [task.name for task in tasks] == ["now"] * 50
         assert read < 1_000
         if later_rows.dialect.name == "postgresql":
-            assert buffers_of(session, strategy) < 2_000
+            assert buffers_of(session, strategy) < 1_200  # to walk over them: 1,900 more
         session.rollback()
 
 
