@@ -587,6 +587,27 @@ def test_an_entity_whose_insert_was_rolled_back_is_lost(session: Session, strate
         complete(session, emails[0])
 
 
+@pytest.mark.parametrize("delete", [True, False])
+def test_of_rows_too_the_lost_one_alone_is_lost(
+    session: Session, other: Session, delete: bool
+) -> None:
+    add_emails(session, "a", "b", "c")
+    queue = JobQueue(Email)
+    rows = queue.claim_rows(session, owner="w", limit=3)
+    session.commit()
+    other.execute(update(Email).where(Email.recipient == "b").values(owner="somebody"))
+    other.commit()
+
+    with pytest.raises(ClaimLost) as lost:
+        queue.complete(session, rows, delete=delete)
+    session.commit()
+
+    assert [row.recipient for row in lost.value.lost] == ["b"]
+    assert [row.recipient for row in lost.value.kept] == ["a", "c"]
+    unfinished = select(Email.recipient).where(Email.status == "claimed")
+    assert list(session.scalars(unfinished)) == ["b"]
+
+
 # Beside others
 
 
