@@ -46,17 +46,23 @@ class LockingStrategy(Strategy):
         return self._lock_ready(rows=True)
 
     def _lock_ready(self, *, rows: bool, waiting: bool = False) -> Select[Any]:
-        return self.by_claim_index(self.locked(self.ready(*self.what(rows=rows)), waiting=waiting))
+        read = self.locked(self.ready(*self.what(rows=rows)), waiting=waiting)
+        return self.by_claim_index(read, forced=not waiting)
 
-    def by_claim_index(self, statement: Select[Any]) -> Select[Any]:
-        """Bind a SELECT in claim order to the claim index, where an optimizer may stray."""
+    def by_claim_index(self, statement: Select[Any], *, forced: bool = False) -> Select[Any]:
+        """Bind a SELECT in claim order to the claim index, where an optimizer may stray.
+
+        Args:
+            forced: where there are no hints, in words that are an error without the
+                index, which :meth:`lock` answers.
+        """
         index = claim_index(self.mapping)
         if index is None or self.spec.order_by or self._without_index:
             return statement
         if self.claim_index_hint:
             return statement.prefix_with(self.claim_index_hint)
-        forced = self.database.forced_index(index)
-        return statement if forced is None else statement.with_hint(self.mapping.table, forced)
+        words = self.database.forced_index(index) if forced else None
+        return statement if words is None else statement.with_hint(self.mapping.table, words)
 
     @cached_property
     def claim_index_hint(self) -> str | None:

@@ -17,6 +17,7 @@ from sqlalchemy import (
     URL,
     Engine,
     ForeignKey,
+    Table,
     create_engine,
     event,
     func,
@@ -864,3 +865,24 @@ def translated(engine: Engine, names: dict[str, str]) -> Iterator[Session]:
         connection.commit()
         with Session(connection) as session:
             yield session
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_table_without_its_claim_index_is_claimed_from_in_an_old_snapshot_too(
+    fresh_database: URL,
+) -> None:
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    table = Email.__table__
+    assert isinstance(table, Table)
+    (index,) = (one for one in table.indexes if str(one.name).endswith("_claim"))
+    index.drop(engine)
+
+    with Session(engine.execution_options(isolation_level="REPEATABLE READ")) as session:
+        add_emails(session, "a", "b")
+        session.commit()
+        session.execute(select(Email.id)).all()
+        claimed = JobQueue(Email, strict_order=True).claim(session, owner="w", limit=2)
+
+        assert recipients(claimed) == ["a", "b"]
+    engine.dispose()
