@@ -22,8 +22,11 @@ MODELS = (
     EXAMPLES / "01_batches.py",
     EXAMPLES / "02_text_messages.py",
     EXAMPLES / "03_own_status_words.py",
+    EXAMPLES / "07_two_mailings.py",
+    EXAMPLES / "09_bulk_load.py",
     EXAMPLES / "uuid_keys.py",
     HERE / "orders.py",
+    EXAMPLES / "08_render_pipeline.py",
 )
 
 #: And in some only: the mailing's index has an expression that only PostgreSQL reads, and

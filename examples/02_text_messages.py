@@ -64,7 +64,7 @@ def main() -> None:
         limit=1,
         delete=True,  # a sent message leaves the table
         drain=True,  # stop when the queue is empty
-        retry_in=lambda attempts: timedelta(seconds=0.2) * attempts,
+        backoff=lambda attempts: timedelta(seconds=0.2) * attempts,
         on_outcome=tell,
     )
     with worker.stopping_on_signals():

@@ -19,49 +19,76 @@ transaction as the finish.
 """
 
 from .advisory import advisory_session
+from .backoff import Backoff, ConstantBackoff, ExponentialBackoff
+from .bulk import BulkLoad, DatabaseLog, EnqueueSource, FileLog, InsertSource
 from .changing import cancel, prune, reprioritize, retry
 from .claiming import claim, claim_statements, claimed_by
 from .dialects import is_transient
 from .enqueueing import enqueue
 from .errors import (
     ArgumentError,
+    BatchInDoubt,
+    BrokenLog,
     ClaimLost,
+    InvalidState,
+    InvalidTransition,
     JobQueueError,
+    LoadStopped,
     LockLost,
     LockNotHeld,
     LockTimeout,
     NotClaimed,
+    NotWaiting,
+    SourceChanged,
     UnsupportedDatabase,
 )
 from .fencing import Claim, Fence, fence_of, with_fence
 from .finishing import complete, fail, give_up, release, renew
 from .locks import Holder, NamedLock, named_lock
-from .mixins import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
+from .mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, ScheduleMixin
+from .ordering import finish_rate, position, positions, waiting_time
 from .owners import Owner, OwnerState, connection_owner, owner_state
 from .queue import JobQueue
 from .reaping import Reaped, ReapedJob, ReapReason, reap
+from .rounds import RoundProgress, round_progress, start_round
+from .starting import RoundStart
 from .stats import QueueStats, count_by_status, queue_stats
 from .status import JobStatus
 from .version import __version__
 from .worker import Cancel, Failed, Outcome, Retry, Worker
+from .workflow import Step, Transition, Workflow
 
 __all__ = [
     "ArgumentError",
+    "Backoff",
+    "BatchInDoubt",
+    "BrokenLog",
+    "BulkLoad",
     "Cancel",
     "Claim",
     "ClaimLost",
+    "ConstantBackoff",
+    "DatabaseLog",
+    "EnqueueSource",
+    "ExponentialBackoff",
     "Failed",
     "Fence",
+    "FileLog",
     "Holder",
+    "InsertSource",
+    "InvalidState",
+    "InvalidTransition",
     "JobMixin",
     "JobQueue",
     "JobQueueError",
     "JobStatus",
+    "LoadStopped",
     "LockLost",
     "LockNotHeld",
     "LockTimeout",
     "NamedLock",
     "NotClaimed",
+    "NotWaiting",
     "Outcome",
     "Owner",
     "OwnerState",
@@ -72,9 +99,16 @@ __all__ = [
     "ReapedJob",
     "Retry",
     "RetryMixin",
+    "RoundMixin",
+    "RoundProgress",
+    "RoundStart",
     "ScheduleMixin",
+    "SourceChanged",
+    "Step",
+    "Transition",
     "UnsupportedDatabase",
     "Worker",
+    "Workflow",
     "__version__",
     "advisory_session",
     "cancel",
@@ -87,10 +121,13 @@ __all__ = [
     "enqueue",
     "fail",
     "fence_of",
+    "finish_rate",
     "give_up",
     "is_transient",
     "named_lock",
     "owner_state",
+    "position",
+    "positions",
     "prune",
     "queue_stats",
     "reap",
@@ -98,5 +135,8 @@ __all__ = [
     "renew",
     "reprioritize",
     "retry",
+    "round_progress",
+    "start_round",
+    "waiting_time",
     "with_fence",
 ]

@@ -31,10 +31,11 @@ from functools import partial
 from typing import Any, TypeAlias
 from weakref import ref
 
-from sqlalchemy import Connection, Engine, Pool, event, func, select
+from sqlalchemy import Connection, Engine, event, func, select
 from sqlalchemy.orm import Session
 
 from .dialects import Database, database_of
+from .ends import Ending, ending_of, fetched, follow
 from .errors import NotClaimed, UnsupportedDatabase
 from .fencing import Hold, Identity, LetGo
 from .mapping import QueueMapping
@@ -49,7 +50,8 @@ Run: TypeAlias = Callable[[str], Sequence[Any]]
 #: The isolation levels in which a second statement sees what was committed after the first.
 ISOLATION = ("read committed", "read uncommitted")
 
-_INFO = "sa_jobqueue.advisory"
+#: By which a connection's locks follow its transactions.
+_ENDING = "advisory locks"
 
 
 @contextmanager
@@ -134,11 +136,18 @@ class AdvisoryHold(Hold):
 
     Args:
         keys: the lock of each row.
+        rounds: the round that each was claimed in.
     """
 
-    def __init__(self, locks: AdvisoryLocks, keys: Mapping[Identity, LockKey]) -> None:
+    def __init__(
+        self,
+        locks: AdvisoryLocks,
+        keys: Mapping[Identity, LockKey],
+        rounds: Mapping[Identity, int],
+    ) -> None:
         self._locks = locks
         self._keys = keys
+        self.rounds = rounds
 
     def still_held(
         self, connection: Connection, mapping: QueueMapping, identities: Sequence[Identity]
@@ -175,7 +184,7 @@ class AdvisoryHold(Hold):
 
 
 @dataclass(eq=False)
-class AdvisoryLocks:
+class AdvisoryLocks(Ending):
     """The locks that one connection keeps.
 
     Attributes:
@@ -195,9 +204,11 @@ class AdvisoryLocks:
     _savepoints: list[tuple[str, int]] = field(default_factory=list)
     _finished_before: int = 0
 
-    def keep(self, keys: Mapping[Identity, LockKey]) -> AdvisoryHold:
+    def keep(
+        self, keys: Mapping[Identity, LockKey], rounds: Mapping[Identity, int]
+    ) -> AdvisoryHold:
         """Keep the locks of one claim."""
-        hold = AdvisoryHold(self, keys)
+        hold = AdvisoryHold(self, keys, rounds)
         self.held.update(dict.fromkeys(keys.values(), hold))
         return hold
 
@@ -233,15 +244,25 @@ class AdvisoryLocks:
 
     # -- at its end -----------------------------------------------------
 
-    def committed(self, run: Run) -> None:
-        """Free what was finished in the transaction."""
-        self._end(run, {**self.finished, **dict.fromkeys(self.leaving)})
+    def commits(self, driver: Any, errors: type[Exception]) -> bool:
+        """Tell whether a COMMIT finishes what waits for it."""
+        return not (self.finished and _is_broken(driver, errors))
 
-    def rolled_back(self, run: Run) -> None:
-        """Keep what was finished in the transaction: it is not finished after all."""
-        self._end(run, self.leaving)
+    def ended(self, driver: Any, *, committed: bool) -> None:
+        """Free what was finished in the transaction, if it was committed."""
+        finished = self.finished if committed else {}
+        self._end(partial(_run_after, driver), {**finished, **dict.fromkeys(self.leaving)})
 
-    def unfinish(self) -> None:
+    def not_done(self, error: Exception) -> None:
+        """Say so; of a broken connection the server has freed the locks."""
+        log.warning("advisory locks could not be freed: %s", error)
+
+    def returned(self, driver: Any) -> None:
+        """Free everything before the connection is handed out again."""
+        driver.rollback()
+        _run_after(driver, "SELECT pg_advisory_unlock_all()")
+
+    def broken_off(self) -> None:
         """Take note that what was finished in the transaction is lost."""
         self.finished.clear()
         self._savepoints.clear()
@@ -249,7 +270,7 @@ class AdvisoryLocks:
 
     def _end(self, run: Run, keys: Iterable[LockKey]) -> None:
         ending = [key for key in keys if key in self.held]
-        self.unfinish()
+        self.broken_off()
         self.leaving.clear()
         self._forget(ending)
         if ending:
@@ -301,12 +322,10 @@ class AdvisoryLocks:
 
 def locks_of(connection: Connection) -> AdvisoryLocks:
     """Return what a connection keeps; at first, nothing."""
-    info = connection.info
-    locks = info.get(_INFO)
+    locks = ending_of(connection, _ENDING)
     if locks is None:
-        locks = info[_INFO] = AdvisoryLocks(ref(connection))
-        _watch_ends(connection, locks)
-        _watch_returns()
+        locks = AdvisoryLocks(ref(connection))
+        follow(connection, _ENDING, locks)
     assert isinstance(locks, AdvisoryLocks)
     if connection.in_nested_transaction() or database_of(connection).in_autocommit(connection):
         _watch_savepoints(connection, locks)
@@ -333,43 +352,6 @@ def _follow(connection: Connection, cursor: Any, statement: str, *_: Any) -> Non
             locks.reconcile(connection)
 
 
-def _watch_ends(connection: Connection, locks: AdvisoryLocks) -> None:
-    """Have locks freed after the outermost COMMIT, or ROLLBACK, of a connection.
-
-    Session.after_commit will not do: a session joined to an outer transaction
-    fires it for a savepoint. The events "commit" of Connection and Engine come
-    before the COMMIT. What SQLAlchemy calls for exactly this one is commit() of
-    the connection that the pool handed out.
-    """
-    pooled: Any = connection.connection
-    errors = connection.dialect.loaded_dbapi.Error
-    for name in ("commit", "rollback"):
-        vars(pooled)[name] = _followed(pooled, name, locks, errors)
-
-
-def _followed(
-    pooled: Any, name: str, locks: AdvisoryLocks, errors: type[Exception]
-) -> Callable[[], None]:
-    """Return a method of a pooled connection with the locks' part done after it."""
-    weak = ref(pooled)  # no cycle: it returns to its pool when it is dropped
-
-    def end() -> None:
-        driver = weak().dbapi_connection  # type: ignore[union-attr]  # it runs its own method
-        commits = name == "commit" and not (locks.finished and _is_broken(driver, errors))
-        try:
-            getattr(driver, name)()
-        except BaseException:
-            locks.unfinish()
-            raise
-        try:
-            (locks.committed if commits else locks.rolled_back)(partial(_run_after, driver))
-        except errors as error:
-            # The transaction itself has ended well. A broken connection keeps no locks.
-            log.warning("advisory locks could not be freed: %s", error)
-
-    return end
-
-
 #: What psycopg 2 and 3 call a transaction in which a statement has failed.
 _IN_ERROR = 3
 
@@ -380,28 +362,10 @@ def _is_broken(driver: Any, errors: type[Exception]) -> bool:
     if status is not None:
         return bool(status == _IN_ERROR)
     try:  # other drivers, such as asyncpg, do not tell: a broken transaction refuses this
-        _fetched(driver, "SELECT 1")
+        fetched(driver, "SELECT 1")
     except errors:
         return True
     return False
-
-
-def _watch_returns() -> None:
-    """Have everything freed before a connection is handed out again.
-
-    Of every pool: after Engine.dispose() a connection's pool is not that of its
-    engine any more.
-    """
-    if not event.contains(Pool, "reset", _free_all):
-        event.listen(Pool, "reset", _free_all)
-
-
-def _free_all(driver: Any, record: Any, state: Any) -> None:
-    locks = record.info.pop(_INFO, None) if record is not None else None
-    if locks is None or state.terminate_only or not state.asyncio_safe:
-        return
-    driver.rollback()
-    _run_after(driver, "SELECT pg_advisory_unlock_all()")
 
 
 # -- statements -------------------------------------------------------------
@@ -437,15 +401,7 @@ def _run_in(connection: Connection, statement: str) -> Sequence[Any]:
 def _run_after(driver: Any, statement: str) -> Sequence[Any]:
     """Run a statement where a transaction has just ended, without beginning another."""
     with _autocommit(driver):
-        return _fetched(driver, statement)
-
-
-def _fetched(driver: Any, statement: str) -> Sequence[Any]:
-    cursor = driver.cursor()
-    cursor.execute(statement)
-    found = list(cursor.fetchall())
-    cursor.close()
-    return found
+        return fetched(driver, statement)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from sqlalchemy import BigInteger, Column, Integer, bindparam, null, select
+from sqlalchemy import BigInteger, Column, Integer, bindparam, case, literal_column, null, select
 
 from .clock import utc_now
 from .dialects import Database
@@ -22,16 +22,19 @@ from .keys import by_key, key_batches, key_is_in, key_values
 from .mapping import QueueMapping, mapping_of, status_is, word_of
 from .rows import word_literal
 from .sessions import AnySession, Writer, show_expired, writing
-from .status import CANCELLED, DONE, FAILED, UNCLAIMED, JobStatus
+from .status import CANCELLED, DONE, FAILED, UNCLAIMED
 
 Values: TypeAlias = Callable[[QueueMapping], Mapping[Column[Any], Any]]
+Words: TypeAlias = Callable[[QueueMapping], tuple[str, ...]]
+
+CHANGE_KEYS = "change_keys"
 
 #: How many rows prune() takes away in one call, unless told otherwise.
 PRUNE_LIMIT = 1_000
 
 
 def cancel(session: AnySession, jobs: Any) -> list[Any]:
-    """Cancel unclaimed jobs; return those that were.
+    """Cancel unclaimed jobs, whatever they wait for; return those that were.
 
     Args:
         session: the caller's; nothing is committed.
@@ -40,18 +43,19 @@ def cancel(session: AnySession, jobs: Any) -> list[Any]:
     Raises:
         ArgumentError: an entity that is not in the database.
     """
-    return _change(session, jobs, _cancelled, leaving=(UNCLAIMED,))
+    return change(session, jobs, cancelled, leaving=_unclaimed)
 
 
 def retry(session: AnySession, jobs: Any) -> list[Any]:
     """Make failed, done or cancelled jobs claimable again; return those that were.
 
-    Attempts are counted from 0 again.
+    They are due now at the latest, and attempts are counted from 0 again;
+    ``last_error`` stays.
 
     Raises:
         ArgumentError: an entity that is not in the database.
     """
-    return _change(session, jobs, _unclaimed, leaving=(FAILED, DONE, CANCELLED))
+    return change(session, jobs, due_as(UNCLAIMED), leaving=_finished)
 
 
 def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
@@ -67,7 +71,7 @@ def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
     for _, mapping, _ in identified(jobs):
         if not mapping.has("priority"):
             raise ArgumentError(f"{mapping} has no priority: add PriorityMixin")
-    return _change(session, jobs, _prioritized, leaving=(UNCLAIMED,), new_priority=priority)
+    return change(session, jobs, _prioritized, leaving=_unclaimed, new_priority=priority)
 
 
 def prune(
@@ -92,7 +96,7 @@ def prune(
     words = [word_of(mapping, status) for status in statuses]
     if limit < 1:
         raise ArgumentError(f"limit is the number of rows to delete, at least 1: {limit!r}")
-    if {mapping.claimed, *mapping.ready} & set(words):
+    if {*mapping.during, *mapping.ready} & set(words):
         raise ArgumentError(f"only finished jobs are pruned, not {', '.join(words)}")
     age = -(older_than // timedelta(microseconds=1))
     with writing(session, mapping) as writer, writer.atomically():
@@ -121,21 +125,50 @@ def _prune(writer: Writer, mapping: QueueMapping, word: str, age: int, limit: in
     return len(keys)
 
 
-def _cancelled(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
+def _unclaimed(mapping: QueueMapping) -> tuple[str, ...]:
+    return mapping.ready
+
+
+def _finished(mapping: QueueMapping) -> tuple[str, ...]:
+    return tuple(mapping.word(status) for status in (FAILED, DONE, CANCELLED))
+
+
+def cancelled(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
+    """Say what the columns of a cancelled job hold."""
     return {
         mapping.column("status"): word_literal(mapping.word(CANCELLED)),
         mapping.column("owner_date"): utc_now(),
     }
 
 
-def _unclaimed(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
-    values: dict[Column[Any], Any] = {
-        mapping.column("status"): word_literal(mapping.word(UNCLAIMED)),
-        mapping.column("owner"): null(),
-        mapping.column("owner_date"): null(),
-    }
-    if mapping.has("attempts"):
-        values[mapping.column("attempts")] = 0
+@lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
+def waiting_as(status: str) -> Values:
+    """Say what the columns of a job hold that waits in a status, never tried."""
+
+    def values(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
+        written: dict[Column[Any], Any] = {
+            mapping.column("status"): word_literal(word_of(mapping, status)),
+            mapping.column("owner"): null(),
+            mapping.column("owner_date"): null(),
+        }
+        if mapping.has("attempts"):
+            written[mapping.column("attempts")] = literal_column("0")
+        return written
+
+    return values
+
+
+@lru_cache(typed=True)  # as above
+def due_as(status: str) -> Values:
+    """Say what the columns of a job hold that is tried anew, and at once."""
+
+    def values(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
+        written = dict(waiting_as(status)(mapping))
+        if mapping.has("run_at"):
+            run_at = mapping.column("run_at")
+            written[run_at] = case((run_at > utc_now(), utc_now()), else_=run_at)
+        return written
+
     return values
 
 
@@ -143,21 +176,27 @@ def _prioritized(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
     return {mapping.column("priority"): bindparam("new_priority", type_=Integer)}
 
 
-def _change(
-    session: AnySession, jobs: Any, values: Values, *, leaving: Sequence[JobStatus], **given: Any
+def change(
+    session: AnySession, jobs: Any, values: Values, *, leaving: Words, **given: Any
 ) -> list[Any]:
+    """Write to those of the jobs that have one of the statuses; return them.
+
+    Args:
+        leaving: says for a class which statuses the change leaves.
+        given: the values of further parameters.
+    """
     groups: dict[QueueMapping, list[tuple[Any, Any]]] = {}
     for job, mapping, identity in identified(jobs):
         groups.setdefault(mapping, []).append((job, identity))
     changed: list[Any] = []
     for mapping, pairs in groups.items():
-        words = tuple(mapping.word(status) for status in leaving)
+        words = leaving(mapping)
         with writing(session, mapping) as writer, writer.atomically():
             writer.lock_writes(mapping.table)
             found = _lock(writer, mapping, words, [identity for _, identity in pairs])
-            change = _updating(mapping, writer.database, values, words)
+            statement = updating(mapping, writer.database, values, words)
             for batch in key_batches(list(found)):
-                writer.core(change, {"change_keys": key_values(batch), **given})
+                writer.core(statement, {CHANGE_KEYS: key_values(batch), **given})
             # Those left alone too: what they are now is worth a look.
             show_expired(writer.session, [job for job, _ in pairs], mapping)
         changed += [job for job, identity in pairs if identity in found]
@@ -172,24 +211,25 @@ def _lock(
     return {
         tuple(key)
         for batch in key_batches(identities)
-        for key in writer.core(locking, {"change_keys": key_values(batch)})
+        for key in writer.core(locking, {CHANGE_KEYS: key_values(batch)})
     }
 
 
 @lru_cache(maxsize=1_000)
 def _selecting(mapping: QueueMapping, database: Database, words: tuple[str, ...]) -> Any:
     statement = select(*mapping.keys).where(
-        key_is_in(mapping, "change_keys", database),
+        key_is_in(mapping, CHANGE_KEYS, database),
         status_is(mapping.column("status"), *words),
     )
     return by_key(statement, mapping.table, database).order_by(*mapping.keys).with_for_update()
 
 
 @lru_cache(maxsize=1_000)
-def _updating(
+def updating(
     mapping: QueueMapping, database: Database, values: Values, words: tuple[str, ...]
 ) -> Any:
-    named = key_is_in(mapping, "change_keys", database)
+    """Build the UPDATE of the rows with the keys CHANGE_KEYS that have one of the statuses."""
+    named = key_is_in(mapping, CHANGE_KEYS, database)
     return (
         database.update_by_key(mapping.table, mapping.keys)
         .where(named, status_is(mapping.column("status"), *words))

@@ -14,7 +14,7 @@ prepared, fences are put around what was claimed. A statement is built once per
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import groupby
@@ -42,12 +42,14 @@ from .sessions import (
 from .status import CLAIMED, UNCLAIMED
 from .strategies import (
     AUTO,
+    WAIT,
     ClaimSpec,
     Request,
     Strategy,
     Taken,
     check_name,
     choose,
+    key_limits,
     needs_no_mixin,
 )
 
@@ -61,7 +63,7 @@ class Claiming(Generic[T]):
     """What is claimed and how, with its statements built at first use."""
 
     def __init__(self, spec: ClaimSpec, strategy: str = AUTO) -> None:
-        check_name(strategy, strict=spec.strict)
+        check_name(strategy, strict=spec.strict, limited=bool(spec.limits))
         self.spec = spec
         self.strategy = strategy
         self._built: dict[tuple[Database, bool, bool], Strategy] = {}
@@ -252,6 +254,9 @@ def claiming(
     during: str = CLAIMED,
     strategy: str = AUTO,
     strict: bool = False,
+    serial_by: Any = None,
+    limit_by: Mapping[Any, int] | None = None,
+    on_retry: str = WAIT,
 ) -> Claiming[T]:
     """Say what is claimed and how; statuses are given as JobStatus or as words."""
     mapping = any_mapping_of(entity) if needs_no_mixin(strategy) else mapping_of(entity)
@@ -262,6 +267,8 @@ def claiming(
         ready=word_of(mapping, ready),
         during=word_of(mapping, during),
         strict=strict,
+        limits=key_limits(mapping, serial_by, limit_by, on_retry),
+        on_retry=on_retry,
     )
     _check_where(spec)
     return Claiming(spec, strategy)
@@ -312,7 +319,7 @@ def claim(
         owner: who claims: an :class:`Owner`, or 1 to 64 characters; needed except
             for ``held`` and ``advisory``.
         limit: the number of jobs wanted, at least 1; never more are claimed.
-        order_by: replaces the claim order (priority, run_at); the primary key
+        order_by: replaces the claim order (round, priority, run_at); the primary key
             always comes last.
         candidates_from: another session, such as a replica's, that the
             ``candidates`` strategy draws its candidates from.

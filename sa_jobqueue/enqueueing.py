@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from datetime import datetime
 from functools import lru_cache
 from itertools import groupby, islice
-from typing import Any
+from typing import Any, Literal, overload
 
 from sqlalchemy import Column, Insert, insert, literal_column, select
+from sqlalchemy.engine import Result
 
 from .clock import as_utc, utc_now
+from .dialects import Database
 from .errors import ArgumentError
 from .mapping import QueueMapping, mapping_of
 from .rows import word_literal
@@ -21,6 +23,7 @@ from .status import UNCLAIMED
 CHUNK = 1_000
 
 
+@overload
 def enqueue(
     session: AnySession,
     entity: type[Any],
@@ -28,7 +31,27 @@ def enqueue(
     *,
     priority: int | None = None,
     run_at: datetime | None = None,
-) -> int:
+    skip_duplicates: Literal[False] = False,
+) -> int: ...
+@overload
+def enqueue(
+    session: AnySession,
+    entity: type[Any],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    priority: int | None = None,
+    run_at: datetime | None = None,
+    skip_duplicates: bool,
+) -> int | None: ...
+def enqueue(
+    session: AnySession,
+    entity: type[Any],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    priority: int | None = None,
+    run_at: datetime | None = None,
+    skip_duplicates: bool = False,
+) -> int | None:
     """Insert unclaimed jobs in the caller's transaction; return how many.
 
     ``session.add(Email(..))`` makes a job as well. This sets priority and time
@@ -42,14 +65,23 @@ def enqueue(
             inserted in chunks.
         priority: for the rows that do not say their own.
         run_at: aware; not claimed before that time.
+        skip_duplicates: leave out rows that a unique constraint or index of the
+            table refuses; all other errors are raised. See docs/unique.md.
+
+    Returns:
+        How many rows were inserted; with `skip_duplicates` None on MySQL and
+        MariaDB, which do not tell.
 
     Raises:
-        ArgumentError: `priority` or `run_at` without the mixin, a naive time, or
-            a name that is no column of the class.
+        ArgumentError: `priority` or `run_at` without the mixin, a naive time, a
+            name that is no column of the class, or `skip_duplicates` for a class
+            whose rows are spread over several tables.
     """
     mapping = mapping_of(entity)
+    if skip_duplicates:
+        _check_one_table(mapping)
     common = _common(mapping, priority=priority, run_at=run_at)
-    inserted = 0
+    inserted: list[int | None] = []
     with writing(session, mapping) as writer:
         if mapping.has("run_at"):
             # Bound once: first in, first out within the batch, and drivers join
@@ -58,9 +90,17 @@ def enqueue(
             common.setdefault(mapping.attributes["run_at"], now)
         for alike in _alike({**common, **row} for row in rows):
             _check(mapping, alike)
-            _insert(writer, mapping, alike)
-            inserted += len(alike)
-    return inserted
+            inserted.append(_insert(writer, mapping, alike, skip=skip_duplicates))
+    known = [count for count in inserted if count is not None]
+    return sum(known) if len(known) == len(inserted) else None
+
+
+def _check_one_table(mapping: QueueMapping) -> None:
+    if not mapping.one_table:
+        raise ArgumentError(
+            f"a row of {mapping} is spread over {mapping.tables} tables, of which one may refuse "
+            "its part: look for duplicates yourself, and enqueue() without skip_duplicates"
+        )
 
 
 def _common(mapping: QueueMapping, **given: Any) -> dict[str, Any]:
@@ -97,16 +137,38 @@ def _checked_time(key: str, value: Any) -> Any:
     return as_utc(value)
 
 
-def _insert(writer: Writer, mapping: QueueMapping, rows: list[dict[str, Any]]) -> None:
+def _insert(
+    writer: Writer, mapping: QueueMapping, rows: list[dict[str, Any]], *, skip: bool
+) -> int | None:
     """Insert rows that name the same columns, past the ORM where it would add nothing."""
+    new = writer.database if skip else None
     if writer.hooked or not _inserts_plainly(mapping):
-        writer.orm(insert(mapping.entity), rows)
-        return
+        statement = _insert_into(mapping.entity, new, *mapping.key_attributes)
+        return _counted(writer.orm(statement, rows), new, rows)
     columns = {name: _column(mapping, name).key for name in rows[0]}
     if any(name != key for name, key in columns.items()):
         rows = [{columns[name]: value for name, value in row.items()} for row in rows]
     literals = writer.database.joins_literals
-    writer.core(_inserting(mapping, frozenset(columns.values()), literals=literals), rows)
+    statement = _inserting(mapping, frozenset(columns.values()), new, literals=literals)
+    return _counted(writer.core(statement, rows), new, rows)
+
+
+def _insert_into(target: Any, new: Database | None, *keys: Any) -> Any:
+    """Return an INSERT of rows, or of new ones only, which it returns where it can."""
+    if new is None:
+        return insert(target)
+    return new.insert_new(target).returning(*keys) if new.returns_new else new.insert_new(target)
+
+
+def _counted(result: Result[Any], new: Database | None, rows: list[Any]) -> int | None:
+    """Tell how many rows were inserted.
+
+    Not by the count that MySQL and MariaDB answer with: SQLAlchemy has them count rows
+    found (CLIENT.FOUND_ROWS), and a duplicate is found.
+    """
+    if new is None:
+        return len(rows)
+    return len(result.all()) if new.returns_new else None
 
 
 def _inserts_plainly(mapping: QueueMapping) -> bool:
@@ -121,18 +183,21 @@ def _inserts_plainly(mapping: QueueMapping) -> bool:
 
 
 @lru_cache(maxsize=1_000)
-def _inserting(mapping: QueueMapping, given: Set[str], *, literals: bool) -> Insert:
+def _inserting(
+    mapping: QueueMapping, given: Set[str], new: Database | None, *, literals: bool
+) -> Insert:
     """Return an INSERT, with the defaults of the mixins' columns as literals if it may.
 
     A parameter for each row's status makes an insert on PostgreSQL a third longer.
     """
-    statement = insert(mapping.table)
+    statement: Insert = _insert_into(mapping.table, new, *mapping.keys)
     if not literals:
         return statement
     words = {
         "status": word_literal(mapping.word(UNCLAIMED)),
         "priority": literal_column("0"),
         "attempts": literal_column("0"),
+        "round": literal_column("0"),
     }
     defaults = {
         mapping.column(role): literal

@@ -31,6 +31,43 @@ class NotClaimed(JobQueueError):
     """The job carries no fence: it was not claimed through this entity."""
 
 
+class InvalidTransition(JobQueueError):
+    """A job of a workflow was to go where no step and no signal leads it.
+
+    Attributes:
+        before, after: from which status, and to which.
+        declared: where it may go from there.
+    """
+
+    def __init__(self, before: str, after: str, declared: Sequence[str]) -> None:
+        self.before, self.after, self.declared = before, after, tuple(declared)
+        ways = ", ".join(map(repr, self.declared)) or "nothing"
+        super().__init__(f"from {before!r} a job goes to {ways}, not to {after!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.before, self.after, self.declared)
+
+
+class NotWaiting(JobQueueError):
+    """A signal came for a job that does not wait for it, and changed nothing.
+
+    Attributes:
+        status: what the job is at the moment; None where there is no such row.
+    """
+
+    def __init__(self, job: str, status: str | None, waited_in: Sequence[str]) -> None:
+        self.job, self.status, self.waited_in = job, status, tuple(waited_in)
+        found = "is not there" if status is None else f"is {status!r}"
+        ways = " or ".join(map(repr, self.waited_in))
+        super().__init__(
+            f"{job} {found}, and this signal is for jobs that are {ways}: it came twice, or "
+            "before the transaction that hands the job off was committed"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.job, self.status, self.waited_in)
+
+
 class LockTimeout(JobQueueError):
     """A lock was not had in the time that the caller would wait."""
 
@@ -66,6 +103,43 @@ class ClaimLost(JobQueueError, StaleDataError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _claim_lost, (self.verb, self.lost, self.kept)
+
+
+class InvalidState(JobQueueError):
+    """A bulk load was asked for what does not fit its state.
+
+    Attributes:
+        verb: what was called.
+        state: the load's, as text.
+        calls: the names of those that fit.
+    """
+
+    def __init__(self, verb: str, state: str, calls: Sequence[str]) -> None:
+        self.verb, self.state, self.calls = verb, str(state), tuple(calls)
+        fitting = ", ".join(f"{call}()" for call in calls)
+        super().__init__(
+            f"{verb}() does not fit a load that is {state}; "
+            + (f"what does: {fitting}." if calls else "a new one is a new BulkLoad.")
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.verb, self.state, self.calls)
+
+
+class BrokenLog(JobQueueError):
+    """The log of a bulk load cannot be read, or belongs to something else."""
+
+
+class SourceChanged(JobQueueError):
+    """A bulk load goes on with another source than it began with."""
+
+
+class BatchInDoubt(JobQueueError):
+    """Only some rows of a batch are there, and nobody knows whose they are."""
+
+
+class LoadStopped(JobQueueError):
+    """A bulk load was told to stop, and has: the message says how to go on."""
 
 
 def _claim_lost(verb: str, lost: Sequence[Any], kept: Sequence[Any]) -> ClaimLost:

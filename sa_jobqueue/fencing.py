@@ -13,12 +13,13 @@ mistaken for ours::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 from functools import cached_property
 from itertools import chain, count, islice
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar, overload
 
 from sqlalchemy import Connection
@@ -38,7 +39,14 @@ Identity = tuple[Any, ...]
 
 
 class Hold(ABC):
-    """What keeps the rows of a claim that wrote nothing: locks of its connection."""
+    """What keeps the rows of a claim that wrote nothing: locks of its connection.
+
+    Attributes:
+        rounds: the round that each row was claimed in, where the hold does not keep a
+            new round from taking it.
+    """
+
+    rounds: Mapping[Identity, int] = MappingProxyType({})
 
     @abstractmethod
     def still_held(

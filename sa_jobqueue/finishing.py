@@ -28,19 +28,19 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, bindparam, case, null, or_, select
 
+from .backoff import Backoff
 from .clock import as_utc, utc_now
 from .errors import ArgumentError
 from .fencing import Fenced, LetGo, fenced
+from .last_error import error_length, error_text, first_line
 from .mapping import QueueMapping, word_of
 from .rows import word_literal
 from .sessions import AnyConnection, writing
 from .status import CANCELLED, DONE, FAILED, UNCLAIMED
+from .waits import by_wait
 from .writes import NOW, OWNER, SHIFT, Change, Time, Values, ValuesOf, by_mapping, write
 
 failure_log = logging.getLogger("sa_jobqueue.failure")
-
-#: What last_error keeps of an error, in characters.
-ERROR_LENGTH = 10_000
 
 
 def complete(
@@ -49,7 +49,9 @@ def complete(
     """Finish jobs: done, or their rows deleted.
 
     Of a class without JobMixin nothing is written: the caller has marked the
-    rows, and the COMMIT of that frees them.
+    rows, and the COMMIT of that frees them. With RoundMixin alone they leave the
+    round that they were claimed in. A row that a newer round waits for is not done:
+    it joins that round.
 
     Args:
         session: the caller's, for rows also a Connection; nothing is committed.
@@ -80,6 +82,7 @@ def fail(
     *,
     error: str | BaseException | None = None,
     retry_in: timedelta | None = None,
+    backoff: Backoff | None = None,
     ready: str = UNCLAIMED,
 ) -> None:
     """Report that jobs failed.
@@ -91,23 +94,27 @@ def fail(
         session, jobs: as for :func:`complete`.
         error: text or an exception, kept in ``last_error``.
         retry_in: how long not to try again; needs ScheduleMixin.
+        backoff: says how long, from the number of attempts of each job, where
+            `retry_in` does not; needs RetryMixin and ScheduleMixin.
         ready: the status of a job that waits for its next attempt.
 
     Raises:
-        ArgumentError: `retry_in` without ScheduleMixin.
+        ArgumentError: `retry_in` or `backoff` without the mixins, or a backoff
+            that returns no wait; nothing was written.
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
     parts = fenced(jobs)
     _check_queues("fail", parts)
     if retry_in is not None:
         _check_schedule(parts)
-    shift = None if retry_in is None else retry_in // timedelta(microseconds=1)
-    parameters = {"finish_error": error_text(error), SHIFT: shift}
-    change = Change("fail", _failed_as(ready, later=retry_in is not None), parameters)
-    write(session, [(change, parts)])
+    waits: dict[timedelta | None, list[Fenced]] = {retry_in: parts}
+    if retry_in is None and backoff is not None:
+        waits = by_wait(session, parts, backoff)
+    text = _text_for(parts, error)
+    write(session, [(_failure(text, wait, ready), waiting) for wait, waiting in waits.items()])
     if parts:
         count = sum(len(part.jobs) for part in parts)
-        failure_log.warning("failed jobs: %d: %s", count, _first_line(error))
+        failure_log.warning("failed jobs: %d: %s", count, first_line(error))
 
 
 def give_up(session: AnyConnection, jobs: Any, *, reason: str | None = None) -> None:
@@ -118,7 +125,7 @@ def give_up(session: AnyConnection, jobs: Any, *, reason: str | None = None) -> 
     """
     parts = fenced(jobs)
     _check_queues("give_up", parts)
-    change = Change("give_up", _given_up, {"finish_error": error_text(reason)})
+    change = Change("give_up", _given_up, {"finish_error": _text_for(parts, reason)})
     write(session, [(change, parts)])
 
 
@@ -173,6 +180,12 @@ def _finished_as(then: str) -> Change:
 
 
 _DELETED = Change("complete", None)
+
+
+def _failure(text: str | None, wait: timedelta | None, ready: str) -> Change:
+    shift = None if wait is None else wait // timedelta(microseconds=1)
+    parameters = {"finish_error": text, SHIFT: shift}
+    return Change("fail", _failed_as(ready, later=wait is not None), parameters)
 
 
 @lru_cache(typed=True)
@@ -262,6 +275,10 @@ def _counted(mapping: QueueMapping, unmarked: bool) -> dict[Column[Any], Any]:
     return {attempts: attempts + 1}
 
 
+def _text_for(parts: list[Fenced], error: str | BaseException | None) -> str | None:
+    return error_text(error, error_length(*(mapping for mapping, _ in by_mapping(parts))))
+
+
 def _check_queues(verb: str, parts: list[Fenced]) -> None:
     for mapping, _ in by_mapping(parts):
         if not mapping.is_queue:
@@ -290,25 +307,3 @@ def _check_schedule(parts: list[Fenced]) -> None:
             raise ArgumentError(
                 f"retry_in= needs a time to wait for, and {mapping} has none: add ScheduleMixin"
             )
-
-
-def error_text(error: str | BaseException | None) -> str | None:
-    """Return what last_error keeps of an error."""
-    if error is None:
-        return None
-    if isinstance(error, BaseException):
-        error = f"{type(error).__name__}: {_message(error)}"
-    # What no engine stores must not keep a failure from being written.
-    storable = error.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
-    return storable[:ERROR_LENGTH] or None
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as unprintable:
-        return f"(its text raised {type(unprintable).__name__})"
-
-
-def _first_line(error: str | BaseException | None) -> str:
-    return (error_text(error) or "").partition("\n")[0][:200]

@@ -1,9 +1,15 @@
-"""The two indexes of a queue: one that claims walk, one that reapers walk.
+"""The indexes of a queue: one that claims walk, one that reapers walk, one for each key.
 
 The claim index is (equality columns, status, order columns, primary key): then
 a claim of n rows reads n entries and sorts nothing. One column short, and
 InnoDB locks every row that it has to sort. On PostgreSQL and SQLite it holds
 only the claimable rows, so that it stays small however many are done.
+
+An index of a key, such as an account, is (equality columns, status, the key's
+columns, attempts, order columns, primary key): so a key's next job is its first
+entry, or its last, if that one was tried; and its claimed jobs are found too. Not
+attempts with the most first: MariaDB goes from key to key only by an index without
+descending columns, and read 50,000 entries to find 13 keys.
 """
 
 from __future__ import annotations
@@ -22,8 +28,8 @@ from sqlalchemy.sql.expression import ColumnClause
 from sqlalchemy.sql.visitors import iterate, replacement_traverse
 
 from .errors import ArgumentError
-from .mapping import QueueMapping, status_is
-from .status import CLAIMED, UNCLAIMED
+from .mapping import QueueMapping, status_is, status_is_not
+from .status import CANCELLED, DONE, FAILED, UNCLAIMED
 
 #: The shortest limit of the engines: PostgreSQL cuts names at 63 bytes.
 _NAME_LENGTH = 63
@@ -40,22 +46,37 @@ RANGES = frozenset({operators.lt, operators.le, operators.gt, operators.ge, oper
 
 
 def add_indexes(mapping: QueueMapping) -> None:
-    """Attach the claim index and the reap index to the mapped table, once."""
+    """Attach the claim index, the reap index and those of keys to the mapped table, once.
+
+    Of a class with rounds alone, where claims write no status, the one of its rounds.
+    """
+    if not mapping.is_queue:
+        _add(mapping.table, "claim", _each_once(mapping, (*mapping.order, *mapping.keys)))
+        return
     status = mapping.column("status")
+    # SQLite proves `status = 'a'` from the very same term only, not from an IN.
     _add(
         mapping.table,
         "claim",
         claim_index_columns(mapping),
         status_is(status, *mapping.ready),
-        # SQLite proves `status = 'a'` from the very same term only, not from an IN.
         sqlite_where=len(mapping.ready) == 1,
     )
     _add(
         mapping.table,
         "reap",
         [status, mapping.column("owner_date")],
-        status_is(status, mapping.word(CLAIMED)),
+        status_is(status, *mapping.during),
+        sqlite_where=len(mapping.during) == 1,
     )
+    for key in mapping.per_key:
+        _add(
+            mapping.table,
+            _per_key(key),
+            key_index_columns(mapping, key, mapping.order),
+            status_is_not(status, *(mapping.word(word) for word in (DONE, FAILED, CANCELLED))),
+            sqlite_where=False,
+        )
 
 
 def claim_index_columns(mapping: QueueMapping) -> list[ColumnElement[Any]]:
@@ -63,6 +84,24 @@ def claim_index_columns(mapping: QueueMapping) -> list[ColumnElement[Any]]:
     return _each_once(
         mapping, (*mapping.equality, mapping.column("status"), *mapping.order, *mapping.keys)
     )
+
+
+def key_index_columns(
+    mapping: QueueMapping, key: Sequence[Any], order: Sequence[Any]
+) -> list[ColumnElement[Any]]:
+    """List the columns of the index that finds the next job of each key."""
+    tried = [mapping.column("attempts")] if mapping.has("attempts") else []
+    leading = (*mapping.equality, mapping.column("status"), *key)
+    return _each_once(mapping, (*leading, *tried, *order, *mapping.keys))
+
+
+def key_index(mapping: QueueMapping, key: Sequence[Any]) -> Index | None:
+    """Return the model's index of a key; None where it has none."""
+    return index_of(mapping.table, _per_key(key))
+
+
+def _per_key(key: Sequence[Any]) -> str:
+    return _in_name("key", *(attribute.key for attribute in key))
 
 
 def _each_once(mapping: QueueMapping, columns: Iterable[Any]) -> list[ColumnElement[Any]]:
@@ -104,7 +143,7 @@ def _add(
     table: Table,
     purpose: str,
     columns: list[Any],
-    where: ColumnElement[bool],
+    where: ColumnElement[bool] | None = None,
     *,
     sqlite_where: bool = True,
 ) -> None:
@@ -115,8 +154,8 @@ def _add(
         return
     if any(_plain(column).table is not table for column in columns):
         return  # joined inheritance, ordered by a column of another table
-    partial: dict[str, Any] = {"postgresql_where": where}
-    if sqlite_where:
+    partial: dict[str, Any] = {} if where is None else {"postgresql_where": where}
+    if sqlite_where and where is not None:
         partial["sqlite_where"] = where
     _indexes.setdefault(table, {})[purpose] = Index(name, *columns, **partial)
 
@@ -134,11 +173,11 @@ def index_of(table: Table, purpose: str) -> Index | None:
 def reap_index(mapping: QueueMapping, during: str) -> Index:
     """Return the index that finds claims of this status by their age.
 
-    That is the reap index of the model, unless the status is another one: then an
+    That is the reap index of the model, unless it does not serve the status: then an
     index that is on no table.
     """
     own = index_of(mapping.table, "reap")
-    if own is not None and during == mapping.word(CLAIMED):
+    if own is not None and during in mapping.during:
         return own
     status, name = mapping.column("status"), index_name(mapping.table, _in_name("reap", during))
     return _apart(mapping, name, [status, mapping.column("owner_date")], status_is(status, during))
@@ -176,7 +215,8 @@ def index_serving(
         behind = [mapping.column("status"), *order]
     columns = _each_once(mapping, (*leading, *behind, *mapping.keys))
     own = claim_index(mapping)
-    if name is None and own is not None and ready in mapping.ready and _has(own, columns):
+    modelled = ready in mapping.ready if mapping.is_queue else ready is None
+    if name is None and own is not None and modelled and _has(own, columns):
         return own
     name = name or index_name(mapping.table, _purpose(mapping, columns, ready))
     return _apart(mapping, name, columns, criterion)
@@ -328,15 +368,15 @@ def index_name(table: Table, purpose: str) -> str:
 
     A naming convention that asks for a constraint name gets the purpose.
     """
-    purpose = _shortened(purpose, _PURPOSE_LENGTH)
+    purpose = shortened(purpose, _PURPOSE_LENGTH)
     convention = table.metadata.naming_convention.get("ix")
     if isinstance(convention, str) and "%(constraint_name)s" in convention:
         return purpose
     room = _NAME_LENGTH - len(f"ix__{purpose}".encode())
-    return f"ix_{_shortened(table.name, room)}_{purpose}"
+    return f"ix_{shortened(table.name, room)}_{purpose}"
 
 
-def _shortened(text: str, room: int) -> str:
+def shortened(text: str, room: int) -> str:
     """Return a text of at most so many bytes; a longer one ends with a digest of itself."""
     if len(text.encode()) <= room:
         return text

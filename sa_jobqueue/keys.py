@@ -31,7 +31,13 @@ def key_is_in(
     Args:
         database: where it is known, the way that is fastest there is taken.
     """
-    keys = mapping.keys
+    return columns_are_in(mapping.keys, parameter, database)
+
+
+def columns_are_in(
+    keys: Sequence[ColumnElement[Any]], parameter: str, database: Database | None = None
+) -> ColumnElement[bool]:
+    """Compare columns that are a primary key, of an alias too; see :func:`key_is_in`."""
     if len(keys) == 1:
         if database is not None:
             return database.key_is_in(keys[0], parameter)

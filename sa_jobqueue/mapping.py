@@ -44,8 +44,8 @@ DEFAULT_LEASE = timedelta(minutes=10)
 #: The claim order, as far as a class has columns for it; the primary key ends it.
 #: Where nothing delays a failed job, those tried less often come first: else the
 #: one at the head would be tried again and again, and hold up those behind it.
-ORDER_ROLES = ("priority", "run_at")
-ORDER_ROLES_WITHOUT_SCHEDULE = ("priority", "attempts")
+ORDER_ROLES = ("round", "priority", "run_at")
+ORDER_ROLES_WITHOUT_SCHEDULE = ("round", "priority", "attempts")
 
 #: Roles whose values are points in time, read back as aware UTC.
 TIME_ROLES = ("owner_date", "run_at")
@@ -58,22 +58,27 @@ class QueueArgs:
     Attributes:
         equality: attributes that every claim compares for equality; they lead
             the claim index.
-        ready: further statuses that the claim index serves.
+        ready: further statuses that jobs are claimed from: the claim index serves them.
+        during: further statuses of claimed jobs: the reap index serves them.
         names: the table's own words for the statuses.
         order_by: attributes that replace the claim order, each with an
             optional ``" desc"``; the primary key is always the last.
         lease: how long a claim of an unknown owner is left alone.
         enqueued_at: the attribute that holds the time of the insert.
         keep: whether ``complete()`` keeps the row (True) or deletes it.
+        per_key: attributes that claims are limited by, each with an index that
+            finds the next job of each value; several that make one key are a tuple.
     """
 
     equality: tuple[str, ...] = ()
     ready: tuple[str, ...] = ()
+    during: tuple[str, ...] = ()
     names: Mapping[JobStatus, str] = field(default_factory=dict)
     order_by: tuple[str, ...] | None = None
     lease: timedelta = DEFAULT_LEASE
     enqueued_at: str | None = None
     keep: bool = True
+    per_key: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
     def of(cls, entity: type) -> QueueArgs:
@@ -89,13 +94,18 @@ class QueueArgs:
                 f"{entity.__name__}.__queue_args__ has no option {', '.join(map(repr, unknown))}; "
                 f"the options are {', '.join(cls.__dataclass_fields__)}"
             )
-        for key in ("equality", "ready", "order_by"):
+        for key in ("equality", "ready", "during", "order_by"):
             if key in given:
                 given[key] = _words(entity, key, given[key])
+        if "per_key" in given:
+            given["per_key"] = _keys(entity, given["per_key"])
         _check_types(entity, given)
-        given["ready"] = tuple(status_word(word) for word in given.get("ready", ()))
+        for key in ("ready", "during"):
+            given[key] = tuple(status_word(word) for word in given.get(key, ()))
         given["names"] = _status_names(entity, given.get("names", {}))
-        return cls(**given)
+        args = cls(**given)
+        _check_apart(entity, args)
+        return args
 
     def word(self, status: JobStatus) -> str:
         """Return the table's word for a status."""
@@ -122,6 +132,11 @@ def _words(entity: type, key: str, value: Any) -> tuple[str, ...]:
     return words
 
 
+def _keys(entity: type, value: Any) -> tuple[tuple[str, ...], ...]:
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    return tuple(_words(entity, "per_key", key) for key in (value if several else (value,)))
+
+
 def _status_names(entity: type, names: Mapping[Any, str]) -> dict[JobStatus, str]:
     try:
         named = {JobStatus(status): status_word(word) for status, word in names.items()}
@@ -136,6 +151,17 @@ def _status_names(entity: type, names: Mapping[Any, str]) -> dict[JobStatus, str
             f"{entity.__name__}.__queue_args__['names'] uses one word for two statuses: {words}"
         )
     return named
+
+
+def _check_apart(entity: type, args: QueueArgs) -> None:
+    """Refuse a status that says both that a job waits and that somebody has it."""
+    ready = {args.word(JobStatus.UNCLAIMED), *args.ready}
+    both = sorted(ready & {args.word(CLAIMED), *args.during})
+    if both:
+        raise ArgumentError(
+            f"{entity.__name__}.__queue_args__: a job in {both[0]!r} cannot both wait for a claim "
+            "and be claimed; name it in 'ready' or in 'during'"
+        )
 
 
 class QueueMapping:
@@ -158,9 +184,10 @@ class QueueMapping:
     def table(self) -> Table:
         """The table that holds the status, the one that claims are written to.
 
-        Without a status, the one that holds the primary key.
+        Without a status, the one that holds the round; else the primary key.
         """
-        column = self.column("status") if self.is_queue else self.mapper.primary_key[0]
+        written = [role for role in ("status", "round") if self.has(role)]
+        column = self.column(written[0]) if written else self.mapper.primary_key[0]
         table = column.table
         if not isinstance(table, Table):
             raise ArgumentError(f"{self} is mapped to a query: claim the class of a table instead")
@@ -189,6 +216,11 @@ class QueueMapping:
     def owner_date_place(self) -> int:
         """Where owner_date stands in a plain row of :attr:`table`."""
         return self._places([self.column("owner_date")])[0]
+
+    @cached_property
+    def round_place(self) -> int:
+        """Where the round stands in a plain row of :attr:`table`."""
+        return self._places([self.column("round")])[0]
 
     @cached_property
     def order_places(self) -> tuple[int, ...]:
@@ -248,6 +280,11 @@ class QueueMapping:
         """Whether the class has JobMixin's columns."""
         return self.has("status")
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the mixins' columns make an order: a queue's, or that of rounds alone."""
+        return self.is_queue or self.has("round")
+
     def has(self, role: str) -> bool:
         """Tell whether the class has a column for this role."""
         return role in self.attributes
@@ -304,9 +341,22 @@ class QueueMapping:
         return tuple(_attribute(self.entity, "equality", name) for name in self.args.equality)
 
     @cached_property
+    def per_key(self) -> tuple[tuple[InstrumentedAttribute[Any], ...], ...]:
+        """The keys that an index finds the next job of."""
+        return tuple(
+            tuple(_attribute(self.entity, "per_key", name) for name in names)
+            for names in self.args.per_key
+        )
+
+    @cached_property
     def ready(self) -> tuple[str, ...]:
         """The statuses that the claim index serves."""
         return tuple(dict.fromkeys((self.word(JobStatus.UNCLAIMED), *self.args.ready)))
+
+    @cached_property
+    def during(self) -> tuple[str, ...]:
+        """The statuses of claimed jobs, which the reap index serves."""
+        return tuple(dict.fromkeys((self.claimed, *self.args.during)))
 
     @cached_property
     def claimed(self) -> str:
@@ -331,6 +381,14 @@ def status_is(status: Any, *words: str) -> ColumnElement[bool]:
     ]
     criterion: ColumnElement[bool] = (
         status == literals[0] if len(literals) == 1 else status.in_(literals)
+    )
+    return criterion
+
+
+def status_is_not(status: Any, *words: str) -> ColumnElement[bool]:
+    """Compare a status column with literal words that it may not have."""
+    criterion: ColumnElement[bool] = status.not_in(
+        [literal_column(f"'{status_word(word)}'") for word in words]
     )
     return criterion
 

@@ -34,7 +34,9 @@ from sqlalchemy.types import NullType, TypeEngine
 from .clock import as_utc, utc_now
 from .errors import ArgumentError
 from .indexes import add_indexes
+from .last_error import SHORTEST_LENGTH
 from .mapping import QueueArgs, QueueMapping
+from .round_log import add_round_log
 from .status import STATUS_LENGTH, UNCLAIMED
 
 OWNER_LENGTH = 64
@@ -66,7 +68,7 @@ def _run_at(entity: type) -> Any:
     )
 
 
-def _attempts(entity: type) -> Any:
+def _count(entity: type) -> Any:
     return Integer(), _required("0", insert_default=0)
 
 
@@ -87,9 +89,10 @@ _COLUMNS: Mapping[str, Callable[[type], tuple[TypeEngine[Any], dict[str, Any]]]]
     "owner_date": lambda entity: (timestamp_type(), _OPTIONAL),
     "priority": _priority,
     "run_at": _run_at,
-    "attempts": _attempts,
+    "attempts": _count,
     "max_attempts": lambda entity: (Integer(), _OPTIONAL),
     "last_error": lambda entity: (Text(), _OPTIONAL),
+    "round": _count,
 }
 
 #: The mixins' columns stand behind the user's own, in this order.
@@ -203,6 +206,18 @@ class RetryMixin(QueueColumns):
         last_error: Mapped[str | None]
 
 
+@_declares("round")
+class RoundMixin(QueueColumns):
+    """Add ``round``, in which :func:`sa_jobqueue.start_round` numbers the rounds over the rows.
+
+    0, the default, is no round. A table beside, ``<table>_rounds``, remembers which
+    rounds were started. Alone, without JobMixin, for ``strategy="advisory"``.
+    """
+
+    if TYPE_CHECKING:
+        round: Mapped[int]
+
+
 @event.listens_for(QueueColumns, "instrument_class", propagate=True)
 def _check_key(mapper: Mapper[Any], class_: type) -> None:
     """Refuse a table without a primary key in words that say the way out."""
@@ -221,8 +236,10 @@ def _become_queue(mapper: Mapper[Any], class_: type) -> None:
     mapping = QueueMapping(mapper)
     for role in mapping.attributes:
         _check_column(mapping, role)
-    if mapping.has("status"):
+    if mapping.is_ordered:
         add_indexes(mapping)
+    if mapping.has("round"):
+        add_round_log(mapping, timestamp_type())
     if mapping.time_keys:
         _read_back_as_utc(mapping)
 
@@ -315,7 +332,7 @@ def _fits(type_: TypeEngine[Any], wanted: TypeEngine[Any]) -> bool:
         return type_._type_affinity is wanted._type_affinity
     enum = getattr(type_, "native_enum", False)
     length = getattr(type_, "length", None)
-    needed = wanted.length
+    needed = SHORTEST_LENGTH if isinstance(wanted, Text) else wanted.length
     return (
         isinstance(type_, String)
         and not enum

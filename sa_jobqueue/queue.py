@@ -16,21 +16,25 @@ kept saves about a millisecond of Python in each claim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Row
 
 from . import finishing
+from .backoff import Backoff, check_backoff
 from .claiming import claiming
 from .errors import ArgumentError
 from .fencing import Claim
 from .mapping import QueueMapping
+from .ordering import finish_rate_of, positions_in, waiting_time_in
 from .owners import Owner
+from .rates import RECENT, Finishes
 from .reaping import Reaped, reap_claims
 from .sessions import AnyConnection, AnySession
 from .status import CLAIMED, DONE, UNCLAIMED
+from .strategies import WAIT, said
 
 T = TypeVar("T")
 
@@ -49,6 +53,14 @@ class JobQueue(Generic[T]):
         strategy: ``"auto"``, or the name of one.
         strict_order: claims go in exact order: one claimer at a time, until its
             transaction ends. Needs ``strategy="auto"``.
+        backoff: how long a failed job waits, from its number of attempts; needs
+            RetryMixin and ScheduleMixin. None: as long as ``fail()`` is told.
+        serial_by: an attribute, or a tuple of several, whose value is a key: of each
+            key one job is claimed at a time, the oldest first.
+        limit_by: attributes, or tuples of them, each with how many jobs of one key
+            may be claimed at a time.
+        on_retry: ``"wait"``: a job that waits for its retry keeps its key, of
+            `serial_by`; ``"skip"``: others of its key go on meanwhile.
 
     Raises:
         ArgumentError: what cannot be a queue.
@@ -65,6 +77,10 @@ class JobQueue(Generic[T]):
         then: str = DONE,
         strategy: str = "auto",
         strict_order: bool = False,
+        backoff: Backoff | None = None,
+        serial_by: Any = None,
+        limit_by: Mapping[Any, int] | None = None,
+        on_retry: str = WAIT,
     ) -> None:
         self.entity = entity
         self.plan = claiming(
@@ -75,8 +91,14 @@ class JobQueue(Generic[T]):
             during=during,
             strategy=strategy,
             strict=strict_order,
+            serial_by=serial_by,
+            limit_by=limit_by,
+            on_retry=on_retry,
         )
         self.then = then
+        self.backoff = backoff
+        if backoff is not None:
+            check_backoff(self.mapping, backoff)
         self.lease = self.mapping.args.lease if lease is None else lease
         if self.lease <= timedelta(0):
             raise ArgumentError(f"a lease is longer than nothing: {self.lease!r}")
@@ -88,7 +110,8 @@ class JobQueue(Generic[T]):
 
     def __repr__(self) -> str:
         strict = ", strict_order=True" if self.plan.spec.strict else ""
-        return f"<JobQueue {self.mapping}, strategy={self.plan.strategy!r}{strict}>"
+        limits = said(self.plan.spec.limits, self.plan.spec.on_retry)
+        return f"<JobQueue {self.mapping}, strategy={self.plan.strategy!r}{strict}{limits}>"
 
     def claim(
         self,
@@ -155,8 +178,13 @@ class JobQueue(Generic[T]):
         error: str | BaseException | None = None,
         retry_in: timedelta | None = None,
     ) -> None:
-        """Report failed jobs; see :func:`sa_jobqueue.fail`."""
-        finishing.fail(session, jobs, error=error, retry_in=retry_in, ready=self.ready)
+        """Report failed jobs; see :func:`sa_jobqueue.fail`.
+
+        Without `retry_in` they wait by the queue's backoff.
+        """
+        finishing.fail(
+            session, jobs, error=error, retry_in=retry_in, backoff=self.backoff, ready=self.ready
+        )
 
     def release(self, session: AnyConnection, jobs: Any) -> None:
         """Give jobs back; see :func:`sa_jobqueue.release`."""
@@ -195,6 +223,28 @@ class JobQueue(Generic[T]):
             max_runtime=max_runtime,
             limit=limit,
         )
+
+    def position(self, session: AnySession, job: Any) -> int | None:
+        """Return the place of a job in this queue; see :func:`sa_jobqueue.position`."""
+        return positions_in(session, self.plan.spec, [job])[0]
+
+    def positions(self, session: AnySession, jobs: Any) -> list[int | None]:
+        """Return the places of jobs in this queue; see :func:`sa_jobqueue.positions`."""
+        return positions_in(session, self.plan.spec, jobs)
+
+    def finish_rate(self, session: AnySession, *, over: timedelta = RECENT) -> float | None:
+        """Return this queue's finishes per second; see :func:`sa_jobqueue.finish_rate`."""
+        return finish_rate_of(session, self._finishes, over)
+
+    def waiting_time(
+        self, session: AnySession, job: Any, *, over: timedelta = RECENT
+    ) -> timedelta | None:
+        """Estimate how long a job waits still; see :func:`sa_jobqueue.waiting_time`."""
+        return waiting_time_in(session, self._finishes, job, over)
+
+    @property
+    def _finishes(self) -> Finishes:
+        return Finishes(self.plan.spec, self.then)
 
     @property
     def ready(self) -> str:

@@ -29,10 +29,12 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Select,
+    and_,
     bindparam,
     case,
     func,
     literal,
+    not_,
     null,
     select,
 )
@@ -40,6 +42,7 @@ from sqlalchemy import inspect as sa_inspect
 
 from .clock import utc_now
 from .errors import ArgumentError
+from .joining import joins_round, or_join
 from .keys import by_key, key_batches, key_is_in, key_values
 from .mapping import QueueMapping, mapping_of, status_is
 from .owners import OwnerState, is_connection_owner, owner_states
@@ -325,7 +328,10 @@ class _Reaper:
         if not self.mapping.has("attempts"):
             return literal(0)
         attempts, most = self.mapping.attribute("attempts"), self.mapping.attribute("max_attempts")
-        return case((attempts >= most, 1), else_=0)
+        # A new round counts them from 0 again.
+        joins = joins_round(self.mapping)
+        stays = [] if joins is None else [not_(joins)]
+        return case((and_(attempts >= most, *stays), 1), else_=0)
 
     def _update(self, rule: _Rule, *, failed: bool) -> Any:
         mapping = self.mapping
@@ -343,7 +349,7 @@ class _Reaper:
             named, is_claimed
         )
         # In this order: MySQL's assignments see what those before them wrote.
-        return changed.ordered_values(*values.items())
+        return changed.ordered_values(*or_join(mapping, values).items())
 
     def _said(self, rule: _Rule) -> dict[Column[Any], Any]:
         """Keep in last_error why, and whose the claim was."""

@@ -19,6 +19,9 @@ from .status import JobStatus
 class QueueStats:
     """A queue at one moment.
 
+    A job is unclaimed in whichever status it waits for a claim, and claimed in
+    whichever somebody has it: those of ``__queue_args__`` too.
+
     Attributes:
         depth: unclaimed jobs that are due.
         scheduled: unclaimed jobs whose time has not come.
@@ -39,7 +42,8 @@ def count_by_status(session: AnySession, entity: type[Any]) -> dict[str, int]:
     status = mapping.attribute("status")
     with writing(session, mapping) as writer:
         found = writer.orm(select(status, func.count()).group_by(status)).all()
-    counts = {mapping.word(known): 0 for known in JobStatus}
+    known = (*map(mapping.word, JobStatus), *mapping.ready, *mapping.during)
+    counts = dict.fromkeys(known, 0)
     counts.update(dict(map(tuple, found)))
     return counts
 
@@ -58,7 +62,7 @@ def queue_stats(session: AnySession, entity: type[Any]) -> QueueStats:
 
 
 def _unclaimed(writer: Writer, mapping: QueueMapping, *, due: bool) -> int:
-    criteria = [mapping.has_status(mapping.word(JobStatus.UNCLAIMED))]
+    criteria = [mapping.has_status(*mapping.ready)]
     if mapping.has("run_at"):
         run_at = mapping.attribute("run_at")
         criteria.append(run_at <= utc_now() if due else run_at > utc_now())
@@ -76,7 +80,7 @@ def _oldest_waiting(writer: Writer, mapping: QueueMapping) -> timedelta | None:
         since = mapping.attribute("run_at")
     else:
         return None
-    unclaimed = mapping.has_status(mapping.word(JobStatus.UNCLAIMED))
+    unclaimed = mapping.has_status(*mapping.ready)
     known = since >= EPOCH + timedelta(days=2)  # the constant of plain SQL inserts is no time
     ages = select(utc_now().label("now"), func.min(since).label("oldest"))
     found = writer.orm(ages.where(unclaimed, known, since <= utc_now())).one()
@@ -85,6 +89,6 @@ def _oldest_waiting(writer: Writer, mapping: QueueMapping) -> timedelta | None:
 
 def _claimed(writer: Writer, mapping: QueueMapping) -> dict[str, int]:
     owner = mapping.attribute("owner")
-    claimed = mapping.has_status(mapping.claimed)
+    claimed = mapping.has_status(*mapping.during)
     found = writer.orm(select(owner, func.count()).where(claimed).group_by(owner)).all()
     return dict(map(tuple, found))

@@ -37,6 +37,7 @@ TRANSITIONS: Mapping[str, frozenset[tuple[JobStatus, JobStatus]]] = {
     "reap": frozenset({(CLAIMED, UNCLAIMED), (CLAIMED, FAILED)}),
     "cancel": frozenset({(UNCLAIMED, CANCELLED)}),
     "retry": frozenset({(FAILED, UNCLAIMED), (DONE, UNCLAIMED), (CANCELLED, UNCLAIMED)}),
+    "start_round": frozenset({(FAILED, UNCLAIMED), (DONE, UNCLAIMED), (CANCELLED, UNCLAIMED)}),
 }
 
 # Statuses stand in the SQL as literals, since partial indexes are proved from

@@ -1,18 +1,23 @@
-"""Transactions of the library's own: begun fit for writing, rolled back outright."""
+"""Transactions of the library's own: begun fit for writing, run again, rolled back outright."""
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from .dialects import connect_errors, database_of
+from .dialects import connect_errors, database_of, is_transient
 
 R = TypeVar("R")
+
+#: How often a transaction is run that meets transient errors.
+TRIES = 10
 
 
 def committed(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
@@ -32,6 +37,22 @@ def committed(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
             session.rollback()
             raise
         return result
+
+
+def in_transaction(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
+    """Run `work` in a session and commit; again after a transient error, a few times.
+
+    Raises:
+        DBAPIError: an error of the engine that trying again did not mend.
+    """
+    for tries in range(1, TRIES):
+        try:
+            return committed(bind, work)
+        except DBAPIError as error:
+            if not is_transient(error):
+                raise
+        time.sleep(0.02 * 2**tries * random.uniform(0.5, 1.0))
+    return committed(bind, work)
 
 
 @contextmanager

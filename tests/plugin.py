@@ -63,6 +63,10 @@ RUN = pytest.StashKey[Run]()
 # The command line
 
 
+#: The engines of --on-two: one within the process, and one server.
+TWO = ("sqlite", "mysql")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that choose engines and servers."""
     group = parser.getgroup("sa_jobqueue")
@@ -81,6 +85,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="server to test, repeatable; its engine is chosen, too",
     )
     group.addoption("--full", action="store_true", help="run the long variants of the tests")
+    group.addoption(
+        "--on-two",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="run the tests beneath a folder on two engines alone; may be repeated",
+    )
 
 
 def chosen_engines(config: pytest.Config) -> tuple[str, ...]:
@@ -203,6 +214,9 @@ def belongs(item: pytest.Item) -> bool:
     callspec = getattr(item, "callspec", None)
     if callspec is None or "db_alias" not in callspec.params:
         return True
+    on_two = any(item.nodeid.startswith(folder) for folder in item.config.getoption("on_two"))
+    if on_two and callspec.params["db_alias"] not in TWO:
+        return False
     if marker is not None and (unknown := set(marker.args).difference(ENGINES)):
         raise pytest.UsageError(f"{item.nodeid}: only_on names no engine: {', '.join(unknown)}")
     # Without any engine pytest generates one test that it would skip.

@@ -26,8 +26,11 @@ from .verbs import (
     count_by_status,
     enqueue,
     fail,
+    finish_rate,
     give_up,
     owner_state,
+    position,
+    positions,
     prune,
     queue_stats,
     reap,
@@ -35,12 +38,17 @@ from .verbs import (
     renew,
     reprioritize,
     retry,
+    round_progress,
+    start_round,
+    waiting_time,
 )
 from .worker import AsyncWorker
+from .workflows import AsyncWorkflow
 
 __all__ = [
     "AsyncJobQueue",
     "AsyncWorker",
+    "AsyncWorkflow",
     "advisory_session",
     "cancel",
     "claim",
@@ -50,8 +58,11 @@ __all__ = [
     "count_by_status",
     "enqueue",
     "fail",
+    "finish_rate",
     "give_up",
     "owner_state",
+    "position",
+    "positions",
     "prune",
     "queue_stats",
     "reap",
@@ -59,4 +70,7 @@ __all__ = [
     "renew",
     "reprioritize",
     "retry",
+    "round_progress",
+    "start_round",
+    "waiting_time",
 ]

@@ -95,13 +95,12 @@ class AsyncJobQueue(Generic[T]):
 
     complete = _awaited(JobQueue[Any].complete)
     fail = _awaited(JobQueue[Any].fail)
+    finish_rate = _awaited(JobQueue[Any].finish_rate)
     give_up = _awaited(JobQueue[Any].give_up)
+    position = _awaited(JobQueue[Any].position)
+    positions = _awaited(JobQueue[Any].positions)
     reap = _awaited(JobQueue[Any].reap)
     release = _awaited(JobQueue[Any].release)
     renew = _awaited(JobQueue[Any].renew)
     turn = _awaited(JobQueue[Any].turn)
-
-
-def sync_queue_of(queue: JobQueue[T] | AsyncJobQueue[T]) -> JobQueue[T]:
-    """Return the JobQueue itself."""
-    return queue.sync_queue if isinstance(queue, AsyncJobQueue) else queue
+    waiting_time = _awaited(JobQueue[Any].waiting_time)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from .. import changing, claiming, enqueueing, finishing, owners, reaping, stats
+from .. import changing, claiming, enqueueing, finishing, ordering, owners, reaping, rounds, stats
 from ..advisory import make_fit
 from ..fencing import Claim
 from ..owners import Owner
@@ -60,15 +61,57 @@ async def claim(
     )
 
 
+@overload
+async def enqueue(
+    session: AnyAsyncSession,
+    entity: type[Any],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    priority: int | None = None,
+    run_at: datetime | None = None,
+    skip_duplicates: Literal[False] = False,
+) -> int: ...
+@overload
+async def enqueue(
+    session: AnyAsyncSession,
+    entity: type[Any],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    priority: int | None = None,
+    run_at: datetime | None = None,
+    skip_duplicates: bool,
+) -> int | None: ...
+async def enqueue(
+    session: AnyAsyncSession,
+    entity: type[Any],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    priority: int | None = None,
+    run_at: datetime | None = None,
+    skip_duplicates: bool = False,
+) -> int | None:
+    """Insert unclaimed jobs in the caller's transaction; see :func:`sa_jobqueue.enqueue`."""
+    return await async_session_of(session).run_sync(
+        enqueueing.enqueue,
+        entity,
+        rows,
+        priority=priority,
+        run_at=run_at,
+        skip_duplicates=skip_duplicates,
+    )
+
+
 cancel = _awaited(changing.cancel)
 claimed_by = _awaited(claiming.claimed_by)
 complete = _awaited(finishing.complete)
 connection_owner = _awaited(owners.connection_owner)
 count_by_status = _awaited(stats.count_by_status)
-enqueue = _awaited(enqueueing.enqueue)
 fail = _awaited(finishing.fail)
+finish_rate = _awaited(ordering.finish_rate)
 give_up = _awaited(finishing.give_up)
 owner_state = _awaited(owners.owner_state)
+position = _awaited(ordering.position)
+positions = _awaited(ordering.positions)
 prune = _awaited(changing.prune)
 queue_stats = _awaited(stats.queue_stats)
 reap = _awaited(reaping.reap)
@@ -76,6 +119,9 @@ release = _awaited(finishing.release)
 renew = _awaited(finishing.renew)
 reprioritize = _awaited(changing.reprioritize)
 retry = _awaited(changing.retry)
+waiting_time = _awaited(ordering.waiting_time)
+round_progress = _awaited(rounds.round_progress)
+start_round = _awaited(rounds.start_round)
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from inspect import isawaitable
@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only, greenlet_spawn
 
+from ..backoff import Backoff
 from ..errors import ArgumentError
 from ..fencing import Claim
 from ..owners import Owner
@@ -33,12 +34,12 @@ from ..worker import (
     REAP_EVERY,
     Batch,
     Cancel,
+    Lane,
     Outcome,
     Retry,
     Worker,
-    backoff,
 )
-from .queues import AsyncJobQueue, sync_queue_of
+from .queues import AsyncJobQueue
 from .waiting import Tasks
 
 T = TypeVar("T")
@@ -47,14 +48,15 @@ AsyncHandler = Callable[[T], Coroutine[Any, Any, Retry | Cancel | None]]
 
 
 class AsyncWorker(Generic[T]):
-    """A loop over one queue, with a handler that is awaited.
+    """A loop over one queue, or over steps of a workflow, with handlers that are awaited.
 
     The arguments are those of :class:`sa_jobqueue.Worker`; what differs:
 
     Args:
         engine: an AsyncEngine.
-        queue: a JobQueue, or an AsyncJobQueue.
-        handler: ``async def``; called with each job.
+        queue: a JobQueue or an AsyncJobQueue; a Workflow, one of its steps or several.
+        handler: ``async def``; called with each job. The handlers of a workflow's
+            steps are ``async def`` too.
         owner: an Owner is made with an Engine of a synchronous driver, for the
             same database. By default the worker claims under a plain name, and
             its claims wait for the lease when it dies.
@@ -68,8 +70,8 @@ class AsyncWorker(Generic[T]):
     def __init__(
         self,
         engine: AsyncEngine,
-        queue: JobQueue[T] | AsyncJobQueue[T],
-        handler: AsyncHandler[T],
+        queue: JobQueue[T] | AsyncJobQueue[T] | Lane[T] | Iterable[Lane[T]],
+        handler: AsyncHandler[T] | None = None,
         *,
         owner: str | int | Owner | None = None,
         limit: int = 1,
@@ -78,7 +80,7 @@ class AsyncWorker(Generic[T]):
         drain: bool = False,
         interval: timedelta = timedelta(0),
         poll: timedelta = LONGEST_POLL,
-        retry_in: Callable[[int], timedelta] = backoff,
+        backoff: Backoff | None = None,
         max_runtime: timedelta | None = None,
         reap_every: timedelta | None = REAP_EVERY,
         on_claim: Callable[[Claim[T]], Awaitable[None] | None] | None = None,
@@ -91,7 +93,7 @@ class AsyncWorker(Generic[T]):
             raise ArgumentError(f"concurrency is a number of jobs, at least 1: {concurrency!r}")
         self._worker = _GreenWorker(
             engine.sync_engine,
-            sync_queue_of(queue),
+            queue.sync_queue if isinstance(queue, AsyncJobQueue) else queue,
             handler,
             concurrency,
             owner=owner,
@@ -100,7 +102,7 @@ class AsyncWorker(Generic[T]):
             drain=drain,
             interval=interval,
             poll=poll,
-            retry_in=retry_in,
+            backoff=backoff,
             max_runtime=max_runtime,
             reap_every=reap_every,
             on_claim=_in_greenlet(on_claim),
@@ -150,13 +152,12 @@ class _GreenWorker(Worker[T]):
     def __init__(
         self,
         engine: Any,
-        queue: JobQueue[T],
-        handler: AsyncHandler[T],
+        queue: JobQueue[T] | Lane[T] | Iterable[Lane[T]],
+        handler: AsyncHandler[T] | None,
         concurrency: int,
         **options: Any,
     ) -> None:
-        super().__init__(engine, queue, self._awaited, **options)
-        self._async_handler = handler
+        super().__init__(engine, queue, handler, **options)  # type: ignore[arg-type]  # awaited
         self._concurrency = concurrency
         self._running: set[asyncio.Task[Any]] = set()
         self._broken_off = False
@@ -168,9 +169,12 @@ class _GreenWorker(Worker[T]):
         for task in self._running:
             task.cancel()
 
-    def _awaited(self, job: T) -> Retry | Cancel | None:
+    def _check_handlers(self) -> None:
+        """Leave it to the call: what returns a coroutine may be of many kinds."""
+
+    def _call(self, handler: AsyncHandler[T], job: T) -> Any:
         """Run the handler in a task of its own, so that it can be cancelled alone."""
-        task = asyncio.create_task(self._async_handler(job))
+        task = asyncio.create_task(handler(job))
         self._running.add(task)
         try:
             return await_only(task)

@@ -7,7 +7,9 @@
     sa-jobqueue start-processing            # the workload, until Ctrl-C
     sa-jobqueue status shop.models:Email    # a queue of your own
     sa-jobqueue work shop.models:Email shop.mail:send --drain
+    sa-jobqueue work shop.films:workflow --step render
     sa-jobqueue reap shop.models:Email --every 60
+    sa-jobqueue load shop.imports:emails --log loads/may
     sa-jobqueue sql shop.models:Email --dialect postgresql
     sa-jobqueue doctor shop.models:Email    # is the claim served, by what, at what cost
 
@@ -25,6 +27,7 @@ from ..version import __version__
 from .demo import demo
 from .doctor import doctor
 from .errors import one_line_errors
+from .load import load
 from .processing import setup_tables, start_processing
 from .reap import reap
 from .sql import sql
@@ -49,5 +52,5 @@ def cli() -> None:
     """Turn a table of your SQLAlchemy application into a job queue."""
 
 
-for command in (setup_tables, start_processing, status, work, reap, sql, doctor, demo):
+for command in (setup_tables, start_processing, status, work, reap, load, sql, doctor, demo):
     cli.add_command(command)

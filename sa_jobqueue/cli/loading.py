@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from ..queue import JobQueue
+from ..workflow import Step, Workflow
 from .errors import in_one_line
 
 
@@ -33,9 +34,22 @@ def load(place: str) -> Any:
 
 
 def load_queue(place: str) -> JobQueue[Any]:
-    """Return the JobQueue of that name, or one of the mapped class."""
+    """Return the JobQueue of that name, that of a workflow's step, or one of the mapped class.
+
+    Raises:
+        ClickException: a whole workflow, which has several.
+    """
+    found = load_work(place)
+    if isinstance(found, Workflow):
+        names = ", ".join(step.name for step in found)
+        raise click.ClickException(f"{place} is a workflow: name one of its steps, {names}")
+    return found.queue if isinstance(found, Step) else found
+
+
+def load_work(place: str) -> JobQueue[Any] | Step[Any] | Workflow[Any]:
+    """Return the Workflow, the step or the JobQueue of that name, or one of the mapped class."""
     found = load(place)
-    return found if isinstance(found, JobQueue) else JobQueue(found)
+    return found if isinstance(found, JobQueue | Step | Workflow) else JobQueue(found)
 
 
 def load_handler(place: str) -> Callable[[Any], Any]:

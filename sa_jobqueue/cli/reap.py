@@ -14,11 +14,12 @@ from sqlalchemy.exc import OperationalError
 
 from ..queue import JobQueue
 from ..reaping import ReapedJob
+from ..transactions import in_transaction
+from ..workflow import Step, Workflow
 from .databases import open_engine, require_table, url_option
 from .errors import in_one_line
-from .loading import load_queue
+from .loading import load_work
 from .stopping import Stopping
-from .transactions import in_transaction
 
 #: How often a pause looks whether it should end, in seconds.
 LOOK_EVERY = 0.1
@@ -56,10 +57,10 @@ def reap(
 ) -> None:
     """Take back claims of MODULE:QUEUE whose owners are dead, or gone for too long.
 
-    MODULE:QUEUE names a JobQueue or a mapped class. Says how many jobs of whom were
+    MODULE:QUEUE names a JobQueue, a workflow or a mapped class. Says how many jobs of whom were
     taken back, and why.
     """
-    found = load_queue(queue)
+    found = load_reapable(queue)
     engine = open_engine(url)
     require_table(engine, found.mapping.table)
     how = {"lease": seconds(lease), "max_runtime": seconds(max_runtime), "limit": limit}
@@ -77,13 +78,19 @@ def reap(
     click.echo("stopped")
 
 
+def load_reapable(place: str) -> JobQueue[Any] | Workflow[Any]:
+    """Return what is reaped: of a workflow every step."""
+    found = load_work(place)
+    return found.queue if isinstance(found, Step) else found
+
+
 def seconds(number: float | None) -> timedelta | None:
     """Return a duration as it was given on the command line."""
     return None if number is None else timedelta(seconds=number)
 
 
 def reap_all(
-    engine: Engine, queue: JobQueue[Any], stopping: Stopping, **how: Any
+    engine: Engine, queue: JobQueue[Any] | Workflow[Any], stopping: Stopping, **how: Any
 ) -> list[ReapedJob]:
     """Take back claims, a transaction for each batch, until nothing is left."""
     jobs: list[ReapedJob] = []

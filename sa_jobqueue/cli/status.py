@@ -10,8 +10,9 @@ from rich.table import Column, Table
 from sqlalchemy.orm import Session
 
 from ..stats import QueueStats, count_by_status, queue_stats
+from ..workflow import Step
 from .databases import open_engine, require_table, url_option
-from .loading import load_queue
+from .loading import load_work
 
 EXAMPLE = "sa_jobqueue.cli.model:Record"
 
@@ -22,9 +23,11 @@ EXAMPLE = "sa_jobqueue.cli.model:Record"
 def status(url: str, queue: str) -> None:
     """Show how many jobs a queue has by status, and how long they wait.
 
-    MODULE:QUEUE names a JobQueue or a mapped class; the example model by default.
+    MODULE:QUEUE names a JobQueue, a workflow or a mapped class; the example model by default.
     """
-    found = load_queue(queue)
+    found = load_work(queue)
+    if isinstance(found, Step):
+        found = found.queue
     engine = open_engine(url)
     require_table(engine, found.mapping.table)
     with Session(engine) as session:

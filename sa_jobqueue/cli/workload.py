@@ -25,9 +25,9 @@ from ..mapping import mapping_of
 from ..queue import JobQueue
 from ..status import UNCLAIMED
 from ..strategies import AUTO
+from ..transactions import in_transaction
 from .databases import make_engine
 from .model import LENGTH, Finished, Inserted, Record
-from .transactions import in_transaction
 
 LETTERS = string.ascii_lowercase
 LARGEST = 2**31 - 1

@@ -9,7 +9,7 @@ walks through a new one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from time import sleep
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ from sqlalchemy import (
     Delete,
     Executable,
     Index,
+    Insert,
     Integer,
     Table,
     Update,
@@ -34,6 +35,7 @@ from sqlalchemy.types import UserDefinedType
 from ..clock import utc_now
 from ..errors import UnsupportedDatabase
 from .examination import Examination
+from .key_locks import KeyLocks, OneWriter
 from .liveness import OwnerState, Process, Server
 from .server_locks import ServerLocks
 
@@ -66,8 +68,14 @@ class Database:
         hashes_records: the server hashes a record by its columns' own types.
         forgets_implied: a SELECT that locks nothing forgets the conditions that a
             partial index implies, for bounding the index too.
+        null_is_least: NULL comes before every value in an ascending order.
+        window_functions: ``row_number() OVER (..)``.
+        skips_repeats: SELECT DISTINCT of the leading columns of an index goes from one of
+            their values to the next, not over all entries.
         joins_literals: drivers join the rows of an INSERT into one statement also where
             values stand in it as literals.
+        returns_new: RETURNING on what insert_new() makes returns the new rows, and no others.
+        zero_is_a_key: 0 in a column whose keys the server makes is a key like any other.
         key_hint: binds a statement to the primary key; None: none is needed.
     """
 
@@ -88,7 +96,12 @@ class Database:
     advisory_locks = False
     hashes_records = False
     forgets_implied = False
+    null_is_least = True
+    window_functions = True
+    skips_repeats = False
     joins_literals = True
+    returns_new = False
+    zero_is_a_key = True
     key_hint: ClassVar[str | None] = None
 
     def __init__(self, version: Version | None) -> None:
@@ -234,6 +247,12 @@ class Database:
         """Look connections of this server up in its list, as far as this user sees it."""
         return dict.fromkeys(processes, OwnerState.UNKNOWN)
 
+    # -- limits per key -------------------------------------------------
+
+    def key_locks(self) -> KeyLocks | None:
+        """Return how keys, such as an account, are locked for one claimer; None: they cannot be."""
+        return OneWriter() if self.one_writer else None
+
     # -- strict order ---------------------------------------------------
 
     def claim_turn(self, table: Table) -> Executable | None:
@@ -262,6 +281,22 @@ class Database:
         """Return the time of a statement as a column that stands in all of its rows."""
         return utc_now()
 
+    # -- inserts --------------------------------------------------------
+
+    def insert_new(self, target: Any) -> Insert:
+        """Return an INSERT that leaves out rows whose keys are taken, and no others.
+
+        Args:
+            target: a table, or a mapped class.
+
+        Raises:
+            UnsupportedDatabase: there is none.
+        """
+        raise UnsupportedDatabase(
+            f"sa_jobqueue cannot tell duplicates from other errors on {self}. A database of your "
+            "own says how in its insert_new()."
+        )
+
     # -- writes by primary key ------------------------------------------
 
     def key_is_in(self, key: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
@@ -284,7 +319,17 @@ class Database:
         """Return a DELETE for rows that are named by these columns, as a rule the primary key."""
         return delete(table)
 
+    # -- the claim order ------------------------------------------------
+
+    def comparable(self, expression: Any) -> Any:
+        """Say an expression so that ``<`` compares it as ORDER BY sorts it."""
+        return expression
+
     # -- plans ----------------------------------------------------------
+
+    def by_index(self, connection: Connection) -> AbstractContextManager[None]:
+        """Have a range read by the index that finds it for a moment, however long it may seem."""
+        return nullcontext()
 
     def index_hint(self, index: Index) -> str | None:
         """Say how a SELECT is bound to an index, as a comment behind SELECT; None: it is not."""

@@ -14,7 +14,10 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Delete,
+    Enum,
     Index,
+    Insert,
+    Integer,
     Table,
     Update,
     bindparam,
@@ -29,6 +32,8 @@ from sqlalchemy.ext.compiler import compiles
 
 from ..clock import ReadMoment, utc_now
 from .base import Database, Version, driver_connection
+from .innodb_inserts import InsertNew
+from .innodb_key_locks import InnoDBKeyLocks
 from .innodb_locks import InnoDBLocks
 from .innodb_waits import brief_waits
 from .liveness import OwnerState, Process, Server
@@ -78,6 +83,8 @@ class InnoDB(Database):
     ordered_update = True
     locks_what_it_scans = True
     keeps_one_key = True
+    skips_repeats = True
+    zero_is_a_key = False  # but: make one, unless NO_AUTO_VALUE_ON_ZERO
     joins_literals = False  # PyMySQL and mysqlclient: VALUES (%s, %s), and nothing else
 
     # Beside a short list of keys the optimizer may take the reap index, or the
@@ -141,6 +148,11 @@ class InnoDB(Database):
         # As text: PyMySQL takes 7 microseconds to make a datetime.
         return type_coerce(cast(utc_now(), CHAR(26)), ReadMoment())
 
+    # -- inserts --------------------------------------------------------
+
+    def insert_new(self, target: Any) -> Insert:
+        return InsertNew(target)
+
     # -- writes by primary key ------------------------------------------
 
     # On a small table the optimizer scans it for a list of keys, waits for rows that
@@ -152,6 +164,12 @@ class InnoDB(Database):
 
     def delete_by_key(self, table: Table, keys: Sequence[Column[Any]]) -> Delete:
         return DeleteByKey(table) if _are_primary(table, keys) else delete(table)
+
+    def comparable(self, expression: Any) -> Any:
+        # An ENUM is sorted by the numbers of its words, and compared by the words.
+        if isinstance(expression.type, Enum) and expression.type.native_enum:
+            return type_coerce(expression, Integer) + 0
+        return expression
 
     # -- connections ----------------------------------------------------
 
@@ -173,6 +191,9 @@ class InnoDB(Database):
 
     def named_locks(self) -> InnoDBLocks:
         return InnoDBLocks(self, statement_limit=self.statement_limit)
+
+    def key_locks(self) -> InnoDBKeyLocks:
+        return InnoDBKeyLocks()
 
     def lock_wait(self, connection: Connection) -> timedelta:
         seconds = connection.exec_driver_sql("SELECT @@innodb_lock_wait_timeout").scalar_one()

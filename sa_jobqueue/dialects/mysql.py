@@ -21,6 +21,7 @@ class MySQL(InnoDB):
     def __init__(self, version: Version | None) -> None:
         super().__init__(version)
         self.skip_locked = self.lock_of = self.descending_indexes = self.at_least(8, 0, 1)
+        self.window_functions = self.at_least(8, 0, 2)
 
     statement_limit: ClassVar[str] = "max_execution_time"
     global_variables: ClassVar[str] = "performance_schema.global_variables"

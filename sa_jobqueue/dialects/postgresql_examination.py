@@ -185,8 +185,8 @@ class PostgreSQLExamination(Examination):
             'claim under READ COMMITTED: create_engine(.., isolation_level="READ COMMITTED"), or '
             'session.connection(execution_options={"isolation_level": "READ COMMITTED"})'
         )
-        if strategy == "strict_order":
-            return Answer.error(f"transactions begin as {level}, and strict_order refuses it", fix)
+        if strategy in ("strict_order", "per_key"):
+            return Answer.error(f"transactions begin as {level}, and {strategy} refuses it", fix)
         if strategy == "advisory":
             return Answer(
                 f"transactions begin as {level}; those of advisory_session() as READ COMMITTED"

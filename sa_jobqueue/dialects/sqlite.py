@@ -6,7 +6,8 @@ import os
 import socket
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Insert
+from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 
@@ -29,6 +30,7 @@ class SQLite(Database):
     update_returning = True
     delete_returning = True
     one_writer = True
+    returns_new = True
 
     @staticmethod
     def version_of(dialect: Dialect) -> Version | None:
@@ -44,6 +46,9 @@ class SQLite(Database):
     def in_autocommit(self, connection: Connection) -> bool:
         driver = driver_connection(connection)
         return driver.isolation_level is None and not driver.in_transaction
+
+    def insert_new(self, target: Any) -> Insert:
+        return insert(target).on_conflict_do_nothing()
 
     def named_locks(self) -> FileLocks:
         return FileLocks()

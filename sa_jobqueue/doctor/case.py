@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from sqlalchemy import Connection, Executable, select, update
@@ -120,13 +120,15 @@ class Case:
             "claim_limit": lambda: self.limit,
             "claim_owner": lambda: OWNER,
             "claim_backend": lambda: None,
-            "claim_priority": lambda: self._first_priority(connection),
+            **{f"claim_{role}": partial(self._first, connection, role) for role in self.spec.steps},
         }
         names = _names(statement, connection.dialect)
         return {name: value() for name, value in known.items() if name in names}
 
-    def _first_priority(self, connection: Connection) -> Any:
-        return connection.execute(self.strategy.first_step).scalar() or 0
+    def _first(self, connection: Connection, role: str) -> Any:
+        """Return the round, or the priority, that a claim begins with."""
+        step = connection.execute(self.strategy.first_step).first()
+        return 0 if step is None else step[self.spec.steps.index(role)]
 
     # -- the claim itself -----------------------------------------------
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from sqlalchemy.orm import Session
 
 from ..dialects.examination import Answer
-from ..indexes import index_of
+from ..indexes import index_of, key_index
 from ..sessions import writing
 from .case import OWNER, Case
 from .index_checks import FEW_ROWS, FEW_ROWS_A_JOB, counted_anew, mend, names_of
@@ -144,12 +144,12 @@ def _written(case: Case) -> list[str]:
 
 
 def _names_of_ours(case: Case) -> Iterator[str]:
-    """Name the indexes that claims and reapers walk, whoever made them."""
+    """Name the indexes that claims and reapers walk, whoever made them, and those of keys."""
     for search in (case.claim, case.reap):
         if search is not None:
             yield search.name
             yield from names_of(search.fitting)
-    for purpose in ("claim", "reap"):
-        index = index_of(case.mapping.table, purpose)
+    of_model = [index_of(case.mapping.table, purpose) for purpose in ("claim", "reap")]
+    for index in (*of_model, *(key_index(case.mapping, key) for key in case.mapping.per_key)):
         if index is not None:
             yield name_of(index, case.connection.dialect)

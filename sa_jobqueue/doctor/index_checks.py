@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.schema import CreateIndex
 
 from ..dialects.examination import Answer, Plan, ServerIndex, Severity
+from ..indexes import key_index
+from ..strategies import KeyLimit
 from .case import Case, Search
-from .wanted import compared_for_equality, is_ordered, range_before_order, said_order
+from .wanted import compared_for_equality, is_ordered, name_of, range_before_order, said_order
 
 #: A plan that reads no more rows than this, and so many a job, is good enough however it does.
 FEW_ROWS = 1_000
@@ -26,6 +29,24 @@ def check_index(case: Case) -> Iterator[Answer]:
         yield _rounds(case, ranged)
     elif case.claim.wanted.order is not None:  # of an order by expressions only the plan tells
         yield _compared(case.claim)
+    for limit in case.spec.limits:
+        if limit.serial or len(case.spec.limits) == 1:
+            yield from _of_keys(case, limit)
+
+
+def _of_keys(case: Case, limit: KeyLimit) -> Iterator[Answer]:
+    """Look for the index that finds the next job of each key."""
+    index, dialect = key_index(case.mapping, limit.columns), case.connection.dialect
+    if index is not None and name_of(index, dialect) in names_of(case.indexes):
+        return
+    names = [column.key for column in limit.columns]
+    key = f'["{names[0]}"]' if len(names) == 1 else f"[{tuple(names)}]"
+    declare = f'__queue_args__ = {{"per_key": {key}}} in the model'
+    create = "" if index is None else str(CreateIndex(index).compile(dialect=dialect))
+    yield Answer.warning(
+        f"no index finds the next job of each {limit}: claims read all waiting jobs of a key",
+        " ".join(create.split()) or declare,
+    )
 
 
 def _rounds(case: Case, ranged: str) -> Answer:

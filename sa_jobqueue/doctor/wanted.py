@@ -147,7 +147,7 @@ def _serving(spec: ClaimSpec) -> Index:
 
 def is_ordered(spec: ClaimSpec) -> bool:
     """Tell whether the claim has an ORDER BY: one of a class without the mixin may have none."""
-    return spec.mapping.is_queue or not spec.own_order
+    return spec.mapping.is_ordered or not spec.own_order
 
 
 def range_before_order(spec: ClaimSpec) -> str | None:

@@ -20,11 +20,13 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy import inspect as sa_inspect
+from sqlalchemy.schema import CreateTable, DropTable
 
 from ..dialects.ddl import AddColumns, DropColumns, RenameColumn, SetDefault
 from ..errors import ArgumentError
 from ..mapping import QueueMapping, status_is
 from ..mixins import QueueColumns
+from ..round_log import round_log
 from ..status import DONE, UNCLAIMED
 from .filling import BATCH, Batches, Progress, criterion, fill, table_of
 from .running import PATIENCE, Op, Runner
@@ -48,8 +50,8 @@ def add_job_columns(
 ) -> None:
     """Make a queue of a table that may have rows, while others go on writing to it.
 
-    Commits by itself: what the migration did before it is committed, too. Broken
-    off, it may be run again.
+    With RoundMixin comes the table that remembers the rounds. Commits by itself: what
+    the migration did before it is committed, too. Broken off, it may be run again.
 
     Args:
         table: its name; or a Table, or a mapped class, which then says the rest.
@@ -76,6 +78,9 @@ def add_job_columns(
     adoption.check()
     with runner.alone():
         adoption.run()
+        if _are_of_rounds(queue, adoption.columns):
+            rounds = round_log(queue)
+            runner.change([CreateTable(rounds, if_not_exists=True)], what=rounds.description)
 
 
 def drop_job_columns(
@@ -86,6 +91,8 @@ def drop_job_columns(
     patience: timedelta = PATIENCE,
 ) -> None:
     """Take the queue's columns out of a table; its indexes are dropped before.
+
+    With those of RoundMixin goes the table that remembers the rounds.
 
     Columns that are not there are passed over: broken off, it may be run again.
 
@@ -98,11 +105,19 @@ def drop_job_columns(
     runner = Runner(op, patience=patience)
     queue = queue_of(runner, table, mixins, queue_args=None, schema=schema)
     columns = _only(queue, mixins)
+    of_rounds = _are_of_rounds(queue, columns)
     with runner.alone():
         if not runner.offline:
             there = _columns_there(runner, queue.table)
             columns = [column for column in columns if column.name in there]
         _drop(runner, queue.table, columns)
+        if of_rounds:
+            rounds = round_log(queue)
+            runner.change([DropTable(rounds, if_exists=True)], what=rounds.description)
+
+
+def _are_of_rounds(queue: QueueMapping, columns: list[Column[Any]]) -> bool:
+    return queue.has("round") and any(column is queue.column("round") for column in columns)
 
 
 def _drop(runner: Runner, table: Table, columns: list[Column[Any]]) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Index, Table
 
 from ..errors import ArgumentError
 from ..indexes import index_of, index_serving
-from ..mapping import mapping_of
+from ..mapping import any_mapping_of
 from ..queue import JobQueue
 from .building import build, drop
 from .running import PATIENCE, Op, Runner
@@ -153,7 +153,7 @@ def _index(
     """Return the index that the model has, or would have."""
     real = table if isinstance(table, Table) else None
     if isinstance(table, type):
-        real = mapping_of(table).table
+        real = any_mapping_of(table).table
     index = None if real is None else index_of(real, purpose)
     if index is None:
         columns = key_of(runner, table, key=key, schema=schema)

@@ -16,7 +16,14 @@ from sqlalchemy.types import NullType
 
 from ..errors import ArgumentError
 from ..mapping import QueueMapping, any_mapping_of, mapping_of
-from ..mixins import JobMixin, PriorityMixin, QueueColumns, RetryMixin, ScheduleMixin
+from ..mixins import (
+    JobMixin,
+    PriorityMixin,
+    QueueColumns,
+    RetryMixin,
+    RoundMixin,
+    ScheduleMixin,
+)
 from .running import Runner
 
 #: A table's name, a Table, or a mapped class.
@@ -60,7 +67,8 @@ def queue_of(
             f"{table!r} has its own __queue_args__ and its own schema; to give others, name the "
             "table instead of the class"
         )
-    return mapping_of(table)
+    mapping = any_mapping_of(table)
+    return mapping if mapping.is_ordered else mapping_of(table)  # which refuses it
 
 
 def naming_of(runner: Runner, name: str, schema: str | None) -> Any:
@@ -116,7 +124,7 @@ def _mixins_of(table: Table) -> tuple[type[QueueColumns], ...]:
     names = {column.info.get("sa_jobqueue"): column.name for column in table.columns}
     return tuple(
         mixin.named(**{role: names[role] for role in mixin.__queue_attributes__})
-        for mixin in (JobMixin, PriorityMixin, ScheduleMixin, RetryMixin)
+        for mixin in (JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, RoundMixin)
         if names.keys() >= mixin.__queue_attributes__.keys()
     )
 
@@ -149,6 +157,9 @@ def _named_in(args: Mapping[str, Any]) -> Iterable[str]:
         given = args.get(option) or ()
         for word in [given] if isinstance(given, str) else given:
             yield word.partition(" ")[0]
+    keys = args.get("per_key") or ()
+    for key in [keys] if isinstance(keys, str) else keys:
+        yield from [key] if isinstance(key, str) else key
     if args.get("enqueued_at"):
         yield args["enqueued_at"]
 

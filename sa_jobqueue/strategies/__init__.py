@@ -9,6 +9,8 @@ from .base import Strategy
 from .candidates import Candidates
 from .compare_and_set import CompareAndSet
 from .held import Held
+from .limits import SKIP, WAIT, KeyLimit, key_limits, said
+from .per_key import PerKey
 from .skip_locked import SkipLocked
 from .spec import ClaimSpec, Request, Taken
 from .strict_order import StrictOrder
@@ -16,15 +18,20 @@ from .update_then_select import UpdateThenSelect
 
 __all__ = [
     "AUTO",
+    "SKIP",
     "STRATEGIES",
+    "WAIT",
     "ClaimSpec",
+    "KeyLimit",
     "Request",
     "Strategy",
     "Taken",
     "automatic",
     "check_name",
     "choose",
+    "key_limits",
     "needs_no_mixin",
+    "said",
 ]
 
 STRATEGIES: dict[str, type[Strategy]] = {
@@ -35,8 +42,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
 AUTO = "auto"
 
 
-def check_name(name: str, *, strict: bool = False) -> None:
-    """Refuse a strategy that there is not, and any that would not keep a strict order.
+def check_name(name: str, *, strict: bool = False, limited: bool = False) -> None:
+    """Refuse a strategy that there is not, and any that would not keep an order, or limits.
 
     Raises:
         ArgumentError: names the strategies.
@@ -48,6 +55,11 @@ def check_name(name: str, *, strict: bool = False) -> None:
     if strict and name != AUTO:
         raise ArgumentError(
             f"strategy {name!r} keeps no strict order; with strict_order=True leave strategy= out"
+        )
+    if limited and (name != AUTO or strict):
+        refused = "strict_order=True" if strict else f"strategy={name!r}"
+        raise ArgumentError(
+            f"serial_by= and limit_by= have a way of their own to claim: leave {refused} out"
         )
 
 
@@ -69,6 +81,8 @@ def choose(
     Raises:
         UnsupportedDatabase: the database cannot run it.
     """
+    if spec.limits:
+        return PerKey(spec, database)
     if spec.strict:
         return StrictOrder(spec, database)
     if name == AUTO:

@@ -103,10 +103,22 @@ class Advisory(Strategy):
                 seen += [row.key for row in locked]
                 if not failed:
                     break
-            hold = locks.keep(kept)
+            hold = locks.keep(kept, self._rounds(request, jobs))
         if not seen:
             check_connection(connection, self.database)
         return Taken(jobs, hold=hold, candidates=len(seen), lost=len(seen) - len(jobs))
+
+    def _rounds(self, request: Request, jobs: Sequence[Any]) -> dict[Identity, int]:
+        """Note the round of each row: nothing in the table keeps a new one from taking it."""
+        mapping = self.mapping
+        if not mapping.has("round"):
+            return {}
+        if request.rows:
+            place = mapping.round_place
+            rounds = [row[place] for row in jobs]
+        else:
+            rounds = [getattr(job, mapping.attributes["round"]) for job in jobs]
+        return dict(zip(keys_of(mapping, jobs, rows=request.rows), rounds, strict=True))
 
     def statements(self) -> list[Executable]:
         steps = [self.first_step] if self.spec.steps else []
@@ -163,8 +175,18 @@ class Advisory(Strategy):
         """Select claimable rows, in claim order if there is one."""
         if self.mapping.is_queue:
             return self.ready(*what, plain=True).limit(None)
-        order = () if self.spec.own_order else self.spec.order
-        return select(*what).where(*self.spec.where).order_by(*order)
+        ordered = self.mapping.is_ordered or not self.spec.own_order
+        order = self.spec.order if ordered else ()
+        criteria = [*self.spec.where_round_ranges, *self._in_a_round]
+        return select(*what).where(*criteria).order_by(*order)
+
+    @property
+    def _in_a_round(self) -> list[ColumnElement[bool]]:
+        """The criterion that a round has a row still before it, where rounds are all there is."""
+        mapping = self.mapping
+        if mapping.is_queue or not mapping.has("round") or self.spec.of_round:
+            return []
+        return [mapping.attribute("round") > 0]
 
     @property
     def _sound(self) -> list[ColumnElement[bool]]:
@@ -246,7 +268,7 @@ class Advisory(Strategy):
         return self._checking(*row_columns(self.mapping, during=None, orm=True))
 
     def _checking(self, *what: Any) -> Any:
-        ready = [self.is_ready, *self.due] if self.mapping.is_queue else []
+        ready = [self.is_ready, *self.due] if self.mapping.is_queue else self._in_a_round
         return select(*what).where(self.key_is_in("claim_keys"), *ready, *self.spec.where)
 
 

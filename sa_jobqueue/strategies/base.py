@@ -7,7 +7,7 @@ and runs them for each :class:`Request`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -90,22 +90,46 @@ class Strategy(ABC):
     def ready(self, *what: Any, plain: bool = False) -> Any:
         """Select up to ``:claim_limit`` claimable rows in claim order.
 
-        Where the queue claims priority by priority, those of ``:claim_priority``.
+        Where the queue claims in steps, those of ``:claim_priority``, say.
 
         Args:
             plain: the SELECT will lock nothing.
         """
-        order = self.spec.order
-        statement: Any = select(*what).where(self.is_ready, *self.due, *self.spec.where)
-        if self.spec.steps:
-            priority, *order_in_priority = order
-            statement = statement.where(
-                priority == bindparam("claim_priority", type_=priority.type, required=True)
-            )
-            order = tuple(order_in_priority)
+        statement: Any = select(*what).where(self.is_ready, *self.due)
+        statement = statement.where(*self._where(plain=plain), *self.in_step)
         if plain:
             statement = statement.where(*self._status_again())
-        return statement.order_by(*order).limit(LIMIT)
+        return statement.order_by(*self.order_in_step).limit(LIMIT)
+
+    @cached_property
+    def in_step(self) -> list[ColumnElement[bool]]:
+        """The criteria that a row is of the step that is claimed now."""
+        return [
+            self.mapping.attribute(role) == bindparam(f"claim_{role}", type_=Integer, required=True)
+            for role in self.spec.steps
+        ]
+
+    @cached_property
+    def order_in_step(self) -> tuple[ColumnElement[Any], ...]:
+        """The claim order, without what is the same in all rows of a step."""
+        stepped: list[Any] = [self.mapping.attribute(role) for role in self.spec.steps]
+        return tuple(
+            element for element in self.spec.order if all(element is not one for one in stepped)
+        )
+
+    def _where(self, *, plain: bool) -> Sequence[ColumnElement[bool]]:
+        """Return the caller's predicate; where :meth:`_status_again` says, the round as a range.
+
+        That one bounds the index too, and the planner does not take the few rows that it
+        then expects for so few that it may sort them.
+        """
+        forgets = plain and self.database.forgets_implied and not self.due
+        if not forgets or not self.spec.of_round:
+            return self.spec.where
+        status, round_ = self.mapping.attribute("status"), self.mapping.attribute("round")
+        number = self.spec.of_round[0].right
+        begins = tuple_(status, round_) >= tuple_(word_literal(self.spec.ready), number)
+        return [*self.spec.where_round_ranges, begins]
 
     def _status_again(self) -> list[ColumnElement[bool]]:
         """Say the status once more, in a way that bounds the claim index.
@@ -147,53 +171,79 @@ class Strategy(ABC):
             of=self.mapping.table if of and self.database.lock_of else None,
         )
 
-    # -- priority by priority -------------------------------------------
+    # -- priority by priority, round by round ----------------------------
 
     def in_steps(self, writer: Writer, limit: int, take: Callable[..., list[Any]]) -> list[Any]:
-        """Call `take` for each priority that has ready rows, until `limit` is reached."""
+        """Call `take` for each step that has ready rows, until `limit` is reached."""
         if not self.spec.steps:
             return take(claim_limit=limit)
         writer.lock_writes(self.mapping.table)
         taken: list[Any] = []
-        priority = writer.core(self.first_step).scalar()
-        while priority is not None:
-            taken += take(claim_limit=limit - len(taken), claim_priority=priority)
+        for step in self.each_step(writer):
+            taken += take(claim_limit=limit - len(taken), **step)
             if len(taken) >= limit:
                 break
-            priority = writer.core(self.next_step, {"claim_after": priority}).scalar()
         return taken
 
-    @cached_property
-    def first_step(self) -> Select[Any]:
-        """The first priority that has ready rows, due or not."""
-        return self.first_priority(self.mapping.table)
+    def each_step(self, writer: Writer) -> Iterator[dict[str, Any]]:
+        """Look up one step after the other, as parameters, in the order of the roles."""
+        roles = self.spec.steps
+        found = writer.core(self.first_step).first()
+        while found is not None:
+            yield {f"claim_{role}": value for role, value in zip(roles, found, strict=True)}
+            after = {_after(role): value for role, value in zip(roles, found, strict=True)}
+            looks = (writer.core(statement, after).first() for statement in self.next_steps)
+            found = next((step for step in looks if step is not None), None)
 
     @cached_property
-    def next_step(self) -> Select[Any]:
-        """The first priority behind ``:claim_after``."""
-        table, after = self.mapping.table, bindparam("claim_after", type_=Integer)
-        return self.first_priority(table).where(*self.behind(table, after))
+    def first_step(self) -> Any:
+        """The first step that has ready rows, due or not."""
+        return self.first_in(self.mapping.table)
 
-    def first_priority(self, table: FromClause) -> Select[Any]:
-        """Select the first priority in the table, or an alias of it, that has ready rows."""
-        priority, status = self._of(table, "priority"), self._of(table, "status")
-        leading = [ClauseAdapter(table).traverse(one) for one in self.spec.equalities]
+    @cached_property
+    def next_steps(self) -> list[Any]:
+        """The first step behind another: of several statements the first that finds one."""
+        table = self.mapping.table
+        after = [bindparam(_after(role), type_=Integer) for role in self.spec.steps]
+        return [self.first_in(table).where(*one) for one in self.behind(table, after)]
+
+    def first_in(self, table: FromClause) -> Any:
+        """Select the first step in the table, or an alias of it, that has ready rows."""
+        stepped, status = self._stepped(table), self._of(table, "status")
+        leading = [
+            ClauseAdapter(table).traverse(one)
+            for one in (*self.spec.equalities, *self.spec.of_round)
+        ]
         is_ready = status_is(status, self.spec.ready)
-        return select(priority).where(*leading, is_ready).order_by(priority).limit(1)
+        first: Any = select(*stepped)
+        return first.where(*leading, is_ready).order_by(*stepped).limit(1)
 
-    def behind(self, table: FromClause, priority: Any) -> list[ColumnElement[bool]]:
-        """Compare the table's priority with another, so that the claim index serves.
+    def behind(self, table: FromClause, after: Sequence[Any]) -> list[list[ColumnElement[bool]]]:
+        """Compare the table's steps with another, so that the claim index serves.
 
         With the status in a comparison of rows, where :meth:`_status_again` says
         why; this one the planner trusts also before the first ANALYZE. Where
         other columns lead the index, the rows would not be its beginning.
+
+        Elsewhere such comparisons bound no index: first the next priority of the same
+        round, then the next round.
         """
-        own, status = self._of(table, "priority"), self._of(table, "status")
+        own, status = self._stepped(table), self._of(table, "status")
         if not self.database.forgets_implied:
-            return [own > priority]
-        if self.mapping.equality:
-            return [own > priority, status.like(exact_pattern(self.spec.ready))]
-        return [tuple_(status, own) > tuple_(word_literal(self.spec.ready), priority)]
+            return [
+                [
+                    *(mine == its for mine, its in zip(own[:n], after, strict=False)),
+                    own[n] > after[n],
+                ]
+                for n in reversed(range(len(own)))
+            ]
+        if self.mapping.equality or self.spec.of_round:
+            behind = own[0] > after[0] if len(own) == 1 else tuple_(*own) > tuple_(*after)
+            return [[behind, status.like(exact_pattern(self.spec.ready))]]
+        return [[tuple_(status, *own) > tuple_(word_literal(self.spec.ready), *after)]]
+
+    def _stepped(self, table: FromClause) -> list[Any]:
+        return [self._of(table, role) for role in self.spec.steps]
 
     def _of(self, table: FromClause, role: str) -> Any:
         return table.c[self.mapping.column(role).key]
@@ -266,6 +316,11 @@ def _check_key(mapping: QueueMapping) -> None:
                 "writes: its finish would not find the row again. Take the column out of the key, "
                 "and partition by one that never changes, such as the day of the insert"
             )
+
+
+def _after(role: str) -> str:
+    """Name the parameter for what a step comes behind."""
+    return "claim_after" if role == "priority" else f"claim_after_{role}"
 
 
 def _joins(relationship: RelationshipProperty[Any]) -> bool:

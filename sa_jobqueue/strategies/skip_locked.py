@@ -40,9 +40,11 @@ class SkipLocked(LockingStrategy):
         the inside of an UPDATE: sessions that have such hooks lock first. And many
         partitions joined to keys of several columns are read whole: of 200,000
         rows in 64 partitions 100 were claimed in 40 ms so, in 18 by two statements.
+        The loose scan below goes over one column, rounds or priorities.
         """
         joined = self.spec.partitioned and len(self.mapping.keys) > 1
-        return self.database.lock_once and self.mapping.plain and not joined
+        stepped = len(self.spec.steps) > 1
+        return self.database.lock_once and self.mapping.plain and not joined and not stepped
 
     def _take_in_one(self, writer: Writer, request: Request) -> Taken:
         parameters = {"claim_owner": request.owner, "claim_limit": request.limit}
@@ -98,30 +100,34 @@ class SkipLocked(LockingStrategy):
         # Priority by priority, in one statement: a loose scan over the priorities
         # that are there, and the due rows of each in turn, until there are enough.
         # LATERAL can only be a nested loop, so the priorities come in order and
-        # the rows of the next one are locked only when they are needed.
-        priorities = self._priorities()
+        # the rows of the next one are locked only when they are needed. Likewise
+        # round by round.
+        (role,) = self.spec.steps
+        steps = self._steps_there(role)
         due: Any = (
             select(*keys)
             .where(
                 self.is_ready,
-                self.mapping.attribute("priority") == priorities.c.priority,
+                self.mapping.attribute(role) == steps.c[role],
                 *self.due,
                 *self.spec.where,
             )
-            .order_by(*self.spec.order[1:])
+            .order_by(*self.order_in_step)
             .limit(LIMIT)
-            .correlate(priorities)
+            .correlate(steps)
         )
         rows = self.locked(due, of=False).lateral("due")
-        return select(*rows.c).select_from(priorities.join(rows, true())).limit(LIMIT)
+        return select(*rows.c).select_from(steps.join(rows, true())).limit(LIMIT)
 
-    def _priorities(self) -> Any:
+    def _steps_there(self, role: str) -> Any:
         waiting = self.mapping.table.alias("waiting")
-        first = self.first_priority(waiting).scalar_subquery()
-        found = select(first.label("priority")).cte("priorities", recursive=True)
-        following = self.first_priority(waiting).where(*self.behind(waiting, found.c.priority))
+        first = self.first_in(waiting).scalar_subquery()
+        name = "priorities" if role == "priority" else "rounds"
+        found = select(first.label(role)).cte(name, recursive=True)
+        (behind,) = self.behind(waiting, [found.c[role]])
+        following = self.first_in(waiting).where(*behind)
         return found.union_all(
-            select(following.scalar_subquery()).where(found.c.priority.is_not(None))
+            select(following.scalar_subquery()).where(found.c[role].is_not(None))
         )
 
 

@@ -15,6 +15,7 @@ from sqlalchemy.sql.operators import eq
 
 from ..fencing import Hold
 from ..mapping import QueueMapping
+from .limits import WAIT, KeyLimit
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +27,8 @@ class ClaimSpec:
         order_by: replaces the mapping's order; the primary key ends it.
         ready, during: the status that a claim leaves, and the one it writes.
         strict: one claimer at a time, in exact order.
+        limits: how many jobs of a key may be claimed at a time.
+        on_retry: whether a job that waits for its retry keeps those of its key waiting.
     """
 
     mapping: QueueMapping
@@ -34,6 +37,8 @@ class ClaimSpec:
     ready: str
     during: str
     strict: bool = False
+    limits: tuple[KeyLimit, ...] = ()
+    on_retry: str = WAIT
 
     @cached_property
     def order(self) -> tuple[ColumnElement[Any], ...]:
@@ -49,26 +54,36 @@ class ClaimSpec:
         return not self.order_by and self.mapping.args.order_by is None
 
     @cached_property
-    def steps(self) -> bool:
-        """Whether claims go priority by priority.
+    def steps(self) -> tuple[str, ...]:
+        """The roles that claims go through one value after the other: round, priority.
 
         With priorities and schedules in one index, the jobs of a priority that
         are not yet due stand between the due ones of this priority and those of
-        the next: a claim in index order would walk over all of them.
+        the next: a claim in index order would walk over all of them. So do those of
+        a round, unless the predicate names the one that is claimed.
         """
-        return (
-            self.own_order
-            and self.mapping.has("priority")
-            and self.mapping.has("run_at")
-            and len(self.equalities) == len(self.mapping.equality)
-        )
+        complete = len(self.equalities) == len(self.mapping.equality)
+        if not (self.own_order and self.mapping.has("run_at") and complete):
+            return ()
+        fixed = {"round"} if self.of_round or self._leads("round") else set()
+        roles = ("round", "priority")
+        return tuple(role for role in roles if self.mapping.has(role) and role not in fixed)
+
+    def _leads(self, role: str) -> bool:
+        """Tell whether the index is led by the column of this role."""
+        if not self.mapping.has(role):
+            return False
+        own = self.mapping.attribute(role).expression
+        return any(own.compare(leading.expression) for leading in self.mapping.equality)
 
     @cached_property
     def served(self) -> bool:
         """Whether the claim index serves the predicate and the order alone."""
         if self.order_by:
             return False
-        return len(_flat(self.where)) == len(self.equalities) == len(self.mapping.equality)
+        if len(self.equalities) < len(self.mapping.equality):
+            return False
+        return len(_flat(self.where)) == len(self.equalities) + len(self.of_round)
 
     @cached_property
     def partitioned(self) -> bool:
@@ -83,12 +98,39 @@ class ClaimSpec:
     @cached_property
     def equalities(self) -> list[ColumnElement[bool]]:
         """Those of the criteria that compare a column which leads the claim index."""
-        leading = [attribute.expression for attribute in self.mapping.equality]
+        return self._comparing(*self.mapping.equality)
+
+    @cached_property
+    def of_round(self) -> list[ColumnElement[bool]]:
+        """The criterion that names one round, where rounds come first in the claim order."""
+        mapping = self.mapping
+        if not mapping.has("round") or mapping.args.order_by is not None or self._leads("round"):
+            return []
+        found = self._comparing(mapping.attribute("round"))
+        return found if len(found) == 1 else []
+
+    @cached_property
+    def where_round_ranges(self) -> list[ColumnElement[bool]]:
+        """The criteria, with a range of one in place of ``round = n``.
+
+        To PostgreSQL's planner a column that equals a constant orders nothing: then the
+        primary key has the claim order too, and each claim walked over all rows of which
+        the round had done already.
+        """
+        if not self.of_round:
+            return list(self.where)
+        round_, number = self.of_round[0].left, self.of_round[0].right
+        others = [one for one in _flat(self.where) if one is not self.of_round[0]]
+        return [round_.between(number, number), *others]
+
+    def _comparing(self, *attributes: Any) -> list[ColumnElement[bool]]:
+        """List the criteria that compare one of these for equality."""
+        wanted = [attribute.expression for attribute in attributes]
         return [
             criterion
             for criterion in _flat(self.where)
             if (column := _compared_column(criterion)) is not None
-            and any(column.compare(lead) for lead in leading)
+            and any(column.compare(one) for one in wanted)
         ]
 
 

@@ -119,7 +119,7 @@ class InOrder(Candidates):
 
     def take(self, writer: Writer, request: Request) -> Taken:
         self._await_turn(writer)
-        if writer.sees_commits:
+        if self._turn is not None or writer.sees_commits:  # who had the turn has asked
             locked = self._lock_next(writer, request)
         else:
             # What a plain read shows is old, or not committed; only a locking read will do.

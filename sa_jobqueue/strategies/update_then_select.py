@@ -102,7 +102,8 @@ class UpdateThenSelect(Strategy):
         keys = [tuple(key) for key in writer.rows(pick, drawn)]
         if not keys:
             return None
-        parameters.pop("claim_priority", None)
+        for role in self.spec.steps:
+            parameters.pop(f"claim_{role}", None)
         return writer.core(self.claim_picked, {**parameters, "claim_keys": key_values(keys)})
 
     def _claim_by_index(self, writer: Writer, parameters: dict[str, Any]) -> CursorResult[Any]:
@@ -157,12 +158,8 @@ class UpdateThenSelect(Strategy):
     @cached_property
     def claim(self) -> Update:
         """The UPDATE that marks."""
-        order = self.spec.order
-        criteria = [self.is_ready, *self.due, *self.spec.where]
-        if self.spec.steps:
-            criteria.append(order[0] == bindparam("claim_priority", type_=order[0].type))
-            order = order[1:]
-        return self._claim(criteria, order)
+        criteria = [self.is_ready, *self.due, *self.spec.where, *self.in_step]
+        return self._claim(criteria, self.order_in_step)
 
     def _claim(self, criteria: list[ColumnElement[bool]], order: tuple[Any, ...]) -> Update:
         limited = OrderedLimit(and_(*criteria), order, LIMIT)

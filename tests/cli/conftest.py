@@ -56,6 +56,7 @@ def start(folder: Path) -> Iterator[Start]:
     def start(*arguments: object, python: tuple[str, ...] = ("-m", "sa_jobqueue")) -> object:
         process = subprocess.Popen(
             [sys.executable, *python, *map(str, arguments)],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
 from typing import TypeVar
 
 from sqlalchemy import Engine, insert, text
@@ -33,9 +34,10 @@ class Finished(LogBase):
     process: Mapped[int]
 
 
-def drain(url: str, strategy: str, batch: int, seed: int) -> None:
+def drain(url: str, strategy: str, batch: int, seed: int, all_ready: Barrier) -> None:
     """Claim and finish batches of any size up to `batch`, until nothing is left."""
     engine = make_engine(url)
+    all_ready.wait()
     queue = JobQueue(Email, strategy=strategy)
     chance = random.Random(seed)
     empty = 0

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import URL, Engine, delete
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import start_round
 from tests.models import Base
 from tests.support import ALL_STRATEGIES, STRATEGIES, make_engine
 
@@ -78,3 +79,35 @@ def session(new_session: Callable[..., Session]) -> Session:
 def other(new_session: Callable[..., Session]) -> Session:
     """A second session, on a connection of its own."""
     return new_session()
+
+
+# Rounds
+
+Start = Callable[..., int]
+
+
+@pytest.fixture
+def start(session: Session) -> Start:
+    """Start a round in a transaction of a session, and commit."""
+
+    def start_and_commit(*args: Any, **options: Any) -> int:
+        number = start_round(session, *args, **options)
+        session.commit()
+        return number
+
+    return start_and_commit
+
+
+@pytest.fixture(params=["session", "engine"])
+def start_either(
+    request: pytest.FixtureRequest, engine: Engine, session: Session, start: Start
+) -> Start:
+    """Start a round so, or by an engine."""
+
+    def start_by_engine(*args: Any, **options: Any) -> int:
+        session.commit()
+        number = start_round(engine, *args, **options)
+        session.expire_all()
+        return number
+
+    return start_by_engine if request.param == "engine" else start

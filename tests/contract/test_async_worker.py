@@ -65,7 +65,9 @@ def draining(
     engine: AsyncEngine, queue: Any, handler: Callable[[Any], Any], **options: Any
 ) -> AsyncWorker[Any]:
     """Make a worker that drains a queue and does not idle for long."""
-    options = {"drain": True, "poll": SOON, "retry_in": lambda attempts: SOON, **options}
+    if getattr(queue, "sync_queue", queue).mapping.has("run_at"):
+        options = {"backoff": lambda attempts: SOON, **options}
+    options = {"drain": True, "poll": SOON, **options}
     return AsyncWorker(engine, queue, handler, **options)
 
 

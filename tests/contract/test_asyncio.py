@@ -25,6 +25,7 @@ import sa_jobqueue
 from sa_jobqueue import (
     ArgumentError,
     ClaimLost,
+    ConstantBackoff,
     JobQueue,
     JobStatus,
     NotClaimed,
@@ -47,6 +48,8 @@ from sa_jobqueue.asyncio import (
     fail,
     give_up,
     owner_state,
+    position,
+    positions,
     prune,
     queue_stats,
     reap,
@@ -54,6 +57,8 @@ from sa_jobqueue.asyncio import (
     renew,
     reprioritize,
     retry,
+    round_progress,
+    start_round,
 )
 from sa_jobqueue.dialects import database_of
 from tests.contract.asyncio_support import (
@@ -64,6 +69,7 @@ from tests.contract.asyncio_support import (
     make_async_engine,
     new_async_session,
 )
+from tests.contract.round_models import Subscriber, emptied
 from tests.contract.subscriptions import (
     NOT_MAILED,
     Subscription,
@@ -129,6 +135,25 @@ async def test_jobs_are_failed_released_given_up_and_deleted(
 
     found = {task.name: (task.status, task.attempts) for task in session.scalars(select(Task))}
     assert found == {"a": ("unclaimed", 1), "b": ("unclaimed", 0), "c": ("cancelled", 1)}
+
+
+@in_event_loop
+async def test_duplicates_are_left_out_and_failures_wait_by_the_queues_policy(
+    async_engine: AsyncEngine, session: Session, db_alias: str
+) -> None:
+    queue = AsyncJobQueue(JobQueue(Task, backoff=ConstantBackoff(timedelta(hours=1))))
+    rows = [{"id": number, "name": str(number)} for number in (1, 2, 1)]
+    async with new_async_session(async_engine) as own:
+        told = await enqueue(own, Task, rows, skip_duplicates=True)
+        again = await enqueue(own, Task, [*rows, {"id": 3, "name": "3"}], skip_duplicates=True)
+        await queue.fail(own, await queue.claim(own, owner="w", limit=5))
+        await own.commit()
+
+    server = db_alias in ("mysql", "mariadb")
+    assert (told, again) == ((None, None) if server else (2, 1))
+    tasks = session.scalars(select(Task)).all()
+    soon = datetime.now(UTC) + timedelta(minutes=58)
+    assert [(task.status, task.run_at > soon) for task in tasks] == [("unclaimed", True)] * 3
 
 
 @in_event_loop
@@ -258,6 +283,11 @@ async def test_a_queue_has_its_verbs_awaited(async_engine: AsyncEngine, session:
         await own.commit()
 
         assert len(await queue.claimed_by(own, "u")) == 1
+        ready = select(Task).where(Task.status == "unclaimed").order_by(Task.id)
+        waiting = (await own.scalars(ready)).all()
+        assert await queue.positions(own, waiting) == [1, None]
+        assert await positions(own, waiting) == [1, 2]
+        assert await queue.position(own, waiting[0]) == await position(own, waiting[0]) == 1
         assert not await queue.reap(own)
         counts = await count_by_status(own, Task)
     assert (counts["done"], counts["cancelled"], counts["claimed"], counts["unclaimed"]) == (
@@ -553,13 +583,27 @@ async def test_advisory_sessions_are_refused_elsewhere(async_engine: AsyncEngine
             pass
 
 
+@in_event_loop
+async def test_a_round_is_started_and_counted(async_engine: AsyncEngine, engine: Engine) -> None:
+    emptied(engine)
+    async with new_async_session(async_engine) as session:
+        await enqueue(session, Subscriber, [{"id": 1}, {"id": 2}])
+        await complete(session, await claim(session, Subscriber, owner="w", limit=2))
+
+        number = await start_round(session, Subscriber, chunk=1)
+
+        progress = await round_progress(session, Subscriber)
+        assert (number, progress.unclaimed, progress.done) == (1, 2, 0)
+
+
 # Wrappers
 
 
 def verbs() -> list[str]:
-    """Name the public functions that take a session."""
+    """Name the public functions that take a session; start_round() takes an engine too."""
     functions = {name: getattr(sa_jobqueue, name) for name in sa_jobqueue.__all__}
-    return [name for name, function in functions.items() if takes_a_session(function)]
+    taking = [name for name, function in functions.items() if takes_a_session(function)]
+    return [*taking, "start_round"]
 
 
 def methods() -> list[str]:
@@ -578,7 +622,7 @@ def arguments(function: Any) -> list[tuple[str, Any, Any]]:
 
 
 def test_every_verb_is_there_to_be_awaited() -> None:
-    others = {"advisory_session", "AsyncJobQueue", "AsyncWorker"}
+    others = {"advisory_session", "AsyncJobQueue", "AsyncWorker", "AsyncWorkflow"}
 
     assert {*verbs(), *others} == set(sa_asyncio.__all__)
     assert "claim" in verbs()

@@ -15,9 +15,11 @@ from tests.models import Base, Email
 from tests.support import STRATEGIES, make_engine
 
 PROCESSES = 8
+SPAWNING = multiprocessing.get_context("spawn")
 
-#: Rows for the strategy that `auto` takes, and for the others; the full size is for all.
-ROWS = 20_000
+#: Rows of --full, of the strategy that `auto` takes, and of the others.
+FULL_ROWS = 20_000
+ROWS = 5_000
 FEWER_ROWS = 2_000
 
 pytestmark = [pytest.mark.xdist_group("concurrency"), pytest.mark.timeout(300)]
@@ -36,14 +38,17 @@ def queue_engine(fresh_database: URL) -> Iterator[Engine]:
 def test_eight_processes_finish_every_job_once(
     queue_engine: Engine, strategy: str, db_alias: str, full: bool
 ) -> None:
-    rows = ROWS if full or strategy == STRATEGIES[db_alias][0] else FEWER_ROWS
+    rows = ROWS if strategy == STRATEGIES[db_alias][0] else FEWER_ROWS
+    rows = FULL_ROWS if full else rows
     with Session(queue_engine) as session:
         session.execute(insert(Email), [{"recipient": str(number)} for number in range(rows)])
         session.commit()
         ids = set(session.scalars(select(Email.id)))
     url = queue_engine.url.render_as_string(hide_password=False)
 
-    run_processes(drain, [(url, strategy, 100, seed) for seed in range(PROCESSES)])
+    all_ready = SPAWNING.Barrier(PROCESSES)
+
+    run_processes(drain, [(url, strategy, 100, seed, all_ready) for seed in range(PROCESSES)])
 
     with Session(queue_engine) as session:
         finished = Counter(session.scalars(select(Finished.job)))
@@ -55,9 +60,8 @@ def test_eight_processes_finish_every_job_once(
 
 def run_processes(target: object, arguments: list[tuple[object, ...]]) -> None:
     """Run a process for each tuple of arguments; fail if one fails."""
-    context = multiprocessing.get_context("spawn")
     processes = [
-        context.Process(target=target, args=given, daemon=True)  # type: ignore[arg-type]  # any function
+        SPAWNING.Process(target=target, args=given, daemon=True)  # type: ignore[arg-type]  # any function
         for given in arguments
     ]
     for process in processes:

@@ -368,17 +368,6 @@ def test_retry_in_needs_a_schedule(session: Session, claimed: Claim[Email]) -> N
         fail(session, claimed, retry_in=timedelta(seconds=1))
 
 
-def test_a_long_error_is_cut_to_what_the_column_holds(session: Session, strategy: str) -> None:
-    add_tasks(session, "a")
-    task = claim(session, Task, owner="w", strategy=strategy).first()
-    assert task is not None
-
-    fail(session, task, error="ä" * 100_000)
-    session.commit()
-
-    assert task.last_error == "ä" * 10_000
-
-
 def test_give_up_cancels_our_own_claim(session: Session, strategy: str) -> None:
     add_tasks(session, "a")
     task = claim(session, Task, owner="w", strategy=strategy).first()

@@ -750,7 +750,11 @@ def claimed_behind_its_back(new_session: Sessions, entity: Any) -> Callable[[], 
 
     thread = threading.Thread(target=late)
     thread.start()
-    waiting = text("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+    waiting = text(  # at this gate: other tests wait for locks of their own
+        "SELECT 1 FROM pg_locks JOIN pg_database ON database = pg_database.oid "
+        "WHERE locktype = 'advisory' AND NOT granted AND objid = 4242 "
+        "AND datname = current_database()"
+    )
     while not gate.execute(waiting).first():
         assert thread.is_alive()
     claim(other, entity, owner="early", limit=1)

@@ -9,18 +9,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Connection, Engine, Executable, text
+from sqlalchemy import URL, Connection, Engine, Executable, select, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, claim, claim_statements, complete
 from sa_jobqueue.dialects import database_of
+from sa_jobqueue.mapping import status_is
 from tests.innodb_locks import locked_rows
 from tests.models import Base, Email, Message, Task
 from tests.support import STRATEGIES, make_engine
+from tests.videos import Video, videos
 
 #: Rows that are done, and rows that are due tomorrow at a better priority.
 DONE_ROWS = 100_000
 LATER_ROWS, LATER_ROWS_IN_FULL = 200_000, 1_000_000
+VIDEO_ROWS = 10_000
 
 PARAMETERS: dict[str, Any] = {
     "claim_limit": 50,
@@ -167,6 +170,39 @@ def test_the_claim_index_serves_the_claim_without_a_sort(
     assert re.search(rf"'?ix_{queue.entity.__tablename__}_claim\b(?!,)", plan), plan
     assert not re.search(rf"'ix_{queue.entity.__tablename__}_reap'", plan), plan
     assert not sorts_the_queue(plan, done_rows), plan
+
+
+@pytest.fixture(scope="module")
+def many_videos(big: Engine) -> Engine:
+    """10,000 published videos, and some that wait for each step or are in it."""
+    statuses = [*Video.__queue_args__["ready"], *Video.__queue_args__["during"], "uploaded"]
+    waiting = " ".join(f"WHEN {n} THEN '{status}'" for n, status in enumerate(statuses))
+    fill(
+        big,
+        "INSERT INTO video (title, status, owner, owner_date) SELECT 'v', "
+        f"CASE number % 500 {waiting} ELSE 'published' END, 'w', '2030-01-01 00:00:00'",
+        VIDEO_ROWS,
+    )
+    analyze(big, "video")
+    return big
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["check", "send", "publish"])
+def test_the_indexes_serve_every_step_of_a_workflow(
+    many_videos: Engine, strategy: str, place: int
+) -> None:
+    step = videos(strategy=strategy).steps[place]
+    oldest = select(Video.id).where(status_is(Video.status, step.during))
+    with many_videos.connect() as connection:
+        statements = claim_statements(step.queue, dialect=connection.dialect)
+
+        claimed = explained(connection, locking(statements, many_videos))
+        reaped = explained(connection, oldest.order_by(Video.owner_date).limit(50))
+
+    assert re.search(r"ix_video_claim\b", claimed), claimed
+    assert not sorts_the_queue(claimed, many_videos), claimed
+    assert re.search(r"ix_video_reap\b", reaped), reaped
+    assert not sorts_the_queue(reaped, many_videos), reaped
 
 
 @pytest.mark.only_on("mysql", "mariadb")

@@ -126,7 +126,12 @@ def test_repeatable_read_with_update_then_select_is_found(engine: Engine) -> Non
 
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize(
-    ("queue", "severity"), [(JobQueue(Mail), WARNING), (JobQueue(Mail, strict_order=True), ERROR)]
+    ("queue", "severity"),
+    [
+        (JobQueue(Mail), WARNING),
+        (JobQueue(Mail, strict_order=True), ERROR),
+        (JobQueue(Mail, serial_by=Mail.id), ERROR),
+    ],
 )
 def test_repeatable_read_is_found_where_it_makes_claims_fail(
     engine: Engine, queue: JobQueue[Mail], severity: Severity

@@ -13,6 +13,7 @@ from sa_jobqueue.dialects.examination import IndexColumn, ServerIndex
 from sa_jobqueue.doctor.wanted import range_before_order, wanted_index
 from sa_jobqueue.indexes import index_name, index_of, reap_index
 from sa_jobqueue.mapping import mapping_of
+from tests.contract.round_models import Pet, Reader
 from tests.models import Message
 
 from .models import TABLE, Mail, Subscription, advisory
@@ -41,6 +42,10 @@ def wanted(queue: JobQueue[Any]) -> tuple[str, str]:
         (advisory(KIND == 1, MAILED == 0, order_by=(MAILED, KIND)), "(kind, mailed, id)"),
         (advisory(KIND == 1, KIND < 3, MAILED < 7), "(kind, mailed, id)"),
         (advisory(KIND == 1, order_by=(KIND, MAILED.desc())), "(kind, mailed DESC, id)"),
+        (JobQueue(Pet), "(status, round, id)"),
+        (JobQueue(Pet, Pet.round == 7), "(status, round, id)"),
+        (JobQueue(Reader, strategy="advisory"), "(round, id)"),
+        (JobQueue(Reader, Reader.round == 7, strategy="advisory"), "(round, id)"),
     ],
 )
 def test_a_column_that_is_compared_and_ordered_stands_in_the_index_once(
@@ -122,6 +127,13 @@ def test_a_range_is_in_the_way_of_what_is_ordered_beside_constants(
 )
 def test_a_queue_that_the_model_has_the_index_for_wants_that_one(queue: JobQueue[Mail]) -> None:
     assert wanted_index(queue.plan.spec).index is index_of(TABLE, "claim")
+
+
+@pytest.mark.parametrize("where", [(), (Reader.round == 7,)])
+def test_rounds_alone_want_the_index_of_their_model(where: Any) -> None:
+    queue = JobQueue(Reader, *where, strategy="advisory")
+
+    assert wanted_index(queue.plan.spec).of_model
 
 
 def test_a_queue_with_an_order_or_a_predicate_of_its_own_has_a_name_of_its_own() -> None:

@@ -43,7 +43,7 @@ def run(example: Path, *arguments: str) -> str:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,  # alone on a machine they take seconds
         check=False,
     )
     assert (finished.returncode, finished.stderr) == (0, "")

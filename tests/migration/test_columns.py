@@ -32,10 +32,13 @@ from sa_jobqueue import (
     JobStatus,
     LockTimeout,
     PriorityMixin,
+    RoundMixin,
     ScheduleMixin,
     claim,
     complete,
+    start_round,
 )
+from sa_jobqueue.mapping import any_mapping_of
 from sa_jobqueue.migration import (
     Progress,
     add_job_columns,
@@ -45,6 +48,7 @@ from sa_jobqueue.migration import (
     drop_job_columns,
     drop_reap_index,
 )
+from sa_jobqueue.round_log import round_log
 from tests.migration.support import (
     MIXINS,
     ORDERS,
@@ -460,6 +464,83 @@ def test_to_run_it_again_makes_no_job_of_one_that_a_worker_has_done(shop: Engine
     adopt(shop, "amount = 2")
 
     assert statuses(shop) == {1: "done", 2: "done"}
+
+
+# Rounds
+
+
+class RoundBase(DeclarativeBase):
+    pass
+
+
+class Mailing(JobMixin, RoundMixin, RoundBase):
+    """The orders as a queue that is gone through in rounds."""
+
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    amount: Mapped[int]
+    note: Mapped[str | None] = mapped_column(String(50))
+
+
+class LonelyBase(DeclarativeBase):
+    pass
+
+
+class Lonely(RoundMixin, LonelyBase):
+    """The same with rounds alone."""
+
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    amount: Mapped[int]
+    note: Mapped[str | None] = mapped_column(String(50))
+
+
+@pytest.mark.parametrize("table", ["orders", Mailing, Mailing.__table__])
+def test_rows_that_were_there_are_in_no_round_until_one_is_started(
+    shop: Engine, table: Any
+) -> None:
+    insert_orders(shop, [1, 2, 3])
+    mixins = (JobMixin, RoundMixin) if table == "orders" else ()
+
+    with migrating(shop, target_metadata=RoundBase.metadata) as op:
+        add_job_columns(op, table, *mixins, existing_rows="done")
+        create_claim_index(op, table, *mixins)
+        create_reap_index(op, table, *mixins)
+
+    assert differences(shop, RoundBase.metadata) == []
+    assert claimed(shop, Mailing) == []
+    assert start_round(shop, Mailing, Mailing.amount > 1) == 1
+    assert claimed(shop, Mailing) == [2, 3]
+    with migrating(shop) as op:
+        drop_reap_index(op, "orders")
+        drop_claim_index(op, "orders")
+        drop_job_columns(op, "orders", JobMixin, RoundMixin)
+    assert differences(shop, ORDERS.metadata) == []
+
+
+@pytest.mark.parametrize("table", ["orders", Lonely])
+def test_rounds_alone_come_and_go(shop: Engine, table: Any) -> None:
+    mixins = (RoundMixin,) if table == "orders" else ()
+
+    with migrating(shop) as op:
+        add_job_columns(op, table, *mixins, existing_rows=None)
+        create_claim_index(op, table, *mixins)
+    assert differences(shop, LonelyBase.metadata) == []
+
+    with migrating(shop) as op:
+        drop_claim_index(op, "orders")
+        drop_job_columns(op, "orders", RoundMixin)
+    assert differences(shop, ORDERS.metadata) == []
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+def test_the_table_of_the_rounds_may_be_there_already(shop: Engine) -> None:
+    round_log(any_mapping_of(Mailing)).create(shop)
+
+    for _ in range(2):
+        adopt(shop, "done", JobMixin, RoundMixin)
+
+    assert start_round(shop, Mailing) == 1
 
 
 # Others' locks

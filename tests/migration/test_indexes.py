@@ -66,6 +66,14 @@ def test_the_indexes_are_made_and_dropped(queue: Engine, online: bool) -> None:
     assert index_names(queue) == set()
 
 
+def test_keys_among_the_arguments_of_the_queue_do_no_harm(queue: Engine) -> None:
+    with migrating(queue) as op:
+        args = {"per_key": ["account_id", ("region", "host")]}
+        create_claim_index(op, "orders", *MIXINS, queue_args=args)
+
+    assert index_names(queue) == {"ix_orders_claim"}
+
+
 def test_to_make_or_to_drop_them_again_does_no_harm(queue: Engine) -> None:
     with migrating(queue) as op:
         for _ in range(2):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, assert_type
 
 from sqlalchemy import Engine, Row, String, create_engine, select
@@ -23,22 +24,38 @@ from sqlalchemy.orm import (
 )
 
 from sa_jobqueue import (
+    Backoff,
+    BulkLoad,
     Cancel,
     Claim,
     ClaimLost,
+    ConstantBackoff,
+    DatabaseLog,
+    EnqueueSource,
+    ExponentialBackoff,
     Fence,
+    FileLog,
+    InsertSource,
+    InvalidTransition,
     JobMixin,
     JobQueue,
     JobStatus,
     NotClaimed,
+    NotWaiting,
     PriorityMixin,
     QueueStats,
     Reaped,
     ReapedJob,
     Retry,
     RetryMixin,
+    RoundMixin,
+    RoundProgress,
+    RoundStart,
     ScheduleMixin,
+    Step,
+    Transition,
     Worker,
+    Workflow,
     cancel,
     claim,
     claim_statements,
@@ -48,8 +65,11 @@ from sa_jobqueue import (
     enqueue,
     fail,
     fence_of,
+    finish_rate,
     give_up,
     is_transient,
+    position,
+    positions,
     prune,
     queue_stats,
     reap,
@@ -57,16 +77,20 @@ from sa_jobqueue import (
     renew,
     reprioritize,
     retry,
+    round_progress,
+    start_round,
+    waiting_time,
     with_fence,
 )
 from sa_jobqueue import asyncio as aio
+from sa_jobqueue.bulk import DivisibleSource, LoadState, Metadata, Progress, load_tables
 
 
 class Base(DeclarativeBase):
     pass
 
 
-class Email(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
+class Email(JobMixin, RoundMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
     __tablename__ = "email"
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -99,6 +123,7 @@ def columns(email: Email) -> None:
     assert_type(email.attempts, int)
     assert_type(email.max_attempts, int | None)
     assert_type(email.last_error, str | None)
+    assert_type(email.round, int)
     if email.status == JobStatus.DONE:
         email.priority = 5
 
@@ -114,6 +139,9 @@ def waiting(session: Session) -> Sequence[str]:
 def produce(session: Session, rows: Iterator[dict[str, Any]], at: datetime) -> int:
     session.add(Email(recipient="a@example.org"))
     assert_type(enqueue(session, Email, [{"recipient": "b@example.org"}]), int)
+    new = enqueue(session, Email, [{"recipient": "b@example.org"}], skip_duplicates=True)
+    assert_type(new, int | None)
+    assert_type(enqueue(session, Email, rows, skip_duplicates=False), int)
     return enqueue(session, Email, rows, priority=1, run_at=at)
 
 
@@ -150,7 +178,7 @@ def send(email: Email) -> None:
 
 def finish(session: Session, email: Email, emails: list[Email]) -> None:
     fail(session, email, error=ValueError("no"), retry_in=timedelta(minutes=1))
-    fail(session, emails, error="no")
+    fail(session, emails, error="no", backoff=ConstantBackoff(timedelta(minutes=1)))
     release(session, emails)
     renew(session, fence_of(email))
     give_up(session, email, reason="no such address")
@@ -158,6 +186,12 @@ def finish(session: Session, email: Email, emails: list[Email]) -> None:
     assert_type(with_fence(email, fence_of(email)), Email)
     assert_type(cancel(session, emails), list[Any])
     assert_type(reprioritize(session, emails, 3), list[Any])
+    assert_type(position(session, emails[0]), int | None)
+    assert_type(positions(session, emails), list[int | None])
+    assert_type(finish_rate(session, Email, over=timedelta(hours=1)), float | None)
+    assert_type(waiting_time(session, emails[0]), timedelta | None)
+    assert_type(OUTBOX.positions(session, emails), list[int | None])
+    assert_type(OUTBOX.waiting_time(session, emails[0]), timedelta | None)
     assert_type(retry(session, emails), list[Any])
 
 
@@ -181,10 +215,22 @@ def renamed(session: Session) -> None:
 # Queues and workers
 
 OUTBOX = JobQueue(Email, Email.recipient.like("a%"), lease=timedelta(minutes=5))
+IN_ORDER = JobQueue(Email, serial_by=Email.recipient, on_retry="skip")
+FEW = JobQueue(Email, serial_by=(Email.id, Email.recipient), limit_by={Email.recipient: 3})
+
+
+def squares(attempts: int) -> timedelta:
+    return timedelta(seconds=attempts**2)
+
+
+POLICIES: list[Backoff] = [squares, ExponentialBackoff(), ConstantBackoff(timedelta(seconds=5))]
+PATIENT = JobQueue(Email, backoff=ExponentialBackoff(timedelta(seconds=5), factor=3, jitter=1))
+assert_type(PATIENT.backoff, Backoff | None)
 
 
 def queues(session: Session) -> None:
     assert_type(OUTBOX, JobQueue[Email])
+    assert_type(FEW, JobQueue[Email])
     emails = OUTBOX.claim(session, owner="mailer-1", limit=10)
     assert_type(emails, Claim[Email])
     assert_type(OUTBOX.claim_rows(session, owner="mailer-1"), Claim[Row[Any]])
@@ -200,6 +246,18 @@ def reaping(session: Session) -> None:
     assert_type(OUTBOX.reap(session, max_runtime=timedelta(hours=1)), Reaped)
 
 
+def told(progress: RoundStart) -> None:
+    assert_type(progress.rows, int)
+
+
+def rounds(session: Session, engine: Engine) -> None:
+    number = start_round(engine, Email, Email.recipient.like("a%"), chunk=500, on_progress=told)
+    assert_type(number, int)
+    assert_type(start_round(session, Email, chunk=None), int)
+    assert_type(round_progress(session, Email, number), RoundProgress)
+    claim(session, Email, Email.round == number, owner="w")
+
+
 def handle(email: Email) -> Retry | Cancel | None:
     if email.attempts > 3:
         return Cancel("too often")
@@ -212,6 +270,64 @@ def work(engine: Engine) -> None:
     with worker.stopping_on_signals():
         worker.run()
     Worker(engine, OUTBOX, send).run()
+    Worker(engine, OUTBOX, send, backoff=squares).run()
+
+
+# Workflows
+
+
+class ParcelStatus(StrEnum):
+    PACKED = "packed"
+    SENT = "sent"
+    LOST = "lost"
+
+
+PARCELS = Workflow(Email, ParcelStatus, final=[ParcelStatus.LOST])
+
+
+@PARCELS.step(
+    JobStatus.UNCLAIMED,
+    Email.recipient.like("a%"),
+    during="packing",
+    then=ParcelStatus.PACKED,
+    branches=[ParcelStatus.LOST],
+    lease=timedelta(hours=1),
+)
+def pack(email: Email) -> ParcelStatus | Retry | None:
+    return ParcelStatus.LOST if email.attempts > 3 else Retry(in_=timedelta(seconds=5))
+
+
+PARCELS.waiting(ParcelStatus.PACKED, signals=ParcelStatus.SENT)
+
+
+@PARCELS.on_transition
+def note(session: Session, transition: Transition) -> None:
+    session.add(Email(recipient=f"{transition.identity} {transition.before} {transition.verb}"))
+
+
+def steps(session: Session, engine: Engine) -> None:
+    assert_type(pack, Step[Email])
+    assert_type(PARCELS.steps, tuple[Step[Email], ...])
+    emails = pack.queue.claim(session, owner="packer")
+    assert_type(emails, Claim[Email])
+    pack.queue.complete(session, emails, then=ParcelStatus.LOST)
+    worker = Worker(engine, PARCELS, limit=10)
+    assert_type(worker, Worker[Email])
+    Worker(engine, [pack]).run()
+    Worker(engine, pack).run()
+
+
+def signals(session: Session, email: Email) -> None:
+    try:
+        PARCELS.signal(session, email, ParcelStatus.SENT)
+    except NotWaiting as error:
+        assert_type(error.status, str | None)
+    except InvalidTransition as error:
+        assert_type(error.declared, tuple[str, ...])
+    assert_type(PARCELS.cancel(session, email), list[Email])
+    assert_type(PARCELS.retry(session, [email], "packed"), list[Email])
+    assert_type(PARCELS.reap(session), Reaped)
+    assert_type(PARCELS.diagram(), str)
 
 
 def transient(error: Exception) -> bool:
@@ -230,14 +346,21 @@ async def consume_awaiting(session: AsyncSession) -> None:
     await aio.complete(session, emails, delete=True)
     await aio.fail(session, emails[0], error=ValueError("no"), retry_in=timedelta(minutes=1))
     assert_type(await aio.cancel(session, emails), list[Any])
+    assert_type(await aio.position(session, emails[0]), int | None)
+    assert_type(await AWAITED.positions(session, emails), list[int | None])
+    assert_type(await AWAITED.waiting_time(session, emails[0]), timedelta | None)
     assert_type(await aio.reap(session, Email, lease=timedelta(minutes=5)), Reaped)
 
 
 async def look_awaiting(session: async_scoped_session[AsyncSession]) -> None:
-    assert_type(await aio.enqueue(session, Email, [{"recipient": "b@example.org"}]), int)
+    rows = [{"recipient": "b@example.org"}]
+    assert_type(await aio.enqueue(session, Email, rows), int)
+    assert_type(await aio.enqueue(session, Email, rows, skip_duplicates=True), int | None)
     assert_type(await aio.claimed_by(session, Email, "mailer-1"), Claim[Email])
     assert_type(await aio.count_by_status(session, Email), dict[str, int])
     assert_type(await aio.queue_stats(session, Email), QueueStats)
+    assert_type(await aio.start_round(session, Email, Email.priority < 3, chunk=50), int)
+    assert_type(await aio.round_progress(session, Email), RoundProgress)
 
 
 async def queues_awaiting(session: AsyncSession, replica: AsyncSession) -> None:
@@ -268,6 +391,14 @@ async def work_awaiting(engine: AsyncEngine) -> None:
         assert_type(session, AsyncSession)
 
 
+async def workflows_awaiting(engine: AsyncEngine, session: AsyncSession) -> None:
+    workflow = aio.AsyncWorkflow(PARCELS)
+    assert_type(workflow, aio.AsyncWorkflow[Email])
+    await workflow.signal(session, 5, ParcelStatus.SENT)
+    assert_type(await workflow.cancel(session, []), list[Email])
+    assert_type(aio.AsyncWorker(engine, PARCELS, concurrency=5), aio.AsyncWorker[Email])
+
+
 async def mistakes_awaiting(engine: AsyncEngine, session: AsyncSession) -> None:
     send((await aio.claim(session, Email, owner="w")).first())  # type: ignore[arg-type]  # or None
     await aio.claim(session, Email, owner="w", limit="ten")  # type: ignore[arg-type]
@@ -275,6 +406,37 @@ async def mistakes_awaiting(engine: AsyncEngine, session: AsyncSession) -> None:
     await AWAITED.claim(session, owner=1.5)  # type: ignore[arg-type]
     claim(session, Email, owner="w")  # type: ignore[arg-type]  # that one is for a Session
     aio.AsyncWorker(engine, OUTBOX, send)  # type: ignore[arg-type]  # it is not awaited
+
+
+# Bulk loads
+
+
+def load_emails(rows: Sequence[dict[str, Any]]) -> None:
+    load = BulkLoad(InsertSource(engine, Email, rows, total=10), FileLog("loads/may"), workers=4)
+    load.run()
+    assert_type(load, BulkLoad[InsertSource])
+    assert_type(load.state, LoadState)
+    assert_type(load.status(), Progress)
+    jobs = EnqueueSource(engine, Email, lambda: iter(rows), visible="at the end")
+    BulkLoad(jobs, DatabaseLog(engine, tables=load_tables(Base.metadata))).rollback()
+
+
+class Uploads(DivisibleSource[list[str]]):
+    def metadata(self) -> Metadata:
+        return Metadata(total=10, batch_size=2)
+
+    def divide(self) -> Iterator[list[str]]:
+        yield ["a", "b"]
+
+    def update(self, batch: list[str]) -> None: ...
+
+    def rollback(self, batch: list[str]) -> None: ...
+
+
+def mistakes_loading() -> None:
+    BulkLoad(Uploads(), "loads/may")  # type: ignore[arg-type]  # a folder is no log
+    InsertSource(engine, Email, [], on_existing="ignore")  # type: ignore[arg-type]
+    EnqueueSource(engine, Email, [], visible="never")  # type: ignore[arg-type]
 
 
 # Mistakes
@@ -288,8 +450,14 @@ def mistakes(session: Session, order: Order) -> None:
     claim(session, Email, "w")  # type: ignore[arg-type]  # owner= has its name
     fail(session, order, retry_in=5)  # type: ignore[arg-type]
     JobQueue(Email, lease=60)  # type: ignore[arg-type]
+    JobQueue(Email, limit_by=3)  # type: ignore[arg-type]
     reap(session, Email, lease=60)  # type: ignore[arg-type]
+    start_round(session, Email, chunk="all")  # type: ignore[arg-type]
     Worker(engine, OUTBOX, handle_order)  # type: ignore[arg-type]
+    Worker(engine, [OUTBOX])  # type: ignore[arg-type]  # a queue has no handler of its own
+    PARCELS.step("unclaimed", during="packing")  # type: ignore[call-arg]
+    PARCELS.step("unclaimed", during="packing", then="done")(handle_order)  # type: ignore[arg-type]
+    PARCELS.signal(session, order)  # type: ignore[call-arg]
 
 
 def handle_order(order: Order) -> None:

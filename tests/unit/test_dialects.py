@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Column, Computed, Integer, MetaData, Table, create_engine
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -21,7 +21,7 @@ from sa_jobqueue import (
     is_transient,
 )
 from sa_jobqueue.claiming import dialect_of
-from sa_jobqueue.dialects import database_of, database_of_dialect
+from sa_jobqueue.dialects import Database, database_of, database_of_dialect
 
 
 class Base(DeclarativeBase):
@@ -248,3 +248,31 @@ def test_other_errors_of_the_engines_are_not_transient(error: Exception) -> None
 )
 def test_what_is_no_dbapi_error_is_not_transient(error: BaseException) -> None:
     assert not is_transient(error)
+
+
+# Duplicates
+
+
+@pytest.mark.parametrize("alias", ["mysql", "mariadb"])
+def test_a_duplicate_sets_a_column_to_itself_that_may_be_set(alias: str) -> None:
+    """Neither a number that MySQL draws, nor what it computes."""
+    table = Table(
+        "email",
+        MetaData(),
+        Column("id", Integer, primary_key=True),
+        Column("twice", Integer, Computed("2 * `group`")),
+        Column("group", Integer),
+    )
+    dialect = server(alias, 10, 11, 0)
+
+    statement = database_of_dialect(dialect).insert_new(table).compile(dialect=dialect)
+
+    assert str(statement).endswith(" ON DUPLICATE KEY UPDATE `group` = `group`")
+
+
+def test_a_database_that_cannot_tell_duplicates_refuses_to_skip_them() -> None:
+    class Tortoise(Database):
+        title = "Tortoise"
+
+    with pytest.raises(UnsupportedDatabase, match=r"errors on Tortoise\. .* insert_new\(\)"):
+        Tortoise(None).insert_new(Email)

@@ -32,8 +32,16 @@ from sqlalchemy.orm import (
 from sqlalchemy.schema import CreateColumn, CreateIndex
 from sqlmodel import Field, SQLModel
 
-from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
+from sa_jobqueue import (
+    ArgumentError,
+    JobMixin,
+    PriorityMixin,
+    RetryMixin,
+    RoundMixin,
+    ScheduleMixin,
+)
 from sa_jobqueue.mapping import mapping_of
+from sa_jobqueue.round_log import round_log
 
 DIALECTS = {
     alias: make_url(f"{driver}://").get_dialect()()
@@ -466,6 +474,77 @@ def test_a_composite_key_ends_the_index_in_its_own_order() -> None:
         number: Mapped[str] = mapped_column(String(5), primary_key=True)
 
     assert_queue(Seat, claim="status, run_at, hall, number")
+
+
+# Rounds
+
+
+def test_rounds_come_first_in_the_claim_index_and_have_a_table_beside() -> None:
+    class Invitation(JobMixin, RoundMixin, PriorityMixin, ScheduleMixin, Base):
+        __tablename__ = "invitation"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    assert_queue(Invitation, claim="status, round, priority, run_at, id")
+    assert columns(table_of(Invitation), "round") == ["round INTEGER DEFAULT '0' NOT NULL"]
+    rounds = Base.metadata.tables["invitation_rounds"]
+    assert columns(rounds, "round", "criteria", "begun_at", "started_at", dialect="mysql") == [
+        "round INTEGER NOT NULL",
+        "criteria VARCHAR(64) NOT NULL",
+        "begun_at DATETIME(6) NOT NULL",
+        "started_at DATETIME(6)",
+    ]
+
+
+def test_rounds_alone_have_an_index_of_round_and_key_and_nothing_more() -> None:
+    class Catalogue(RoundMixin.named(round="edition"), Base):  # type: ignore[misc]  # a call
+        __tablename__ = "catalogue"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    assert list(table_of(Catalogue).c.keys()) == ["id", "edition"]
+    for dialect in DIALECTS:
+        assert indexes(table_of(Catalogue), dialect) == [
+            "CREATE INDEX ix_catalogue_claim ON catalogue (edition, id)"
+        ]
+
+
+def test_the_table_of_the_rounds_goes_where_the_queue_is() -> None:
+    class Depot(JobMixin, RoundMixin, DeclarativeBase):  # the mixin on the Base itself
+        __abstract__ = True
+        metadata = MetaData(schema="depot")
+
+    class Box(Depot):
+        __tablename__ = "box" * 20
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    rounds = round_log(mapping_of(Box))
+
+    assert (rounds.schema, len(rounds.name), rounds.name[-7:]) == ("depot", 63, "_rounds")
+    assert round_log(mapping_of(Box)) is rounds
+
+
+def test_a_hierarchy_in_one_table_has_one_table_of_rounds() -> None:
+    class Ship(JobMixin, RoundMixin, Base):
+        __tablename__ = "ship"
+        __mapper_args__ = {"polymorphic_on": "kind"}  # noqa: RUF012 - as users write it
+        id: Mapped[int] = mapped_column(primary_key=True)
+        kind: Mapped[str]
+
+    class Ferry(Ship):
+        __mapper_args__ = {"polymorphic_identity": "ferry"}  # noqa: RUF012 - likewise
+
+    assert round_log(mapping_of(Ferry)) is round_log(mapping_of(Ship))
+
+
+def test_a_table_that_has_the_name_already_is_an_error() -> None:
+    class Guest(Base):
+        __tablename__ = "hotel_rounds"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    with pytest.raises(ArgumentError, match="the table that remembers the rounds of Hotel"):
+
+        class Hotel(JobMixin, RoundMixin, Base):
+            __tablename__ = "hotel"
+            id: Mapped[int] = mapped_column(primary_key=True)
 
 
 # Names of the user's own

@@ -91,6 +91,7 @@ def test_no_verb_leaves_a_status_as_it_is() -> None:
         ("release", {"claimed"}, {"unclaimed"}),
         ("cancel", {"unclaimed"}, {"cancelled"}),
         ("retry", {"failed", "done", "cancelled"}, {"unclaimed"}),
+        ("start_round", {"failed", "done", "cancelled"}, {"unclaimed"}),
     ],
 )
 def test_a_verb_leaves_and_writes_these_statuses(

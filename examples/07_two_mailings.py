@@ -1,0 +1,223 @@
+"""A mailing to all subscribers, and then another one, by processes of which two are killed.
+
+    python examples/07_two_mailings.py
+    python examples/07_two_mailings.py --url postgresql+psycopg2://user@host/database
+
+Each mailing is a round over the same rows. Of the first, a mailer is killed midway. Of the
+second, the process that starts it is killed midway, while the other mailers are at it
+already, and the next call finishes the start. In the end everybody was mailed once in each:
+each mail is a line that is written with the finish of its job.
+
+The comment at the end is what it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import Engine, create_engine, func, insert, make_url, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.types import String
+
+from sa_jobqueue import (
+    JobMixin,
+    Owner,
+    RoundMixin,
+    RoundProgress,
+    claim,
+    complete,
+    enqueue,
+    is_transient,
+    reap,
+    round_progress,
+    start_round,
+)
+
+MAILERS = 3
+BATCH = 50
+
+R = TypeVar("R")
+
+
+class Base(DeclarativeBase):
+    """The base of this example's tables."""
+
+
+class Subscriber(JobMixin, RoundMixin, Base):
+    """Somebody who gets each mailing."""
+
+    __tablename__ = "example_subscriber"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    address: Mapped[str] = mapped_column(String(100))
+
+
+class Mail(Base):
+    """A mail that was sent; nothing here is unique."""
+
+    __tablename__ = "example_subscriber_mail"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    subscriber: Mapped[int]
+    mailing: Mapped[int]
+
+
+def connect(url: str) -> Engine:
+    """Make an engine; on SQLite each process waits while another one writes."""
+    waits = {"timeout": 60} if make_url(url).get_backend_name() == "sqlite" else {}
+    return create_engine(url, connect_args=waits)
+
+
+def committed(engine: Engine, work: Callable[[Session], R]) -> R:
+    """Run a transaction; once more after a deadlock."""
+    while True:
+        try:
+            with Session(engine, expire_on_commit=False) as session, session.begin():
+                return work(session)
+        except DBAPIError as error:
+            if not is_transient(error):
+                raise
+
+
+# -- the mailers -----------------------------------------------------------------
+
+
+def mail(url: str, stop: Event) -> None:
+    """Mail whoever a round has before it, the oldest round first, until told to stop."""
+    engine = connect(url)
+    with Owner(engine) as owner:
+        while mail_some(engine, owner) or not stop.wait(0.05):
+            pass
+
+
+def mail_some(engine: Engine, owner: Owner) -> bool:
+    """Mail a batch; where there is none, take back what dead mailers have left."""
+    claimed = committed(engine, lambda own: claim(own, Subscriber, owner=owner, limit=BATCH))
+    mails = [{"subscriber": job.id, "mailing": job.round} for job in claimed]
+
+    def finish(session: Session) -> None:
+        complete(session, claimed)
+        session.execute(insert(Mail), mails)
+
+    if claimed:
+        committed(engine, finish)
+        return True
+    return bool(committed(engine, lambda session: reap(session, Subscriber)))
+
+
+# -- the mailings ----------------------------------------------------------------
+
+
+def start_and_report(url: str, chunk: int, reports: Connection) -> None:
+    """Start a mailing; after each chunk, report how many are in it, and wait for an answer."""
+
+    def report(rows: int) -> None:
+        reports.send(rows)
+        reports.recv()
+
+    start_round(connect(url), Subscriber, chunk=chunk, on_progress=lambda at: report(at.rows))
+
+
+def start_killed(url: str, chunk: int) -> int:
+    """Have a process start a mailing, and kill it after two chunks; tell how many are in it."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    starter = context.Process(target=start_and_report, args=(url, chunk, there))
+    starter.start()
+    here.recv()
+    here.send("go on")
+    rows: int = here.recv()
+    starter.kill()
+    starter.join()
+    return rows
+
+
+def wait_for(engine: Engine, enough: Callable[[RoundProgress], bool]) -> RoundProgress:
+    """Wait until the newest mailing is so far."""
+    while not enough(at := committed(engine, lambda own: round_progress(own, Subscriber))):
+        time.sleep(0.05)
+    return at
+
+
+def run(url: str, engine: Engine, subscribers: int, mailers: list[BaseProcess]) -> None:
+    """Make the two mailings, and say how they went."""
+    number = start_round(engine, Subscriber)
+    for mailer in mailers:
+        mailer.start()
+    wait_for(engine, lambda at: at.done >= subscribers // 3)
+    mailers[0].kill()
+    mailers[0].join()
+    at = wait_for(engine, lambda at: at.done == at.total)
+    print(f"mailing {number}: one of {MAILERS} mailers was killed; {at.done} mailed of {at.total}")
+
+    rows = start_killed(url, chunk=max(1, subscribers // 5))
+    print(f"mailing 2: its start was killed, with {rows} of {subscribers} in it")
+    number = start_round(engine, Subscriber)
+    at = wait_for(engine, lambda at: at.done == at.total)
+    print(f"mailing {number}: the next call has finished it; {at.done} mailed of {at.total}")
+
+
+def prove(session: Session) -> None:
+    """Count who was mailed how often."""
+    mailed = select(Mail.subscriber, Mail.mailing, func.count().label("mails"))
+    each = mailed.group_by(Mail.subscriber, Mail.mailing).subquery()
+    twice = session.scalar(select(func.count()).where(each.c.mails > 1))
+    both = select(each.c.subscriber).group_by(each.c.subscriber).having(func.count() == 2)
+    print(f"mailed in both: {session.scalar(select(func.count()).select_from(both.subquery()))}")
+    print(f"mailed twice in one: {twice}")
+
+
+def main() -> None:
+    """Mail everybody twice."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", help="default: a SQLite file")
+    parser.add_argument("--subscribers", type=int, default=100_000, metavar="N")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        url: str = given.url or f"sqlite:///{Path(folder) / 'mailings.db'}"
+        engine = connect(url)
+        Base.metadata.drop_all(engine)
+        Base.metadata.create_all(engine)
+        with Session(engine) as session, session.begin():
+            rows = ({"address": f"{n}@example.org"} for n in range(given.subscribers))
+            enqueue(session, Subscriber, rows)
+
+        context = multiprocessing.get_context("spawn")
+        stop = context.Event()
+        mailers: list[BaseProcess] = [
+            context.Process(target=mail, args=(url, stop), daemon=True) for _ in range(MAILERS)
+        ]
+        run(url, engine, given.subscribers, mailers)
+        stop.set()
+        for mailer in mailers[1:]:
+            mailer.join()
+        print("the other mailers ended with", {mailer.exitcode for mailer in mailers[1:]})
+        with Session(engine) as session:
+            prove(session)
+        Base.metadata.drop_all(engine)
+        engine.dispose()
+
+
+if __name__ == "__main__":
+    main()
+
+# Run by the tests with: --subscribers 1000
+#
+# Output:
+#
+# mailing 1: one of 3 mailers was killed; 1000 mailed of 1000
+# mailing 2: its start was killed, with 400 of 1000 in it
+# mailing 2: the next call has finished it; 1000 mailed of 1000
+# the other mailers ended with {0}
+# mailed in both: 1000
+# mailed twice in one: 0

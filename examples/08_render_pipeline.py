@@ -1,0 +1,290 @@
+"""A render pipeline: clips are checked, rendered on a farm, and published.
+
+    python examples/08_render_pipeline.py
+    python examples/08_render_pipeline.py --url postgresql+psycopg2://user@host/database
+
+A clip is submitted, checked, rendered and published: four states, and between each two a
+step that a worker works on. A bad clip takes a branch and is rejected. Rendering is
+another system's affair: the clip is handed off, and waits until that system's signal.
+
+Three processes work on all steps; one is killed in the middle of its work. The main
+process plays the farm. At the end it reads the log of transitions, which was written in
+the transactions that it speaks of, and proves that each clip went a legal way to an end.
+The comment at the end is what it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from enum import StrEnum
+from itertools import pairwise
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+from sqlalchemy import Engine, create_engine, event, func, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.types import String
+
+from sa_jobqueue import (
+    JobMixin,
+    NotWaiting,
+    RetryMixin,
+    Transition,
+    Worker,
+    Workflow,
+    count_by_status,
+)
+
+CLIPS = 30
+
+
+class ClipStatus(StrEnum):
+    """What a clip can be."""
+
+    SUBMITTED = "submitted"
+    CHECKING = "checking"
+    CHECKED = "checked"
+    SENDING = "sending"
+    AT_FARM = "at farm"
+    RENDERED = "rendered"
+    PUBLISHING = "publishing"
+    PUBLISHED = "published"
+    REJECTED = "rejected"
+
+
+class Base(DeclarativeBase):
+    """The base of this example's tables."""
+
+
+class Clip(JobMixin, RetryMixin, Base):
+    """A clip; the statuses are named once more for the table's indexes."""
+
+    __tablename__ = "example_clip"
+    __queue_args__ = {  # noqa: RUF012 - read once, as __table_args__ is
+        "names": {
+            "unclaimed": ClipStatus.SUBMITTED,
+            "claimed": ClipStatus.CHECKING,
+            "done": ClipStatus.PUBLISHED,
+        },
+        "ready": [ClipStatus.CHECKED, ClipStatus.RENDERED],
+        "during": [ClipStatus.SENDING, ClipStatus.PUBLISHING],
+    }
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    frames: Mapped[int]
+
+
+class ClipLog(Base):
+    """One row for each transition of a clip."""
+
+    __tablename__ = "example_clip_log"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    clip_id: Mapped[int] = mapped_column(index=True)
+    before: Mapped[str] = mapped_column(String(16))
+    after: Mapped[str] = mapped_column(String(16))
+    verb: Mapped[str] = mapped_column(String(16))
+
+
+workflow = Workflow(Clip, ClipStatus, final=[ClipStatus.REJECTED])
+
+
+@workflow.step(
+    ClipStatus.SUBMITTED,
+    during=ClipStatus.CHECKING,
+    then=ClipStatus.CHECKED,
+    branches=[ClipStatus.REJECTED],
+)
+def check(clip: Clip) -> ClipStatus | None:
+    """Take the branch where there is nothing to render."""
+    return None if clip.frames else ClipStatus.REJECTED
+
+
+@workflow.step(ClipStatus.CHECKED, during=ClipStatus.SENDING, then=ClipStatus.AT_FARM)
+def send(clip: Clip) -> None:
+    """Hand the clip off to the farm; a worker that is to be killed stands still here."""
+    if here.doomed is not None:
+        here.doomed.set()
+        time.sleep(3600)
+
+
+workflow.waiting(ClipStatus.AT_FARM, signals=[ClipStatus.RENDERED])
+
+
+@workflow.step(ClipStatus.RENDERED, during=ClipStatus.PUBLISHING, then=ClipStatus.PUBLISHED)
+def publish(clip: Clip) -> None:
+    """Publish what came back."""
+
+
+@workflow.on_transition
+def note(session: Session, transition: Transition) -> None:
+    """Write a transition down, in the transaction that makes it."""
+    (clip_id,) = transition.identity
+    session.add(
+        ClipLog(
+            clip_id=clip_id,
+            before=transition.before,
+            after=transition.after,
+            verb=transition.verb,
+        )
+    )
+
+
+class Here:
+    """What this process is to the example."""
+
+    doomed: Event | None = None
+
+
+here = Here()
+
+
+def open_engine(url: str) -> Engine:
+    """Connect; SQLite is told that four processes will write, and that the disk may lag."""
+    engine = create_engine(url)
+    if engine.url.get_backend_name() == "sqlite":
+
+        @event.listens_for(engine, "connect")
+        def set_up(connection: object, record: object) -> None:
+            connection.execute("PRAGMA journal_mode = WAL")  # type: ignore[attr-defined]
+            connection.execute("PRAGMA synchronous = NORMAL")  # type: ignore[attr-defined]
+
+    return engine
+
+
+# -- the workers ------------------------------------------------------------
+
+
+def work(url: str, doomed: Event | None) -> None:
+    """Work on all steps until SIGTERM."""
+    here.doomed = doomed
+    worker = Worker(
+        open_engine(url),
+        workflow,
+        limit=3,
+        poll=timedelta(seconds=0.1),
+        reap_every=timedelta(seconds=1),
+    )
+    with worker.stopping_on_signals():
+        worker.run()
+
+
+@contextmanager
+def workers(url: str, doomed: Event) -> Iterator[list[multiprocessing.process.BaseProcess]]:
+    """Start three workers, of which the first will stand still; end those that live."""
+    context = multiprocessing.get_context("spawn")
+    started = [context.Process(target=work, args=(url, doomed), daemon=True)]
+    started += [context.Process(target=work, args=(url, None), daemon=True) for _ in range(2)]
+    started[0].start()
+    doomed.wait()
+    for process in started[1:]:
+        process.start()
+    try:
+        yield list(started)
+    finally:
+        for process in started:
+            process.terminate()
+            process.join()
+
+
+# -- the farm ---------------------------------------------------------------
+
+
+def deliver(engine: Engine) -> int:
+    """Report every clip that waits for the farm as rendered; return how many ended so far."""
+    with Session(engine) as session:
+        waiting = session.scalars(select(Clip.id).where(Clip.status == ClipStatus.AT_FARM)).all()
+        ended = select(func.count()).where(Clip.status.in_(workflow.final)).select_from(Clip)
+        count = session.scalars(ended).one()
+    for clip_id in waiting:
+        with Session(engine) as session:
+            workflow.signal(session, clip_id, ClipStatus.RENDERED)
+            session.commit()
+    return count
+
+
+def deliver_twice(engine: Engine, clip_id: int) -> None:
+    """Report a clip that was published long ago once more."""
+    with Session(engine) as session:
+        try:
+            workflow.signal(session, clip_id, ClipStatus.RENDERED)
+        except NotWaiting as error:
+            print(f"a signal that comes twice: clip {clip_id} is {error.status!r} by now")
+
+
+# -- the proof --------------------------------------------------------------
+
+
+def prove(engine: Engine) -> None:
+    """Read the log: each clip went a legal way from its submission to an end."""
+    with Session(engine) as session:
+        counts = count_by_status(session, Clip)
+        log = session.scalars(select(ClipLog).order_by(ClipLog.id)).all()
+    print("at the end:", ", ".join(f"{n} {word}" for word, n in counts.items() if n))
+    ways: dict[int, list[ClipLog]] = {}
+    for entry in log:
+        ways.setdefault(entry.clip_id, []).append(entry)
+    legal = [entry for entry in log if (entry.before, entry.after, entry.verb) in workflow.arrows]
+    whole = [way for way in ways.values() if is_whole(way)]
+    print(f"the log: {len(log)} transitions, {len(legal)} legal")
+    print(f"clips that went without a gap from submitted to an end: {len(whole)}")
+    print("taken back from the killed worker:", Counter(entry.verb for entry in log)["reap"])
+
+
+def is_whole(way: list[ClipLog]) -> bool:
+    """Tell whether each transition begins where the one before ended."""
+    ends = way[0].before == ClipStatus.SUBMITTED and way[-1].after in workflow.final
+    return ends and all(one.after == other.before for one, other in pairwise(way))
+
+
+def main() -> None:
+    """Run the pipeline, kill a worker, and look at what is left."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", help="default: an SQLite file in a temporary folder")
+    with tempfile.TemporaryDirectory() as folder:
+        run(parser.parse_args().url or f"sqlite:///{Path(folder) / 'clips.db'}")
+
+
+def run(url: str) -> None:
+    """Submit clips, and play the farm until each has come to an end."""
+    engine = open_engine(url)
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add_all([Clip(frames=number % 10 and 25) for number in range(1, CLIPS + 1)])
+    print(f"{CLIPS} clips are submitted, 3 of them empty")
+
+    doomed = multiprocessing.get_context("spawn").Event()
+    with workers(url, doomed) as processes:
+        while deliver(engine) < CLIPS // 2:
+            time.sleep(0.05)
+        processes[0].kill()
+        print("a worker is killed with 3 clips in its hands")
+        while deliver(engine) < CLIPS:
+            time.sleep(0.05)
+    deliver_twice(engine, CLIPS - 1)
+    prove(engine)
+
+    Base.metadata.drop_all(engine)
+    engine.dispose()
+
+
+if __name__ == "__main__":
+    main()
+
+# Output:
+#
+# 30 clips are submitted, 3 of them empty
+# a worker is killed with 3 clips in its hands
+# a signal that comes twice: clip 29 is 'published' by now
+# at the end: 27 published, 3 rejected
+# the log: 201 transitions, 201 legal
+# clips that went without a gap from submitted to an end: 30
+# taken back from the killed worker: 3

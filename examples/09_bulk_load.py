@@ -1,0 +1,111 @@
+"""A bulk load that is broken off, goes on, and is taken back.
+
+    python examples/09_bulk_load.py
+    python examples/09_bulk_load.py --url postgresql+psycopg2://user@host/database
+
+Ten thousand customers come from a file. The power fails in the middle: here, an error
+is raised; kill -9 would do as well. The log, in a folder, knows which batches are in. The
+same call goes on, reads the file from the right place, and inserts what is missing. A
+customer who was there before is no part of the load, and stays when it is taken back.
+The comment at the end is what it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import tempfile
+from pathlib import Path
+
+from sqlalchemy import Engine, create_engine, func, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.types import String
+
+from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource, Progress
+
+
+class Base(DeclarativeBase):
+    """The base of this example's tables."""
+
+
+class Customer(Base):
+    """A customer, whose number is given."""
+
+    __tablename__ = "example_bulk_customer"
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    name: Mapped[str] = mapped_column(String(100))
+
+
+class PowerCut(Exception):
+    """Nothing runs any more."""
+
+
+def write_file(path: Path) -> None:
+    """Write the customers who are to be loaded."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["number", "name"])
+        writer.writerows([number, f"customer {number}"] for number in range(1, 10_001))
+
+
+def source(engine: Engine, file: Path) -> InsertSource:
+    """Say what is loaded; the same after the power cut."""
+    return InsertSource(engine, Customer, file, total=10_000, batch_size=1_000)
+
+
+def fail_in_the_middle(progress: Progress) -> None:
+    """Fail when four batches are in."""
+    if progress.inserted == 4:
+        raise PowerCut
+
+
+def customers(engine: Engine) -> int:
+    """Count the customers in the table."""
+    with Session(engine) as session:
+        return session.scalars(select(func.count()).select_from(Customer)).one()
+
+
+def main() -> None:
+    """Load, fail, go on, take back."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", default="sqlite://", help="default: SQLite in memory")
+    engine = create_engine(parser.parse_args().url)
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add(Customer(number=0, name="the first of all"))
+
+    with tempfile.TemporaryDirectory() as folder:
+        file, log = Path(folder, "customers.csv"), FileLog(Path(folder, "log"))
+        write_file(file)
+        load = BulkLoad(source(engine, file), log, progress=fail_in_the_middle)
+        try:
+            load.run()
+        except PowerCut:
+            print("power cut:", load.status())
+
+        load = BulkLoad(source(engine, file), log)  # as a new process does
+        load.run()
+        print("went on:", load.status())
+        print("customers:", customers(engine))
+
+        load.rollback()
+        print("taken back:", load.state)
+        print("customers:", customers(engine))
+        load.clean()
+
+    Base.metadata.drop_all(engine)
+    engine.dispose()
+
+
+if __name__ == "__main__":
+    main()
+
+# Output:
+#
+# power cut: BLOCKED: 4 of 10 batches, 4,000 rows inserted
+# went on: CLEANING: 10 of 10 batches, 10,000 rows inserted
+# customers: 10001
+# taken back: CANCELLED
+# customers: 1

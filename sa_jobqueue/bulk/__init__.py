@@ -1,0 +1,40 @@
+"""Bulk loads that survive a crash: resume or roll back.
+
+::
+
+    source = InsertSource(engine, Email, rows, total=1_000_000)
+    load = BulkLoad(source, FileLog("loads/may"), workers=4)
+    load.run()          # killed? the same again goes on; load.rollback() takes back
+    load.clean()
+
+See docs/bulk.md for the states, what each log promises, and the command line.
+"""
+
+from .database_log import DatabaseLog
+from .enqueue_source import EnqueueSource
+from .file_log import FileLog
+from .insert_source import InsertSource
+from .log import Entry, Head, Log
+from .log_tables import LoadTables, load_tables
+from .manager import BulkLoad
+from .progress import Progress
+from .source import DivisibleSource, Hand, Metadata
+from .states import LoadState
+
+__all__ = [
+    "BulkLoad",
+    "DatabaseLog",
+    "DivisibleSource",
+    "EnqueueSource",
+    "Entry",
+    "FileLog",
+    "Hand",
+    "Head",
+    "InsertSource",
+    "LoadState",
+    "LoadTables",
+    "Log",
+    "Metadata",
+    "Progress",
+    "load_tables",
+]

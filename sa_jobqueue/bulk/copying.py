@@ -1,0 +1,197 @@
+"""COPY, where the driver has it and the rows allow it.
+
+Rows become the text that COPY reads. What has no text of its own here (arrays,
+documents, SQL expressions, defaults that are functions) is left to INSERT.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Column, Connection, LargeBinary, Table, bindparam
+from sqlalchemy.exc import DBAPIError
+
+#: Turns values of one column into texts; None: it cannot.
+Texts = Callable[[Sequence[Any]], "list[str] | None"]
+
+
+class Copy:
+    """COPY into some columns of a table.
+
+    :meth:`of` makes it, or None where it cannot be.
+    """
+
+    def __init__(self, statement: str, columns: Mapping[str, Texts]) -> None:
+        self._statement = statement
+        self._columns = columns
+
+    @classmethod
+    def of(cls, connection: Connection, table: Table, names: Sequence[str]) -> Copy | None:
+        """Prepare for rows that name these columns."""
+        if _copier(connection) is None:
+            return None
+        if connection.get_execution_options().get("schema_translate_map"):
+            return None
+        texts: dict[str, Texts | None] = {
+            name: _texts_of(connection, table.c[name]) for name in names
+        }
+        for column in table.c:
+            if column.key not in texts and column.default is not None:
+                texts[str(column.key)] = _default_texts(connection, column)
+        known = {name: text for name, text in texts.items() if text is not None}
+        if len(known) < len(texts):
+            return None
+        quote = connection.dialect.identifier_preparer
+        columns = ", ".join(quote.format_column(table.c[name]) for name in known)
+        return cls(f"COPY {quote.format_table(table)} ({columns}) FROM STDIN", known)
+
+    def insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> bool:
+        """Copy rows in; False, and nothing is sent, where one of them cannot be copied.
+
+        Raises:
+            DBAPIError: as of any statement.
+        """
+        columns = []
+        for name, texts in self._columns.items():
+            column = texts([row.get(name) for row in rows])
+            if column is None:
+                return False
+            columns.append(column)
+        text = "".join(["\t".join(fields) + "\n" for fields in zip(*columns, strict=True)])
+        copy = _copier(connection)
+        assert copy is not None
+        with _as_sqlalchemy_says(connection, self._statement):
+            copy(self._statement, text)
+        return True
+
+
+# -- drivers ------------------------------------------------------------
+
+
+def _copier(connection: Connection) -> Callable[[str, str], None] | None:
+    driver: Any = connection.connection.dbapi_connection
+    with_cursor = driver.cursor()
+    try:
+        if hasattr(with_cursor, "copy_expert"):  # psycopg2
+            return lambda statement, text: _copy_expert(driver, statement, text)
+        if hasattr(with_cursor, "copy") and not connection.dialect.is_async:  # psycopg 3
+            return lambda statement, text: _copy(driver, statement, text)
+        return None
+    finally:
+        with_cursor.close()
+
+
+def _copy_expert(driver: Any, statement: str, text: str) -> None:
+    with driver.cursor() as cursor:
+        cursor.copy_expert(statement, io.StringIO(text))
+
+
+def _copy(driver: Any, statement: str, text: str) -> None:
+    with driver.cursor() as cursor, cursor.copy(statement) as copy:
+        copy.write(text)
+
+
+class _as_sqlalchemy_says:  # noqa: N801 - reads as a clause
+    """Let a driver's errors come out as SQLAlchemy's."""
+
+    def __init__(self, connection: Connection, statement: str) -> None:
+        self._connection, self._statement = connection, statement
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        dialect = self._connection.dialect
+        base: Any = dialect.loaded_dbapi.Error
+        if not isinstance(error, base):
+            return
+        said: Any = error
+        gone = dialect.is_disconnect(said, None, None)
+        raise DBAPIError.instance(
+            self._statement,
+            None,
+            said,
+            base,
+            hide_parameters=True,
+            connection_invalidated=gone,
+            dialect=dialect,
+        ) from said
+
+
+# -- texts --------------------------------------------------------------
+
+
+def _texts_of(connection: Connection, column: Column[Any]) -> Texts | None:
+    kind = column.type.dialect_impl(connection.dialect)
+    if kind.bind_expression(bindparam("value", type_=kind)) is not None:
+        return None
+    # Drivers wrap bytes, for statements with parameters.
+    plain = isinstance(kind, LargeBinary)
+    bound = None if plain else kind.bind_processor(connection.dialect)
+
+    def texts(values: Sequence[Any]) -> list[str] | None:
+        return _texts(values if bound is None else list(map(bound, values)))
+
+    return texts
+
+
+def _default_texts(connection: Connection, column: Column[Any]) -> Texts | None:
+    default: Any = column.default
+    texts = _texts_of(connection, column)
+    if not default.is_scalar or texts is None:
+        return None
+    return lambda values: texts([default.arg] * len(values))
+
+
+def _texts(values: Sequence[Any]) -> list[str] | None:
+    kinds = set(map(type, values))
+    if not kinds <= _TEXT.keys():
+        return None
+    if len(kinds) == 1:
+        return list(map(_TEXT[kinds.pop()], values))
+    return [_TEXT[type(value)](value) for value in values]
+
+
+def _escaped(text: str) -> str:
+    if "\\" in text:
+        text = text.replace("\\", "\\\\")
+    if text.isprintable():
+        return text
+    return text.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def _float(value: float) -> str:
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+_TEXT: Mapping[type, Callable[[Any], str]] = {
+    type(None): lambda value: "\\N",
+    bool: lambda value: "t" if value else "f",
+    int: str,
+    float: _float,
+    Decimal: str,
+    str: _escaped,
+    UUID: str,
+    datetime: datetime.isoformat,
+    date: date.isoformat,
+    time: time.isoformat,
+    bytes: lambda value: f"\\\\x{value.hex()}",
+}
+
+
+def rows_by_names(
+    rows: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[tuple[str, ...], list[Mapping[str, Any]]]]:
+    """Divide rows into those that name the same columns; the order within them stays."""
+    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(tuple(row), []).append(row)
+    yield from found.items()

@@ -1,0 +1,281 @@
+"""A load's log in two tables of the database that is loaded.
+
+::
+
+    tables = load_tables(Base.metadata)        # for Alembic to see; or:
+    load_tables(MetaData()).create_all(engine)
+
+    BulkLoad(source, DatabaseLog(engine, "emails of may")).run()
+
+A batch's mark commits in the same transaction as its rows: no batch is ever in doubt,
+and so none is run twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    Engine,
+    MetaData,
+    delete,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy import inspect as sa_inspect
+
+from ..errors import ArgumentError, BrokenLog, LockTimeout
+from ..locks import NamedLock, named_lock
+from .inserting import transaction
+from .log import BEFORE, NOTHING, Head, Log, Marks
+from .log_tables import NAME_LENGTH, LoadTables, load_tables
+from .states import LoadState
+
+VERSION = 1
+_PAGE = 100
+
+
+class DatabaseLog(Log):
+    """A log in two tables.
+
+    Args:
+        engine: of the database that is loaded.
+        name: of the load, at most 100 characters.
+        tables: as :func:`load_tables` made them, by default under their usual names.
+
+    Raises:
+        ArgumentError: a name that is empty or too long.
+    """
+
+    def __init__(
+        self, engine: Engine, name: str = "load", *, tables: LoadTables | None = None
+    ) -> None:
+        if not 0 < len(name) <= NAME_LENGTH:
+            raise ArgumentError(f"a load's name has 1 to {NAME_LENGTH} characters: {name!r}")
+        self.engine = engine
+        self.tables = load_tables(MetaData()) if tables is None else tables
+        self._name = name
+        self._lock: NamedLock | None = None
+        self._forget()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"DatabaseLog({self.engine!r}, {self._name!r})"
+
+    # -- the whole ------------------------------------------------------
+
+    def open(self) -> Head | None:
+        lock = self._named_lock()
+        if not lock.acquire(timedelta(0)):
+            raise LockTimeout(
+                f"Another manager works with the log {self._name!r}: {lock.holder()}."
+            )
+        self._lock = lock
+        try:
+            return self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None and lock.held:
+            lock.release()
+
+    def peek(self) -> tuple[Head | None, bool]:
+        return self._read(), self._named_lock().holder() is not None
+
+    def begin(self, head: Head) -> None:
+        self._forget()
+        self._id = head.id
+        with self._writing() as connection:
+            connection.execute(
+                insert(self.tables.loads).values(
+                    name=self._name, version=VERSION, redo_ended=False, **_columns(head)
+                )
+            )
+
+    def store(self, head: Head) -> None:
+        with self._writing() as connection:
+            connection.execute(self._of_load(update(self.tables.loads)).values(_columns(head)))
+
+    def clear(self) -> None:
+        with self._writing() as connection:
+            connection.execute(
+                delete(self.tables.batches).where(self.tables.batches.c.load_id == self._id)
+            )
+            connection.execute(self._of_load(delete(self.tables.loads)))
+        self._forget()
+
+    # -- redo -----------------------------------------------------------
+
+    @property
+    def redo_count(self) -> int:
+        return self._count
+
+    @property
+    def redo_ended(self) -> bool:
+        return self._ended
+
+    def forget_redo(self) -> None:
+        with self._writing() as connection:
+            connection.execute(
+                delete(self.tables.batches).where(self.tables.batches.c.load_id == self._id)
+            )
+            connection.execute(self._of_load(update(self.tables.loads)).values(redo_ended=False))
+        self._count, self._ended = 0, False
+
+    def add_redo(self, number: int, batch: Any) -> None:
+        row = {"load_id": self._id, "number": number, "mark": NOTHING, "redo": json.dumps(batch)}
+        with self._writing() as connection:
+            connection.execute(insert(self.tables.batches), row)
+        self._count += 1
+
+    def end_redo(self) -> None:
+        with self._writing() as connection:
+            connection.execute(self._of_load(update(self.tables.loads)).values(redo_ended=True))
+        self._ended = True
+
+    def redo(self, wanted: Callable[[int], bool]) -> Iterator[tuple[int, Any]]:
+        numbers = list(filter(wanted, range(self._count)))
+        batches = self.tables.batches.c
+        for begin in range(0, len(numbers), _PAGE):
+            page = numbers[begin : begin + _PAGE]
+            found = (
+                select(batches.number, batches.redo)
+                .where(batches.load_id == self._id, batches.number.in_(page))
+                .order_by(batches.number)
+            )
+            with self.engine.connect() as connection:
+                rows = connection.execute(found).all()
+            for number, redo in rows:
+                yield number, json.loads(redo)
+
+    # -- undo -----------------------------------------------------------
+
+    def joins(self, engine: Engine) -> bool:
+        if engine is self.engine or engine.pool is self.engine.pool:
+            return True
+        in_memory = engine.url.database in (None, "", ":memory:")
+        return engine.url == self.engine.url and not in_memory
+
+    def before_commit(
+        self, number: int, mark: int, connection: Connection | None, kept: Any = None
+    ) -> None:
+        if connection is not None:
+            self._write_mark(connection, number, mark, kept)
+            return
+        with self._writing() as own:
+            self._write_mark(own, number, BEFORE[mark], kept)
+        self.marks[number] = BEFORE[mark]
+
+    def after_commit(self, number: int, mark: int, kept: Any = None) -> None:
+        if self.marks[number] == BEFORE[mark]:  # it was not in the batch's transaction
+            with self._writing() as own:
+                self._write_mark(own, number, mark, self.kept(number))
+        self.marks[number] = mark
+
+    def not_committed(self, number: int, before: int) -> None:
+        if self.marks[number] != before:
+            with self._writing() as own:
+                self._write_mark(own, number, before, self.kept(number))
+            self.marks[number] = before
+
+    def kept(self, number: int) -> Any:
+        if self.marks[number] == NOTHING:
+            return None
+        batches = self.tables.batches.c
+        asked = select(batches.kept).where(batches.load_id == self._id, batches.number == number)
+        with self.engine.connect() as connection:
+            kept = connection.execute(asked).scalar_one()
+        return None if kept is None else json.loads(kept)
+
+    def _write_mark(self, connection: Connection, number: int, mark: int, kept: Any) -> None:
+        batches = self.tables.batches
+        connection.execute(
+            update(batches)
+            .where(batches.c.load_id == self._id, batches.c.number == number)
+            .values(mark=mark, kept=None if kept is None else json.dumps(kept))
+        )
+
+    # -- reading --------------------------------------------------------
+
+    def _forget(self) -> None:
+        self.marks = Marks()
+        self._count = 0
+        self._ended = False
+        self._id = ""
+
+    def _read(self) -> Head | None:
+        self._forget()
+        with self.engine.connect() as connection:
+            self._refuse_missing_tables(connection)
+            found = connection.execute(self._of_load(select(self.tables.loads))).first()
+            if found is None:
+                return None
+            if found.version != VERSION:
+                raise BrokenLog(
+                    f"The log {self._name!r} has the format {found.version}; this release reads "
+                    f"{VERSION}. Go on with the release that began the load."
+                )
+            self._id, self._ended = found.id, found.redo_ended
+            self._read_marks(connection)
+        return Head(
+            id=found.id,
+            state=LoadState(found.state),
+            metadata=json.loads(found._mapping["metadata"]),
+            workers=found.workers,
+            cleaning=found.cleaning,
+        )
+
+    def _read_marks(self, connection: Connection) -> None:
+        batches = self.tables.batches.c
+        asked = select(batches.number, batches.mark).where(batches.load_id == self._id)
+        for self._count, (number, mark) in enumerate(
+            connection.execute(asked.order_by(batches.number)), 1
+        ):
+            if number != self._count - 1:
+                raise BrokenLog(
+                    f"{self.tables.batches.name} has no batch {self._count - 1} of the load "
+                    f"{self._name!r}, and later ones: put its row back."
+                )
+            if mark:
+                self.marks[number] = mark
+
+    def _refuse_missing_tables(self, connection: Connection) -> None:
+        for table in (self.tables.loads, self.tables.batches):
+            if not sa_inspect(connection).has_table(table.name, schema=table.schema):
+                raise BrokenLog(
+                    f"There is no table {table.fullname}. Create it by a migration, with "
+                    "load_tables(metadata) in your models, or now: log.tables.create_all(engine)."
+                )
+
+    def _named_lock(self) -> NamedLock:
+        return named_lock(self.engine, f"bulk load log {self.tables.loads.fullname} {self._name}")
+
+    def _of_load(self, statement: Any) -> Any:
+        return statement.where(self.tables.loads.c.name == self._name)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self.engine.connect() as connection, transaction(connection):
+            yield connection
+
+
+def _columns(head: Head) -> dict[str, Any]:
+    return {
+        "id": head.id,
+        "state": str(head.state),
+        "workers": head.workers,
+        "cleaning": head.cleaning,
+        "metadata": json.dumps(dict(head.metadata)),
+    }

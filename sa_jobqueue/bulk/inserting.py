@@ -1,0 +1,237 @@
+"""One connection of a load: a transaction for each batch, and its mark in the log."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, insert, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import Session
+
+from ..dialects import database_of, is_transient
+from ..errors import BatchInDoubt
+from .copying import Copy, rows_by_names
+from .log import INSERTED, REMOVED, Entry
+from .logged_keys import Key, read_keys, written_keys
+from .targets import Target
+
+#: How often a batch is tried where the engine says that another try may do.
+TRIES = 10
+
+#: Seconds to wait before the second try, at most; the third waits twice as long.
+_PAUSE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowBatch:
+    """Some rows of a source.
+
+    Attributes:
+        index: that of its first row.
+        place: where that begins in a file.
+        keys: of all rows, in their order.
+        print: what tells whether these are the same rows again.
+        rows: by attribute names; empty where they are not needed.
+    """
+
+    index: int
+    place: int
+    keys: Sequence[Key]
+    print: int
+    rows: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return f"rows {self.index:,} to {self.index + len(self.keys) - 1:,}"
+
+
+class RowHand:
+    """Insert batches and delete them, each in a transaction, on one connection.
+
+    Args:
+        on_existing: what becomes of rows that were there before: "error", "keep" or
+            "update".
+        copy: whether COPY may be used.
+    """
+
+    def __init__(
+        self, target: Target, connection: Connection, *, on_existing: str, copy: bool
+    ) -> None:
+        self._target = target
+        self._connection = connection
+        self._on_existing = on_existing
+        self._may_copy = copy
+        self._copies: dict[tuple[str, ...], Copy | None] = {}
+
+    def update(self, batch: RowBatch, entry: Entry) -> None:
+        """Insert a batch, and have its entry written."""
+        before = entry.kept if entry.doubtful else None
+
+        def write() -> None:
+            kept = self._bring_in(batch, before, doubtful=entry.doubtful)
+            entry.before_commit(INSERTED, self._connection, kept)
+
+        try:
+            self._patiently(write, entry)
+        except IntegrityError as error:
+            error.add_note(f"Of the batch with {batch} nothing was inserted.")
+            raise
+        entry.after_commit(INSERTED)
+
+    def rollback(self, batch: RowBatch, entry: Entry) -> None:
+        """Delete a batch, and have its entry written."""
+        kept = entry.kept  # not inside: in memory, the log may share our connection
+
+        def write() -> None:
+            ours = _without(batch.keys, kept)
+            if entry.doubtful and not self._is_in(batch, ours):
+                ours = []
+            self._target.delete(self._connection, ours)
+            entry.before_commit(REMOVED, self._connection, kept)
+
+        self._patiently(write, entry)
+        entry.after_commit(REMOVED)
+
+    # -- transactions ---------------------------------------------------
+
+    def _patiently(self, write: Callable[[], None], entry: Entry) -> None:
+        """Commit what is written; try again where the engine's error is not for good."""
+        for tried in range(1, TRIES + 1):
+            try:
+                with transaction(self._connection):
+                    write()
+                return
+            except DBAPIError as error:
+                # A connection that is lost in its COMMIT leaves us in doubt; any other
+                # answer of the server says that nothing was committed.
+                if error.connection_invalidated:
+                    raise
+                entry.not_committed()
+                if not self._try_again(error) or tried == TRIES:
+                    raise
+            time.sleep(random.uniform(0, _PAUSE * tried))
+
+    def _try_again(self, error: DBAPIError) -> bool:
+        # Whoever was first with a key since we have looked is seen by the next look.
+        looks = self._on_existing != "error"
+        return is_transient(error) or (looks and isinstance(error, IntegrityError))
+
+    # -- inserting ------------------------------------------------------
+
+    def _bring_in(self, batch: RowBatch, before: Any, *, doubtful: bool) -> Any:
+        """Insert what is not there yet; return what of it was there before the load."""
+        if doubtful:
+            ours = _without(batch.keys, before)
+            if ours and self._is_in(batch, ours):
+                return before
+        if self._on_existing == "error":
+            self._insert(batch.rows)
+            return None
+        there = set(self._target.existing(self._connection, batch.keys))
+        keyed = list(zip(batch.keys, batch.rows, strict=True))
+        self._insert([row for key, row in keyed if key not in there])
+        if self._on_existing == "update":
+            self._update([row for key, row in keyed if key in there])
+        return written_keys(sorted(there, key=repr)) if there else None
+
+    def _is_in(self, batch: RowBatch, ours: Sequence[Key]) -> bool:
+        """Tell whether a batch in doubt was committed: it is whole, or not there at all.
+
+        Raises:
+            BatchInDoubt: it is neither; somebody else has been at these keys since.
+        """
+        there = len(self._target.existing(self._connection, ours))
+        if 0 < there < len(ours):
+            raise BatchInDoubt(
+                f"The load was killed in the commit of a batch ({batch}), and {there:,} of its "
+                f"{len(ours):,} rows are in {self._target.name}: either it was committed, and "
+                "others have deleted rows of it since, or it was not, and others have inserted "
+                f"rows with its keys ({ours[0]} and on). Nothing was changed. Delete those rows, "
+                "or insert the missing ones, and call again. A DatabaseLog has no such doubts."
+            )
+        return there > 0
+
+    def _insert(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        plain = self._target.plain
+        if plain is None:
+            with Session(self._connection) as session:
+                for _, alike in rows_by_names(rows):
+                    session.execute(insert(self._target.entity), alike)
+            return
+        if any(name != key for name, key in plain.items()):
+            rows = [{plain[name]: value for name, value in row.items()} for row in rows]
+        for names, alike in rows_by_names(rows):
+            copy = self._copy_of(names)
+            if copy is None or not copy.insert(self._connection, alike):
+                self._connection.execute(insert(self._target.tables[0]), alike)
+
+    def _copy_of(self, names: tuple[str, ...]) -> Copy | None:
+        if not self._may_copy:
+            return None
+        if names not in self._copies:
+            self._copies[names] = Copy.of(self._connection, self._target.tables[0], names)
+        return self._copies[names]
+
+    def _update(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if not rows:
+            return
+        if self._target.plain is None:
+            with Session(self._connection) as session:
+                for _, alike in rows_by_names(rows):
+                    session.execute(update(self._target.entity), alike)
+            return
+        for names, alike in rows_by_names(rows):
+            self._update_by_key(names, alike)
+
+    def _update_by_key(self, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+        target, plain = self._target, self._target.plain or {}
+        changed = [name for name in names if name not in target.key_names]
+        if not changed:
+            return
+        statement = update(target.tables[0]).values(
+            {plain[name]: bindparam(f"new_{name}") for name in changed}
+        )
+        for name, key in zip(target.key_names, target.keys, strict=True):
+            statement = statement.where(key == bindparam(f"its_{name}"))
+        self._connection.execute(
+            statement,
+            [
+                {
+                    f"{'its' if name in target.key_names else 'new'}_{name}": row[name]
+                    for name in row
+                }
+                for row in rows
+            ],
+        )
+
+
+def _without(keys: Sequence[Key], kept: Any) -> list[Key]:
+    """Return the keys of a load's own rows."""
+    before = set(read_keys(kept)) if kept else set()
+    return [key for key in keys if key not in before]
+
+
+@contextmanager
+def transaction(connection: Connection) -> Iterator[None]:
+    """Make what is done in between one transaction, whatever the engine's isolation level."""
+    database = database_of(connection)
+    try:
+        if database.in_autocommit(connection):
+            with database.transaction_in_autocommit(connection):
+                yield
+        else:
+            database.begin(connection)
+            if not connection.in_transaction():
+                # COPY goes past SQLAlchemy, which would not know that there is
+                # something to commit.
+                connection.begin()
+            database.begin_write(connection)
+            yield
+        connection.commit()
+    except BaseException:
+        connection.rollback()
+        raise

@@ -1,0 +1,73 @@
+"""The two tables of database logs, made in the user's own metadata."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Engine,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+)
+from sqlalchemy.dialects import mysql
+
+NAME_LENGTH = 100
+
+#: The text of redo entries: TEXT on MySQL and MariaDB ends at 64 kB.
+_LONG = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+
+
+@dataclass(frozen=True)
+class LoadTables:
+    """The two tables of database logs.
+
+    Attributes:
+        loads: a row a load.
+        batches: a row a batch.
+    """
+
+    loads: Table
+    batches: Table
+
+    def create_all(self, engine: Engine) -> None:
+        """Create those that are not there."""
+        self.loads.metadata.create_all(engine, tables=[self.loads, self.batches])
+
+
+def load_tables(metadata: MetaData, name: str = "bulk_load") -> LoadTables:
+    """Add the two tables to a MetaData, or find them there.
+
+    Args:
+        name: what they are called; the second one has ``_batch`` behind it.
+    """
+    if name in metadata.tables:
+        return LoadTables(metadata.tables[name], metadata.tables[f"{name}_batch"])
+    loads = Table(
+        name,
+        metadata,
+        Column("name", String(NAME_LENGTH), primary_key=True),
+        Column("version", Integer, nullable=False),
+        Column("id", String(32), nullable=False),
+        Column("state", String(16), nullable=False),
+        Column("workers", Integer, nullable=False),
+        Column("cleaning", Boolean, nullable=False),
+        Column("redo_ended", Boolean, nullable=False),
+        Column("metadata", Text, nullable=False),
+    )
+    batches = Table(
+        f"{name}_batch",
+        metadata,
+        Column("load_id", String(32), primary_key=True),
+        Column("number", BigInteger, primary_key=True, autoincrement=False),
+        Column("mark", SmallInteger, nullable=False),
+        Column("redo", _LONG, nullable=False),
+        Column("kept", _LONG),
+    )
+    return LoadTables(loads, batches)

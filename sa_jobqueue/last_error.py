@@ -1,0 +1,62 @@
+"""What ``last_error`` keeps of an error: text that every engine stores, of bounded length.
+
+::
+
+    error_text(ValueError("no luck"), 10_000)  # "ValueError: no luck"
+
+Of a long text both ends are kept: a message says the most at its beginning, a
+traceback at its end. Characters are counted, not bytes, and none is divided.
+"""
+
+from __future__ import annotations
+
+from .mapping import QueueMapping
+
+#: What is kept of an error, in characters: at most 40,000 of the 65,535 bytes that
+#: MySQL's TEXT holds.
+ERROR_LENGTH = 10_000
+
+#: What a column must hold: the longest text of reap(), which is written by the database.
+SHORTEST_LENGTH = 100
+
+#: Room for saying how much was left out.
+_GAP = 40
+
+
+def error_length(*mappings: QueueMapping) -> int:
+    """Return how many characters the last_error of each of these classes holds."""
+    columns = [mapping.column("last_error") for mapping in mappings if mapping.has("last_error")]
+    lengths = [getattr(column.type, "length", None) or ERROR_LENGTH for column in columns]
+    return int(min([ERROR_LENGTH, *lengths]))
+
+
+def error_text(error: str | BaseException | None, length: int = ERROR_LENGTH) -> str | None:
+    """Return what last_error keeps of an error, in so many characters at most."""
+    if error is None:
+        return None
+    if isinstance(error, BaseException):
+        error = f"{type(error).__name__}: {_message(error)}"
+    # What no engine stores must not keep a failure from being written.
+    storable = error.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+    return _shortened(storable, length) or None
+
+
+def first_line(error: str | BaseException | None) -> str:
+    """Return the beginning of an error, for a line in a log."""
+    return (error_text(error) or "").partition("\n")[0][:200]
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as unprintable:
+        return f"(its text raised {type(unprintable).__name__})"
+
+
+def _shortened(text: str, length: int) -> str:
+    """Keep both ends of a text that is too long."""
+    if len(text) <= length:
+        return text
+    kept = length - _GAP
+    begin, end = text[: kept - kept // 2], text[len(text) - kept // 2 :]
+    return f"{begin}\n.. {len(text) - kept} characters ..\n{end}"

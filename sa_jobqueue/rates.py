@@ -1,0 +1,118 @@
+"""How fast a queue is worked off: the finishes of the last minutes.
+
+A finished row keeps the time of its finish in owner_date. So the newest finishes of a
+status are one end of an index (status, owner_date), and no others are read. On MySQL
+and MariaDB the index that reapers walk is that one. On PostgreSQL and SQLite it holds
+claimed rows only: there the table needs an index for it, see docs/positions.md. Where
+there is none, the rate is refused: the done rows of years would be read for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import BigInteger, bindparam, func, select
+
+from .clock import as_utc, utc_now
+from .dialects.examination import ServerIndex, normalised
+from .errors import ArgumentError
+from .mapping import QueueMapping, word_of
+from .sessions import Writer
+from .status import CANCELLED, FAILED
+from .strategies import ClaimSpec
+
+#: How far back finishes are counted, unless told otherwise.
+RECENT = timedelta(minutes=5)
+
+#: The most finishes of a status that are counted. Of more than these the newest tell the
+#: rate as well: a queue that finishes 10,000 jobs in a minute is measured by that minute.
+MOST_FINISHES = 10_000
+
+
+@dataclass(frozen=True)
+class Finishes:
+    """The finishes of a queue.
+
+    Attributes:
+        spec: whose criteria the rows fulfil.
+        then: the status of a completed job.
+    """
+
+    spec: ClaimSpec
+    then: str
+
+    @property
+    def mapping(self) -> QueueMapping:
+        """The mapping of the queue's entity."""
+        return self.spec.mapping
+
+    def rate(self, writer: Writer, over: timedelta) -> float | None:
+        """Return the finishes per second; None: none lately, or done rows are not kept.
+
+        Raises:
+            ArgumentError: no time, or no index finds them.
+        """
+        if not isinstance(over, timedelta) or over <= timedelta(0):
+            raise ArgumentError(f"over is a timedelta longer than nothing: {over!r}")
+        if not self.mapping.args.keep:
+            return None
+        return sum(self._rates(writer, self._words(writer), over)) or None
+
+    def _words(self, writer: Writer) -> list[str]:
+        """List the finished statuses whose newest rows an index finds."""
+        mapping = self.mapping
+        done = word_of(mapping, self.then)
+        indexes = writer.database.examination().indexes(writer.connection, mapping.table)
+        found = [
+            word
+            for word in (done, mapping.word(FAILED), mapping.word(CANCELLED))
+            if any(self._finds(index, word) for index in indexes)
+        ]
+        if done not in found:
+            raise ArgumentError(_no_index(mapping))
+        return found
+
+    def _finds(self, index: ServerIndex, word: str) -> bool:
+        status, date = (self.mapping.column(role).name for role in ("status", "owner_date"))
+        names = [column.name for column in index.columns]
+        if index.unusable or not index.ordered:
+            return False
+        if index.predicate is None:
+            return names[:2] == [status, date]
+        if normalised(index.predicate) != normalised(f"{status} = '{word}'"):
+            return False
+        return [name for name in names if name != status][:1] == [date]
+
+    def _rates(self, writer: Writer, words: list[str], over: timedelta) -> Iterator[float]:
+        age = {"finish_age": -(over // timedelta(microseconds=1))}
+        for word in words:
+            count, oldest, now = tuple(writer.orm(self._newest(word), age).one())
+            if count:
+                full = count == MOST_FINISHES
+                time = min(over, as_utc(now) - as_utc(oldest)) if full else over
+                yield count / max(time, timedelta(milliseconds=1)).total_seconds()
+
+    def _newest(self, word: str) -> Any:
+        mapping = self.mapping
+        date = mapping.attribute("owner_date")
+        age = bindparam("finish_age", type_=BigInteger)
+        newest = select(date.label("date")).where(
+            mapping.has_status(word), date > utc_now(age), *self.spec.where
+        )
+        if word == mapping.word(CANCELLED):
+            # By their worker: what was cancelled while it waited had no owner.
+            newest = newest.where(mapping.attribute("owner").is_not(None))
+        found = newest.order_by(date.desc()).limit(MOST_FINISHES).subquery("newest")
+        return select(func.count(), func.min(found.c.date), utc_now()).select_from(found)
+
+
+def _no_index(mapping: QueueMapping) -> str:
+    status, date = (mapping.column(role).name for role in ("status", "owner_date"))
+    table = mapping.table.name
+    return (
+        f"no index finds the newest finishes of {mapping}, and all done rows would be read; add "
+        f'Index("ix_{table}_finish", "{status}", "{date}") to its __table_args__ and to the table'
+    )

@@ -1,0 +1,71 @@
+"""The table in which a queue's rounds are written down: ``<table>_rounds``.
+
+It hands out the numbers, each once, and tells a round whose start was broken off
+from one that is whole, which the rows alone could not: those that a claim had, or that
+were inserted since, look like rows that were forgotten.
+
+::
+
+    round  criteria  begun_at             started_at
+    1      5f3a..    2026-01-05 08:00:00  2026-01-05 08:00:07
+    2      5f3a..    2026-02-02 08:00:00  NULL                  killed on the way
+
+It is in the metadata of the queue's table: ``create_all()`` and Alembic make it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from sqlalchemy import BLANK_SCHEMA, Column, Integer, String, Table
+from sqlalchemy.types import TypeEngine
+
+from .errors import ArgumentError
+from .indexes import shortened
+from .mapping import QueueMapping
+
+#: The shortest limit of the engines for a name, less what is ours of it.
+_ROOM = 63 - len("_rounds")
+
+_logs: WeakKeyDictionary[Table, Table] = WeakKeyDictionary()
+_ours: WeakSet[Table] = WeakSet()
+
+
+def add_round_log(mapping: QueueMapping, timestamp: TypeEngine[Any]) -> None:
+    """Put the table of a queue's rounds into the metadata of its own, once.
+
+    Raises:
+        ArgumentError: there is another table of this name.
+    """
+    table = mapping.table
+    name = f"{shortened(table.name, _ROOM)}_rounds"
+    there = table.metadata.tables.get(name if table.schema is None else f"{table.schema}.{name}")
+    if there is not None and there not in _ours:
+        raise ArgumentError(
+            f"{name!r} is the table that remembers the rounds of {mapping}, and the metadata has "
+            "another one of this name: rename that one"
+        )
+    if there is None:
+        there = Table(
+            name,
+            table.metadata,
+            Column("round", Integer, primary_key=True, autoincrement=False),
+            Column("criteria", String(64), nullable=False),
+            Column("begun_at", timestamp, nullable=False),
+            Column("started_at", timestamp),
+            schema=BLANK_SCHEMA if table.schema is None else table.schema,
+        )
+        _ours.add(there)
+    _logs[table] = there
+
+
+def round_log(mapping: QueueMapping) -> Table:
+    """Return the table of a queue's rounds.
+
+    Raises:
+        ArgumentError: a class without RoundMixin.
+    """
+    if not mapping.has("round"):
+        raise ArgumentError(f"{mapping} has no rounds: add RoundMixin to its bases")
+    return _logs[mapping.table]

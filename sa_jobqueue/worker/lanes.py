@@ -1,0 +1,167 @@
+"""The lanes of a worker: each a queue with the handler of its jobs.
+
+Most workers have one. With several, a worker claims from the later ones first: in
+a pipeline they hold what is begun already, so work in progress is finished before
+more is begun. Yet every so often those come first that were passed over for longest:
+a later lane that never runs empty starves nobody.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Executable, or_, select
+from sqlalchemy.orm import Session
+
+from ..clock import utc_now
+from ..errors import ArgumentError, ClaimLost
+from ..queue import JobQueue
+from ..strategies import AUTO, STRATEGIES
+from .outcomes import Cancel, Failed, Outcome, Retry, check_outcome
+
+log = logging.getLogger("sa_jobqueue.worker")
+
+T = TypeVar("T")
+
+#: In one turn of so many the lanes come first that were passed over for longest.
+FAIR_EVERY = 4
+
+
+class Lane(Generic[T]):
+    """A queue, and the handler of its jobs."""
+
+    def __init__(self, queue: JobQueue[T], handler: Callable[[T], Any]) -> None:
+        self._queue = queue
+        self.handler = handler
+
+    @property
+    def queue(self) -> JobQueue[T]:
+        """What is claimed."""
+        return self._queue
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the handler is to be awaited, as far as can be told."""
+        return inspect.iscoroutinefunction(self.handler)
+
+    def check(self, outcome: Any) -> None:
+        """Refuse what the handler cannot say.
+
+        Raises:
+            ArgumentError: it is no outcome, or needs a mixin that the class has not.
+        """
+        check_outcome(outcome, self.queue.mapping)
+
+    def finish(
+        self, session: Session, handled: Sequence[tuple[T, Outcome]], *, delete: bool | None
+    ) -> list[Any]:
+        """Write what became of jobs; return those whose claim was lost."""
+        lost: list[Any] = []
+        by_outcome: dict[str | None, list[T]] = {}
+        for job, outcome in handled:
+            if outcome is None or isinstance(outcome, str):
+                by_outcome.setdefault(outcome, []).append(job)
+        for then, jobs in by_outcome.items():
+            lost += lost_of(partial(self.complete, session, jobs, then, delete=delete))
+        for job, outcome in handled:
+            if outcome is not None and not isinstance(outcome, str):
+                lost += lost_of(partial(self._finish_otherwise, session, job, outcome))
+        return lost
+
+    def complete(
+        self, session: Session, jobs: list[T], then: str | None, *, delete: bool | None
+    ) -> None:
+        """Finish jobs whose handler was content; of one queue all in the same way."""
+        self.queue.complete(session, jobs, delete=delete)
+
+    def _finish_otherwise(self, session: Session, job: T, outcome: Retry | Cancel | Failed) -> None:
+        if isinstance(outcome, Cancel):
+            self.queue.give_up(session, job, reason=outcome.reason)
+        else:
+            self._fail(session, job, outcome)
+
+    def _fail(self, session: Session, job: T, outcome: Failed | Retry) -> None:
+        error = outcome.error if isinstance(outcome, Failed) else outcome.reason
+        retry_in = outcome.retry_in if isinstance(outcome, Failed) else outcome.in_
+        self.queue.fail(session, job, error=error, retry_in=retry_in)
+
+    def left(self) -> Executable:
+        """Select a key of the jobs that a drain waits for."""
+        mapping = self.queue.mapping
+        waits = mapping.has_status(self.queue.ready)
+        left = select(*mapping.key_attributes).where(waits, *self.queue.plan.spec.where)
+        if mapping.has("run_at"):
+            due = mapping.attribute("run_at") <= utc_now()
+            tried = mapping.attribute("attempts") > 0 if mapping.has("attempts") else None
+            left = left.where(due if tried is None else or_(due, tried))
+        return left.limit(1)
+
+
+class Rota(Generic[T]):
+    """In which order a worker asks its lanes for jobs; each iteration is one turn."""
+
+    def __init__(self, lanes: Sequence[Lane[T]]) -> None:
+        self._lanes = list(reversed(lanes))
+        self._asked = dict.fromkeys(self._lanes, 0)
+        self._turn = 0
+
+    def __iter__(self) -> Iterator[Lane[T]]:
+        self._turn += 1
+        for lane in self._order():
+            self._asked[lane] = self._turn
+            yield lane
+
+    def _order(self) -> list[Lane[T]]:
+        if self._turn % FAIR_EVERY:
+            return self._lanes
+        return sorted(self._lanes, key=self._asked.__getitem__)
+
+
+def lanes_of(
+    queue: JobQueue[T] | Lane[T] | Iterable[Lane[T]], handler: Callable[[T], Any] | None
+) -> tuple[Lane[T], ...]:
+    """Return what a worker works on.
+
+    Raises:
+        ArgumentError: nothing, a queue without a handler, lanes with another one, or
+            a strategy that writes no claim down.
+    """
+    lanes = _lanes_of(queue, handler)
+    for lane in lanes:
+        _check_marks(lane.queue.plan.strategy)
+    return lanes
+
+
+def _lanes_of(queue: Any, handler: Callable[[T], Any] | None) -> tuple[Lane[T], ...]:
+    if isinstance(queue, JobQueue):
+        if handler is None:
+            raise ArgumentError(f"who handles the jobs of {queue!r}? Give a handler")
+        return (Lane(queue, handler),)
+    lanes = (queue,) if isinstance(queue, Lane) else tuple(queue)
+    if handler is not None:
+        raise ArgumentError("the steps of a workflow have handlers of their own: give no other")
+    if not lanes or not all(isinstance(lane, Lane) for lane in lanes):
+        raise ArgumentError(f"a worker needs a JobQueue, or steps of a workflow, not {queue!r}")
+    return lanes
+
+
+def _check_marks(strategy: str) -> None:
+    if strategy != AUTO and not STRATEGIES[strategy].marks:
+        raise ArgumentError(
+            f"a worker commits between claim and finish, and a claim by {strategy!r} is not "
+            "written down; use another strategy"
+        )
+
+
+def lost_of(finish: Callable[[], None]) -> list[Any]:
+    """Go on when claims were lost, and return them: their new owners finish them."""
+    try:
+        finish()
+    except ClaimLost as lost:
+        log.warning("%s", lost)
+        return list(lost.lost)
+    return []

@@ -1,0 +1,141 @@
+"""Who is told of the transitions of a workflow, in the transaction that makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from sqlalchemy import select
+
+from ..errors import ClaimLost
+from ..fencing import Claim, Fence, Fenced, each, fenced
+from ..keys import key_batches, key_is_in, key_values
+from ..mapping import QueueMapping
+from ..sessions import AnyConnection, writing
+
+_KEYS = "told_keys"
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One job that went from one status to another.
+
+    Attributes:
+        entity: the mapped class.
+        identity: the primary key's values.
+        before, after: the statuses, in the table's own words.
+        verb: what made the change: claim, complete, fail, ..
+        owner: whose claim it was, or is now; None where nobody had the job.
+    """
+
+    entity: type[Any]
+    identity: tuple[Any, ...]
+    before: str
+    after: str
+    verb: str
+    owner: str | None = None
+
+
+#: Called with the session of the change, and the change.
+Listener: TypeAlias = Callable[[Any, Transition], None]
+
+
+@dataclass
+class History:
+    """Those who listen to the transitions of one workflow."""
+
+    mapping: QueueMapping
+    listeners: list[Listener] = field(default_factory=list)
+
+    def tell(self, session: AnyConnection, transitions: Iterable[Transition]) -> None:
+        """Tell the listeners, in the session that made the changes."""
+        for transition in transitions:
+            for listener in self.listeners:
+                listener(session, transition)
+
+    def changed(
+        self,
+        session: AnyConnection,
+        identities: Iterable[tuple[Any, ...]],
+        before: str,
+        after: str,
+        verb: str,
+    ) -> None:
+        """Tell of jobs that nobody had."""
+        entity = self.mapping.entity
+        self.tell(session, [Transition(entity, key, before, after, verb) for key in identities])
+
+    def claimed(self, session: AnyConnection, claim: Claim[Any], before: str, after: str) -> None:
+        """Tell of a claim."""
+        if self.listeners:
+            self._tell_fenced(session, claim.fences, before, after, "claim")
+
+    def written(
+        self,
+        session: AnyConnection,
+        jobs: Any,
+        write: Callable[[Any], None],
+        *,
+        before: str,
+        after: str | None,
+        verb: str,
+    ) -> None:
+        """Write to jobs behind their fences, and tell of those that were ours.
+
+        Args:
+            after: None where only the database knows: it is read.
+        """
+        if not self.listeners:
+            write(jobs)
+            return
+        jobs = jobs if isinstance(jobs, Claim) else list(each(jobs))  # read twice
+        parts = fenced(jobs)
+        try:
+            write(jobs)
+        except ClaimLost as lost:
+            kept = {id(job) for job in lost.kept}
+            self._tell_fenced(session, _fences(parts, kept), before, after, verb)
+            raise
+        self._tell_fenced(session, _fences(parts), before, after, verb)
+
+    def _tell_fenced(
+        self,
+        session: AnyConnection,
+        fences: Iterable[Fence],
+        before: str,
+        after: str | None,
+        verb: str,
+    ) -> None:
+        owners = {fence.identity: fence.owner for fence in fences}
+        found = {} if after is not None else self._statuses(session, list(owners))
+        self.tell(
+            session,
+            [
+                Transition(self.mapping.entity, key, before, after or found[key], verb, owner)
+                for key, owner in owners.items()
+            ],
+        )
+
+    def _statuses(
+        self, session: AnyConnection, identities: Sequence[tuple[Any, ...]]
+    ) -> dict[tuple[Any, ...], str]:
+        """Read what rows that we have just written are now."""
+        mapping, found = self.mapping, dict[tuple[Any, ...], str]()
+        with writing(session, mapping, rows=True) as writer:
+            here = key_is_in(mapping, _KEYS, writer.database)
+            read = select(*mapping.keys, mapping.column("status")).where(here)
+            for batch in key_batches(identities):
+                rows = writer.core(read, {_KEYS: key_values(batch)})
+                found |= {tuple(row[:-1]): row[-1] for row in rows}
+        return found
+
+
+def _fences(parts: Iterable[Fenced], kept: set[int] | None = None) -> list[Fence]:
+    """List the fences of the jobs, or of those of them that were kept."""
+    return [
+        Fence(part.mapping.entity, identity, part.token)
+        for part in parts
+        for _, job, identity in part.placed
+        if kept is None or id(job) in kept
+    ]

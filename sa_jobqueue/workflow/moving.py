@@ -1,0 +1,100 @@
+"""Moving a job to a status in which it waits, for a claim or for a signal.
+
+A job that ends keeps its owner and gets the time of its end, by which prune() goes.
+One that waits belongs to nobody: owner and owner_date are empty, as after a release,
+and its attempts are counted from 0, since the next step is another task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, inspect, select
+from sqlalchemy.orm import InstanceState
+
+from ..changing import CHANGE_KEYS, cancelled, updating, waiting_as
+from ..errors import ArgumentError
+from ..fencing import Fence, fenced, identified
+from ..keys import key_is_in, key_values
+from ..mapping import QueueMapping
+from ..rows import word_literal
+from ..sessions import AnyConnection, AnySession, show_expired, writing
+from ..writes import Change, Time, write
+
+
+def move_on(session: AnyConnection, jobs: Any, word: str) -> None:
+    """Finish the present step of jobs: they wait for what comes next.
+
+    Raises:
+        ClaimLost, NotClaimed: as for :func:`sa_jobqueue.complete`.
+    """
+    write(session, [(_moved_to(word), fenced(jobs))])
+
+
+@lru_cache
+def _moved_to(word: str) -> Change:
+    def values(
+        mapping: QueueMapping, unmarked: bool, now: Time, later: Time
+    ) -> Mapping[Column[Any], ColumnElement[Any]]:
+        return waiting_as(word)(mapping)
+
+    return Change("complete", values)
+
+
+def move_waiting(
+    session: AnySession,
+    mapping: QueueMapping,
+    identity: tuple[Any, ...],
+    before: str,
+    after: str,
+    *,
+    final: bool,
+) -> bool:
+    """Move a job that nobody has by one UPDATE; tell whether it was in that status."""
+    values = _ended_as(after) if final else waiting_as(after)
+    with writing(session, mapping) as writer:
+        statement = updating(mapping, writer.database, values, (before,))
+        moved = writer.core(statement, {CHANGE_KEYS: key_values([identity])}).rowcount
+        loaded = mapping.mapper.identity_key_from_primary_key(identity)
+        entity = writer.session.identity_map.get(loaded)
+        show_expired(writer.session, [] if entity is None else [entity], mapping)
+    return moved > 0
+
+
+def status_now(session: AnySession, mapping: QueueMapping, identity: tuple[Any, ...]) -> str | None:
+    """Read what a row is now; None where there is none."""
+    with writing(session, mapping) as writer:
+        here = key_is_in(mapping, CHANGE_KEYS, writer.database)
+        read = select(mapping.column("status")).where(here)
+        status: str | None = writer.core(read, {CHANGE_KEYS: key_values([identity])}).scalar()
+    return status
+
+
+def identity_of(mapping: QueueMapping, job: Any) -> tuple[Any, ...]:
+    """Return the primary key of a job that is given as entity, as fence, or as its key.
+
+    Raises:
+        ArgumentError: a job of another class, or a key of another length.
+    """
+    if isinstance(job, Fence) or isinstance(inspect(job, raiseerr=False), InstanceState):
+        ((_, found, identity),) = identified(job)
+        if found.table is not mapping.table:
+            raise ArgumentError(f"a job of {mapping} is needed, not one of {found}")
+        return identity
+    identity = tuple(job) if isinstance(job, tuple | list) else (job,)
+    if len(identity) != len(mapping.keys):
+        raise ArgumentError(
+            f"the primary key of {mapping} has {len(mapping.keys)} columns, and {job!r} has "
+            f"{len(identity)}"
+        )
+    return identity
+
+
+@lru_cache
+def _ended_as(word: str) -> Any:
+    def values(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
+        return {**cancelled(mapping), mapping.column("status"): word_literal(word)}
+
+    return values

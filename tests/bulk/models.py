@@ -1,0 +1,87 @@
+"""The tables that the tests load."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import JSON, DateTime, ForeignKey, Numeric, String, Uuid
+from sqlalchemy.dialects import mysql
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Item(Base):
+    """The plainest table: a number and a text, under a name of its own."""
+
+    __tablename__ = "bulk_item"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    text: Mapped[str | None] = mapped_column("item_text", String(50))
+
+
+class Thing(Base):
+    """Values of many types, keys that are made, and a default of each kind."""
+
+    __tablename__ = "bulk_thing"
+    id: Mapped[uuid.UUID] = mapped_column(Uuid(), primary_key=True)
+    number: Mapped[int | None]
+    real: Mapped[float | None]
+    amount: Mapped[Decimal | None] = mapped_column(Numeric(10, 2))
+    flag: Mapped[bool | None]
+    at: Mapped[datetime | None] = mapped_column(
+        DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+    )
+    text: Mapped[str | None] = mapped_column(String(100))
+    data: Mapped[bytes | None]
+    document: Mapped[Any | None] = mapped_column(JSON)
+    constant: Mapped[int] = mapped_column(default=7)
+    on_server: Mapped[int] = mapped_column(server_default="8")
+
+
+class Numbered(Base):
+    """Keys of the server."""
+
+    __tablename__ = "bulk_numbered"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    text: Mapped[str] = mapped_column(String(50))
+
+
+class Pair(Base):
+    """A key of two columns."""
+
+    __tablename__ = "bulk_pair"
+    left: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    right: Mapped[str] = mapped_column(String(10), primary_key=True)
+    text: Mapped[str | None] = mapped_column(String(50))
+
+
+class Animal(Base):
+    """The root of a hierarchy in two tables."""
+
+    __tablename__ = "bulk_animal"
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "animal"}  # noqa: RUF012
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str] = mapped_column(String(20))
+
+
+class Dog(Animal):
+    __tablename__ = "bulk_dog"
+    __mapper_args__ = {"polymorphic_identity": "dog"}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(ForeignKey("bulk_animal.id"), primary_key=True)
+    trick: Mapped[str | None] = mapped_column(String(20))
+
+
+class Job(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
+    """A queue with every mixin, and a word of its own for jobs that wait."""
+
+    __tablename__ = "bulk_job"
+    __queue_args__ = {"names": {"unclaimed": "unsent"}}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    name: Mapped[str] = mapped_column(String(50))

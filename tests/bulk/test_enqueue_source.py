@@ -1,0 +1,155 @@
+"""Jobs in bulk: as enqueue() makes them, claimable at once or at the end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import ArgumentError, claim, count_by_status, enqueue
+from sa_jobqueue.bulk import BulkLoad, EnqueueSource, FileLog
+from sa_jobqueue.bulk.states import BLOCKED, CLEANING
+
+from .fakes import Killed
+from .models import Item, Job
+from .support import killed_in_commit
+
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def jobs(count: int = 10) -> list[dict[str, Any]]:
+    return [{"id": number, "name": f"job {number}"} for number in range(count)]
+
+
+def load_of(engine: Engine, log: FileLog, rows: Any = None, **options: Any) -> BulkLoad[Any]:
+    source = EnqueueSource(engine, Job, jobs() if rows is None else rows, batch_size=3, **options)
+    return BulkLoad(source, log)
+
+
+def statuses(engine: Engine) -> dict[str, int]:
+    with Session(engine) as session:
+        return {word: count for word, count in count_by_status(session, Job).items() if count}
+
+
+def rows_of(engine: Engine) -> list[tuple[Any, ...]]:
+    columns = [column for column in Job.__table__.c if column.key != "run_at"]
+    with Session(engine) as session:
+        return [tuple(row) for row in session.execute(select(*columns).order_by(Job.id))]
+
+
+def test_jobs_are_as_enqueue_makes_them(engine: Engine, log: FileLog) -> None:
+    with Session(engine) as session:
+        enqueue(session, Job, jobs())
+        session.commit()
+        expected = rows_of(engine)
+        session.query(Job).delete()
+        session.commit()
+
+    load_of(engine, log).run()
+
+    assert rows_of(engine) == expected
+    with Session(engine, expire_on_commit=False) as session:
+        assert len(claim(session, Job, owner="w", limit=20)) == 10
+
+
+def test_priority_and_time_are_for_rows_that_say_none(engine: Engine, log: FileLog) -> None:
+    rows = [*jobs(2), {"id": 2, "name": "own", "priority": 1, "run_at": LATER + timedelta(1)}]
+
+    load_of(engine, log, rows, priority=5, run_at=LATER).run()
+
+    with Session(engine) as session:
+        found = session.scalars(select(Job).order_by(Job.id)).all()
+        assert [job.priority for job in found] == [5, 5, 1]
+        assert [job.run_at for job in found] == [LATER, LATER, LATER + timedelta(1)]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_at_the_end_none_is_claimable_before_all_are_in(
+    engine: Engine, log: FileLog, at_once: bool
+) -> None:
+    seen: list[dict[str, int]] = []
+    load = load_of(engine, log, visible="at the end", at_once=at_once)
+    load.progress = lambda progress: seen.append(statuses(engine))
+
+    load.run()
+
+    assert seen == [{"loading": 3}, {"loading": 6}, {"loading": 9}, {"loading": 10}]
+    assert statuses(engine) == {"unsent": 10}
+    assert load.state is CLEANING
+
+
+def test_killed_while_jobs_become_visible_the_rest_follows(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show, left = EnqueueSource._show, [2]
+
+    def die(source: EnqueueSource, connection: Any, batch: Any) -> None:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        show(source, connection, batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EnqueueSource, "_show", die)
+        with pytest.raises(Killed):
+            load_of(engine, log, visible="at the end").run()
+    assert statuses(engine) == {"unsent": 6, "loading": 4}
+    with Session(engine) as session:
+        claim(session, Job, owner="w", limit=2)
+        session.commit()
+    load = load_of(engine, log)
+    assert load.state is BLOCKED
+
+    load.run()
+
+    assert statuses(engine) == {"unsent": 8, "claimed": 2}
+
+
+def test_a_load_that_was_killed_stays_hidden_whoever_goes_on(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = load_of(engine, log, visible="at the end")
+    killed_in_commit(monkeypatch, load.run, 1, committed=True)
+    seen: list[dict[str, int]] = []
+    load = load_of(engine, log)
+    load.progress = lambda progress: seen.append(statuses(engine))
+
+    load.run()
+
+    assert seen[-1] == {"loading": 10}
+    assert statuses(engine) == {"unsent": 10}
+
+
+def test_a_rollback_deletes_hidden_and_claimed_jobs_alike(engine: Engine, log: FileLog) -> None:
+    load_of(engine, log).run()
+    with Session(engine) as session:
+        claim(session, Job, owner="w", limit=2)
+        session.commit()
+
+    load_of(engine, log).rollback()
+
+    assert statuses(engine) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"entity": Item}, "JobMixin"),
+        ({"visible": "never"}, "as inserted, at the end"),
+        ({"run_at": datetime(2024, 1, 1)}, "no time zone"),
+        ({"visible": "at the end", "on_existing": "update"}, "would hide jobs"),
+    ],
+)
+def test_what_cannot_be_is_refused(engine: Engine, given: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        EnqueueSource(engine, **{"entity": Job, "rows": [], **given})
+
+
+def test_a_naive_time_in_a_row_is_refused(engine: Engine, log: FileLog) -> None:
+    rows = [{"id": 1, "name": "a", "run_at": datetime(2024, 1, 1)}]
+
+    with pytest.raises(ArgumentError, match="no time zone"):
+        load_of(engine, log, rows).run()

@@ -1,0 +1,303 @@
+"""A log in files, cut, damaged, mixed up and given to two at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sa_jobqueue import BrokenLog, LockTimeout
+from sa_jobqueue.bulk import BulkLoad, FileLog, Head
+from sa_jobqueue.bulk.lines import Appender, entry_of, line_of, whole_lines
+from sa_jobqueue.bulk.log import INSERTED, MARKS
+from sa_jobqueue.bulk.states import BLOCKED, CLEANING, FINISHED, STARTING
+
+from .fakes import Killed, Numbers
+
+FILES = ["state.json", "redo.jsonl", "undo.jsonl"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The log of a load of four batches that was killed after the third."""
+    source = Numbers(12, 3).killed("before", "update", 9)
+    source.threads = False  # in one thread there is one order
+    with pytest.raises(Killed):
+        BulkLoad(source, FileLog(tmp_path / "log")).run()
+    return tmp_path / "log"
+
+
+def entries(path: Path) -> list[Any]:
+    return [entry_of(line) for _, line in whole_lines(path)]
+
+
+def read(folder: Path) -> tuple[list[Any], list[str]]:
+    """Read a log: the batches of redo, and the marks of undo."""
+    log = FileLog(folder)
+    log.open()
+    try:
+        batches = [batch for _, batch in log.redo(lambda number: True)]
+        return batches, [MARKS[log.marks[number]] for number in range(len(batches))]
+    finally:
+        log.close()
+
+
+def test_the_files_are_json_lines(folder: Path) -> None:
+    for name in ("redo.jsonl", "undo.jsonl"):
+        for line in (folder / name).read_text().splitlines():
+            assert set(json.loads(line)) == {"crc", "entry"}
+    assert json.loads((folder / "state.json").read_text())["state"] == "INSERTING"
+
+
+@pytest.mark.parametrize("name", ["redo.jsonl", "undo.jsonl"])
+def test_a_log_cut_at_any_byte_of_its_last_two_lines_is_read_or_refused(
+    folder: Path, name: str, tmp_path: Path
+) -> None:
+    whole = (folder / name).read_bytes()
+    lines = whole.splitlines(keepends=True)
+    told = {"redo.jsonl": 0, "undo.jsonl": 0}
+    for cut in range(len(whole) - len(lines[-1]) - len(lines[-2]), len(whole)):
+        copy = tmp_path / f"cut {cut}"
+        shutil.copytree(folder, copy)
+        os.truncate(copy / name, cut)
+        kept = [entry_of(line) for line in lines if whole.index(line) + len(line) <= cut]
+        marked = {entry["batch"] for entry in kept[1:] if "mark" in entry}
+
+        if name == "redo.jsonl" and len(kept) - 1 < 4:
+            with pytest.raises(BrokenLog, match=r"redo\.jsonl has \d batches"):
+                read(copy)  # batch 3 is marked
+        else:
+            batches, marks = read(copy)
+            assert len(batches) == 4
+            if name == "undo.jsonl":
+                last = {entry["batch"]: entry["mark"] for entry in kept[1:]}
+                assert marks == [last.get(number, "nothing") for number in range(4)]
+                assert set(last) == marked
+        told[name] += 1
+        shutil.rmtree(copy)
+
+    assert told[name] > 60
+
+
+@pytest.mark.parametrize("name", ["redo.jsonl", "undo.jsonl"])
+def test_a_load_goes_on_behind_a_torn_line(folder: Path, name: str) -> None:
+    with (folder / name).open("ab") as file:
+        file.write(line_of({"batch": 4, "is": list(range(1_000))})[:-5])
+    source = Numbers(12, 3, set(range(9)))
+
+    BulkLoad(source, FileLog(folder)).run()
+
+    assert source.table == set(range(12))
+    assert [entry["batch"] for entry in entries(folder / "redo.jsonl")[1:-1]] == [0, 1, 2, 3]
+    assert (folder / name).read_bytes().endswith(b"}}\n")
+
+
+def test_zeros_at_the_end_are_a_torn_line_too(folder: Path) -> None:
+    before = read(folder)
+    with (folder / "undo.jsonl").open("ab") as file:
+        file.write(bytes(100) + b"\n")
+
+    assert read(folder) == before
+
+
+@pytest.mark.parametrize("name", ["redo.jsonl", "undo.jsonl"])
+@pytest.mark.parametrize("number", [2, 3, -1])
+def test_a_damaged_line_is_refused_with_its_number(folder: Path, name: str, number: int) -> None:
+    lines = (folder / name).read_bytes().splitlines(keepends=True)
+    place = number - 1 if number > 0 else len(lines) - 1
+    lines[place] = lines[place].replace(b'"batch":', b'"batch":1', 1)  # still JSON
+    (folder / name).write_bytes(b"".join(lines))
+
+    with pytest.raises(BrokenLog, match=rf"{name}, line {place + 1}: damaged"):
+        read(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+
+    with pytest.raises(BrokenLog, match=rf"{name} is missing"):
+        BulkLoad(Numbers(12, 3), FileLog(folder)).run()
+
+
+@pytest.mark.parametrize("name", ["redo.jsonl", "undo.jsonl"])
+def test_a_file_of_another_load_is_named(folder: Path, name: str, tmp_path: Path) -> None:
+    BulkLoad(Numbers(12, 3), FileLog(tmp_path / "other")).run()
+    shutil.copy(tmp_path / "other" / name, folder / name)
+
+    with pytest.raises(BrokenLog, match=rf"{name} is not of the load"):
+        read(folder)
+
+
+def test_a_file_that_is_no_part_of_a_log_is_named(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("my work")
+
+    with pytest.raises(BrokenLog, match=r"thesis\.txt is no part of a log"):
+        BulkLoad(Numbers(12, 3), FileLog(tmp_path)).run()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", r"state\.json is not the state of a bulk load"),
+        ("[1]", r"state\.json is not the state of a bulk load"),
+        ('{"log": "sa_jobqueue bulk load", "version": 2}', r"has the format 2; this release reads"),
+    ],
+)
+def test_a_state_of_another_kind_or_format_is_refused(
+    folder: Path, content: str, message: str
+) -> None:
+    (folder / "state.json").write_text(content)
+
+    with pytest.raises(BrokenLog, match=message):
+        FileLog(folder).open()
+
+
+@pytest.mark.parametrize("files", [0, 1, 2])
+def test_killed_while_its_files_are_made_a_load_has_not_begun(
+    files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, left = Path.replace, [files]
+
+    def die(path: Path, target: Path) -> Path:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        return replace(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", die)
+        with pytest.raises(Killed):
+            BulkLoad(Numbers(12, 3), FileLog(tmp_path)).run()
+    load = BulkLoad(Numbers(12, 3), FileLog(tmp_path))
+    assert load.state is STARTING
+
+    load.run()
+
+    assert load.source.table == set(range(12))
+
+
+def test_a_log_has_one_writer_at_a_time_and_readers_beside(folder: Path) -> None:
+    first, second = FileLog(folder), FileLog(folder)
+    first.open()
+
+    with pytest.raises(LockTimeout, match="Another manager works with the log in"):
+        second.open()
+    head, busy = second.peek()
+
+    assert head is not None
+    assert (head.state, busy) == ("INSERTING", True)
+    first.close()
+    assert second.peek()[1] is False
+    assert BulkLoad(Numbers(12, 3), second).state is BLOCKED
+
+
+def test_what_a_source_keeps_of_a_batch_is_read_again(folder: Path) -> None:
+    log = FileLog(folder)
+    log.open()
+    log.before_commit(3, INSERTED, None, kept=["a", {"b": 1}])
+    log.after_commit(3, INSERTED)
+    log.before_commit(1, INSERTED, None)
+    log.close()
+
+    log.open()
+
+    assert [log.kept(number) for number in range(4)] == [None, None, None, ["a", {"b": 1}]]
+    log.close()
+
+
+def test_what_is_durable_is_synced_before_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    path = tmp_path / "lines"
+    path.touch()
+    monkeypatch.setattr(
+        "sa_jobqueue.bulk.lines._synced", lambda number: sizes.append(os.fstat(number).st_size)
+    )
+    appender = Appender(path, 0)
+
+    appender.append({"a": 1}, durable=False)
+    appender.append({"a": 2}, durable=True)
+    appender.append({"a": 3}, durable=True)
+
+    assert sizes == [2 * len(line_of({"a": 1})), 3 * len(line_of({"a": 1}))]
+    appender.close()
+
+
+def test_a_redo_entry_is_synced_before_its_batch_and_a_mark_before_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    append = Appender.append
+
+    def see(appender: Appender, entry: dict[str, Any], *, durable: bool) -> int:
+        what = entry.get("mark") or ("redo" if "batch" in entry else "end")
+        seen.append(f"{what}{'!' if durable else ''}")
+        return append(appender, entry, durable=durable)
+
+    monkeypatch.setattr(Appender, "append", see)
+    source = Numbers(6, 3)
+    source.after = lambda verb, batch: seen.append(verb)
+    source.threads = False
+
+    BulkLoad(source, FileLog(tmp_path)).run()
+
+    one = ["redo!", "inserting!", "update", "inserted"]
+    assert seen == [*one, *one, "end!"]
+
+
+def test_the_state_is_replaced_at_once(tmp_path: Path) -> None:
+    log = FileLog(tmp_path)
+    log.open()
+    log.begin(Head(id="1", state=STARTING, metadata={}))
+    inode = (tmp_path / "state.json").stat().st_ino
+
+    log.store(Head(id="1", state=CLEANING, metadata={}))
+
+    assert (tmp_path / "state.json").stat().st_ino != inode
+    log.close()
+
+
+def test_clean_leaves_an_empty_folder_which_is_a_new_load(folder: Path) -> None:
+    load = BulkLoad(Numbers(12, 3), FileLog(folder))
+    load.run()
+
+    load.clean()
+
+    assert list(folder.iterdir()) == []
+    assert BulkLoad(Numbers(12, 3), FileLog(folder)).state is STARTING
+
+
+@pytest.mark.parametrize("removed", range(3))
+def test_cleaning_goes_on_whatever_was_removed(
+    folder: Path, removed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = BulkLoad(Numbers(12, 3), FileLog(folder))
+    load.run()
+    unlink, left = Path.unlink, [removed]
+
+    def die(path: Path, missing_ok: bool = False) -> None:
+        if not left[0]:
+            raise Killed
+        left[0] -= path.exists()
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", die)
+        with pytest.raises(Killed):
+            load.clean()
+    assert len(list(folder.iterdir())) == 3 - removed
+    again = BulkLoad(Numbers(12, 3), FileLog(folder))
+
+    assert again.state is CLEANING
+    again.run()
+
+    assert again.state is FINISHED
+    assert list(folder.iterdir()) == []

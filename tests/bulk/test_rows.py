@@ -1,0 +1,279 @@
+"""Where rows come from, and where they are read on; on one engine, since it has no part in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, create_engine
+
+from sa_jobqueue import ArgumentError, SourceChanged
+from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
+from sa_jobqueue.bulk.logged_keys import read_keys, written_keys
+from sa_jobqueue.bulk.rows import rows_from
+from sa_jobqueue.bulk.states import BLOCKED
+
+from .models import Base, Item, Numbered
+from .support import expected, items, killed_in_commit, load_of, texts
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = create_engine(f"sqlite:///{tmp_path / 'rows.db'}")
+    Base.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+def generated() -> Iterator[dict[str, Any]]:
+    yield from items(10)
+
+
+async def generated_asynchronously() -> AsyncIterator[dict[str, Any]]:
+    for row in items(10):
+        yield row
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        lambda: items(10),
+        lambda: tuple(items(10)),
+        lambda: generated,
+        lambda: generated_asynchronously,
+        lambda: iter(items(10)),
+        lambda: generated_asynchronously(),
+    ],
+)
+def test_a_load_that_was_killed_goes_on_with_rows_of_every_kind(
+    engine: Engine, log: FileLog, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_in_commit(monkeypatch, load_of(engine, log, rows()).run, 1, committed=False)
+
+    load_of(engine, log, rows()).run()
+
+    assert texts(engine) == expected(10)
+
+
+def test_an_iterator_that_was_read_is_refused_with_the_way_out(
+    engine: Engine, log: FileLog
+) -> None:
+    load = load_of(engine, log, iter(items(10)))
+    load.prepare()
+
+    with pytest.raises(SourceChanged, match="give a list, a file, or a function"):
+        load.insert()
+
+    load_of(engine, log, iter(items(10))).run()
+    assert texts(engine) == expected(10)
+
+
+def write_csv(path: Path, count: int = 10) -> Path:
+    lines = [f'{row["id"]},"{row["text"]}"\r\n' for row in items(count)]
+    path.write_text("id,text\r\n" + "".join(lines), newline="")
+    return path
+
+
+def write_jsonl(path: Path, count: int = 10) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in items(count)))
+    return path
+
+
+@pytest.mark.parametrize("write", [write_csv, write_jsonl])
+def test_a_file_is_read_on_at_the_right_place(
+    engine: Engine, log: FileLog, tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / f"items.{write.__name__.removeprefix('write_')}")
+    killed_in_commit(monkeypatch, load_of(engine, log, path).run, 2, committed=False)
+    load = load_of(engine, log, str(path))
+    read: list[int] = []
+    plain_read = load.source.rows.read
+
+    def see(index: int, place: int) -> Any:
+        read.append(place)
+        return plain_read(index, place)
+
+    load.source.rows.read = see
+
+    load.run()
+
+    assert texts(engine) == expected(10)
+    content = path.read_bytes()
+    assert read[0] == content.rindex(b"\n", 0, content.index(b"item 6")) + 1
+
+
+def test_a_file_that_has_changed_is_refused_but_by_a_rollback(
+    engine: Engine, log: FileLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_csv(tmp_path / "items.csv")
+    killed_in_commit(monkeypatch, load_of(engine, log, path).run, 2, committed=True)
+    path.write_text(path.read_text().replace("item 9", "item X"))
+
+    with pytest.raises(SourceChanged, match="sha256"):
+        load_of(engine, log, path).run()
+    path.unlink()
+    load_of(engine, log, path).rollback()
+
+    assert texts(engine) == {}
+
+
+@pytest.mark.parametrize(
+    "rows", [items(9, first=1), items(10)[::-1], items(8), [{"id": n} for n in range(10)]]
+)
+def test_other_rows_than_at_first_are_refused(
+    engine: Engine, log: FileLog, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_in_commit(monkeypatch, load_of(engine, log).run, 2, committed=False)
+
+    with pytest.raises(SourceChanged, match="the same rows in the same order, or roll it back"):
+        load_of(engine, log, rows).run()
+
+    assert texts(engine) == expected(6)
+
+
+def test_another_table_is_refused(engine: Engine, log: FileLog) -> None:
+    with load_of(engine, log) as load:
+        load.prepare()
+
+    with pytest.raises(SourceChanged, match="began with the table 'bulk_item'"):
+        BulkLoad(InsertSource(engine, Numbered, []), log).rollback()
+
+
+@pytest.mark.parametrize(("total", "there"), [(11, 10), (9, 10)])
+def test_a_total_that_is_wrong_is_an_error(
+    engine: Engine, log: FileLog, total: int, there: int
+) -> None:
+    load = load_of(engine, log, generated, total=total)
+
+    with pytest.raises(ArgumentError, match=f"total is {total}, and there are {there} rows"):
+        load.run()
+
+    assert load.state is BLOCKED
+    load_of(engine, log, generated).run()
+    assert texts(engine) == expected(10)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rows": 5}, "rows are an iterable of mappings"),
+        ({"rows": "items.xml"}, r"items\.xml is none of \.csv, \.jsonl"),
+        ({"rows": [], "batch_size": 0}, "at least one row"),
+        ({"rows": [], "on_existing": "ignore"}, "one of error, keep, update"),
+        ({"rows": [], "entity": dict}, "not a mapped class"),
+    ],
+)
+def test_what_cannot_be_is_refused(engine: Engine, given: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        InsertSource(engine, **{"entity": Item, **given})
+
+
+def test_a_name_that_is_no_column_is_refused(engine: Engine, log: FileLog) -> None:
+    with pytest.raises(ArgumentError, match="Item has no column colour"):
+        load_of(engine, log, [{"id": 1}, {"id": 2, "colour": "red"}]).run()
+
+    assert texts(engine) == {}
+
+
+# -- what files say -----------------------------------------------------
+
+
+TYPES = {
+    "number": (int, True),
+    "amount": (Decimal, True),
+    "flag": (bool, True),
+    "at": (datetime, True),
+    "id": (UUID, False),
+    "text": (str, True),
+}
+ID = UUID("12345678123456781234567812345678")
+
+
+def test_the_fields_of_a_csv_file_are_values_of_the_columns_types(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        "\ufefftext,number,amount,flag,at,id\n"
+        f'"two\nlines, ""quoted""",5,1.50,true,2024-05-17 12:30,{ID}\n'
+        f",,,,,{ID}\n\n"
+        f"é,-1,0,0,2024-05-17,{ID.hex}\n",
+        encoding="utf-8",
+    )
+
+    found = list(rows_from(path, TYPES).read(0, 0))
+
+    at = datetime(2024, 5, 17, 12, 30)
+    assert [row for _, row in found] == [
+        dict(
+            zip(
+                ("text", "number", "amount", "flag", "at", "id"),
+                ('two\nlines, "quoted"', 5, Decimal("1.50"), True, at, ID),
+                strict=True,
+            )
+        ),
+        {"text": "", "number": None, "amount": None, "flag": None, "at": None, "id": ID},
+        {
+            "text": "é",
+            "number": -1,
+            "amount": Decimal(0),
+            "flag": False,
+            "at": datetime(2024, 5, 17),
+            "id": ID,
+        },
+    ]
+    for index, (place, _) in enumerate(found):
+        again = rows_from(path, TYPES).read(index, place)
+        assert list(again) == found[index:]
+
+
+def test_a_row_of_a_csv_file_with_another_number_of_fields_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,text\n1,a\n2\n")
+
+    with pytest.raises(ArgumentError, match="the row at byte 12 has 1 fields, not 2"):
+        list(rows_from(path, {}).read(0, 0))
+
+
+def test_a_field_that_is_no_value_of_its_column_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("number,text\n1,a\ntwo,b\n")
+
+    with pytest.raises(ArgumentError, match=r"rows\.csv: number='two' is no int"):
+        list(rows_from(path, TYPES).read(0, 0))
+
+
+def test_the_values_of_a_json_file_are_of_the_columns_types(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{{"id": "{ID}", "number": 5, "at": null}}\n\n{{"amount": "1.5"}}\n')
+
+    found = [row for _, row in rows_from(path, TYPES).read(0, 0)]
+
+    assert found == [{"id": ID, "number": 5, "at": None}, {"amount": Decimal("1.5")}]
+
+
+@pytest.mark.parametrize(
+    ("keys", "written"),
+    [
+        ([(5,), (6,), (7,)], [{"ints": [5, 3]}]),
+        ([(5,), (7,)], [{"int": [5, 7]}]),
+        ([(1, "a"), (2, "b")], [{"ints": [1, 2]}, {"str": ["a", "b"]}]),
+        ([(ID,)], [{"UUID": [ID.hex]}]),
+        ([(Decimal("1.50"),)], [{"Decimal": ["1.50"]}]),
+        ([(datetime(2024, 5, 17, 1, 2, 3, 4),)], [{"datetime": ["2024-05-17T01:02:03.000004"]}]),
+        ([(b"\x00\xff",)], [{"bytes": ["00ff"]}]),
+    ],
+)
+def test_keys_are_read_as_they_were_written(keys: Any, written: Any) -> None:
+    assert written_keys(keys) == written
+    assert read_keys(json.loads(json.dumps(written))) == keys
+
+
+@pytest.mark.parametrize("keys", [[(True,)], [(1,), ("a",)], [(1.5,)]])
+def test_keys_that_a_log_cannot_keep_are_refused(keys: Any) -> None:
+    with pytest.raises(ArgumentError, match="keys of one of the types Decimal, UUID, bytes"):
+        written_keys(keys)

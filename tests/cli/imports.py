@@ -1,0 +1,40 @@
+"""A user's own module: what is loaded in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import Engine
+
+from sa_jobqueue.bulk import EnqueueSource
+
+from .shop import Message
+
+ROWS = 100
+NOT_A_SOURCE = 7
+
+
+def messages(engine: Engine) -> EnqueueSource:
+    """Load a hundred messages."""
+    return EnqueueSource(engine, Message, rows, total=ROWS, batch_size=10)
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    """Number the messages: their keys are known before the insert."""
+    for number in range(1, ROWS + 1):
+        yield {"id": number, "recipient": f"{number}@example.org"}
+
+
+def slow_messages(engine: Engine) -> EnqueueSource:
+    """Say when a batch is in, and wait to be told to go on."""
+    source = messages(engine)
+    show = source.encode
+
+    def encode(batch: Any) -> Any:
+        print("batch", batch.index, flush=True)  # noqa: T201 - the test reads it
+        input()
+        return show(batch)
+
+    source.encode = encode  # type: ignore[method-assign]  # seen, and done
+    return source

@@ -1,0 +1,106 @@
+"""``load``: begun, stopped, gone on with, taken back."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.bulk import FileLog
+from sa_jobqueue.bulk.progress import status_of
+
+from .conftest import Run, Start, finished
+from .shop import Base, Message
+
+SOURCE = "tests.cli.imports:messages"
+
+
+@pytest.fixture(autouse=True)
+def tables(engine: Engine) -> None:
+    Base.metadata.create_all(engine)
+
+
+def count(engine: Engine) -> int:
+    with Session(engine) as session:
+        return session.scalar(select(func.count()).select_from(Message)) or 0
+
+
+def test_a_load_runs_is_rolled_back_and_cleaned(run: Run, url: str, engine: Engine) -> None:
+    def load(*options: str) -> tuple[int, str, int]:
+        result = run("load", SOURCE, "--log", "may", "--url", url, *options)
+        return result.exit_code, result.stdout, count(engine)
+
+    assert load() == (0, "CLEANING: 10 of 10 batches, 100 rows inserted\n", 100)
+    assert load() == (0, "CLEANING: 10 of 10 batches, 100 rows inserted\n", 100)
+    assert load("--rollback") == (0, "CANCELLED: 0 of 10 batches, 0 rows inserted\n", 0)
+    assert load("--clean") == (0, "FINISHED: 0 batches, 0 rows inserted\n", 0)
+    assert load()[2] == 100
+
+
+def test_ctrl_c_stops_after_the_batch_and_says_how_to_go_on(
+    start: Start, run: Run, url: str, engine: Engine
+) -> None:
+    slow = start("load", "tests.cli.imports:slow_messages", "--log", "may", "--url", url)
+    assert slow.stdout is not None
+    assert slow.stdin is not None
+    assert slow.stdout.readline() == "batch 0\n"
+    print(file=slow.stdin, flush=True)
+    assert slow.stdout.readline() == "batch 10\n"
+
+    slow.send_signal(signal.SIGINT)
+    print(file=slow.stdin, flush=True)
+
+    code, _, errors = finished(slow)
+    assert code == 1
+    assert "stopped. BLOCKED: " in errors
+    assert "--resume goes on, --rollback takes back" in errors
+    done = status_of(FileLog("may")).inserted
+    assert 1 <= done <= 2
+    assert count(engine) == 10 * done
+    told = run("load", "status", "--log", "may").stdout
+    assert told == f"BLOCKED: {done} of 10 batches, {10 * done} rows inserted\n"
+    refused = run("load", SOURCE, "--log", "may", "--url", url)
+    assert (refused.exit_code, "BLOCKED; --resume" in refused.output) == (1, True)
+    resumed = run("load", SOURCE, "--log", "may", "--url", url, "--resume")
+    assert resumed.stdout == "CLEANING: 10 of 10 batches, 100 rows inserted\n"
+    assert count(engine) == 100
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (SOURCE, ["--resume"], "there is no load in may"),
+        (SOURCE, ["--rollback"], "there is no load in may"),
+        ("tests.cli.imports:NOT_A_SOURCE", [], "neither a DivisibleSource nor a function"),
+        ("tests.cli.imports:missing", [], "has no 'missing'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    run: Run, url: str, source: str, options: list[str], message: str
+) -> None:
+    result = run("load", source, "--log", "may", "--url", url, *options)
+
+    assert result.exit_code == 1
+    assert message in result.output
+
+
+def test_a_rolled_back_load_makes_room_by_clean(run: Run, url: str) -> None:
+    run("load", SOURCE, "--log", "may", "--url", url)
+    run("load", SOURCE, "--log", "may", "--url", url, "--rollback")
+
+    refused = run("load", SOURCE, "--log", "may", "--url", url)
+
+    assert "CANCELLED; --clean makes room" in refused.output
+
+
+def test_a_folder_of_something_else_is_named(run: Run, url: str, folder: Path) -> None:
+    (folder / "may").mkdir()
+    (folder / "may" / "thesis.txt").touch()
+
+    result = run("load", SOURCE, "--log", "may", "--url", url)
+
+    assert result.exit_code == 1
+    assert "thesis.txt is no part of a log" in result.output

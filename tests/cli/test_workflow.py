@@ -1,0 +1,96 @@
+"""``work``, ``status``, ``reap``, ``sql`` and ``doctor`` on a user's own workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from .conftest import Run
+from .films import Base, Film, cut
+from .test_demo import plain
+
+WORKFLOW = "tests.cli.films:workflow"
+
+
+@pytest.fixture(autouse=True)
+def films(engine: Engine) -> None:
+    """Two films wait, of which one is hard."""
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add_all([Film(title="easy"), Film(title="hard")])
+
+
+def statuses(engine: Engine) -> Sequence[str]:
+    with Session(engine) as session:
+        return session.scalars(select(Film.status).order_by(Film.id)).all()
+
+
+def test_a_worker_says_where_each_job_went(run: Run, url: str, engine: Engine) -> None:
+    result = run("work", WORKFLOW, "--url", url, "--drain")
+
+    assert result.stdout.splitlines() == [
+        "1 cut",
+        "1 done",
+        "2 unclaimed (will be tried again)",
+        "2 cut",
+        "2 done",
+        "all done",
+    ]
+    assert statuses(engine) == []  # as the model says
+
+
+def test_a_worker_works_on_the_steps_that_are_named(run: Run, url: str, engine: Engine) -> None:
+    result = run("work", WORKFLOW, "--url", url, "--drain", "--step", "cut")
+
+    assert result.exit_code == 0, result.output
+    assert statuses(engine) == ["cut", "cut"]
+
+
+def test_a_single_step_has_a_name_of_its_own(run: Run, url: str, engine: Engine) -> None:
+    result = run("work", "tests.cli.films:show", "--url", url, "--drain")
+
+    assert result.stdout == "all done\n"
+    assert statuses(engine) == ["unclaimed", "unclaimed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([WORKFLOW, "--step", "sell"], "there is no step 'sell'; there are cut, show"),
+        ([WORKFLOW, "tests.cli.shop:send"], "have handlers of their own"),
+        (["tests.cli.films:Film"], "it takes a HANDLER"),
+        (["tests.cli.films:Film", "tests.cli.shop:send", "--step", "cut"], "no --step"),
+    ],
+)
+def test_what_does_not_go_together_is_said(
+    run: Run, url: str, arguments: list[str], said: str
+) -> None:
+    result = run("work", *arguments, "--url", url)
+
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.replace("│", "").split())
+
+
+def test_a_workflow_shows_its_status_and_is_reaped(run: Run, url: str, engine: Engine) -> None:
+    with Session(engine) as session, session.begin():
+        cut.queue.claim(session, owner="gone")
+
+    status = run("status", "--url", url, WORKFLOW)
+    reaped = run("reap", WORKFLOW, "--url", url, "--max-runtime", 0)
+
+    for line in ("unclaimed 1", "claimed 1", "cut 0", "showing 0", "claimed by gone 1"):
+        assert line in plain(status.output)
+    assert "1 can be claimed again" in reaped.output
+    assert statuses(engine) == ["unclaimed", "unclaimed"]
+
+
+def test_statements_are_those_of_a_step(run: Run) -> None:
+    whole = run("sql", WORKFLOW, "--dialect", "sqlite")
+    step = run("sql", "tests.cli.films:show", "--dialect", "sqlite")
+
+    assert whole.exit_code == 1
+    assert "name one of its steps, cut, show" in whole.output
+    assert "status = 'cut'" in step.output

@@ -1,0 +1,251 @@
+"""Queues with keys, and the processes of their tests; started by spawn, so at module level."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+from sqlalchemy import Connection, Engine, String, delete, func, insert, select, text, true
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import (
+    JobMixin,
+    JobQueue,
+    PriorityMixin,
+    RetryMixin,
+    ScheduleMixin,
+    complete,
+    is_transient,
+)
+from sa_jobqueue.dialects import database_of
+from tests.support import make_engine
+
+SERVERS = ("postgresql", "mysql", "mariadb")
+
+
+class KeyedBase(DeclarativeBase):
+    pass
+
+
+class Mail(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, KeyedBase):
+    """Every mixin, and an index for each key."""
+
+    __tablename__ = "mail"
+    __queue_args__ = {"per_key": ["account_id", ("region", "host")]}  # noqa: RUF012 - as users do
+    id: Mapped[int] = mapped_column(primary_key=True)
+    account_id: Mapped[int | None]
+    region: Mapped[str | None] = mapped_column(String(10))
+    host: Mapped[str | None] = mapped_column(String(10))
+
+
+class Note(JobMixin, KeyedBase):
+    """The plainest queue: no mixin but one, and no index of its keys."""
+
+    __tablename__ = "note"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    account_id: Mapped[int | None]
+    name: Mapped[str | None] = mapped_column(String(20))
+    gone: Mapped[bool] = mapped_column(default=False)
+
+
+class Errand(JobMixin, RetryMixin, KeyedBase):
+    """Attempts without a schedule: nothing delays the next one."""
+
+    __tablename__ = "errand"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    account_id: Mapped[int | None]
+
+
+class Parcel(JobMixin, KeyedBase):
+    """Queues that a column tells apart, and an index for the keys of each."""
+
+    __tablename__ = "parcel"
+    __queue_args__ = {"equality": "color", "per_key": "account_id"}  # noqa: RUF012 - likewise
+    id: Mapped[int] = mapped_column(primary_key=True)
+    account_id: Mapped[int | None]
+    color: Mapped[str] = mapped_column(String(10))
+
+
+class Vehicle(JobMixin, KeyedBase):
+    """Two classes in one table."""
+
+    __tablename__ = "vehicle"
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "vehicle"}  # noqa: RUF012
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(10))
+    account_id: Mapped[int | None]
+
+
+class Van(Vehicle):
+    __mapper_args__ = {"polymorphic_identity": "van"}  # noqa: RUF012 - as users write it
+
+
+class Seat(JobMixin, KeyedBase):
+    """A composite primary key, of which one column is called as a word of SQL."""
+
+    __tablename__ = "theatre_seat"
+    row: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    seat: Mapped[str] = mapped_column(String(10), primary_key=True)
+    account_id: Mapped[int]
+
+
+class Sending(KeyedBase):
+    """A line when a job was claimed, and one when it was finished, in their transactions."""
+
+    __tablename__ = "sending"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job: Mapped[int]
+    account_id: Mapped[int]
+    finished: Mapped[bool]
+    process: Mapped[int]
+
+
+BY_ACCOUNT = JobQueue(Mail, serial_by=Mail.account_id)
+NOTES = JobQueue(Note, serial_by=Note.account_id)
+THREE_EACH = JobQueue(Mail, limit_by={Mail.account_id: 3})
+
+
+def emptied(engine: Engine) -> Engine:
+    """Return an engine with the tables of this module, and nothing in them."""
+    engine.dispose()
+    KeyedBase.metadata.create_all(engine)
+    with engine.begin() as connection:
+        for table in KeyedBase.metadata.sorted_tables:
+            connection.execute(delete(table))
+    return engine
+
+
+def add(session: Session, entity: type[Any], *accounts: int | None, **columns: Any) -> list[Any]:
+    """Commit a job for each account, in this order."""
+    jobs = [entity(account_id=account, **columns) for account in accounts]
+    for job in jobs:
+        session.add(job)
+        session.flush()
+    session.commit()
+    return jobs
+
+
+def ids(jobs: Any) -> list[int]:
+    return [job.id for job in jobs]
+
+
+def claimed(session: Session, entity: type[Any] = Mail) -> dict[int | None, int]:
+    """Count the claimed jobs of each account."""
+    counted = (
+        select(entity.account_id, func.count())
+        .where(entity.status == "claimed")
+        .group_by(entity.account_id)
+    )
+    found = session.execute(counted).all()
+    session.rollback()
+    return {account: number for account, number in found}  # noqa: C416 - mypy knows no tuple in a Row
+
+
+def locked_keys(engine: Engine, queue: JobQueue[Any]) -> int:
+    """Count the keys of the queue's jobs that somebody keeps locked."""
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":
+            return _advisory_locks(connection)
+        locks = database_of(connection).key_locks()
+        assert locks is not None
+        (limit,) = queue.plan.spec.limits
+        token = locks.token(queue.mapping.table, limit.columns)
+        free: Any = func.is_free_lock(token) if engine.dialect.name != "sqlite" else true()
+        tokens = select(token, free).where(token.is_not(None)).distinct()
+        return sum(not is_free for _, is_free in connection.execute(tokens))
+
+
+def _advisory_locks(connection: Connection) -> int:
+    found = text(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = "
+        "(SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    number: int = connection.execute(found).scalar_one()
+    return number
+
+
+# The processes
+
+
+def consume(url: str, limit: int, seed: int, all_there: Barrier) -> None:
+    """Claim and finish until nothing is left; roll some claims back, and fail some jobs.
+
+    A job that fails goes back at once, and keeps its key.
+    """
+    engine = make_engine(url)
+    chance = random.Random(seed)
+    all_there.wait(60)
+    while _is_left(engine):
+        _patiently(lambda: _work(engine, BY_ACCOUNT, limit, chance))
+    engine.dispose()
+
+
+def crowd(url: str, most: int, limit: int, seed: int, all_there: Barrier) -> None:
+    """The same where several of a key may be claimed."""
+    engine = make_engine(url)
+    queue = JobQueue(Mail, limit_by={Mail.account_id: most})
+    chance = random.Random(seed)
+    all_there.wait(60)
+    while _is_left(engine):
+        _patiently(lambda: _work(engine, queue, limit, chance))
+    engine.dispose()
+
+
+def _is_left(engine: Engine) -> bool:
+    with Session(engine) as session:
+        return session.scalar(select(Mail.id).where(Mail.status != "done").limit(1)) is not None
+
+
+def _work(engine: Engine, queue: JobQueue[Mail], limit: int, chance: random.Random) -> None:
+    owner = f"process-{os.getpid()}"
+    with Session(engine, expire_on_commit=False) as session:
+        jobs = queue.claim(session, owner=owner, limit=limit)
+        _note(session, jobs, finished=False)
+        if jobs and chance.random() < 0.1:
+            session.rollback()
+            return
+        session.commit()
+    for job in jobs:
+        _patiently(partial(_finish, engine, job, fails=chance.random() < 0.1))
+
+
+def _finish(engine: Engine, job: Mail, *, fails: bool) -> None:
+    with Session(engine) as session:
+        _note(session, [job], finished=True)
+        if fails:
+            BY_ACCOUNT.fail(session, job)
+        else:
+            complete(session, job)
+        session.commit()
+
+
+def _note(session: Session, jobs: Any, *, finished: bool) -> None:
+    for job in jobs:
+        line = {"job": job.id, "account_id": job.account_id, "finished": finished}
+        session.execute(insert(Sending), {**line, "process": os.getpid()})
+
+
+def _patiently(work: Callable[[], None]) -> None:
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            if not is_transient(error):
+                raise
+
+
+def run(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> None:
+    """Run a process for each of the arguments, all at once, to their ends."""
+    spawn = multiprocessing.get_context("spawn")
+    all_there = spawn.Barrier(len(arguments))
+    processes = [spawn.Process(target=target, args=(*given, all_there)) for given in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * len(processes)

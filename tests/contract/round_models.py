@@ -1,0 +1,136 @@
+"""The mapped classes of the tests of rounds, and what fills and reads them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import URL, Engine, String, Uuid, delete, insert, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import (
+    JobMixin,
+    PriorityMixin,
+    RetryMixin,
+    RoundMixin,
+    ScheduleMixin,
+    claim,
+    complete,
+)
+
+
+class RoundBase(DeclarativeBase):
+    pass
+
+
+class Subscriber(JobMixin, RoundMixin, RetryMixin, RoundBase):
+    """Somebody who gets each mailing."""
+
+    __tablename__ = "round_subscriber"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[int] = mapped_column(default=1)
+
+
+class Device(JobMixin, RoundMixin, PriorityMixin, ScheduleMixin, RoundBase):
+    """Something that is asked in rounds, with every mixin that makes an order."""
+
+    __tablename__ = "round_device"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Sensor(JobMixin, RoundMixin, ScheduleMixin, RoundBase):
+    """The same without priorities."""
+
+    __tablename__ = "round_sensor"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Member(
+    JobMixin.named(status="job_status", owner="job_owner"),  # type: ignore[misc]  # a call
+    RoundMixin.named(round="mailing"),  # type: ignore[misc]  # a call
+    RoundBase,
+):
+    """A class with names and words of its own, and a key of two columns."""
+
+    __tablename__ = "round_member"
+    __queue_args__ = {"names": {"unclaimed": "unsent", "done": "sent"}}  # noqa: RUF012 - as users write it
+    club: Mapped[str] = mapped_column(String(10), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+class Badge(JobMixin, RoundMixin, RoundBase):
+    """Keys whose order is the database's own affair."""
+
+    __tablename__ = "round_badge"
+    id: Mapped[uuid.UUID] = mapped_column(Uuid(), primary_key=True, default=uuid.uuid4)
+
+
+class Pet(JobMixin, RoundMixin, RoundBase):
+    """A hierarchy in one table."""
+
+    __tablename__ = "round_pet"
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "pet"}  # noqa: RUF012
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(10))
+
+
+class Cat(Pet):
+    __mapper_args__ = {"polymorphic_identity": "cat"}  # noqa: RUF012 - as users write it
+
+
+class Reader(RoundMixin, RoundBase):
+    """Rounds alone: no status, no owner."""
+
+    __tablename__ = "round_reader"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[int] = mapped_column(default=1)
+
+
+class Line(RoundBase):
+    """A line for each finish, written in its transaction; nothing here is unique."""
+
+    __tablename__ = "round_line"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job: Mapped[int]
+    in_round: Mapped[int]
+
+
+def emptied(engine: Engine) -> Engine:
+    """Return the engine with empty tables of this module."""
+    with engine.begin() as connection:
+        if engine.url not in _made:
+            RoundBase.metadata.create_all(connection)
+            _made.add(engine.url)
+        for table in reversed(RoundBase.metadata.sorted_tables):
+            connection.execute(delete(table))
+    return engine
+
+
+#: The databases that have the tables.
+_made: set[URL] = set()
+
+
+def add(session: Session, entity: Any, number: int, **columns: Any) -> None:
+    """Commit rows with the ids from 1 on."""
+    session.execute(insert(entity), [{"id": id_, **columns} for id_ in range(1, number + 1)])
+    session.commit()
+
+
+def finish_all(session: Session, entity: Any, **options: Any) -> list[Any]:
+    """Claim and complete until nothing is left; return the keys in the order claimed."""
+    return list(_finished(session, entity, options))
+
+
+def _finished(session: Session, entity: Any, options: dict[str, Any]) -> Iterator[Any]:
+    while claimed := claim(session, entity, owner="w", limit=100, **options):
+        complete(session, claimed)
+        session.commit()
+        yield from (job.id for job in claimed)
+    session.commit()  # a claim that found nothing keeps SQLite's write lock
+
+
+def state(session: Session, entity: Any = Subscriber) -> dict[int, tuple[str, int]]:
+    """Read status and round of each row, as they are in the database."""
+    found = select(entity.id, entity.status, entity.round).order_by(entity.id)
+    return {id_: (status, round_) for id_, status, round_ in session.execute(found)}

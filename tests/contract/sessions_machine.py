@@ -1,0 +1,142 @@
+"""Several sessions whose transactions lie beside each other, and a model of what is committed.
+
+::
+
+    class QueueMachine(SessionsMachine[Job, InHand]):
+        tables = (Task,)
+
+Each worker has a session and may leave its transaction open while others go on. What it
+did so far is its own until it commits; what it rolls back has never been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from sqlalchemy import Engine, delete
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.dialects import database_of
+
+WORKERS = 3
+
+places = st.integers(0, 30)
+workers = st.integers(0, WORKERS - 1)
+
+J = TypeVar("J")
+H = TypeVar("H")
+
+
+@dataclass
+class Worker(Generic[J, H]):
+    """One session, with what it has claimed and what it has not committed."""
+
+    name: str
+    session: Session
+    hand: dict[int, H] = field(default_factory=dict)
+    hand_before: dict[int, H] | None = None
+    uncommitted: dict[int, J | None] = field(default_factory=dict)
+    locked: set[int] = field(default_factory=set)
+
+    def change(self, jobs: dict[int, J | None]) -> None:
+        """Take note of changes that this worker alone sees."""
+        if self.hand_before is None:
+            self.hand_before = dict(self.hand)
+        self.uncommitted.update(jobs)
+
+
+class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
+    """Workers, each in a session of its own, and the model that they change with the table."""
+
+    engine: Engine
+    tables: ClassVar[tuple[type[Any], ...]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs: dict[int, J] = {}
+        self.workers: list[Worker[J, H]] = []
+        self.claims = 0
+
+    @initialize()
+    def begin(self) -> None:
+        with self.engine.begin() as connection:
+            for table in self.tables:
+                connection.execute(delete(table))
+            database = database_of(connection)
+            self.one_writer = database.one_writer
+            # A claim may pass over a row that InnoDB has locked beside another.
+            self.locks_neighbours = database.locks_what_it_scans
+        self.observer = Session(self.engine)
+        self.workers = [
+            Worker(f"worker-{number}", Session(self.engine, expire_on_commit=False))
+            for number in range(WORKERS)
+        ]
+
+    def teardown(self) -> None:
+        for worker in self.workers:
+            worker.session.close()
+        if self.workers:
+            self.observer.close()
+
+    # -- the ends of transactions ---------------------------------------
+
+    @rule(worker=workers)
+    def commit(self, worker: int) -> None:
+        self._commit(self.workers[worker])
+
+    @rule(worker=workers)
+    def roll_back(self, worker: int) -> None:
+        self._roll_back(self.workers[worker])
+
+    def _commit(self, worker: Worker[J, H]) -> None:
+        worker.session.commit()
+        for number, job in worker.uncommitted.items():
+            if job is None:
+                del self.jobs[number]
+            else:
+                self.jobs[number] = job
+        worker.uncommitted, worker.hand_before, worker.locked = {}, None, set()
+
+    def _roll_back(self, worker: Worker[J, H]) -> None:
+        worker.session.rollback()
+        if worker.hand_before is not None:
+            worker.hand = worker.hand_before
+        worker.uncommitted, worker.hand_before, worker.locked = {}, None, set()
+
+    # -- what a session sees --------------------------------------------
+
+    def _seen_by(self, worker: Worker[J, H]) -> dict[int, J | None]:
+        return {**self.jobs, **worker.uncommitted}
+
+    def _is_locked(self, number: int, by_others_than: Worker[J, H] | None = None) -> bool:
+        """Tell whether a transaction that is open has changed a job, or may have locked it."""
+        return any(
+            number in worker.uncommitted or number in worker.locked
+            for worker in self.workers
+            if worker is not by_others_than
+        )
+
+    def _check_claimed(
+        self, numbers: list[int], waiting: list[int], worker: Worker[J, H], limit: int
+    ) -> None:
+        """Compare what was claimed with what waits, in claim order."""
+        if not self.locks_neighbours:
+            free = [number for number in waiting if not self._is_locked(number, worker)]
+            assert numbers == free[:limit]
+            return
+        others = [other for other in self.workers if other is not worker]
+        unchanged = [
+            number for number in waiting if all(number not in one.uncommitted for one in others)
+        ]
+        assert numbers == [number for number in unchanged if number in numbers]
+        assert len(numbers) <= limit
+
+
+def one_of(jobs: Iterable[int], place: int) -> int | None:
+    """Pick a job; None where there is none."""
+    numbers = sorted(jobs)
+    return numbers[place % len(numbers)] if numbers else None

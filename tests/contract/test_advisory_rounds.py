@@ -1,0 +1,240 @@
+"""Rounds by advisory locks: RoundMixin alone, and with JobMixin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ArgumentError,
+    ClaimLost,
+    JobQueue,
+    advisory_session,
+    cancel,
+    claim,
+    complete,
+    fail,
+    release,
+    round_progress,
+    start_round,
+)
+from sa_jobqueue.dialects import database_of
+from tests.contract.round_models import Reader, Subscriber, add, emptied
+from tests.contract.subscriptions import kept
+
+pytestmark = pytest.mark.only_on("postgresql")
+
+READERS: JobQueue[Reader] = JobQueue(Reader, strategy="advisory")
+
+
+@pytest.fixture
+def engine(engine: Engine) -> Iterator[Engine]:
+    yield emptied(engine)
+    assert kept(engine) == 0
+
+
+@pytest.fixture
+def mailing(engine: Engine) -> Iterator[Session]:
+    with advisory_session(engine) as session:
+        yield session
+
+
+@pytest.fixture
+def beside(engine: Engine) -> Iterator[Session]:
+    with advisory_session(engine) as session:
+        yield session
+
+
+def rounds(session: Session, entity: Any = Reader) -> dict[int, int]:
+    """Read the round of each row, as it is in the database."""
+    found = session.execute(select(entity.id, entity.round).order_by(entity.id))
+    return {id_: round_ for id_, round_ in found}  # noqa: C416 - mypy knows no dict() of rows
+
+
+def ids(jobs: Any) -> list[int]:
+    return [job.id for job in jobs]
+
+
+def test_rows_are_claimed_by_round_and_key_and_those_in_no_round_are_not(
+    mailing: Session,
+) -> None:
+    add(mailing, Reader, 6)
+    start_round(mailing, Reader, Reader.id.in_([4, 2]))
+    start_round(mailing, Reader, Reader.id.in_([1, 3]))
+    mailing.commit()
+
+    assert ids(READERS.claim(mailing, limit=9)) == [2, 4, 1, 3]
+
+
+def test_the_rows_of_one_round_are_claimed_by_key(mailing: Session) -> None:
+    add(mailing, Reader, 6)
+    start_round(mailing, Reader, Reader.id > 3)
+    number = start_round(mailing, Reader, Reader.id < 4)
+    mailing.commit()
+
+    claimed = claim(mailing, Reader, Reader.round == number, strategy="advisory", limit=2)
+
+    assert ids(claimed) == [1, 2]
+
+
+@pytest.mark.parametrize("as_rows", [False, True])
+def test_the_finish_takes_the_row_out_of_its_round_in_the_same_commit(
+    mailing: Session, beside: Session, as_rows: bool
+) -> None:
+    add(mailing, Reader, 3)
+    start_round(mailing, Reader)
+    mailing.commit()
+    claimed: Any = (READERS.claim_rows if as_rows else READERS.claim)(mailing, limit=2)
+
+    complete(mailing, claimed)
+
+    if not as_rows:
+        assert [job.round for job in claimed] == [-1, -1]
+    assert rounds(beside) == {1: 1, 2: 1, 3: 1}
+    assert ids(READERS.claim(beside, limit=9)) == [3]  # the other two are still locked
+    beside.commit()
+    mailing.commit()
+    assert rounds(beside) == {1: -1, 2: -1, 3: 1}
+    assert round_progress(beside, Reader).done == 2
+    beside.rollback()
+
+
+def test_a_finish_that_is_rolled_back_leaves_the_row_in_its_round(
+    mailing: Session, beside: Session
+) -> None:
+    add(mailing, Reader, 1)
+    start_round(mailing, Reader)
+    mailing.commit()
+    complete(mailing, READERS.claim(mailing))
+    mailing.rollback()
+
+    assert rounds(mailing) == {1: 1}
+    assert not READERS.claim(beside)
+
+
+def test_what_is_released_stays_in_its_round(mailing: Session, beside: Session) -> None:
+    add(mailing, Reader, 1)
+    start_round(mailing, Reader)
+    mailing.commit()
+    release(mailing, READERS.claim(mailing))
+    mailing.commit()
+
+    assert rounds(mailing) == {1: 1}
+    assert ids(READERS.claim(beside)) == [1]
+
+
+def test_only_finish_and_release_there_are(mailing: Session) -> None:
+    add(mailing, Reader, 1)
+    start_round(mailing, Reader)
+    mailing.commit()
+
+    with pytest.raises(ArgumentError, match="nowhere to write to"):
+        fail(mailing, READERS.claim(mailing))
+
+
+@pytest.mark.parametrize("as_rows", [False, True])
+@pytest.mark.parametrize("entity", [Reader, Subscriber])
+def test_a_row_that_is_locked_when_a_round_starts_has_it_still_before_it_after_its_finish(
+    engine: Engine, mailing: Session, beside: Session, entity: Any, as_rows: bool
+) -> None:
+    add(mailing, entity, 3)
+    start_round(mailing, entity)
+    mailing.commit()
+    queue = JobQueue(entity, strategy="advisory")
+    claimed: Any = (queue.claim_rows if as_rows else queue.claim)(mailing, limit=2)
+    mailing.commit()
+
+    number = start_round(engine, entity)
+    passed_over = ids(queue.claim(beside, limit=9))
+    beside.commit()
+    complete(mailing, claimed)
+    if not as_rows:
+        assert [job.round for job in claimed] == [number, number]
+    mailing.commit()
+
+    assert passed_over == [3]  # nothing is claimed anew under a living owner
+    assert rounds(mailing, entity) == {1: number, 2: number, 3: number}
+    assert ids(queue.claim(beside, limit=9)) == [1, 2]
+
+
+def test_of_a_batch_those_that_a_round_took_meanwhile_stay_and_the_others_leave(
+    engine: Engine, mailing: Session
+) -> None:
+    add(mailing, Reader, 4)
+    start_round(mailing, Reader)
+    mailing.commit()
+    claimed = READERS.claim(mailing, limit=4)
+    mailing.commit()
+
+    start_round(engine, Reader, Reader.id % 2 == 0)
+    complete(mailing, claimed)
+    mailing.commit()
+
+    assert rounds(mailing) == {1: -1, 2: 2, 3: -1, 4: 2}
+
+
+def test_with_a_status_a_lost_row_is_still_reported(
+    engine: Engine, mailing: Session, beside: Session
+) -> None:
+    add(mailing, Subscriber, 2)
+    start_round(mailing, Subscriber)
+    mailing.commit()
+    claimed = claim(mailing, Subscriber, strategy="advisory", limit=2)
+    mailing.commit()
+    cancel(beside, beside.get(Subscriber, 1))
+    beside.commit()
+
+    with pytest.raises(ClaimLost) as lost:
+        complete(mailing, claimed)
+
+    assert ids(lost.value.lost) == [1]
+    mailing.rollback()
+
+
+def test_rows_that_the_caller_marks_himself_need_no_round(mailing: Session) -> None:
+    add(mailing, Reader, 2)
+    (first, _) = claimed = claim(mailing, Reader, Reader.round == 0, strategy="advisory", limit=2)
+
+    first.kind = 7
+    complete(mailing, claimed)
+    mailing.commit()
+
+    assert rounds(mailing) == {1: 0, 2: 0}
+    assert list(mailing.scalars(select(Reader.kind).order_by(Reader.id))) == [7, 1]
+
+
+@pytest.mark.parametrize("where", [(), (Reader.round == 2,)])
+def test_a_claim_walks_over_nothing_that_its_round_has_done(mailing: Session, where: Any) -> None:
+    """Of 20,000 rows all are done but the last."""
+    numbers = "SELECT n, 1, CASE WHEN n > 19990 THEN 2 ELSE -2 END FROM generate_series(1, 20000) n"
+    mailing.execute(text(f"INSERT INTO round_reader (id, kind, round) {numbers}"))
+    queue = JobQueue(Reader, *where, strategy="advisory")
+
+    for statistics in ("none", "those of half way", "fresh"):
+        if statistics == "those of half way":
+            mailing.execute(text("UPDATE round_reader SET round = 2 WHERE id > 10000"))
+            mailing.execute(text("ANALYZE round_reader"))
+            mailing.execute(text("UPDATE round_reader SET round = -2 WHERE id <= 19990"))
+        elif statistics == "fresh":
+            mailing.execute(text("ANALYZE round_reader"))
+        plan = explained(mailing, queue)
+
+        assert "ix_round_reader_claim" in plan, statistics
+        assert '"Sort"' not in plan, statistics
+    assert ids(queue.claim(mailing, limit=3)) == [19991, 19992, 19993]
+    mailing.rollback()
+
+
+def explained(session: Session, queue: JobQueue[Any]) -> str:
+    """Return the plan of the statement that locks."""
+    connection = session.connection()
+    lock: Any = queue.plan.built_for(database_of(connection)).statements()[0]
+    compiled = lock.compile(dialect=connection.dialect)
+    told = {**compiled.params, "claim_backend": None, "claim_limit": 10}
+    plan = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {compiled}", told)
+    return json.dumps(plan.scalar_one())

@@ -1,0 +1,419 @@
+"""Waits by policies, attempts, what is kept of an error, and dead letters brought back."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ArgumentError,
+    ClaimLost,
+    ConstantBackoff,
+    ExponentialBackoff,
+    Failed,
+    JobQueue,
+    Outcome,
+    Retry,
+    Worker,
+    cancel,
+    claim,
+    enqueue,
+    fail,
+    fence_of,
+    reap,
+    release,
+    retry,
+)
+from tests.models import Email, Order, Task, add_emails, add_tasks, names
+from tests.support import statements_seen
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+FORCE = timedelta(0)
+
+Sessions = Callable[..., Session]
+
+
+def by_minutes(attempts: int) -> timedelta:
+    """Wait as many minutes as there were attempts."""
+    return attempts * MINUTE
+
+
+def minutes_left(session: Session) -> dict[str, int]:
+    """Tell in how many minutes the tasks are due, by name."""
+    session.expire_all()
+    now = datetime.now(UTC)
+    tasks = session.scalars(select(Task).order_by(Task.id))
+    return {task.name: round((task.run_at - now) / MINUTE) for task in tasks}
+
+
+def states(session: Session) -> dict[str, tuple[str, int]]:
+    session.expire_all()
+    tasks = session.scalars(select(Task).order_by(Task.id))
+    return {task.name: (task.status, task.attempts) for task in tasks}
+
+
+# The queue's policy
+
+
+def test_each_job_of_a_batch_waits_by_its_own_attempts(session: Session, strategy: str) -> None:
+    add_tasks(session, "first", attempts=0)
+    add_tasks(session, "third", "third too", attempts=2)
+    add_tasks(session, "ninth", attempts=8)
+    queue = JobQueue(Task, backoff=by_minutes, strategy=strategy)
+
+    queue.fail(session, queue.claim(session, owner="w", limit=4))
+    session.commit()
+
+    assert minutes_left(session) == {"first": 1, "third": 3, "third too": 3, "ninth": 9}
+    assert states(session)["ninth"] == ("unclaimed", 9)
+
+
+def test_entities_fences_and_parts_of_a_claim_wait_likewise(session: Session) -> None:
+    add_tasks(session, "entity", "fence", "expired", attempts=4)
+    queue = JobQueue(Task, backoff=by_minutes)
+    entity, fence, expired = queue.claim(session, owner="w", limit=3)
+    session.commit()
+    session.expire_all()
+
+    queue.fail(session, entity)
+    queue.fail(session, [fence_of(fence), expired, expired])
+
+    assert set(minutes_left(session).values()) == {5}
+
+
+def test_rows_wait_by_the_policy_on_a_connection(engine: Engine, session: Session) -> None:
+    add_tasks(session, "a", "b", attempts=4)
+    queue = JobQueue(Task, backoff=by_minutes)
+
+    with engine.begin() as connection:
+        queue.fail(connection, queue.claim_rows(connection, owner="w", limit=2))
+
+    assert minutes_left(session) == {"a": 5, "b": 5}
+
+
+def test_a_wait_that_is_given_comes_before_the_policy(session: Session) -> None:
+    add_tasks(session, "a", "b")
+    queue = JobQueue(Task, backoff=ConstantBackoff(HOUR))
+    a, b = queue.claim(session, owner="w", limit=2)
+
+    queue.fail(session, a, retry_in=5 * MINUTE)
+    queue.fail(session, b, retry_in=timedelta(0))
+
+    assert minutes_left(session) == {"a": 5, "b": 0}
+
+
+def test_the_verb_takes_a_policy_too(session: Session) -> None:
+    add_tasks(session, "a")
+
+    fail(session, claim(session, Task, owner="w"), backoff=ConstantBackoff(HOUR))
+
+    assert minutes_left(session) == {"a": 60}
+
+
+def test_jitter_is_each_jobs_own(session: Session) -> None:
+    tasks = add_tasks(session, *"abcdefgh")
+    queue = JobQueue(Task, backoff=ExponentialBackoff(HOUR, jitter=1))
+
+    queue.fail(session, queue.claim(session, owner="w", limit=8))
+
+    assert len({task.run_at for task in tasks}) > 4
+
+
+def test_a_job_that_failed_for_good_keeps_its_time(session: Session) -> None:
+    (task,) = add_tasks(session, "a", max_attempts=1)
+    before = task.run_at
+    queue = JobQueue(Task, backoff=ConstantBackoff(HOUR))
+
+    queue.fail(session, queue.claim(session, owner="w"), error="no")
+    session.commit()
+
+    session.refresh(task)
+    assert (task.status, task.run_at, task.last_error) == ("failed", before, "no")
+
+
+def test_lost_claims_are_reported_in_order_and_the_others_are_written(
+    session: Session, other: Session
+) -> None:
+    add_tasks(session, *"ab")
+    add_tasks(session, "c", attempts=5)
+    add_tasks(session, *"de")
+    queue = JobQueue(Task, backoff=by_minutes)
+    tasks = list(queue.claim(session, owner="w", limit=5))
+    session.commit()
+    other.execute(update(Task).where(Task.name == "b").values(owner="x", attempts=7))
+    other.delete(other.scalars(select(Task).where(Task.name == "d")).one())
+    other.commit()
+
+    with pytest.raises(ClaimLost) as raised:
+        queue.fail(session, tasks[::-1])
+    session.commit()
+
+    assert names(raised.value.lost) == ["d", "b"]
+    assert names(raised.value.kept) == ["e", "c", "a"]
+    assert states(other)["b"] == ("claimed", 7)
+    left = minutes_left(other)
+    assert [left[name] for name in "ace"] == [1, 6, 1]
+
+
+def test_where_the_policy_fails_nothing_is_written(session: Session) -> None:
+    add_tasks(session, "a")
+    add_tasks(session, "b", attempts=3)
+    queue = JobQueue(Task, backoff=lambda attempts: (2 - attempts) * MINUTE)
+    claimed = queue.claim(session, owner="w", limit=2)
+
+    with pytest.raises(ArgumentError, match="for 4 attempts is a timedelta from nothing"):
+        queue.fail(session, claimed)
+
+    assert states(session) == {"a": ("claimed", 1), "b": ("claimed", 4)}
+    queue.release(session, claimed)  # ours as before
+
+
+@pytest.mark.parametrize(("entity", "missing"), [(Email, "RetryMixin and"), (Order, "add Sched")])
+def test_a_policy_is_refused_where_no_job_can_wait(
+    session: Session, entity: Any, missing: str
+) -> None:
+    add_emails(session, "a")
+    session.add(Order())
+    session.flush()
+
+    with pytest.raises(ArgumentError, match=missing):
+        fail(session, claim(session, entity, owner="w"), backoff=ConstantBackoff(HOUR))
+    with pytest.raises(ArgumentError, match=missing):
+        Worker(session.get_bind(), JobQueue(entity), print, backoff=by_minutes)  # type: ignore[arg-type]
+
+
+def test_a_batch_is_locked_in_the_order_of_its_keys(
+    engine: Engine, session: Session, db_alias: str
+) -> None:
+    """So that the writes, one for each wait, deadlock with nobody."""
+    add_tasks(session, *"abc")
+    queue = JobQueue(Task, backoff=ExponentialBackoff())
+    tasks = list(queue.claim(session, owner="w", limit=3))
+    session.commit()
+
+    with statements_seen(engine) as seen:
+        queue.fail(session, tasks[::-1])
+
+    lines = [line for line in seen if line.startswith(("SELECT task", "UPDATE"))]
+    if db_alias == "sqlite":  # one writer: its lock comes before the first read
+        assert lines.pop(0).startswith("UPDATE")
+        assert " task.attempts " in lines[0]
+        return
+    assert re.search(r" task\.attempts .* ORDER BY task\.id FOR (NO KEY )?UPDATE$", lines[0])
+    assert len(lines) >= 4
+
+
+# The worker's policy
+
+
+def waits(engine: Engine, queue: JobQueue[Task], outcome: Outcome, **options: Any) -> list[Any]:
+    """Let each task fail once; return how long it would have waited."""
+    told: list[Any] = []
+
+    def handler(task: Task) -> Outcome:
+        if outcome is None:
+            raise ValueError("no")
+        return outcome
+
+    def tell(task: Task, outcome: Outcome) -> None:
+        told.append(outcome.retry_in if isinstance(outcome, Failed) else outcome)
+
+    Worker(engine, queue, handler, drain=True, on_outcome=tell, **options).run()  # type: ignore[arg-type]
+    return [wait.in_ if isinstance(wait, Retry) else wait for wait in told]
+
+
+@pytest.mark.parametrize("outcome", [None, Retry()])
+def test_a_worker_goes_by_its_own_policy_then_the_queues_then_the_default(
+    engine: Engine, session: Session, outcome: Outcome
+) -> None:
+    plain, own = JobQueue(Task), JobQueue(Task, backoff=by_minutes)
+    found = []
+
+    for queue, options in [(own, {"backoff": ConstantBackoff(HOUR)}), (own, {}), (plain, {})]:
+        add_tasks(session, "a", attempts=1, max_attempts=2)
+        found += waits(engine, queue, outcome, **options)
+
+    assert found[:2] == [HOUR, 2 * MINUTE]
+    assert timedelta(seconds=1.8) <= found[2] <= timedelta(seconds=2)
+
+
+def test_a_worker_whose_policy_fails_goes_on_by_the_default(
+    engine: Engine, session: Session
+) -> None:
+    add_tasks(session, "a", "b", max_attempts=1)
+
+    found = waits(engine, JobQueue(Task), None, backoff=lambda attempts: 1 // 0)
+
+    assert [wait <= timedelta(seconds=1) for wait in found] == [True, True]
+    assert states(session) == {"a": ("failed", 1), "b": ("failed", 1)}
+
+
+# Attempts
+
+
+@pytest.mark.parametrize("by", ["constructor", "enqueue"])
+@pytest.mark.parametrize("end", ["fail", "reap"])
+def test_each_job_has_its_own_number_of_attempts(session: Session, by: str, end: str) -> None:
+    most = {"once": 1, "twice": 2, "endless": None}
+    if by == "enqueue":
+        enqueue(session, Task, [{"name": name, "max_attempts": n} for name, n in most.items()])
+    else:
+        session.add_all(Task(name=name, max_attempts=n) for name, n in most.items())
+    session.commit()
+
+    for _ in range(3):
+        claimed = claim(session, Task, owner="w", limit=3)
+        session.commit()
+        fail(session, claimed) if end == "fail" else reap(session, Task, max_runtime=FORCE)
+        session.commit()
+
+    assert states(session) == {
+        "once": ("failed", 1),
+        "twice": ("failed", 2),
+        "endless": ("unclaimed", 3),
+    }
+
+
+@pytest.mark.parametrize("end", ["fail", "reap"])
+def test_what_max_attempts_says_at_the_end_of_the_claim_counts(
+    session: Session, other: Session, end: str
+) -> None:
+    add_tasks(session, "more", "fewer", attempts=1, max_attempts=2)
+    add_tasks(session, "endless", attempts=1, max_attempts=2)
+    claimed = claim(session, Task, owner="w", limit=3)
+    session.commit()
+    for name, most in [("more", 3), ("fewer", 1), ("endless", None)]:
+        other.execute(update(Task).where(Task.name == name).values(max_attempts=most))
+    other.commit()
+
+    fail(session, claimed) if end == "fail" else reap(session, Task, max_runtime=FORCE)
+    session.commit()
+
+    assert states(session) == {
+        "more": ("unclaimed", 2),
+        "fewer": ("failed", 2),
+        "endless": ("unclaimed", 2),
+    }
+
+
+def test_a_waiting_job_has_one_more_attempt_and_blocks_nobody(session: Session) -> None:
+    """Its limit was lowered while it waited, or is none at all."""
+    add_tasks(session, "used up", attempts=5, max_attempts=2)
+    add_tasks(session, "none", max_attempts=0)
+    add_tasks(session, "behind")
+
+    claimed = claim(session, Task, owner="w", limit=3)
+    fail(session, claimed[:2])
+
+    assert names(claimed) == ["used up", "none", "behind"]
+    assert states(session) == {
+        "used up": ("failed", 6),
+        "none": ("failed", 1),
+        "behind": ("claimed", 1),
+    }
+
+
+def test_a_released_job_has_its_attempt_again(session: Session) -> None:
+    add_tasks(session, "a", max_attempts=1)
+
+    release(session, claim(session, Task, owner="w"))
+    again = claim(session, Task, owner="w")
+
+    assert [task.attempts for task in again] == [1]
+
+
+# The last error
+
+
+@pytest.mark.parametrize("text", ["ä" * 100_000, "\N{PILE OF POO}" * 100_000])
+def test_a_long_error_keeps_whole_characters_of_both_its_ends(session: Session, text: str) -> None:
+    add_tasks(session, "a")
+
+    fail(session, claim(session, Task, owner="w"), error=text + "!")
+    session.commit()
+
+    kept = session.scalars(select(Task.last_error)).one()
+    assert kept is not None
+    assert 9_950 < len(kept) <= 10_000
+    assert (kept[:4_900], kept[-4_901:]) == (text[:4_900], text[:4_900] + "!")
+
+
+# Dead letters
+
+
+def test_a_dead_letter_is_as_new_but_for_its_error(session: Session) -> None:
+    (task,) = add_tasks(session, "a", max_attempts=1)
+    due = task.run_at
+    fail(session, claim(session, Task, owner="w"), error="no luck")
+    session.commit()
+
+    assert retry(session, task) == [task]
+    session.commit()
+
+    assert (task.status, task.owner, task.owner_date) == ("unclaimed", None, None)
+    assert (task.attempts, task.max_attempts, task.last_error) == (0, 1, "no luck")
+    assert task.run_at == due
+    assert names(claim(session, Task, owner="w")) == ["a"]
+
+
+def test_a_job_that_is_brought_back_is_due_now(session: Session) -> None:
+    (task,) = add_tasks(session, "a", run_at=datetime.now(UTC) + HOUR)
+    cancel(session, task)
+
+    retry(session, task)
+    session.commit()
+
+    assert minutes_left(session) == {"a": 0}
+    assert names(claim(session, Task, owner="w")) == ["a"]
+
+
+def test_retry_returns_those_that_it_changed(session: Session, other: Session) -> None:
+    failed, waiting, claimed = add_tasks(session, "failed", "waiting", "claimed", max_attempts=1)
+    fail(other, claim(other, Task, Task.name == "failed", owner="w"))
+    claim(other, Task, Task.name == "claimed", owner="w")
+    other.commit()
+
+    assert retry(session, [claimed, waiting, failed]) == [failed]
+
+    assert states(session) == {
+        "failed": ("unclaimed", 0),
+        "waiting": ("unclaimed", 0),
+        "claimed": ("claimed", 1),
+    }
+
+
+def test_of_two_that_bring_a_job_back_the_second_waits_and_changes_nothing(
+    session: Session, new_session: Sessions
+) -> None:
+    (task,) = add_tasks(session, "a", max_attempts=1)
+    fail(session, claim(session, Task, owner="w"))
+    session.commit()
+    other, begun = new_session(), threading.Event()
+    theirs = other.get_one(Task, task.id)
+    other.rollback()
+
+    def second() -> list[Any]:
+        begun.set()
+        changed = retry(other, theirs)
+        other.commit()
+        return changed
+
+    assert retry(session, task) == [task]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(second)
+        begun.wait(10)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.2)
+        session.commit()
+        assert names(claim(session, Task, owner="w")) in (["a"], [])
+        session.commit()
+        assert waiting.result(20) == []

@@ -1,0 +1,275 @@
+"""A bulk load that is killed at random moments ends with all of its rows or none."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, MetaData, NullPool, create_engine, select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, Log, load_tables
+from sa_jobqueue.bulk.states import CANCELLED, CLEANING
+from tests.bulk.models import Base, Item
+from tests.servers.errors import NotHere
+from tests.servers.keeping import Keeper, last_lines
+from tests.servers.mariadb import MariaDB
+from tests.servers.mysql import MySQL
+from tests.servers.postgresql import PostgreSQL
+from tests.servers.provider import NetworkProvider
+from tests.servers.server import Server
+from tests.support import make_engine
+
+SEED = 20240517
+FOREIGN = {-1, -2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is loaded, and how often it is killed."""
+
+    url: str
+    folder: str
+    log: str
+    rows: int
+    batch: int
+    kills: int
+
+    def new_log(self, engine: Engine) -> Log:
+        return FileLog(self.folder) if self.log == "file" else DatabaseLog(engine)
+
+    def load(self, engine: Engine, workers: int) -> BulkLoad[Any]:
+        rows = ({"id": number, "text": f"item {number}"} for number in range(self.rows))
+        source = InsertSource(engine, Item, rows, total=self.rows, batch_size=self.batch)
+        return BulkLoad(source, self.new_log(engine), workers=workers, wait=timedelta(seconds=30))
+
+
+def call(plan: Plan, verb: str, workers: int, told: Connection) -> None:
+    """Say that it begins, call, and say that it is through."""
+    engine = make_engine(plan.url)
+    load = plan.load(engine, workers)
+    told.send("begins")
+    getattr(load, verb)()
+    told.send("through")
+
+
+@dataclass
+class Killer:
+    """Call in another process, and kill it after a while."""
+
+    plan: Plan
+    random: random.Random
+    killed: dict[str, int] = field(default_factory=dict)
+    lasted: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload([__name__])
+
+    def call(self, verb: str, *, within: float | None) -> bool:
+        """Call; tell whether it got through before it was killed."""
+        here, there = self.context.Pipe()
+        workers = self.random.choice([1, 3])
+        process = self.context.Process(
+            target=call, args=(self.plan, verb, workers, there), daemon=True
+        )
+        process.start()
+        there.close()
+        assert here.recv() == "begins"
+        begun = time.monotonic()
+        process.join(None if within is None else self.random.uniform(0, within))
+        if process.exitcode is None:
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        self.lasted = time.monotonic() - begun
+        through = process.exitcode == 0
+        assert through or process.exitcode == -signal.SIGKILL
+        if not through:
+            self.killed[verb] = self.killed.get(verb, 0) + 1
+        return through
+
+
+@pytest.fixture
+def engine(fresh_database: URL) -> Iterator[Engine]:
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    load_tables(MetaData()).create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add_all(Item(id=number, text="foreign") for number in FOREIGN)
+    yield engine
+    engine.dispose()
+
+
+def ids(engine: Engine) -> set[int]:
+    with Session(engine) as session:
+        return set(session.scalars(select(Item.id)))
+
+
+@pytest.mark.parametrize("log", ["file", "database"])
+@pytest.mark.timeout(1800)
+def test_killed_anywhere_it_ends_with_all_rows_or_none(
+    engine: Engine, log: str, tmp_path: Path, full: bool
+) -> None:
+    plan = Plan(
+        url=engine.url.render_as_string(hide_password=False),
+        folder=str(tmp_path / "log"),
+        log=log,
+        rows=200_000 if full else 900,
+        batch=2_000 if full else 30,
+        kills=50 if full else 4,
+    )
+    killer = Killer(plan, random.Random(f"{SEED} {engine.url.get_backend_name()} {log}"))
+    everything = FOREIGN | set(range(plan.rows))
+    assert killer.call("run", within=None)
+    lasts = killer.lasted
+    assert ids(engine) == everything
+    ended = {"run": 0, "rollback": 0}
+
+    while sum(killer.killed.values()) < plan.kills:
+        verb = killer.random.choice(["run", "rollback"])
+        state = plan.load(engine, 1).state
+        if state is CANCELLED:
+            assert ids(engine) == FOREIGN
+            plan.load(engine, 1).clean()
+            verb = "run"
+        elif state is CLEANING:
+            assert ids(engine) == everything
+            verb = "rollback"
+        ended[verb] += killer.call(verb, within=lasts)
+
+    for verb in killer.random.sample(["run", "rollback"], 2):
+        load = plan.load(engine, 2)
+        if (load.state, verb) == (CANCELLED, "run"):
+            load.clean()
+        getattr(plan.load(engine, 2), verb)()
+        assert ids(engine) == (everything if verb == "run" else FOREIGN)
+    print(f"{engine.url.get_backend_name()}, {log}: killed {killer.killed}, through {ended}")  # noqa: T201
+
+
+# -- a server that is restarted -----------------------------------------
+
+PROVIDERS: dict[str, type[NetworkProvider]] = {
+    "postgresql": PostgreSQL,
+    "mysql": MySQL,
+    "mariadb": MariaDB,
+}
+
+
+@dataclass
+class Restarted:
+    """A server of our own that ends at once, and begins again."""
+
+    provider: NetworkProvider
+    server: Server
+
+    def restart(self) -> None:
+        keeper = self.server.keeper
+        assert keeper is not None
+        pid = next(
+            path
+            for path in (keeper.folder / "data" / "postmaster.pid", keeper.folder / "pid")
+            if path.exists()
+        )
+        # Not by its keeper, which would remove its folder.
+        binaries = self.provider.binaries()
+        os.kill(int(pid.read_text().split()[0]), binaries.stop_signal)
+        while keeper.running:
+            time.sleep(0.05)
+        keeper.end()
+        port = self.server.url.port
+        assert port is not None
+        again = Keeper(binaries, keeper.folder, port=port)
+        assert self.provider._answers(again, self.server.url), last_lines(keeper.folder)
+        object.__setattr__(self.server, "keeper", again)  # frozen, but this is its heir
+
+
+def own_server(alias: str) -> Iterator[Restarted]:
+    provider = PROVIDERS[alias]()
+    try:
+        server = provider.start(provider.binaries(), origin="started")
+    except NotHere as error:
+        pytest.skip(f"no server of our own: {error}")
+    yield Restarted(provider, server)
+    server.stop()
+
+
+@pytest.fixture
+def restarted(db_alias: str) -> Iterator[Restarted]:
+    yield from own_server(db_alias)
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("log", ["file", "database"])
+@pytest.mark.timeout(600)
+def test_a_server_restarted_in_the_middle_of_a_load_does_no_harm(
+    restarted: Restarted, log: str, tmp_path: Path
+) -> None:
+    restart_in_the_middle(restarted, log, tmp_path)
+
+
+@pytest.mark.only_full  # their servers take long to make
+@pytest.mark.only_on("mysql", "mariadb")
+@pytest.mark.parametrize("log", ["file", "database"])
+@pytest.mark.timeout(600)
+def test_a_server_that_is_slow_to_restart_does_no_harm_either(
+    restarted: Restarted, log: str, tmp_path: Path
+) -> None:
+    restart_in_the_middle(restarted, log, tmp_path)
+
+
+def restart_in_the_middle(restarted: Restarted, log: str, folder: Path) -> None:
+    """Restart the server after three batches; run again, and roll back."""
+    url = restarted.server.create_database(f"restarted_{log}")
+    engine = durable_engine(url)
+    Base.metadata.create_all(engine)
+    load_tables(MetaData()).create_all(engine)
+    rows = [{"id": number, "text": "item"} for number in range(1_000)]
+
+    def new_load() -> BulkLoad[Any]:
+        source = InsertSource(engine, Item, rows, batch_size=100)
+        kept_in = FileLog(folder / "log") if log == "file" else DatabaseLog(engine)
+        return BulkLoad(source, kept_in, workers=2)
+
+    load = new_load()
+    left = [3]
+
+    def restart(progress: object) -> None:
+        left[0] -= 1
+        if not left[0]:
+            restarted.restart()
+
+    load.progress = restart
+    with pytest.raises(DBAPIError):
+        load.run()
+    engine.dispose()
+    assert left[0] <= 0
+
+    new_load().run()
+
+    assert ids(engine) == set(range(1_000))
+    new_load().rollback()
+    assert ids(engine) == set()
+    engine.dispose()
+
+
+def durable_engine(url: URL) -> Engine:
+    """Connect so that what is committed outlives the server: by default the tests' do not."""
+    if url.get_backend_name() == "postgresql":
+        options = {"options": "-c synchronous_commit=on"}
+        return create_engine(url, connect_args=options, poolclass=NullPool)
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        connection.execute(text("SET GLOBAL innodb_flush_log_at_trx_commit = 1"))
+    return engine

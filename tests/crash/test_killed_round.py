@@ -1,0 +1,96 @@
+"""A process that is killed while it starts a round leaves a start that the next one finishes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+
+import pytest
+from sqlalchemy import URL, Engine, event
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import RoundStart, claim, complete, round_progress, start_round
+from tests.contract.round_models import RoundBase, Subscriber, add, state
+from tests.support import make_engine
+
+ROWS, CHUNK = 50, 10
+
+
+@pytest.fixture
+def engine(fresh_database: URL) -> Iterator[Engine]:
+    engine = make_engine(fresh_database)
+    RoundBase.metadata.create_all(engine)
+    with Session(engine) as session:
+        add(session, Subscriber, ROWS, status="done")
+    yield engine
+    engine.dispose()
+
+
+def start_and_wait(url: str, chunks: int, moment: str, told: Connection) -> None:
+    """Start a round; after some chunks, or before the commit of the next, wait to be killed."""
+    engine = make_engine(url)
+    rows: list[int] = []
+
+    def wait() -> None:
+        told.send(len(rows))
+        signal.pause()
+
+    @event.listens_for(engine, "after_cursor_execute")
+    def written(conn: object, cursor: object, statement: str, *_: object) -> None:
+        in_chunk = statement.startswith("UPDATE round_subscriber") and "status=CASE" in statement
+        if moment == "in the next chunk" and in_chunk and len(rows) == chunks:
+            wait()
+
+    def tell(progress: RoundStart) -> None:
+        rows.append(progress.rows)
+        if moment == "between two chunks" and len(rows) == chunks:
+            wait()
+
+    start_round(engine, Subscriber, chunk=CHUNK, on_progress=tell)
+
+
+def kill_a_starter(engine: Engine, chunks: int, moment: str) -> None:
+    """Let a process start a round, and kill it on the way."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    url = engine.url.render_as_string(hide_password=False)
+    process = context.Process(target=start_and_wait, args=(url, chunks, moment, there), daemon=True)
+    process.start()
+    assert here.poll(60)
+    assert here.recv() == chunks
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(10)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "moment"), [(1, "in the next chunk"), (2, "between two chunks")]
+)
+def test_the_next_call_finishes_the_same_round_and_no_row_comes_into_it_twice(
+    engine: Engine, chunks: int, moment: str, full: bool
+) -> None:
+    if moment == "between two chunks" and not full:
+        pytest.skip("with --full")
+    kill_a_starter(engine, chunks, moment)
+    with Session(engine) as session:
+        interrupted = round_progress(session, Subscriber)
+        session.commit()
+        done = claim(session, Subscriber, owner="w", limit=5)
+        complete(session, done)
+        session.commit()
+        told: list[RoundStart] = []
+
+        number = start_round(engine, Subscriber, chunk=CHUNK, on_progress=told.append)
+
+        assert (interrupted.started, interrupted.total) == (False, chunks * CHUNK)
+        assert number == interrupted.round == 1
+        assert told[-1] == RoundStart(1, rows=ROWS - chunks * CHUNK, skipped=0)
+        finished = dict.fromkeys(range(1, len(done) + 1), ("done", 1))
+        waiting = dict.fromkeys(range(1, ROWS + 1), ("unclaimed", 1))
+        assert state(session) == waiting | finished
+        assert round_progress(session, Subscriber).started
+        session.commit()
+        assert start_round(engine, Subscriber) == 2

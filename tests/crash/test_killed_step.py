@@ -1,0 +1,69 @@
+"""A worker that is killed in a step of a workflow: the job is back where the step claims it."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from datetime import timedelta
+from multiprocessing.connection import Connection
+
+import pytest
+from sqlalchemy import URL, Engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Worker
+from tests.crash.test_reaped_workers import until
+from tests.models import Base
+from tests.support import make_engine
+from tests.videos import S, Video, add_videos, videos
+
+#: So long that no claim comes back by its age.
+LEASE = timedelta(hours=1)
+
+
+def stand_still(url: str, pipe: Connection) -> None:
+    """Work on videos until one is to be sent, and tell of it."""
+
+    def send(video: Video) -> None:
+        pipe.send(video.title)
+        pipe.recv()
+
+    Worker(make_engine(url), videos(send=send, lease=LEASE), limit=2).run()
+
+
+@pytest.fixture
+def engine(fresh_database: URL) -> Iterator[Engine]:
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+def test_a_killed_workers_jobs_are_back_at_their_step(engine: Engine) -> None:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    url = engine.url.render_as_string(hide_password=False)
+    workflow = videos(lease=LEASE)
+    with Session(engine) as session:
+        first, second, third = add_videos(session, "a", "b", "c", max_attempts=3)
+        process = context.Process(target=stand_still, args=(url, there), daemon=True)
+        process.start()
+        assert here.poll(60)
+        session.rollback()
+        assert [first.status, second.status, third.status] == [S.SENDING, S.SENDING, S.UPLOADED]
+        session.rollback()
+
+        process.kill()
+        process.join()
+
+        def taken_back() -> int:
+            found = len(workflow.reap(session))
+            session.commit()
+            return found
+
+        until(taken_back)
+        assert [(video.status, video.owner) for video in (first, second, third)] == [
+            *[(S.CHECKED, None)] * 2,
+            (S.UPLOADED, None),
+        ]
+        assert first.attempts == 1  # the killed one counts, and those of the step before do not

@@ -1,0 +1,106 @@
+"""A job that kills its worker each time comes to an end, and holds nobody up."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from multiprocessing.connection import Connection
+
+import pytest
+from sqlalchemy import URL, Engine, NullPool, select, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import ConstantBackoff, JobQueue, Worker, retry
+from tests.models import Base, Task, add_tasks
+from tests.support import make_engine
+
+#: So long that no claim comes back by its age.
+LEASE = timedelta(hours=1)
+
+AT_ONCE = ConstantBackoff(timedelta(0))
+
+
+@pytest.fixture
+def engine(fresh_database: URL) -> Iterator[Engine]:
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine, tables=[Base.metadata.tables["task"]])
+    yield engine
+    engine.dispose()
+
+
+def work(url: str) -> None:
+    """Drain the queue, or die of it."""
+
+    def handler(task: Task) -> None:
+        if task.name == "poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    queue = JobQueue(Task, lease=LEASE, backoff=AT_ONCE)
+    Worker(make_engine(url, poolclass=NullPool), queue, handler, limit=2, drain=True).run()
+
+
+def supervise(url: str, told: Connection) -> None:
+    """Start workers one after the other, as a supervisor does; tell how each ended."""
+    while told.recv() == "go on":
+        child = os.fork()  # from a process without threads
+        if child == 0:
+            work(url)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        told.send(os.waitstatus_to_exitcode(status))
+
+
+@pytest.fixture
+def supervisor(engine: Engine) -> Iterator[Connection]:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    url = engine.url.render_as_string(hide_password=False)
+    process = context.Process(target=supervise, args=(url, there), daemon=True)
+    process.start()
+    yield here
+    here.send("enough")
+    process.join(10)
+
+
+def ends_until(supervisor: Connection, engine: Engine, status: str) -> list[int]:
+    """Have workers started until the poison has this status; return how they ended."""
+    ends: list[int] = []
+    deadline = time.monotonic() + 60
+    while found(engine)["poison"][0] != status:
+        assert time.monotonic() < deadline
+        supervisor.send("go on")
+        assert supervisor.poll(60)
+        ends.append(supervisor.recv())
+    return ends
+
+
+def found(engine: Engine) -> dict[str, tuple[str, int]]:
+    with Session(engine) as session:
+        return {task.name: (task.status, task.attempts) for task in session.scalars(select(Task))}
+
+
+def test_a_job_that_kills_its_worker_ends_in_failed_and_the_others_are_done(
+    engine: Engine, supervisor: Connection
+) -> None:
+    with Session(engine) as session:
+        add_tasks(session, "before", "poison", "beside", "behind")
+        session.execute(update(Task).where(Task.name == "poison").values(max_attempts=2))
+        session.commit()
+
+        ends = ends_until(supervisor, engine, "failed")
+        supervisor.send("go on")
+        assert supervisor.recv() == 0
+
+        assert ends.count(-signal.SIGKILL) == 2
+        assert found(engine)["poison"] == ("failed", 2)
+        assert {status for status, _ in found(engine).values()} == {"failed", "done"}
+        (poison,) = session.scalars(select(Task).where(Task.status == "failed"))
+        assert str(poison.last_error).startswith("reaped, dead owner: ")
+
+        assert retry(session, poison) == [poison]
+        session.commit()
+        assert ends_until(supervisor, engine, "failed").count(-signal.SIGKILL) == 2

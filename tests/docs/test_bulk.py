@@ -1,0 +1,67 @@
+"""The code of docs/bulk.md runs, and its diagram is that of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import String, create_engine, func, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue.bulk import LoadState
+from sa_jobqueue.bulk.states import TRANSITIONS
+
+from .markdown import code_blocks, page, table
+
+PAGE = page("docs/bulk.md")
+
+
+class Base(DeclarativeBase):
+    """The base of this test's tables."""
+
+
+class Email(Base):
+    __tablename__ = "docs_bulk_email"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    recipient: Mapped[str] = mapped_column(String(50))
+
+
+def test_the_diagram_shows_every_transition_and_no_other() -> None:
+    (diagram,) = code_blocks(PAGE, "mermaid")
+
+    drawn = set(re.findall(r"^\s*(\w+) --> (\w+) : (\w+)$", diagram, re.M))
+
+    assert drawn == {
+        (str(here), str(there), verb)
+        for verb, changes in TRANSITIONS.items()
+        for here, there in changes
+    }
+    assert len(drawn) == diagram.count("-->")
+
+
+def test_the_table_has_every_state() -> None:
+    assert [line["state"] for line in table(PAGE, "state")] != []
+    assert {line["state"] for line in table(PAGE, "state")} == set(LoadState)
+
+
+def test_the_code_runs(tmp_path: Path) -> None:
+    engine = create_engine("sqlite://")
+    Base.metadata.create_all(engine)
+    names: dict[str, Any] = {
+        "engine": engine,
+        "folder": tmp_path / "log",
+        "Email": Email,
+        "Base": Base,
+    }
+    loading, in_tables = code_blocks(PAGE, "python")
+
+    exec(loading, names)
+    with Session(engine) as session:
+        assert session.scalars(select(func.count()).select_from(Email)).one() == 0
+    exec(in_tables, names)
+
+    with Session(engine) as session:
+        assert session.scalars(select(func.count()).select_from(Email)).one() == 1_000
+    engine.dispose()

@@ -1,0 +1,171 @@
+"""How long a failed job waits, whatever the numbers."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from sa_jobqueue import ArgumentError, ConstantBackoff, ExponentialBackoff, JobQueue
+from sa_jobqueue.asyncio import AsyncWorker
+from sa_jobqueue.backoff import DEFAULT_BACKOFF, LONGEST_WAIT, wait_after, wait_anyhow
+from tests.models import Email, Pair, Task
+
+NOTHING = timedelta(0)
+SECOND = timedelta(seconds=1)
+
+many = settings(
+    max_examples=200, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+attempts = st.integers(min_value=-(10**40), max_value=10**400)
+waits = st.timedeltas(timedelta(microseconds=1), LONGEST_WAIT)
+
+
+@st.composite
+def exponential(draw: st.DrawFn, jitter: float | None = None) -> ExponentialBackoff:
+    first, longest = sorted([draw(waits), draw(waits)])
+    factor = draw(st.floats(1, allow_infinity=False, allow_nan=False))
+    share = draw(st.floats(0, 1)) if jitter is None else jitter
+    return ExponentialBackoff(first, factor, longest, share)
+
+
+@many
+@given(exponential(), attempts)
+def test_a_wait_is_never_negative_and_never_longer_than_the_longest(
+    backoff: ExponentialBackoff, attempts: int
+) -> None:
+    wait = backoff(attempts)
+
+    assert NOTHING <= wait <= backoff.longest
+
+
+@many
+@given(exponential(jitter=0), attempts, st.integers(0, 10**6))
+def test_without_jitter_no_wait_is_shorter_than_the_one_before(
+    backoff: ExponentialBackoff, attempts: int, more: int
+) -> None:
+    assert backoff(attempts) <= backoff(attempts + more)
+
+
+@many
+@given(exponential(), st.integers(1, 1_000))
+def test_jitter_makes_a_wait_shorter_by_its_share_at_most(
+    backoff: ExponentialBackoff, attempts: int
+) -> None:
+    whole = ExponentialBackoff(backoff.first, backoff.factor, backoff.longest, jitter=0)(attempts)
+
+    wait = backoff(attempts)
+
+    assert whole * (1 - backoff.jitter) - timedelta(microseconds=1) <= wait <= whole
+
+
+@many
+@given(st.timedeltas(SECOND, 100 * SECOND), st.floats(1, 10), st.integers(1, 20))
+def test_each_wait_is_the_factor_times_the_one_before_until_the_longest(
+    first: timedelta, factor: float, attempts: int
+) -> None:
+    backoff = ExponentialBackoff(first, factor, 10_000 * SECOND, jitter=0)
+
+    before, after = backoff(attempts), backoff(attempts + 1)
+
+    assert math.isclose(after / SECOND, min(before / SECOND * factor, 10_000), rel_tol=1e-5)
+
+
+@many
+@given(waits, attempts)
+def test_a_constant_backoff_is_constant(delay: timedelta, attempts: int) -> None:
+    assert ConstantBackoff(delay)(attempts) == delay
+
+
+def test_the_first_waits_are_those_of_the_page() -> None:
+    backoff = ExponentialBackoff(jitter=0)
+
+    waits = [backoff(attempts).total_seconds() for attempts in (0, 1, 2, 3, 12, 13, 10**9)]
+
+    assert waits == [1, 1, 2, 4, 2_048, 3_600, 3_600]
+
+
+def test_a_wait_that_does_not_grow_is_the_first_one_for_ever() -> None:
+    backoff = ExponentialBackoff(SECOND, factor=1.0, jitter=0)
+
+    assert {backoff(10**power) for power in (0, 9, 400)} == {SECOND}
+
+
+def test_jobs_that_failed_together_do_not_come_back_together() -> None:
+    waits = {DEFAULT_BACKOFF(20) for _ in range(100)}
+
+    assert len(waits) > 50
+    assert min(waits) >= timedelta(minutes=54)
+    assert max(waits) <= timedelta(hours=1)
+
+
+def test_policies_are_values() -> None:
+    policies = [ConstantBackoff(SECOND), ExponentialBackoff(SECOND, 3, timedelta(minutes=1), 0.5)]
+
+    again = pickle.loads(pickle.dumps(policies))
+
+    assert again == policies
+    assert len({*again, *policies}) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: ConstantBackoff(-SECOND), "delay is a timedelta from nothing to ten years"),
+        (lambda: ConstantBackoff(timedelta.max), "delay is a timedelta from nothing"),
+        (lambda: ConstantBackoff(5), "delay is a timedelta"),  # type: ignore[arg-type]
+        (lambda: ExponentialBackoff(NOTHING), "first is longer than nothing"),
+        (lambda: ExponentialBackoff(-SECOND), "first is a timedelta"),
+        (lambda: ExponentialBackoff(SECOND, longest=SECOND / 2), "no longer than longest"),
+        (lambda: ExponentialBackoff(longest=timedelta(days=3651)), "longest is a timedelta"),
+        (lambda: ExponentialBackoff(factor=0.9), "factor is a number, 1 or more: 0.9"),
+        (lambda: ExponentialBackoff(factor=math.inf), "factor is a number"),
+        (lambda: ExponentialBackoff(factor=math.nan), "factor is a number"),
+        (lambda: ExponentialBackoff(factor="2"), "factor is"),  # type: ignore[arg-type]
+        (lambda: ExponentialBackoff(factor=True), "factor is a number"),
+        (lambda: ExponentialBackoff(jitter=1.1), "jitter is a share, from 0 to 1: 1.1"),
+        (lambda: ExponentialBackoff(jitter=-0.1), "jitter is a share"),
+        (lambda: ExponentialBackoff(jitter=math.nan), "jitter is a share"),
+        (lambda: JobQueue(Task, backoff=SECOND), r"Constant.* not datet"),  # type: ignore[arg-type]
+        (lambda: JobQueue(Email, backoff=ConstantBackoff(SECOND)), "RetryMixin and ScheduleMixin"),
+        (lambda: JobQueue(Pair, backoff=ConstantBackoff(SECOND)), "add RetryMixin, or leave"),
+    ],
+)
+def test_what_cannot_be_a_policy_is_refused_when_it_is_made(wrong: Any, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        wrong()
+
+
+def test_an_async_worker_goes_by_the_same_policies() -> None:
+    async def handler(task: Task) -> None: ...
+
+    engine, own = create_async_engine("sqlite+aiosqlite://"), ConstantBackoff(SECOND)
+    queue = JobQueue(Task, backoff=ConstantBackoff(2 * SECOND))
+
+    workers = AsyncWorker(engine, queue, handler, backoff=own), AsyncWorker(engine, queue, handler)
+
+    assert [worker._worker.backoff for worker in workers] == [own, None]  # None: the queue's
+    with pytest.raises(ArgumentError, match="not 5"):
+        AsyncWorker(engine, queue, handler, backoff=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("returned", [-SECOND, timedelta.max, None, 5])
+def test_what_a_function_returns_is_checked(returned: Any) -> None:
+    with pytest.raises(ArgumentError, match="for 3 attempts is a timedelta from nothing"):
+        wait_after(lambda attempts: returned, 3)
+
+
+def test_a_policy_that_fails_gives_way_to_the_default(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(attempts: int) -> timedelta:
+        raise ZeroDivisionError
+
+    wait = wait_anyhow(broken, 1)
+
+    assert timedelta(seconds=0.9) <= wait <= SECOND
+    assert "a backoff failed, and the default is taken" in caplog.text

@@ -1,0 +1,106 @@
+"""What is kept of an error's text."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import String
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from sa_jobqueue import ArgumentError, JobMixin, RetryMixin
+from sa_jobqueue.last_error import ERROR_LENGTH, SHORTEST_LENGTH, error_length, error_text
+from sa_jobqueue.mapping import mapping_of
+from tests.models import Email, Task
+
+many = settings(max_examples=100, deadline=None, database=None)
+
+
+@many
+@given(st.text(st.characters()), st.integers(0, 300), st.integers(SHORTEST_LENGTH, 1_000))
+def test_what_is_kept_is_never_too_long_and_has_both_ends(
+    text: str, times: int, length: int
+) -> None:
+    kept = error_text(text * times, length)
+
+    storable = (text * times).replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+    assert kept == storable or (kept is None and not storable) or len(storable) > length
+    assert len(kept or "") <= length
+    assert storable[:30] == (kept or "")[:30]
+    assert storable[-30:] == (kept or "")[-30:]
+
+
+def test_of_a_long_text_it_is_said_how_much_was_left_out() -> None:
+    kept = error_text("a" * 20_000 + "b" * 20_000)
+
+    assert kept == "a" * 4_980 + "\n.. 30040 characters ..\n" + "b" * 4_980
+
+
+def test_a_long_traceback_keeps_its_last_line() -> None:
+    try:
+        raise ValueError("the reason")
+    except ValueError:
+        text = traceback.format_exc()
+
+    kept = error_text("frame\n" * 10_000 + text)
+
+    assert kept is not None
+    assert kept.endswith("ValueError: the reason\n")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class Nonsense(Exception):
+    def __str__(self) -> str:
+        return 5  # type: ignore[return-value]  # what is tested
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (None, None),
+        ("", None),
+        ("no", "no"),
+        (ValueError("no"), "ValueError: no"),
+        (KeyError(), "KeyError: "),
+        (Unprintable(), "Unprintable: (its text raised RuntimeError)"),
+        (Nonsense(), "Nonsense: (its text raised TypeError)"),
+        ("nul \0", "nul \\0"),
+        ("half \udc80", "half \\udc80"),
+    ],
+)
+def test_every_error_has_a_text_that_can_be_stored(
+    error: str | BaseException | None, text: str | None
+) -> None:
+    assert error_text(error) == text
+
+
+def test_a_column_of_the_users_own_sets_the_length() -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Note(JobMixin, RetryMixin, Base):
+        __tablename__ = "note"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        last_error = mapped_column("why", String(200))
+
+    task, note, email = map(mapping_of, (Task, Note, Email))
+    assert error_length(task) == ERROR_LENGTH == error_length(email)
+    assert error_length(task, note, email) == 200
+
+
+def test_a_column_that_holds_no_reason_of_reap_is_refused() -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    with pytest.raises(ArgumentError, match=r"Note\.last_error is .*99.*, but last_error needs"):
+
+        class Note(JobMixin, RetryMixin, Base):
+            __tablename__ = "note"
+            id: Mapped[int] = mapped_column(primary_key=True)
+            last_error = mapped_column("why", String(99))

@@ -1,0 +1,380 @@
+"""The graph of a workflow: what it refuses, what it lists, how it is drawn; no database."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from datetime import timedelta
+from enum import Enum, StrEnum
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from sa_jobqueue import (
+    ArgumentError,
+    InvalidTransition,
+    JobMixin,
+    JobQueue,
+    JobStatus,
+    NotWaiting,
+    RetryMixin,
+    Worker,
+    Workflow,
+)
+from sa_jobqueue.worker import Lane
+from sa_jobqueue.worker.lanes import FAIR_EVERY, Rota
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Part(JobMixin, RetryMixin, Base):
+    """A part that is cut, drilled and packed; more statuses are served than steps need."""
+
+    __tablename__ = "part"
+    __queue_args__ = {  # noqa: RUF012 - as users write it
+        "ready": ["cut", "drilled", "1st.try-x", "end"],
+        "during": ["drilling", "packing"],
+    }
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Plain(JobMixin, Base):
+    """Nothing is said of it."""
+
+    __tablename__ = "plain"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+Declared = tuple[str, str, Any]
+
+
+def workflow(*steps: Declared, entity: type[Any] = Part, **options: Any) -> Workflow[Any]:
+    """Declare steps: ready, during, and then or several targets."""
+    made: Workflow[Any] = Workflow(entity, **options)
+    for ready, during, targets in steps:
+        then, *branches = [targets] if isinstance(targets, str) else targets
+        made.step(ready, during=during, then=then, branches=branches)(work)
+    return made
+
+
+def work(part: Part) -> None:
+    """Do nothing."""
+
+
+CUT = ("unclaimed", "claimed", "cut")
+DRILL = ("cut", "drilling", "drilled")
+PACK = ("drilled", "packing", "done")
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ([], "has no step yet"),
+        ([CUT, DRILL, PACK, ("cut", "packing", "done")], "'cut' is the status of jobs claimed"),
+        ([CUT, DRILL, ("drilled", "drilling", "done")], "'drilling' is the status .* in two steps"),
+        ([("unclaimed", "cut", "done")], "do not serve every step"),
+        ([CUT, ("cut", "drilling", "done"), ("done", "packing", "failed")], "both of jobs claimed"),
+        ([CUT, DRILL], "leads to 'drilled', where a job would stay for ever"),
+        ([CUT, ("cut", "drilling", ["done", "scrap"])], r"final=\['scrap'\]"),
+        ([CUT, ("cut", "drilling", "claimed")], "leads to 'claimed'"),
+        ([DRILL, PACK], "new rows of Part are 'unclaimed', and no step claims those"),
+    ],
+)
+def test_a_graph_in_which_jobs_would_get_lost_is_refused_at_its_first_use(
+    steps: list[Declared], said: str
+) -> None:
+    declared = workflow(*steps)  # not yet: the other steps may come later
+
+    with pytest.raises(ArgumentError, match=said):
+        _ = declared.steps
+
+
+def test_every_first_use_checks_the_graph(engine: Engine) -> None:
+    declared = workflow(CUT, DRILL)
+    step = declared.step("drilled", during="packing", then="nowhere")(work)
+
+    for use in (
+        lambda: Worker(engine, declared),
+        lambda: Worker(engine, step),
+        lambda: step.queue,
+        declared.diagram,
+        lambda: declared.arrows,
+        lambda: declared.unreached,
+        lambda: declared.signal(None, 1, "cut"),  # type: ignore[arg-type]
+        lambda: declared.retry(None, []),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ArgumentError, match="'nowhere'"):
+            use()
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return create_engine("sqlite://")
+
+
+def test_a_step_that_the_indexes_do_not_serve_says_what_to_write() -> None:
+    declared = workflow(CUT, DRILL, PACK, entity=Plain)
+
+    with pytest.raises(ArgumentError) as raised:
+        _ = declared.steps
+
+    assert "'ready': ['cut', 'drilled'], 'during': ['drilling', 'packing']" in str(raised.value)
+    assert "Plain.__queue_args__" in str(raised.value)
+
+
+def test_what_is_served_already_is_written_down_again() -> None:
+    declared = workflow(CUT, ("cut", "shaping", "done"))
+
+    with pytest.raises(ArgumentError, match=r"'during': \['drilling', 'packing', 'shaping'\]"):
+        _ = declared.steps
+
+
+@pytest.mark.parametrize("word", ["x" * 17, "it's", "", "é"])
+def test_a_word_that_cannot_be_a_status_is_refused_where_it_is_written(word: str) -> None:
+    with pytest.raises(ArgumentError, match="cannot be a status"):
+        workflow((word, "claimed", "done"))
+    with pytest.raises(ArgumentError, match="cannot be a status"):
+        workflow(("unclaimed", "claimed", ["done", word]))
+    with pytest.raises(ArgumentError, match="cannot be a status"):
+        Workflow(Part, final=[word])
+
+
+def test_a_status_both_waited_in_and_claimed_is_refused() -> None:
+    declared = workflow(CUT, DRILL, PACK)
+    declared.waiting("drilled", signals="cut")
+
+    with pytest.raises(ArgumentError, match="'drilled' cannot be the status both"):
+        _ = declared.steps
+
+
+def test_a_signal_to_nowhere_is_refused() -> None:
+    declared = workflow(("unclaimed", "claimed", "away"))
+    declared.waiting("away", signals=["back"])
+
+    with pytest.raises(ArgumentError, match="a signal in 'away' leads to 'back'"):
+        _ = declared.steps
+
+
+def test_a_later_step_mends_the_graph() -> None:
+    declared = workflow(CUT, DRILL)
+    with pytest.raises(ArgumentError):
+        _ = declared.steps
+
+    declared.step("drilled", during="packing", then="done")(work)
+
+    assert [step.ready for step in declared] == ["unclaimed", "cut", "drilled"]
+
+
+def test_what_is_declared_later_is_checked_too() -> None:
+    declared = workflow(CUT, DRILL, PACK)
+    assert declared.steps
+
+    declared.waiting("cut", signals="done")
+    with pytest.raises(ArgumentError, match="'cut' cannot be the status both"):
+        _ = declared.steps
+
+    again = workflow(CUT, DRILL, PACK)
+    assert again.steps
+    again.step("end", during="packing", then="done")(work)
+    with pytest.raises(ArgumentError, match="'packing' is the status"):
+        _ = again.steps
+
+
+def test_a_status_cannot_be_ready_and_claimed_in_one_model() -> None:
+    with pytest.raises(ArgumentError, match="'both' cannot both wait for a claim and be claimed"):
+
+        class Both(JobMixin, Base):
+            __tablename__ = "both"
+            __queue_args__ = {"ready": "both", "during": ["both"]}  # noqa: RUF012
+            id: Mapped[int] = mapped_column(primary_key=True)
+
+
+# -- an enum of the user's --------------------------------------------------
+
+
+class P(StrEnum):
+    """More than is used."""
+
+    CUT = "cut"
+    DRILLING = "drilling"
+    SCRAP = "scrap"
+    LOST = "lost"
+
+
+def test_words_that_the_enum_has_not_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="'drilled' is no member of P"):
+        workflow(CUT, DRILL, statuses=P)
+
+
+def test_members_that_no_job_comes_to_are_listed_and_are_no_error() -> None:
+    declared = workflow(
+        CUT, (P.CUT, P.DRILLING, [JobStatus.DONE, P.SCRAP]), statuses=P, final=[P.SCRAP, P.LOST]
+    )
+
+    assert declared.unreached == ("lost",)
+    assert "%% never reached: lost" in declared.diagram()
+    assert workflow(CUT, ("cut", "drilling", "done")).unreached == ()
+
+
+def test_a_step_that_only_a_retry_leads_to_is_not_reached() -> None:
+    declared = workflow(("unclaimed", "claimed", "done"), (P.CUT, P.DRILLING, "done"), statuses=P)
+
+    assert declared.unreached == ("cut", "drilling", "scrap", "lost")
+
+
+@pytest.mark.parametrize("given", [Enum("E", "A B"), ["cut"], "cut"])
+def test_only_a_str_enum_is_an_enum_of_statuses(given: Any) -> None:
+    with pytest.raises(ArgumentError, match="takes a str enum"):
+        Workflow(Part, given)
+
+
+# -- steps ------------------------------------------------------------------
+
+
+def test_a_step_is_still_the_function_that_it_was() -> None:
+    declared: Workflow[Any] = Workflow(Part)
+
+    @declared.step("unclaimed", during="claimed", then="done")
+    def cut(part: str) -> str:
+        """Cut."""
+        return part.upper()
+
+    assert (cut("a"), cut.__doc__, cut.name) == ("A", "Cut.", "cut")
+    assert (cut.ready, cut.during, cut.then, cut.branches) == ("unclaimed", "claimed", "done", ())
+    assert repr(cut) == "<Step cut of Part: unclaimed -> claimed>"
+    assert isinstance(cut.queue, JobQueue)
+
+
+def test_a_step_takes_what_a_queue_takes() -> None:
+    declared: Workflow[Any] = Workflow(Part)
+    step = declared.step(
+        "unclaimed", Part.id > 5, during="claimed", then="done", strategy="skip_locked"
+    )(work)
+
+    assert step.queue.plan.strategy == "skip_locked"
+    assert len(step.queue.plan.spec.where) == 1
+
+
+def test_the_arrows_are_every_legal_change() -> None:
+    declared = workflow(("unclaimed", "claimed", "away"))
+    declared.waiting("away", signals=["done"])
+
+    assert declared.arrows == {
+        ("unclaimed", "claimed", "claim"),
+        ("claimed", "away", "complete"),
+        ("claimed", "unclaimed", "release"),
+        ("claimed", "unclaimed", "reap"),
+        ("claimed", "failed", "reap"),
+        ("claimed", "unclaimed", "fail"),
+        ("claimed", "failed", "fail"),
+        ("claimed", "cancelled", "give_up"),
+        ("away", "done", "signal"),
+        ("unclaimed", "cancelled", "cancel"),
+        ("away", "cancelled", "cancel"),
+        ("done", "unclaimed", "retry"),
+        ("failed", "unclaimed", "retry"),
+        ("cancelled", "unclaimed", "retry"),
+    }
+
+
+def test_without_attempts_a_failure_is_the_end() -> None:
+    arrows = workflow(("unclaimed", "claimed", "done"), entity=Plain).arrows
+
+    assert ("claimed", "unclaimed", "fail") not in arrows
+    assert ("claimed", "failed", "reap") not in arrows
+
+
+def test_words_that_mermaid_reads_as_its_own_have_other_names() -> None:
+    declared = workflow(
+        ("unclaimed", "claimed", ["1st.try-x", "end"]),
+        ("1st.try-x", "drilling", "done"),
+        ("end", "packing", "done"),
+    )
+
+    assert declared.diagram().splitlines() == [
+        "stateDiagram-v2",
+        '    state "1st.try-x" as 1st_try_x',
+        '    state "end" as end_',
+        "    [*] --> unclaimed",
+        "    unclaimed --> claimed : work",
+        "    claimed --> 1st_try_x",
+        "    claimed --> end_",
+        "    1st_try_x --> drilling : work",
+        "    drilling --> done",
+        "    end_ --> packing : work",
+        "    packing --> done",
+        "    done --> [*]",
+    ]
+
+
+# -- workers ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "handler", "said"),
+    [
+        (JobQueue(Part), None, "who handles the jobs"),
+        (workflow(CUT, DRILL, PACK), work, "handlers of their own"),
+        ([], None, "needs a JobQueue, or steps of a workflow"),
+        ([work], None, "needs a JobQueue, or steps of a workflow"),
+    ],
+)
+def test_what_a_worker_cannot_work_on_is_refused(
+    engine: Engine, given: Any, handler: Any, said: str
+) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        Worker(engine, given, handler)
+
+
+def test_a_step_that_is_awaited_is_for_another_worker(engine: Engine) -> None:
+    declared: Workflow[Any] = Workflow(Part)
+
+    @declared.step("unclaimed", during="claimed", then="done")
+    async def cut(part: Part) -> None: ...
+
+    with pytest.raises(ArgumentError, match="AsyncWorker"):
+        Worker(engine, declared)
+
+
+def test_claims_are_renewed_in_time_for_the_shortest_lease(engine: Engine) -> None:
+    leases = [timedelta(hours=1), timedelta(seconds=3), timedelta(hours=2)]
+    lanes: list[Lane[Any]] = [Lane(JobQueue(Part, lease=lease), work) for lease in leases]
+
+    heartbeat = Worker(engine, lanes)._heartbeat_for_the_run()
+
+    assert heartbeat._every == 1
+
+
+def asked(rota: Rota[Any], until: Iterable[Any]) -> list[Any]:
+    """Tell by whom each turn was served, where lanes in `until` always have jobs."""
+    served = []
+    for _ in range(2 * FAIR_EVERY):
+        lane = next(lane for lane in rota if lane in until)
+        served.append(lane.handler)
+    return served
+
+
+def test_later_lanes_come_first_but_never_for_ever() -> None:
+    lanes: list[Lane[Any]] = [Lane(JobQueue(Part), name) for name in "abc"]  # type: ignore[arg-type]
+
+    everywhere = asked(Rota(lanes), lanes)
+    last_is_empty = asked(Rota(lanes), lanes[:2])
+
+    turns = FAIR_EVERY - 1
+    assert everywhere == [*"c" * turns, "b", *"c" * turns, "a"]
+    assert last_is_empty == [*"b" * turns, "a", *"b" * turns, "a"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [InvalidTransition("a", "b", ["c"]), NotWaiting("Part 7", None, ["away"])],
+    ids=["InvalidTransition", "NotWaiting"],
+)
+def test_errors_go_to_other_processes(error: Exception) -> None:
+    again = pickle.loads(pickle.dumps(error))
+
+    assert (str(again), vars(again)) == (str(error), vars(error))
