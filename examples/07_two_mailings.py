@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import TypeVar
 
@@ -92,11 +91,15 @@ def committed(engine: Engine, work: Callable[[Session], R]) -> R:
 # -- the mailers -----------------------------------------------------------------
 
 
-def mail(url: str, stop: Event) -> None:
-    """Mail whoever a round has before it, the oldest round first, until told to stop."""
+def mail(url: str, stop: Connection) -> None:
+    """Mail whoever a round has before it, the oldest round first, until the pipe is closed.
+
+    A pipe, since an Event of multiprocessing would never forget a mailer that was killed
+    while it waited: set() hangs then.
+    """
     engine = connect(url)
     with Owner(engine) as owner:
-        while mail_some(engine, owner) or not stop.wait(0.05):
+        while mail_some(engine, owner) or not stop.poll(0.05):
             pass
 
 
@@ -193,12 +196,12 @@ def main() -> None:
             enqueue(session, Subscriber, rows)
 
         context = multiprocessing.get_context("spawn")
-        stop = context.Event()
+        stop, stopping = context.Pipe(duplex=False)
         mailers: list[BaseProcess] = [
             context.Process(target=mail, args=(url, stop), daemon=True) for _ in range(MAILERS)
         ]
         run(url, engine, given.subscribers, mailers)
-        stop.set()
+        stopping.close()
         for mailer in mailers[1:]:
             mailer.join()
         print("the other mailers ended with", {mailer.exitcode for mailer in mailers[1:]})
