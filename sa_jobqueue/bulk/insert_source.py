@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal, get_args
 from zlib import crc32
 
@@ -181,26 +181,30 @@ class InsertSource(DivisibleSource[RowBatch]):
 
     def _batch(self, index: int, place: int, rows: list[Row]) -> RowBatch:
         self._check_names(rows)
-        keys = list(map(self.target.key_of_row, rows))
+        keys = self.target.keys_of_rows(rows)
         if (0,) in keys and self._zero_is_missing():
             raise ArgumentError(
                 f"the key of a row of {self.target} is 0, for which this server would make "
                 "another one: give it a number"
             )
-        made = [
-            key if None not in key else self._made(row) for key, row in zip(keys, rows, strict=True)
-        ]
+        keyed = rows
+        if None in chain.from_iterable(keys):
+            keys = [
+                key if None not in key else self._made(row)
+                for key, row in zip(keys, rows, strict=True)
+            ]
+            keyed = self._keyed(rows, keys)
         return RowBatch(
             index=index,
             place=place,
-            keys=made,
+            keys=keys,
             print=fingerprint(rows),
-            rows=self.completed(self._keyed(rows, made) if made != keys else rows),
+            rows=self.completed(keyed),
         )
 
     def _same(self, batch: RowBatch, rows: list[Row]) -> RowBatch:
         self._check_names(rows)
-        given = list(map(self.target.key_of_row, rows))
+        given = self.target.keys_of_rows(rows)
         same = len(given) == len(batch.keys) and fingerprint(rows) == batch.print
         if not same or any(
             None not in key and key != logged for key, logged in zip(given, batch.keys, strict=True)

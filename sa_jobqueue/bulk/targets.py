@@ -115,9 +115,10 @@ class Target:
         if unknown:
             raise ArgumentError(f"{self} has no column {', '.join(unknown)}")
 
-    def key_of_row(self, row: Mapping[str, Any]) -> Key:
-        """Return the key that a row comes with; None stands for what is missing."""
-        return tuple([row.get(name) for name in self.key_names])
+    def keys_of_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[Key]:
+        """Return the keys that rows come with; None stands for what is missing."""
+        columns = ([row.get(name) for row in rows] for name in self.key_names)
+        return list(zip(*columns, strict=True))
 
     def refuse_server_key(self, row: Mapping[str, Any]) -> None:
         """Say what to do where the server would make the key."""
