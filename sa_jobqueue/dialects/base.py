@@ -30,11 +30,12 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.engine import Dialect
-from sqlalchemy.types import UserDefinedType
 
 from ..clock import utc_now
 from ..errors import UnsupportedDatabase
+from .drivers import autocommit_of, driver_connection
 from .examination import Examination
+from .integers import Integers
 from .key_locks import KeyLocks, OneWriter
 from .liveness import OwnerState, Process, Server
 from .server_locks import ServerLocks
@@ -162,9 +163,9 @@ class Database:
             return True
         # Of an async driver the adapter tells (asyncpg itself does not know), or the driver
         # itself (SQLAlchemy's first adapters of aiomysql and asyncmy do not).
-        state = _autocommit(connection.connection.dbapi_connection)
+        state = autocommit_of(connection.connection.dbapi_connection)
         if state is None:
-            state = _autocommit(driver_connection(connection))
+            state = autocommit_of(driver_connection(connection))
         if state is None:
             return connection.get_isolation_level() == "AUTOCOMMIT"
         return state
@@ -445,50 +446,6 @@ class Database:
     def storage_of_queue(self, *, fillfactor: int, dead_rows: int) -> dict[str, str]:
         """Return the storage parameters that suit a table whose rows change often."""
         return {}
-
-
-class Integers(UserDefinedType[Sequence[int]]):
-    """A list of integers as it stands in SQL."""
-
-    cache_ok = True
-
-    def literal_processor(self, dialect: Dialect) -> Any:
-        """Write integers, and None as NULL; refuse what is neither."""
-
-        def write(value: Sequence[int | None]) -> str:
-            words = ("NULL" if number is None else str(int(number)) for number in value)
-            return f"({','.join(words)})"
-
-        return write
-
-
-def _autocommit(driver: Any) -> bool | None:
-    """Ask a driver's connection whether it commits by itself; None: it does not tell."""
-    state = getattr(driver, "autocommit", None)
-    if isinstance(state, bool | int):
-        return bool(state)
-    asked = getattr(driver, "get_autocommit", None)
-    state = asked() if callable(asked) else asked
-    return bool(state) if isinstance(state, bool | int) else None
-
-
-def driver_connection(connection: Connection) -> Any:
-    """Return the driver's own connection object, below any adapter."""
-    pooled = connection.connection
-    assert pooled.dbapi_connection is not None
-    # pooled.driver_connection is None once it is detached from its pool.
-    return connection.dialect.get_driver_connection(pooled.dbapi_connection)
-
-
-def connect_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
-    """Return what a driver raises where it cannot connect.
-
-    asyncpg lets the network's errors out, and before SQLAlchemy 2.1 its own too.
-    """
-    dbapi: Any = dialect.loaded_dbapi
-    asyncpg = getattr(dbapi, "asyncpg", None)
-    own = () if asyncpg is None else (OSError, asyncpg.PostgresError)
-    return (dbapi.Error, *own)
 
 
 def _dotted(version: Version) -> str:

@@ -31,7 +31,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
 from ..clock import ReadMoment, utc_now
-from .base import Database, Version, driver_connection
+from .base import Database, Version
+from .drivers import driver_connection
 from .innodb_inserts import InsertNew
 from .innodb_key_locks import InnoDBKeyLocks
 from .innodb_locks import InnoDBLocks

@@ -28,7 +28,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
 from ..clock import utc_now
-from .base import LOCK_WAIT, Database, Version, driver_connection
+from .base import LOCK_WAIT, Database, Version
+from .drivers import driver_connection
 from .liveness import OwnerState, Process, Server
 from .postgresql_arrays import IntegerArray
 from .postgresql_examination import PostgreSQLExamination

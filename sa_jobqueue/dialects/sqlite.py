@@ -12,7 +12,8 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 
 from ..clock import utc_now
-from .base import Database, Version, driver_connection
+from .base import Database, Version
+from .drivers import driver_connection
 from .file_locks import FileLocks, file_of, of_memory
 from .liveness import Server
 from .sqlite_examination import SQLiteExamination
