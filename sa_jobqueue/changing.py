@@ -18,7 +18,7 @@ from .clock import utc_now
 from .dialects import Database
 from .errors import ArgumentError
 from .fencing import each, identified
-from .keys import by_key, key_batches, key_is_in, key_values
+from .keys import key_batches, key_is_in, key_values, locked_by_key
 from .mapping import QueueMapping, mapping_of, status_is, word_of
 from .rows import word_literal
 from .sessions import AnySession, Writer, show_expired, writing
@@ -221,7 +221,7 @@ def _selecting(mapping: QueueMapping, database: Database, words: tuple[str, ...]
         key_is_in(mapping, CHANGE_KEYS, database),
         status_is(mapping.column("status"), *words),
     )
-    return by_key(statement, mapping.table, database).order_by(*mapping.keys).with_for_update()
+    return locked_by_key(statement, mapping, database)
 
 
 @lru_cache(maxsize=1_000)

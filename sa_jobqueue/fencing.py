@@ -308,6 +308,14 @@ def fenced(jobs: Any) -> list[Fenced]:
     return list(found.values())
 
 
+def by_mapping(parts: Sequence[Fenced]) -> list[tuple[QueueMapping, list[Fenced]]]:
+    """Sort jobs behind their tokens by their classes."""
+    groups: dict[QueueMapping, list[Fenced]] = {}
+    for part in parts:
+        groups.setdefault(part.mapping, []).append(part)
+    return list(groups.items())
+
+
 def _fenced_again(entity: type[Any], *rest: Any) -> Fenced:
     """Make what was pickled."""
     return Fenced(any_mapping_of(entity), *rest)

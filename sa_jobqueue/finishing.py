@@ -31,14 +31,15 @@ from sqlalchemy import Column, ColumnElement, bindparam, case, null, or_, select
 from .backoff import Backoff
 from .clock import as_utc, utc_now
 from .errors import ArgumentError
-from .fencing import Fenced, LetGo, fenced
+from .fenced_statements import NOW, OWNER, SHIFT, Time, Values, ValuesOf
+from .fencing import Fenced, LetGo, by_mapping, fenced
 from .last_error import error_length, error_text, first_line
 from .mapping import QueueMapping, word_of
 from .rows import word_literal
 from .sessions import AnyConnection, writing
 from .status import CANCELLED, DONE, FAILED, UNCLAIMED
 from .waits import by_wait
-from .writes import NOW, OWNER, SHIFT, Change, Time, Values, ValuesOf, by_mapping, write
+from .writes import Change, write
 
 failure_log = logging.getLogger("sa_jobqueue.failure")
 

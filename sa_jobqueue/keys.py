@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, bindparam, select, tuple_
+from sqlalchemy import ColumnElement, Select, Table, bindparam, select, tuple_
 from sqlalchemy.orm import load_only
 from sqlalchemy.orm.attributes import instance_state
 
@@ -71,6 +71,15 @@ def by_key(statement: Any, table: Table, database: Database) -> Any:
     if database.key_hint is None or not table.primary_key:
         return statement
     return statement.with_hint(table, database.key_hint)
+
+
+def locked_by_key(statement: Select[Any], mapping: QueueMapping, database: Database) -> Select[Any]:
+    """Have a SELECT by primary key lock its rows, in the order of their keys.
+
+    Bound to the key: a tiny table is scanned else, and rows that others hold are waited for.
+    """
+    bound: Select[Any] = by_key(statement, mapping.table, database)
+    return bound.order_by(*mapping.keys).with_for_update()
 
 
 def keys_of(

@@ -13,9 +13,7 @@ A role that a class has no column for is simply not used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -37,9 +35,8 @@ from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import InstrumentedAttribute, Mapper
 
 from .errors import ArgumentError
+from .queue_args import QueueArgs
 from .status import CLAIMED, JobStatus, status_word
-
-DEFAULT_LEASE = timedelta(minutes=10)
 
 #: The claim order, as far as a class has columns for it; the primary key ends it.
 #: Where nothing delays a failed job, those tried less often come first: else the
@@ -49,119 +46,6 @@ ORDER_ROLES_WITHOUT_SCHEDULE = ("round", "priority", "attempts")
 
 #: Roles whose values are points in time, read back as aware UTC.
 TIME_ROLES = ("owner_date", "run_at")
-
-
-@dataclass(frozen=True)
-class QueueArgs:
-    """The options of ``__queue_args__``, checked.
-
-    Attributes:
-        equality: attributes that every claim compares for equality; they lead
-            the claim index.
-        ready: further statuses that jobs are claimed from: the claim index serves them.
-        during: further statuses of claimed jobs: the reap index serves them.
-        names: the table's own words for the statuses.
-        order_by: attributes that replace the claim order, each with an
-            optional ``" desc"``; the primary key is always the last.
-        lease: how long a claim of an unknown owner is left alone.
-        enqueued_at: the attribute that holds the time of the insert.
-        keep: whether ``complete()`` keeps the row (True) or deletes it.
-        per_key: attributes that claims are limited by, each with an index that
-            finds the next job of each value; several that make one key are a tuple.
-    """
-
-    equality: tuple[str, ...] = ()
-    ready: tuple[str, ...] = ()
-    during: tuple[str, ...] = ()
-    names: Mapping[JobStatus, str] = field(default_factory=dict)
-    order_by: tuple[str, ...] | None = None
-    lease: timedelta = DEFAULT_LEASE
-    enqueued_at: str | None = None
-    keep: bool = True
-    per_key: tuple[tuple[str, ...], ...] = ()
-
-    @classmethod
-    def of(cls, entity: type) -> QueueArgs:
-        """Read the options of a class.
-
-        Raises:
-            ArgumentError: an unknown key, or a value that cannot work.
-        """
-        given = dict(getattr(entity, "__queue_args__", {}))
-        unknown = sorted(set(given) - set(cls.__dataclass_fields__))
-        if unknown:
-            raise ArgumentError(
-                f"{entity.__name__}.__queue_args__ has no option {', '.join(map(repr, unknown))}; "
-                f"the options are {', '.join(cls.__dataclass_fields__)}"
-            )
-        for key in ("equality", "ready", "during", "order_by"):
-            if key in given:
-                given[key] = _words(entity, key, given[key])
-        if "per_key" in given:
-            given["per_key"] = _keys(entity, given["per_key"])
-        _check_types(entity, given)
-        for key in ("ready", "during"):
-            given[key] = tuple(status_word(word) for word in given.get(key, ()))
-        given["names"] = _status_names(entity, given.get("names", {}))
-        args = cls(**given)
-        _check_apart(entity, args)
-        return args
-
-    def word(self, status: JobStatus) -> str:
-        """Return the table's word for a status."""
-        return self.names.get(status, status.value)
-
-
-def _check_types(entity: type, given: Mapping[str, Any]) -> None:
-    kinds = {"lease": timedelta, "keep": bool, "enqueued_at": str, "names": Mapping}
-    for key, kind in kinds.items():
-        if key in given and not isinstance(given[key], kind):
-            raise ArgumentError(
-                f"{entity.__name__}.__queue_args__[{key!r}] is a {kind.__name__}: {given[key]!r}"
-            )
-
-
-def _words(entity: type, key: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,)
-    words = tuple(value) if isinstance(value, Iterable) else (value,)
-    if not all(isinstance(word, str) for word in words):
-        raise ArgumentError(
-            f"{entity.__name__}.__queue_args__[{key!r}] takes names, as strings: {value!r}"
-        )
-    return words
-
-
-def _keys(entity: type, value: Any) -> tuple[tuple[str, ...], ...]:
-    several = isinstance(value, Iterable) and not isinstance(value, str)
-    return tuple(_words(entity, "per_key", key) for key in (value if several else (value,)))
-
-
-def _status_names(entity: type, names: Mapping[Any, str]) -> dict[JobStatus, str]:
-    try:
-        named = {JobStatus(status): status_word(word) for status, word in names.items()}
-    except ValueError as error:
-        raise ArgumentError(
-            f"{entity.__name__}.__queue_args__['names']: {error}; "
-            f"the statuses are {', '.join(JobStatus)}"
-        ) from error
-    words = [named.get(status, status.value) for status in JobStatus]
-    if len(set(words)) < len(words):
-        raise ArgumentError(
-            f"{entity.__name__}.__queue_args__['names'] uses one word for two statuses: {words}"
-        )
-    return named
-
-
-def _check_apart(entity: type, args: QueueArgs) -> None:
-    """Refuse a status that says both that a job waits and that somebody has it."""
-    ready = {args.word(JobStatus.UNCLAIMED), *args.ready}
-    both = sorted(ready & {args.word(CLAIMED), *args.during})
-    if both:
-        raise ArgumentError(
-            f"{entity.__name__}.__queue_args__: a job in {both[0]!r} cannot both wait for a claim "
-            "and be claimed; name it in 'ready' or in 'during'"
-        )
 
 
 class QueueMapping:
@@ -179,6 +63,8 @@ class QueueMapping:
 
     def __str__(self) -> str:
         return self.entity.__name__
+
+    # -- the table and its key ------------------------------------------
 
     @cached_property
     def table(self) -> Table:
@@ -207,6 +93,151 @@ class QueueMapping:
         found = (self.mapper.get_property_by_column(column).key for column in self.keys)
         return tuple(getattr(self.entity, key) for key in found)
 
+    @property
+    def tables(self) -> int:
+        """Over how many tables the rows of the class and its relatives are spread."""
+        mappers = self.mapper.base_mapper.self_and_descendants
+        return 1 if len(mappers) == 1 else len({mapper.local_table for mapper in mappers})
+
+    @cached_property
+    def one_table(self) -> bool:
+        """Whether every column of an entity is in :attr:`table`."""
+        return self.mapper.persist_selectable is self.table
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether an entity is the columns of one table, and nothing computed besides."""
+        return self.one_table and all(
+            isinstance(column, Column) for column in self.mapper.columns.values()
+        )
+
+    # -- columns, by their roles ----------------------------------------
+
+    def has(self, role: str) -> bool:
+        """Tell whether the class has a column for this role."""
+        return role in self.attributes
+
+    def column(self, role: str) -> Column[Any]:
+        """Return the table's column for a role."""
+        column = self.mapper.columns[self.attributes[role]]
+        assert isinstance(column, Column)
+        return column
+
+    def attribute(self, role: str) -> InstrumentedAttribute[Any]:
+        """Return the mapped attribute for a role, for use in ORM statements."""
+        attribute: InstrumentedAttribute[Any] = getattr(self.entity, self.attributes[role])
+        return attribute
+
+    @cached_property
+    def time_keys(self) -> tuple[str, ...]:
+        """The attributes that hold points in time."""
+        return tuple(self.attributes[role] for role in TIME_ROLES if self.has(role))
+
+    @cached_property
+    def onupdate_keys(self) -> tuple[str, ...]:
+        """The attributes that change with every UPDATE of their row."""
+        return tuple(
+            attribute.key
+            for attribute in self.mapper.column_attrs
+            for column in attribute.columns
+            if isinstance(column, Column) and (column.onupdate or column.server_onupdate)
+        )
+
+    # -- statuses -------------------------------------------------------
+
+    @property
+    def is_queue(self) -> bool:
+        """Whether the class has JobMixin's columns."""
+        return self.has("status")
+
+    def word(self, status: JobStatus) -> str:
+        """Return the table's own word for a status."""
+        return self.args.word(status)
+
+    def has_status(self, *words: str) -> ColumnElement[bool]:
+        """Build the criterion that a row has one of these statuses, as literals."""
+        return status_is(self.attribute("status"), *words)
+
+    @cached_property
+    def claimed(self) -> str:
+        """The word for a claimed job."""
+        return self.word(CLAIMED)
+
+    @cached_property
+    def ready(self) -> tuple[str, ...]:
+        """The statuses that the claim index serves."""
+        return tuple(dict.fromkeys((self.word(JobStatus.UNCLAIMED), *self.args.ready)))
+
+    @cached_property
+    def during(self) -> tuple[str, ...]:
+        """The statuses of claimed jobs, which the reap index serves."""
+        return tuple(dict.fromkeys((self.claimed, *self.args.during)))
+
+    # -- the claim order, and what leads its index ----------------------
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the mixins' columns make an order: a queue's, or that of rounds alone."""
+        return self.is_queue or self.has("round")
+
+    @property
+    def order_roles(self) -> list[str]:
+        """The roles that make the mixins' own order, as far as the class has them."""
+        roles = ORDER_ROLES if self.has("run_at") else ORDER_ROLES_WITHOUT_SCHEDULE
+        return [role for role in roles if self.has(role)]
+
+    @cached_property
+    def order(self) -> tuple[ColumnElement[Any], ...]:
+        """The claim order, without the primary key that ends it."""
+        if self.args.order_by is not None:
+            return tuple(self._ordering(word) for word in self.args.order_by)
+        return cast(
+            "tuple[ColumnElement[Any], ...]",
+            tuple(self.attribute(role) for role in self.order_roles),
+        )
+
+    def _ordering(self, word: str) -> ColumnElement[Any]:
+        name, _, direction = word.partition(" ")
+        attribute = _attribute(self.entity, "order_by", name)
+        if direction.strip().lower() not in ("", "asc", "desc"):
+            raise ArgumentError(
+                f"{self.entity.__name__}.__queue_args__['order_by']: {word!r} should be an "
+                "attribute's name, with ' desc' behind it where the largest comes first"
+            )
+        ordering: Any = attribute.desc() if direction.strip().lower() == "desc" else attribute
+        return cast("ColumnElement[Any]", ordering)
+
+    @cached_property
+    def order_attributes(self) -> tuple[str, ...]:
+        """The attributes of the mixins' own order, the primary key last."""
+        roles = (self.attributes[role] for role in self.order_roles)
+        return (*roles, *(attribute.key for attribute in self.key_attributes))
+
+    @cached_property
+    def sorts_in_python(self) -> bool:
+        """Whether Python sorts the columns of the mixins' own order as the engine does."""
+        columns = [*self._order_columns, *self.keys]
+        return all(_sorts(column) for column in columns)
+
+    @property
+    def _order_columns(self) -> list[Column[Any]]:
+        return [self.column(role) for role in self.order_roles]
+
+    @cached_property
+    def equality(self) -> tuple[InstrumentedAttribute[Any], ...]:
+        """The attributes that lead the claim index."""
+        return tuple(_attribute(self.entity, "equality", name) for name in self.args.equality)
+
+    @cached_property
+    def per_key(self) -> tuple[tuple[InstrumentedAttribute[Any], ...], ...]:
+        """The keys that an index finds the next job of."""
+        return tuple(
+            tuple(_attribute(self.entity, "per_key", name) for name in names)
+            for names in self.args.per_key
+        )
+
+    # -- places in a plain row of the table -----------------------------
+
     @cached_property
     def key_places(self) -> tuple[int, ...]:
         """Where the primary key stands in a plain row of :attr:`table`."""
@@ -227,185 +258,9 @@ class QueueMapping:
         """Where the columns of the mixins' own order stand in a plain row."""
         return self._places([*self._order_columns, *self.keys])
 
-    @cached_property
-    def order_attributes(self) -> tuple[str, ...]:
-        """The attributes of the mixins' own order, the primary key last."""
-        roles = (self.attributes[role] for role in self.order_roles)
-        return (*roles, *(attribute.key for attribute in self.key_attributes))
-
-    @property
-    def _order_columns(self) -> list[Column[Any]]:
-        return [self.column(role) for role in self.order_roles]
-
     def _places(self, columns: Sequence[Column[Any]]) -> tuple[int, ...]:
         places = {column: place for place, column in enumerate(self.table.c)}
         return tuple(places[column] for column in columns)
-
-    @cached_property
-    def onupdate_keys(self) -> tuple[str, ...]:
-        """The attributes that change with every UPDATE of their row."""
-        return tuple(
-            attribute.key
-            for attribute in self.mapper.column_attrs
-            for column in attribute.columns
-            if isinstance(column, Column) and (column.onupdate or column.server_onupdate)
-        )
-
-    @property
-    def tables(self) -> int:
-        """Over how many tables the rows of the class and its relatives are spread."""
-        mappers = self.mapper.base_mapper.self_and_descendants
-        return 1 if len(mappers) == 1 else len({mapper.local_table for mapper in mappers})
-
-    @cached_property
-    def one_table(self) -> bool:
-        """Whether every column of an entity is in :attr:`table`."""
-        return self.mapper.persist_selectable is self.table
-
-    @cached_property
-    def plain(self) -> bool:
-        """Whether an entity is the columns of one table, and nothing computed besides."""
-        return self.one_table and all(
-            isinstance(column, Column) for column in self.mapper.columns.values()
-        )
-
-    @cached_property
-    def sorts_in_python(self) -> bool:
-        """Whether Python sorts the columns of the mixins' own order as the engine does."""
-        columns = [*self._order_columns, *self.keys]
-        return all(_sorts(column) for column in columns)
-
-    @property
-    def is_queue(self) -> bool:
-        """Whether the class has JobMixin's columns."""
-        return self.has("status")
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether the mixins' columns make an order: a queue's, or that of rounds alone."""
-        return self.is_queue or self.has("round")
-
-    def has(self, role: str) -> bool:
-        """Tell whether the class has a column for this role."""
-        return role in self.attributes
-
-    def column(self, role: str) -> Column[Any]:
-        """Return the table's column for a role."""
-        column = self.mapper.columns[self.attributes[role]]
-        assert isinstance(column, Column)
-        return column
-
-    def attribute(self, role: str) -> InstrumentedAttribute[Any]:
-        """Return the mapped attribute for a role, for use in ORM statements."""
-        attribute: InstrumentedAttribute[Any] = getattr(self.entity, self.attributes[role])
-        return attribute
-
-    def word(self, status: JobStatus) -> str:
-        """Return the table's own word for a status."""
-        return self.args.word(status)
-
-    def has_status(self, *words: str) -> ColumnElement[bool]:
-        """Build the criterion that a row has one of these statuses, as literals."""
-        return status_is(self.attribute("status"), *words)
-
-    @cached_property
-    def order(self) -> tuple[ColumnElement[Any], ...]:
-        """The claim order, without the primary key that ends it."""
-        if self.args.order_by is not None:
-            return tuple(self._ordering(word) for word in self.args.order_by)
-        return cast(
-            "tuple[ColumnElement[Any], ...]",
-            tuple(self.attribute(role) for role in self.order_roles),
-        )
-
-    @property
-    def order_roles(self) -> list[str]:
-        """The roles that make the mixins' own order, as far as the class has them."""
-        roles = ORDER_ROLES if self.has("run_at") else ORDER_ROLES_WITHOUT_SCHEDULE
-        return [role for role in roles if self.has(role)]
-
-    def _ordering(self, word: str) -> ColumnElement[Any]:
-        name, _, direction = word.partition(" ")
-        attribute = _attribute(self.entity, "order_by", name)
-        if direction.strip().lower() not in ("", "asc", "desc"):
-            raise ArgumentError(
-                f"{self.entity.__name__}.__queue_args__['order_by']: {word!r} should be an "
-                "attribute's name, with ' desc' behind it where the largest comes first"
-            )
-        ordering: Any = attribute.desc() if direction.strip().lower() == "desc" else attribute
-        return cast("ColumnElement[Any]", ordering)
-
-    @cached_property
-    def equality(self) -> tuple[InstrumentedAttribute[Any], ...]:
-        """The attributes that lead the claim index."""
-        return tuple(_attribute(self.entity, "equality", name) for name in self.args.equality)
-
-    @cached_property
-    def per_key(self) -> tuple[tuple[InstrumentedAttribute[Any], ...], ...]:
-        """The keys that an index finds the next job of."""
-        return tuple(
-            tuple(_attribute(self.entity, "per_key", name) for name in names)
-            for names in self.args.per_key
-        )
-
-    @cached_property
-    def ready(self) -> tuple[str, ...]:
-        """The statuses that the claim index serves."""
-        return tuple(dict.fromkeys((self.word(JobStatus.UNCLAIMED), *self.args.ready)))
-
-    @cached_property
-    def during(self) -> tuple[str, ...]:
-        """The statuses of claimed jobs, which the reap index serves."""
-        return tuple(dict.fromkeys((self.claimed, *self.args.during)))
-
-    @cached_property
-    def claimed(self) -> str:
-        """The word for a claimed job."""
-        return self.word(CLAIMED)
-
-    @cached_property
-    def time_keys(self) -> tuple[str, ...]:
-        """The attributes that hold points in time."""
-        return tuple(self.attributes[role] for role in TIME_ROLES if self.has(role))
-
-
-def _sorts(column: Column[Any]) -> bool:
-    kinds = (Integer, DateTime, Date, Uuid, String)
-    return isinstance(column.type, kinds) and not isinstance(column.type, Enum)
-
-
-def status_is(status: Any, *words: str) -> ColumnElement[bool]:
-    """Compare a status column with literal words, so that partial indexes serve."""
-    literals: list[ColumnElement[str]] = [
-        literal_column(f"'{status_word(word)}'") for word in words
-    ]
-    criterion: ColumnElement[bool] = (
-        status == literals[0] if len(literals) == 1 else status.in_(literals)
-    )
-    return criterion
-
-
-def status_is_not(status: Any, *words: str) -> ColumnElement[bool]:
-    """Compare a status column with literal words that it may not have."""
-    criterion: ColumnElement[bool] = status.not_in(
-        [literal_column(f"'{status_word(word)}'") for word in words]
-    )
-    return criterion
-
-
-def _attribute(entity: type, option: str, name: str) -> InstrumentedAttribute[Any]:
-    attribute = getattr(entity, name, None)
-    if not isinstance(attribute, InstrumentedAttribute):
-        raise ArgumentError(
-            f"{entity.__name__}.__queue_args__[{option!r}] names {name!r}, which is not a "
-            f"mapped attribute of {entity.__name__}"
-        )
-    return attribute
-
-
-def _roles_of(mapper: Mapper[Any]) -> Iterator[tuple[str, str]]:
-    for base in reversed(mapper.class_.__mro__):
-        yield from vars(base).get("__queue_attributes__", {}).items()
 
 
 _mappings: WeakKeyDictionary[Mapper[Any], QueueMapping] = WeakKeyDictionary()
@@ -445,3 +300,42 @@ def any_mapping_of(entity: Any) -> QueueMapping:
 def word_of(mapping: QueueMapping, status: str) -> str:
     """Return the table's word for a JobStatus, a status of the user's own as it is."""
     return mapping.word(status) if isinstance(status, JobStatus) else status_word(status)
+
+
+def status_is(status: Any, *words: str) -> ColumnElement[bool]:
+    """Compare a status column with literal words, so that partial indexes serve."""
+    literals: list[ColumnElement[str]] = [
+        literal_column(f"'{status_word(word)}'") for word in words
+    ]
+    criterion: ColumnElement[bool] = (
+        status == literals[0] if len(literals) == 1 else status.in_(literals)
+    )
+    return criterion
+
+
+def status_is_not(status: Any, *words: str) -> ColumnElement[bool]:
+    """Compare a status column with literal words that it may not have."""
+    criterion: ColumnElement[bool] = status.not_in(
+        [literal_column(f"'{status_word(word)}'") for word in words]
+    )
+    return criterion
+
+
+def _roles_of(mapper: Mapper[Any]) -> Iterator[tuple[str, str]]:
+    for base in reversed(mapper.class_.__mro__):
+        yield from vars(base).get("__queue_attributes__", {}).items()
+
+
+def _attribute(entity: type, option: str, name: str) -> InstrumentedAttribute[Any]:
+    attribute = getattr(entity, name, None)
+    if not isinstance(attribute, InstrumentedAttribute):
+        raise ArgumentError(
+            f"{entity.__name__}.__queue_args__[{option!r}] names {name!r}, which is not a "
+            f"mapped attribute of {entity.__name__}"
+        )
+    return attribute
+
+
+def _sorts(column: Column[Any]) -> bool:
+    kinds = (Integer, DateTime, Date, Uuid, String)
+    return isinstance(column.type, kinds) and not isinstance(column.type, Enum)

@@ -35,7 +35,8 @@ from .clock import as_utc, utc_now
 from .errors import ArgumentError
 from .indexes import add_indexes
 from .last_error import SHORTEST_LENGTH
-from .mapping import QueueArgs, QueueMapping
+from .mapping import QueueMapping
+from .queue_args import QueueArgs
 from .round_log import add_round_log
 from .status import STATUS_LENGTH, UNCLAIMED
 

@@ -14,11 +14,11 @@ from sqlalchemy import Select, select
 
 from .backoff import Backoff, check_backoff, wait_after
 from .dialects import Database
-from .fencing import Fenced, Identity
+from .fenced_statements import KEYS
+from .fencing import Fenced, Identity, by_mapping
 from .keys import by_key, key_batches, key_is_in, key_values
 from .mapping import QueueMapping
 from .sessions import AnyConnection, writing
-from .writes import KEYS, by_mapping
 
 
 def by_wait(

@@ -12,52 +12,41 @@ of a few single ones.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    DateTime,
-    Executable,
-    Select,
-    and_,
-    bindparam,
-    case,
-    cast,
-    select,
-)
-from sqlalchemy.engine import CursorResult
+from sqlalchemy import select
 
-from .clock import as_utc, utc_now
+from .clock import as_utc
 from .dialects import Database
 from .errors import ClaimLost
-from .fencing import Fenced, Hold, Identity, LetGo, Token
-from .joining import or_join
-from .keys import by_key, key_batches, key_is_in, key_values
-from .mapping import QueueMapping, status_is
-from .sessions import AnyConnection, Writer, show, show_deleted, show_expired, writing
+from .fenced_statements import (
+    DATES,
+    KEYS,
+    LATER,
+    NOW,
+    OWNER,
+    SHIFT,
+    FencedStatements,
+    FenceKind,
+    Found,
+    ValuesOf,
+    fenced_statements,
+)
+from .fencing import Fenced, Hold, Identity, LetGo, Token, by_mapping
+from .keys import key_batches, key_is_in, key_values, locked_by_key
+from .mapping import QueueMapping
+from .sessions import AnyConnection, Writer, writing
+from .showing import show_written
 
 log = logging.getLogger("sa_jobqueue.finish")
 lost_log = logging.getLogger("sa_jobqueue.lost")
 
-# The parameters of every fenced statement.
-KEYS, OWNER, DATES = "finish_keys", "finish_owner", "finish_dates"
-NOW, LATER, SHIFT = "finish_now", "finish_later", "finish_shift"
-
 # Never released: one that is set again replaces it, and the end of the transaction ends it.
 _SAVEPOINT = "sa_jobqueue_write"
-
-Time: TypeAlias = ColumnElement[Any]
-Values: TypeAlias = Mapping[Column[Any], Any]
-#: The keys of the rows that were ours, with their new values.
-Found = dict[Identity, Sequence[Any]]
-ValuesOf: TypeAlias = Callable[[QueueMapping, bool, Time, Time], Values]
 
 
 @dataclass(frozen=True)
@@ -66,9 +55,7 @@ class Change:
 
     Attributes:
         verb: its name, for messages.
-        values: makes the new values from the mapping, whether the claim is an
-            unmarked one, and expressions for the time and for the time SHIFT
-            microseconds later; None deletes the rows, no values leave them.
+        values: makes the new values; None deletes the rows, no values leave them.
         parameters: the values of further parameters.
         let_go: when it frees the rows of an unmarked claim.
     """
@@ -101,7 +88,7 @@ def _write_one(
     """Write one change to rows of one class, a statement for each claim."""
     with writer.atomically():
         written = [(part, _write_part(writer, mapping, change, part)) for part in parts]
-    _show_written(writer, mapping, change, written)
+    show_written(writer, mapping, change.values, written)
     jobs = sum(len(part.jobs) for part in parts)
     if _any_lost(written):
         lost = len(_in_order(written, ours=False))
@@ -187,7 +174,7 @@ def _moved_on(
     read = select(*mapping.keys, mapping.column("round")).where(
         key_is_in(mapping, KEYS, writer.database)
     )
-    locking = _locking(read, mapping, writer.database)
+    locking = locked_by_key(read, mapping, writer.database)
     rounds: dict[Identity, int] = {
         tuple(row[:-1]): row[-1]
         for batch in key_batches(list(identities))
@@ -209,7 +196,7 @@ def _write_rows(
     if not mapping.is_queue:
         return _leave_round(writer, mapping, change, token, identities)
     fence = FenceKind.of(token)
-    statements = _statements(mapping, writer.database, change.values, fence)
+    statements = fenced_statements(mapping, writer.database, change.values, fence)
     if not statements.writes:
         return dict.fromkeys(identities, ())
     parameters = {
@@ -284,208 +271,3 @@ def _times(change: Change, found: Found) -> dict[str, Any]:
         return {}
     now = as_utc(next(iter(found.values()))[-1])
     return {NOW: now, LATER: now + timedelta(microseconds=change.parameters.get(SHIFT) or 0)}
-
-
-@dataclass(frozen=True)
-class FenceKind:
-    """What the fence of a statement compares.
-
-    Attributes:
-        status: what the claim wrote, or left.
-        unmarked: the claim wrote nothing: its locks are the fence.
-        renewed: the claim has had several dates.
-    """
-
-    status: str
-    unmarked: bool
-    renewed: bool
-
-    @classmethod
-    def of(cls, token: Token) -> FenceKind:
-        """Tell what the fence of a token compares."""
-        return cls(token.status, token.hold is not None, len(token.dates) > 1)
-
-    def dates(self, token: Token) -> Any:
-        """Return the value of the parameter DATES."""
-        return list(token.dates) if self.renewed else next(iter(token.dates), None)
-
-
-@dataclass(frozen=True, eq=False)
-class FencedStatements:
-    """The statements of one change to one mapped class.
-
-    Attributes:
-        columns: what is changed, in the order of the result.
-        write_returning: the write where RETURNING tells what was ours, and its new values.
-        write_returning_keys: the same without the values, where nobody shows them.
-        write_counted: the write where the count of rows tells whether all were ours.
-        lock, write: the two statements that tell which were, where RETURNING does not.
-    """
-
-    mapping: QueueMapping
-    columns: tuple[Column[Any], ...]
-    write_returning: Executable
-    write_returning_keys: Executable
-    write_counted: Executable
-    lock: Executable
-    write: Executable
-    _needed: dict[tuple[str, Database], frozenset[str]] = field(default_factory=dict)
-
-    @property
-    def writes(self) -> bool:
-        """Whether there is anything to write."""
-        return bool(self.columns) or getattr(self.write, "is_delete", False)
-
-    def run(self, writer: Writer, which: str, parameters: Mapping[str, Any]) -> CursorResult[Any]:
-        """Run one of the statements with those of the parameters that it has."""
-        statement: Any = getattr(self, which)
-        needed = self._needed.get((which, writer.database))
-        if needed is None:
-            compiled = statement.compile(dialect=writer.connection.dialect)
-            needed = self._needed[which, writer.database] = frozenset(compiled.params)
-        return writer.core(statement, {k: v for k, v in parameters.items() if k in needed})
-
-    def read(self, result: CursorResult[Any]) -> Found:
-        """Map the keys of the rows that were ours to what stands behind them."""
-        rows = result.all()
-        width = len(self.mapping.keys)
-        if not rows or len(rows[0]) == width:
-            return dict.fromkeys(map(tuple, rows), ())
-        return {tuple(row[:width]): row[width:] for row in rows}
-
-
-@lru_cache(maxsize=1_000)
-def _statements(
-    mapping: QueueMapping, database: Database, values: ValuesOf | None, kind: FenceKind
-) -> FencedStatements:
-    table, keys, unmarked = mapping.table, mapping.keys, kind.unmarked
-    fence = _fence(mapping, database, kind)
-    if values is None:
-        return FencedStatements(
-            mapping=mapping,
-            columns=(),
-            write_returning=database.delete_by_key(table, keys).where(fence).returning(*keys),
-            write_returning_keys=database.delete_by_key(table, keys).where(fence).returning(*keys),
-            write_counted=database.delete_by_key(table, keys).where(fence),
-            lock=_locking(select(*keys).where(fence), mapping, database),
-            write=database.delete_by_key(table, keys).where(fence),
-        )
-    date = mapping.column("owner_date").type
-    ends: Callable[[Values], Values] = (
-        (lambda written: written) if unmarked else partial(or_join, mapping)
-    )
-    told = ends(values(mapping, unmarked, utc_now(), utc_now(bindparam(SHIFT, type_=BigInteger))))
-    new = ends(values(mapping, unmarked, bindparam(NOW, type_=date), bindparam(LATER, type_=date)))
-    after = [_typed(column, value).label(f"new_{column.key}") for column, value in told.items()]
-    return FencedStatements(
-        mapping=mapping,
-        columns=tuple(told),
-        write_returning=_updating(mapping, database, fence, told).returning(*keys, *told),
-        write_returning_keys=_updating(mapping, database, fence, told).returning(*keys),
-        write_counted=_updating(mapping, database, fence, told),
-        lock=_locking(
-            select(*keys, *after, database.moment().label(NOW)).where(fence), mapping, database
-        ),
-        write=_updating(mapping, database, fence, new),
-    )
-
-
-def _typed(column: Column[Any], value: ColumnElement[Any]) -> ColumnElement[Any]:
-    # A CASE of NULL and a time is text to the drivers of MySQL and MariaDB.
-    return cast(value, column.type) if isinstance(column.type, DateTime) else value
-
-
-def _updating(
-    mapping: QueueMapping, database: Database, fence: ColumnElement[bool], values: Values
-) -> Any:
-    # In the order given: MySQL's assignments see what those before them wrote.
-    changed = database.update_by_key(mapping.table, mapping.keys).where(fence)
-    return changed.ordered_values(*values.items())
-
-
-def _fence(mapping: QueueMapping, database: Database, kind: FenceKind) -> ColumnElement[bool]:
-    keys = key_is_in(mapping, KEYS, database)
-    claim = status_is(mapping.column("status"), kind.status)
-    if not kind.unmarked:
-        owner, date = mapping.column("owner"), mapping.column("owner_date")
-        dates = bindparam(DATES, type_=date.type, expanding=kind.renewed)
-        claim = and_(
-            claim,
-            owner == bindparam(OWNER, type_=owner.type),
-            date.in_(dates) if kind.renewed else date == dates,
-        )
-    if database.locks_what_it_scans:
-        # Wrapped, so that no index serves it but the primary key: by the reap index
-        # it deadlocks with inserts.
-        claim = case((claim, 1), else_=0) == 1
-    return and_(keys, claim)
-
-
-def _locking(statement: Select[Any], mapping: QueueMapping, database: Database) -> Select[Any]:
-    # Bound to the key: a tiny table is scanned else, and rows that others hold are waited for.
-    bound: Select[Any] = by_key(statement, mapping.table, database)
-    return bound.order_by(*mapping.keys).with_for_update()
-
-
-def _show_written(
-    writer: Writer,
-    mapping: QueueMapping,
-    change: Change,
-    written: Sequence[tuple[Fenced, Found]],
-) -> None:
-    """Let the entities of the batch show what was written; rows and fences show nothing."""
-    for part, found in written:
-        if part.rows:
-            continue
-        entities = [
-            (job, found[identity])
-            for job, identity in zip(part.jobs, part.identities, strict=True)
-            if isinstance(job, mapping.entity) and identity in found
-        ]
-        if not entities:
-            continue
-        if change.values is None:
-            show_deleted(writer.session, [entity for entity, _ in entities])
-            continue
-        attributes = _attributes(mapping, writer.database, change, part.token)
-        if not attributes:
-            continue
-        # Those that a new round has are as it left them.
-        moved = [entity for entity, values in entities if not values]
-        show_expired(writer.session, moved, mapping)
-        show(
-            writer.session,
-            [(entity, _shown(mapping, attributes, values)) for entity, values in entities],
-        )
-        if mapping.onupdate_keys:
-            for entity, _ in entities:
-                if entity in writer.session:
-                    writer.session.expire(entity, mapping.onupdate_keys)
-
-
-def _attributes(
-    mapping: QueueMapping, database: Database, change: Change, token: Token
-) -> list[str | None]:
-    """List the attributes that show the columns which a change writes; None: none does."""
-    if not mapping.is_queue:
-        return [mapping.attributes["round"]] if mapping.has("round") else []
-    keys = {mapping.column(role).key: key for role, key in mapping.attributes.items()}
-    columns = _statements(mapping, database, change.values, FenceKind.of(token)).columns
-    return [keys.get(column.key) for column in columns]
-
-
-def _shown(mapping: QueueMapping, columns: Sequence[str | None], values: Sequence[Any]) -> Any:
-    """Name new values by the attributes that show them."""
-    shown = {key: value for key, value in zip(columns, values, strict=False) if key is not None}
-    for key in mapping.time_keys:
-        if shown.get(key) is not None:
-            shown[key] = as_utc(shown[key])
-    return shown
-
-
-def by_mapping(parts: Sequence[Fenced]) -> list[tuple[QueueMapping, list[Fenced]]]:
-    """Sort jobs by their classes."""
-    groups: dict[QueueMapping, list[Fenced]] = {}
-    for part in parts:
-        groups.setdefault(part.mapping, []).append(part)
-    return list(groups.items())

@@ -13,7 +13,8 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
 
 from ..errors import LockTimeout, UnsupportedDatabase
-from .base import Database, connect_errors
+from .base import Database
+from .drivers import connect_errors
 from .lock_connection import dedicated_connection
 from .mariadb import MariaDB
 from .mysql import MySQL

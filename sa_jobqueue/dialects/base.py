@@ -30,13 +30,15 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.engine import Dialect
-from sqlalchemy.types import UserDefinedType
 
 from ..clock import utc_now
 from ..errors import UnsupportedDatabase
+from .drivers import autocommit_of, driver_connection
 from .examination import Examination
+from .integers import Integers
 from .key_locks import KeyLocks, OneWriter
 from .liveness import OwnerState, Process, Server
+from .schema_changes import SchemaChanges
 from .server_locks import ServerLocks
 
 Version = tuple[int, ...]
@@ -162,9 +164,9 @@ class Database:
             return True
         # Of an async driver the adapter tells (asyncpg itself does not know), or the driver
         # itself (SQLAlchemy's first adapters of aiomysql and asyncmy do not).
-        state = _autocommit(connection.connection.dbapi_connection)
+        state = autocommit_of(connection.connection.dbapi_connection)
         if state is None:
-            state = _autocommit(driver_connection(connection))
+            state = autocommit_of(driver_connection(connection))
         if state is None:
             return connection.get_isolation_level() == "AUTOCOMMIT"
         return state
@@ -382,113 +384,9 @@ class Database:
 
     # -- schema changes -------------------------------------------------
 
-    #: Rows that were there before ADD COLUMN keep the default that it named, also when
-    #: the column's default is another one later.
-    keeps_added_default: ClassVar[bool] = True
-    #: One ALTER TABLE adds, or drops, several columns.
-    alters_many: ClassVar[bool] = True
-    #: CREATE INDEX CONCURRENTLY, in no transaction; it leaves a broken index when it fails.
-    concurrent_indexes: ClassVar[bool] = False
-
-    #: Several changes are one transaction.
-    changes_together: ClassVar[bool] = True
-    #: What surrounds the statements of one change, so that they are one, and wait for
-    #: others' locks for a moment only: behind whom they wait, everybody else waits.
-    change_begins: ClassVar[tuple[str, ...]] = ("BEGIN",)
-
-    def table_lock(self, table: str) -> tuple[str, str] | None:
-        """Return what locks a table over several changes, and unlocks it; None: needless.
-
-        Args:
-            table: its name, as it stands in SQL.
-        """
-        return None
-
-    #: How long each try of a change waits for a lock, at most.
-    change_wait: ClassVar[timedelta] = LOCK_WAIT
-
-    @contextmanager
-    def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
-        """Give up on locks of tables and of rows after this time.
-
-        To be entered outside of any transaction.
-        """
-        yield
-
-    @contextmanager
-    def brief_waits(self, connection: Connection) -> Iterator[None]:
-        """Interrupt a statement that waits for a table's lock, where no setting is short enough.
-
-        Its error is as that of the setting; see is_lock_timeout().
-        """
-        yield
-
-    change_ends: ClassVar[tuple[str, ...]] = ("COMMIT",)
-    change_fails: ClassVar[tuple[str, ...]] = ("ROLLBACK",)
-
-    def instant(self, *, drop: bool = False) -> str:
-        """Return what ALTER TABLE ends with, so that it is refused where it would write rows."""
-        return ""
-
-    #: What CREATE INDEX and DROP INDEX end with, so that writers go on.
-    create_online: ClassVar[str] = ""
-    drop_online: ClassVar[str] = ""
-
-    #: A partitioned table's indexes are built on each partition apart, and its storage
-    #: parameters are those of its partitions.
-    partitions_apart: ClassVar[bool] = False
-
-    def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]] | None:
-        """Return schema and name of each partition with rows; None: the table is not divided."""
-        return None
-
-    def storage_of_queue(self, *, fillfactor: int, dead_rows: int) -> dict[str, str]:
-        """Return the storage parameters that suit a table whose rows change often."""
-        return {}
-
-
-class Integers(UserDefinedType[Sequence[int]]):
-    """A list of integers as it stands in SQL."""
-
-    cache_ok = True
-
-    def literal_processor(self, dialect: Dialect) -> Any:
-        """Write integers, and None as NULL; refuse what is neither."""
-
-        def write(value: Sequence[int | None]) -> str:
-            words = ("NULL" if number is None else str(int(number)) for number in value)
-            return f"({','.join(words)})"
-
-        return write
-
-
-def _autocommit(driver: Any) -> bool | None:
-    """Ask a driver's connection whether it commits by itself; None: it does not tell."""
-    state = getattr(driver, "autocommit", None)
-    if isinstance(state, bool | int):
-        return bool(state)
-    asked = getattr(driver, "get_autocommit", None)
-    state = asked() if callable(asked) else asked
-    return bool(state) if isinstance(state, bool | int) else None
-
-
-def driver_connection(connection: Connection) -> Any:
-    """Return the driver's own connection object, below any adapter."""
-    pooled = connection.connection
-    assert pooled.dbapi_connection is not None
-    # pooled.driver_connection is None once it is detached from its pool.
-    return connection.dialect.get_driver_connection(pooled.dbapi_connection)
-
-
-def connect_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
-    """Return what a driver raises where it cannot connect.
-
-    asyncpg lets the network's errors out, and before SQLAlchemy 2.1 its own too.
-    """
-    dbapi: Any = dialect.loaded_dbapi
-    asyncpg = getattr(dbapi, "asyncpg", None)
-    own = () if asyncpg is None else (OSError, asyncpg.PostgresError)
-    return (dbapi.Error, *own)
+    def schema_changes(self) -> SchemaChanges:
+        """Return how tables in use are changed."""
+        return SchemaChanges(self)
 
 
 def _dotted(version: Version) -> str:

@@ -1,8 +1,8 @@
 """Changes of a table as statements: ALTER TABLE with several columns, indexes built online.
 
 Alembic's own operations have one column each, and no words for ``ALGORITHM=INSTANT``.
-What the engines differ in is handed in: see the schema changes of
-:class:`~sa_jobqueue.dialects.base.Database`.
+What the engines differ in is handed in: see
+:class:`~sa_jobqueue.dialects.schema_changes.SchemaChanges`.
 """
 
 from __future__ import annotations

@@ -31,11 +31,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
 from ..clock import ReadMoment, utc_now
-from .base import Database, Version, driver_connection
+from .base import Database
+from .drivers import driver_connection
 from .innodb_inserts import InsertNew
 from .innodb_key_locks import InnoDBKeyLocks
 from .innodb_locks import InnoDBLocks
-from .innodb_waits import brief_waits
 from .liveness import OwnerState, Process, Server
 
 _CANNOT_CHANGE_NOW = 1568  # a transaction is already in progress
@@ -44,9 +44,6 @@ _NOT_ALLOWED = 1227
 _RESTART_TOLERANCE = 2  # seconds
 
 _LOCKS_AT_ONCE = 500
-
-#: How long a connection waits: for a row, and for the definition of a table.
-_ROWS_WAIT, _TABLES_WAIT = "innodb_lock_wait_timeout", "lock_wait_timeout"
 
 #: The variables that only nodes of a cluster have set: Galera, Group Replication.
 _IN_CLUSTER = ("wsrep_provider", "group_replication_group_name")
@@ -310,55 +307,6 @@ class InnoDB(Database):
     def is_transient(cls, error: BaseException) -> bool:
         # Deadlock; lock wait timeout; record has changed since last read.
         return error.args[:1] in {(1213,), (1205,), (1020,)}
-
-    # -- schema changes -------------------------------------------------
-
-    changes_together: ClassVar[bool] = False
-
-    def table_lock(self, table: str) -> tuple[str, str] | None:
-        # Each change commits. Whoever reads the table in between keeps the next one out.
-        return f"LOCK TABLES {table} WRITE", "UNLOCK TABLES"
-
-    # The variable's limit is for the lock of the table's definition, which every open
-    # transaction that used it shares. One second is the shortest that MySQL knows:
-    # brief_waits() halves it.
-    change_begins: ClassVar[tuple[str, ...]] = (
-        "SET @sa_jobqueue_lock_wait = @@lock_wait_timeout, lock_wait_timeout = 1",
-    )
-    change_ends: ClassVar[tuple[str, ...]] = ("SET lock_wait_timeout = @sa_jobqueue_lock_wait",)
-    change_fails: ClassVar[tuple[str, ...]] = change_ends
-
-    @contextmanager
-    def brief_waits(self, connection: Connection) -> Iterator[None]:
-        number = self.backend(connection)
-        assert number is not None
-        with brief_waits(connection, number, self.process_list):
-            yield
-
-    change_wait: ClassVar[timedelta] = timedelta(seconds=1)
-
-    @contextmanager
-    def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
-        own = connection.exec_driver_sql(f"SELECT @@{_ROWS_WAIT}, @@{_TABLES_WAIT}").one()
-        _limit_waits(connection, *[max(1, round(time.total_seconds()))] * 2)
-        try:
-            yield
-        finally:
-            _limit_waits(connection, *own)
-
-    create_online: ClassVar[str] = " ALGORITHM=INPLACE LOCK=NONE"
-
-    #: Since when a column is added, and since when one is dropped, without a rebuild.
-    instant_since: ClassVar[tuple[Version, Version]]
-
-    def instant(self, *, drop: bool = False) -> str:
-        if self.at_least(*self.instant_since[drop]):
-            return ", ALGORITHM=INSTANT"
-        return ", ALGORITHM=INPLACE, LOCK=NONE"
-
-
-def _limit_waits(connection: Connection, rows: int, tables: int) -> None:
-    connection.exec_driver_sql(f"SET {_ROWS_WAIT} = {rows:d}, {_TABLES_WAIT} = {tables:d}")
 
 
 def _held_among(connection: Connection, keys: Sequence[tuple[str, str]]) -> Iterator[str]:

@@ -28,7 +28,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..errors import LockLost
-from .base import driver_connection
+from .drivers import driver_connection
 
 log = logging.getLogger("sa_jobqueue.locks")
 

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Dialect
 from .base import Version
 from .innodb import InnoDB
 from .innodb_examination import MariaDBExamination
+from .innodb_schema_changes import MariaDBSchemaChanges
 
 
 class MariaDB(InnoDB):
@@ -40,10 +41,11 @@ class MariaDB(InnoDB):
     def examination(self) -> MariaDBExamination:
         return MariaDBExamination(self)
 
+    def schema_changes(self) -> MariaDBSchemaChanges:
+        return MariaDBSchemaChanges(self)
+
     @staticmethod
     def version_of(dialect: Dialect) -> Version | None:
         # server_version_info may begin with the 5.5.5 of the replication protocol.
         version = getattr(dialect, "_mariadb_normalized_version_info", None)
         return version or getattr(dialect, "server_version_info", None)
-
-    instant_since: ClassVar[tuple[Version, Version]] = ((10, 3, 2), (10, 4))

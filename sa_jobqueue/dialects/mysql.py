@@ -10,6 +10,7 @@ from sqlalchemy.dialects.mysql import dialect
 from .base import Version
 from .innodb import InnoDB
 from .innodb_examination import MySQLExamination
+from .innodb_schema_changes import MySQLSchemaChanges
 
 
 class MySQL(InnoDB):
@@ -31,6 +32,9 @@ class MySQL(InnoDB):
     def examination(self) -> MySQLExamination:
         return MySQLExamination(self)
 
+    def schema_changes(self) -> MySQLSchemaChanges:
+        return MySQLSchemaChanges(self)
+
     def index_hint(self, index: Index) -> str | None:
         """Bind locking reads to the claim index.
 
@@ -43,6 +47,3 @@ class MySQL(InnoDB):
             return None
         table = dialect().identifier_preparer.quote(index.table.name)
         return f"/*+ INDEX({table} {self.index_name(index)}) */"
-
-    drop_online: ClassVar[str] = InnoDB.create_online  # MariaDB has no words for it there
-    instant_since: ClassVar[tuple[Version, Version]] = ((8, 0, 12), (8, 0, 29))

@@ -28,12 +28,14 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
 from ..clock import utc_now
-from .base import LOCK_WAIT, Database, Version, driver_connection
+from .base import LOCK_WAIT, Database, Version
+from .drivers import driver_connection
 from .liveness import OwnerState, Process, Server
 from .postgresql_arrays import IntegerArray
 from .postgresql_examination import PostgreSQLExamination
 from .postgresql_key_locks import PostgreSQLKeyLocks
 from .postgresql_locks import PostgreSQLLocks
+from .postgresql_schema_changes import PostgreSQLSchemaChanges
 from .postgresql_turns import claim_turn
 
 #: Where the drivers keep the server process that they were told: psycopg 2 and 3, asyncpg.
@@ -103,15 +105,6 @@ SELECT current_setting('enable_seqscan') AS seqscan,
 _ANY_SCANS = text("""
 SELECT set_config('enable_seqscan', :seqscan, true),
   set_config('enable_indexscan', :indexscan, true)
-""")
-
-# The root comes first; of the others those that may have indexes and storage parameters.
-_PARTITIONS = text("""
-SELECT n.nspname AS schema, c.relname AS name, p.isleaf
-FROM pg_partition_tree(CAST(:table AS regclass)) AS p
-JOIN pg_class AS c ON c.oid = p.relid JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE p.level = 0 OR (p.isleaf AND c.relkind = 'r')
-ORDER BY p.level > 0, n.nspname, c.relname
 """)
 
 
@@ -258,39 +251,8 @@ class PostgreSQL(Database):
     def is_transient(cls, error: BaseException) -> bool:
         return _state_of(error) in {"40001", "40P01"}  # serialization failure, deadlock
 
-    # -- schema changes -------------------------------------------------
-
-    concurrent_indexes: ClassVar[bool] = True
-    change_begins: ClassVar[tuple[str, ...]] = ("BEGIN", "SET LOCAL lock_timeout = '500ms'")
-    change_wait: ClassVar[timedelta] = timedelta(milliseconds=500)
-
-    @contextmanager
-    def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
-        own = connection.exec_driver_sql("SHOW lock_timeout").scalar_one()
-        milliseconds = max(1, time // timedelta(milliseconds=1))  # 0 would be without limit
-        connection.exec_driver_sql(f"SET lock_timeout = {milliseconds}")
-        try:
-            yield
-        finally:
-            connection.exec_driver_sql(f"SET lock_timeout = '{own}'")
-
-    partitions_apart: ClassVar[bool] = True
-
-    def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]] | None:
-        name = connection.dialect.identifier_preparer.format_table(table)
-        tree = connection.execute(_PARTITIONS, {"table": name}).all()
-        if not tree or tree[0].isleaf:
-            return None
-        return [(part.schema, part.name) for part in tree[1:]]
-
-    def storage_of_queue(self, *, fillfactor: int, dead_rows: int) -> dict[str, str]:
-        return {
-            "fillfactor": str(fillfactor),
-            "autovacuum_vacuum_scale_factor": "0",
-            "autovacuum_vacuum_threshold": str(dead_rows),
-            "autovacuum_analyze_scale_factor": "0",
-            "autovacuum_analyze_threshold": str(dead_rows),
-        }
+    def schema_changes(self) -> PostgreSQLSchemaChanges:
+        return PostgreSQLSchemaChanges(self)
 
 
 def _state_of(error: BaseException) -> str | None:

@@ -12,10 +12,12 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 
 from ..clock import utc_now
-from .base import Database, Version, driver_connection
+from .base import Database, Version
+from .drivers import driver_connection
 from .file_locks import FileLocks, file_of, of_memory
 from .liveness import Server
 from .sqlite_examination import SQLiteExamination
+from .sqlite_schema_changes import SQLiteSchemaChanges
 
 _BUSY, _LOCKED = 5, 6  # the primary result codes, in the lowest byte
 
@@ -79,13 +81,8 @@ class SQLite(Database):
         code = getattr(error, "sqlite_errorcode", None)
         return isinstance(code, int) and code & 0xFF in {_BUSY, _LOCKED}
 
-    # -- schema changes -------------------------------------------------
-
-    # Rows from before ADD COLUMN have no value for it: they read the default that the
-    # schema names now.
-    keeps_added_default: ClassVar[bool] = False
-    alters_many: ClassVar[bool] = False
-    change_begins: ClassVar[tuple[str, ...]] = ("BEGIN IMMEDIATE",)
+    def schema_changes(self) -> SQLiteSchemaChanges:
+        return SQLiteSchemaChanges(self)
 
 
 @compiles(utc_now, "sqlite")

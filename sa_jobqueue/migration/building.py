@@ -48,15 +48,15 @@ def build(runner: Runner, index: Index, *, online: bool) -> None:
 
 def _build_online(runner: Runner, index: Index) -> None:
     """Create an index without keeping writers out."""
-    database = runner.database
+    changes = runner.changes
     parts = runner.partitions_of(_table(index))
-    if parts is None and database.concurrent_indexes:
+    if parts is None and changes.concurrent_indexes:
         _build_concurrently(runner, index)
         return
     for part in _on_partitions(runner, index, parts or []):
         _build_concurrently(runner, part)
     # Of a table in partitions: takes theirs, and builds none.
-    statement = OnlineIndex(index, ending=database.create_online)
+    statement = OnlineIndex(index, ending=changes.create_online)
     runner.change([statement], what=f"CREATE INDEX {index.name}")
 
 
@@ -82,14 +82,14 @@ def _build_concurrently(runner: Runner, index: Index) -> None:
 
 def _waiting(runner: Runner) -> AbstractContextManager[None]:
     """Wait in one go, since nobody waits behind us: what was built until then is not lost."""
-    return runner.database.waiting_at_most(runner.connection, runner.patience)
+    return runner.changes.waiting_at_most(runner.connection, runner.patience)
 
 
 def _what_is_left(runner: Runner, index: Index) -> str:
     """Drop what a build has left that was given up, and say how things are then."""
     try:
         if _is_broken(runner, index):
-            with runner.database.waiting_at_most(runner.connection, runner.database.change_wait):
+            with runner.waiting_briefly():
                 runner.run(_dropping(index))
     except DBAPIError as error:
         if not runner.passes(error):
@@ -150,13 +150,13 @@ def _drop_broken(runner: Runner, index: Index) -> None:
 
 def _is_broken(runner: Runner, index: Index) -> bool:
     found = _found(runner, index)
-    return runner.database.concurrent_indexes and found is not None and bool(found.unusable)
+    return runner.changes.concurrent_indexes and found is not None and bool(found.unusable)
 
 
 def _drop_online(runner: Runner, index: Index) -> None:
-    what, database = f"DROP INDEX {index.name}", runner.database
-    if not database.concurrent_indexes or runner.partitions_of(_table(index)) is not None:
-        statement = OnlineIndex(index, drop=True, ending=database.drop_online)
+    what, changes = f"DROP INDEX {index.name}", runner.changes
+    if not changes.concurrent_indexes or runner.partitions_of(_table(index)) is not None:
+        statement = OnlineIndex(index, drop=True, ending=changes.drop_online)
         runner.change([statement], what=what)
     elif runner.offline:
         runner.run(_dropping(index))

@@ -121,7 +121,7 @@ def _are_of_rounds(queue: QueueMapping, columns: list[Column[Any]]) -> bool:
 
 
 def _drop(runner: Runner, table: Table, columns: list[Column[Any]]) -> None:
-    ending = runner.database.instant(drop=True)
+    ending = runner.changes.instant(drop=True)
     runner.change(
         [DropColumns(table, part, ending=ending) for part in _altered_together(runner, columns)],
         what=f"{table.description}: DROP COLUMN",
@@ -130,7 +130,7 @@ def _drop(runner: Runner, table: Table, columns: list[Column[Any]]) -> None:
 
 def _altered_together(runner: Runner, columns: list[Column[Any]]) -> list[list[Column[Any]]]:
     """Divide columns by the ALTER TABLE that they are part of."""
-    if runner.database.alters_many:
+    if runner.changes.alters_many:
         return [columns] if columns else []
     return [[column] for column in columns]
 
@@ -222,7 +222,7 @@ class _Adoption:
     @property
     def _at_once(self) -> bool:
         """Whether the columns come with what the existing rows should have."""
-        keeps = self.runner.database.keeps_added_default
+        keeps = self.runner.changes.keeps_added_default
         return keeps or self._all_unclaimed or not self.adds_status
 
     @property
@@ -250,7 +250,7 @@ class _Adoption:
         InnoDB commits in between, and nobody may insert a row there: it would be
         done, and not a job. So the table is locked over both.
         """
-        ending = self.runner.database.instant()
+        ending = self.runner.changes.instant()
         then_unclaimed = self.adds_status and not self._all_unclaimed
         scratch = fresh(self.queue.table)
         columns = [

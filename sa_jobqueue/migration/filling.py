@@ -231,7 +231,7 @@ def _write(runner: Runner, change: Update, table: Table) -> int:
 
     def write() -> int:
         with (
-            runner.database.waiting_at_most(runner.connection, runner.database.change_wait),
+            runner.waiting_briefly(),
             runner.database.transaction_in_autocommit(runner.connection),
         ):
             return runner.connection.execute(change).rowcount

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Protocol, TypeVar
@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Executable, MetaData, Table, text
 from sqlalchemy.exc import DBAPIError
 
 from ..dialects import Database, database_of, database_of_dialect
+from ..dialects.schema_changes import SchemaChanges
 from ..errors import ArgumentError, LockTimeout
 
 #: How long a change waits in all for locks that others have.
@@ -72,17 +73,30 @@ class Runner:
             return database_of_dialect(self.context.dialect)
         return database_of(self.connection)
 
+    @property
+    def changes(self) -> SchemaChanges:
+        """How the database changes a table."""
+        return self.database.schema_changes()
+
+    def waiting_briefly(self) -> AbstractContextManager[None]:
+        """Wait for locks only as long as a change does; see :meth:`SchemaChanges.waiting_at_most`.
+
+        To be entered outside of any transaction.
+        """
+        longest = self.changes.longest_wait(self.connection)
+        return self.changes.waiting_at_most(self.connection, longest)
+
     def partitions_of(self, table: Table) -> list[Table] | None:
         """Return what a table is divided into where that matters; None: it is one table.
 
         Raises:
             ArgumentError: the model is divided, and nobody can be asked into what.
         """
-        if not self.database.partitions_apart:
+        if not self.changes.partitions_apart:
             return None
         if self.offline:
             return self._partitions_said(table)
-        found = self.database.partitions(self.connection, table)
+        found = self.changes.partitions(self.connection, table)
         if found is None:
             return None
         return [table.to_metadata(MetaData(), schema=schema, name=name) for schema, name in found]
@@ -135,13 +149,13 @@ class Runner:
         """
         if not statements:
             return
-        lock = None if locked is None else self.database.table_lock(self._named(locked))
+        lock = None if locked is None else self.changes.table_lock(self._named(locked))
         begins, ends = ((), ()) if lock is None else (lock[:1], lock[1:])
         if self.offline:
             self.write_down(partial(self._run_all, [*begins, *statements, *ends]))
             return
         # What InnoDB has changed stays so, also where the next statement finds a lock.
-        apart = lock is None and not self.database.changes_together
+        apart = lock is None and not self.changes.together
         parts = [[one] for one in statements] if apart else [statements]
         for part in parts:
             run = partial(self._run_all, [*begins, *part])
@@ -149,9 +163,9 @@ class Runner:
 
     def write_down(self, change: Callable[[], object]) -> None:
         """Write a change to the script, with what makes it wait only briefly."""
-        self._run_all(self.database.change_begins)
+        self._run_all(self.changes.begins)
         change()
-        self._run_all(self.database.change_ends)
+        self._run_all(self.changes.ends)
 
     def briefly(self, change: Callable[[], object], *, ends: Sequence[str] = ()) -> None:
         """Call a change of a table, which waits for the table's lock, but only briefly.
@@ -161,15 +175,15 @@ class Runner:
         Args:
             ends: statements that are run after it, also where it fails.
         """
-        database = self.database
-        self._run_all(database.change_begins)
+        changes = self.changes
+        self._run_all(changes.begins)
         try:
-            with database.brief_waits(self.connection):
+            with changes.brief_waits(self.connection):
                 change()
         except BaseException:
-            self._run_all([*ends, *database.change_fails])
+            self._run_all([*ends, *changes.fails])
             raise
-        self._run_all([*ends, *database.change_ends])
+        self._run_all([*ends, *changes.ends])
 
     def _run_all(self, statements: Sequence[Executable | str]) -> None:
         for statement in statements:
@@ -200,7 +214,7 @@ class Runner:
         Raises:
             LockTimeout: somebody had the lock all the time.
         """
-        limit = at_most or self.database.change_wait
+        limit = at_most or self.changes.longest_wait(self.connection)
         waited = timedelta()
         while True:
             began = time.monotonic()

@@ -62,7 +62,7 @@ def _alter(
     dead_rows: int = DEAD_ROWS,
     reset: bool = False,
 ) -> None:
-    parameters = runner.database.storage_of_queue(fillfactor=fillfactor, dead_rows=dead_rows)
+    parameters = runner.changes.storage_of_queue(fillfactor=fillfactor, dead_rows=dead_rows)
     if not parameters:
         return
     whole = as_table(table, schema)

@@ -33,7 +33,8 @@ from sqlalchemy import column as sa_column
 from sqlalchemy.sql import ColumnElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from ..advisory import ISOLATION, LockKey, check_connection, check_database, locks_of
+from ..advisory import ISOLATION, check_connection, check_database
+from ..advisory_locks import LockKey, locks_of
 from ..dialects import Database
 from ..errors import UnsupportedDatabase
 from ..fencing import Identity

@@ -21,7 +21,8 @@ from . import drawing
 from .graph import Arrow, Graph, Node
 from .history import History, Listener
 from .moving import identity_of, move_waiting, status_now
-from .step import Step, StepQueue
+from .step import Step
+from .step_queue import StepQueue
 
 T = TypeVar("T")
 L = TypeVar("L", bound=Listener)

@@ -260,8 +260,9 @@ def test_a_wait_for_a_tables_lock_is_ended_before_the_server_ends_it(shop: Engin
         reader.execute(text("SELECT * FROM orders"))
         waiting.execute(text(f"SET lock_wait_timeout = {limit}"))
         database = database_of(waiting)
+        brief = database.schema_changes().brief_waits(waiting)
         began = time.monotonic()
-        with pytest.raises(DBAPIError) as ended, database.brief_waits(waiting):
+        with pytest.raises(DBAPIError) as ended, brief:
             waiting.execute(text("LOCK TABLES orders WRITE"))
 
         assert time.monotonic() - began < limit / 2
@@ -272,7 +273,10 @@ def test_a_wait_for_a_tables_lock_is_ended_before_the_server_ends_it(shop: Engin
 
 @pytest.mark.only_on("mysql", "mariadb")
 def test_a_change_that_works_for_long_is_not_ended(shop: Engine) -> None:
-    with shop.connect() as connection, database_of(connection).brief_waits(connection):
+    with (
+        shop.connect() as connection,
+        database_of(connection).schema_changes().brief_waits(connection),
+    ):
         interrupted = connection.scalar(text("SELECT SLEEP(0.8)"))
 
     assert interrupted == 0

@@ -1,0 +1,320 @@
+"""The advisory locks of one connection: which rows they keep, and when they are freed.
+
+A claim by advisory locks writes nothing. The locks belong to the connection,
+not to its transaction: they outlive COMMIT and ROLLBACK, and a connection that
+dies frees them at once. So a finished row is freed by us, after the outermost
+COMMIT of its connection; before that, others would find it unfinished. Followed
+are the transactions and savepoints that SQLAlchemy makes: a ROLLBACK in SQL of
+the caller's own undoes a finish, and the rows are freed nonetheless.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+from weakref import ref
+
+from sqlalchemy import Connection, event
+
+from .dialects import database_of
+from .ends import Ending, ending_of, fetched, follow
+from .errors import NotClaimed
+from .fencing import Hold, Identity, LetGo
+from .mapping import QueueMapping
+
+log = logging.getLogger("sa_jobqueue.advisory")
+
+#: The arguments of the lock functions: the oid of a table, and what stands for a key in it.
+LockKey: TypeAlias = tuple[int, int]
+
+Run: TypeAlias = Callable[[str], Sequence[Any]]
+
+#: By which a connection's locks follow its transactions.
+_ENDING = "advisory locks"
+
+
+class AdvisoryHold(Hold):
+    """The advisory locks of one claim.
+
+    Args:
+        keys: the lock of each row.
+        rounds: the round that each was claimed in.
+    """
+
+    def __init__(
+        self,
+        locks: AdvisoryLocks,
+        keys: Mapping[Identity, LockKey],
+        rounds: Mapping[Identity, int],
+    ) -> None:
+        self._locks = locks
+        self._keys = keys
+        self.rounds = rounds
+
+    def still_held(
+        self, connection: Connection, mapping: QueueMapping, identities: Sequence[Identity]
+    ) -> list[Identity]:
+        """Return those of the rows that are still locked; none where the connection broke."""
+        if connection is not self._locks.connection():
+            raise NotClaimed(
+                "a claim by advisory locks is finished on the connection that claimed it, and this "
+                "is another one: claim, work and finish in one advisory_session(engine)"
+            )
+        if locks_of(connection) is not self._locks:
+            return []
+        return [identity for identity in identities if self._keeps(identity)]
+
+    def _keeps(self, identity: Identity) -> bool:
+        key = self._keys.get(identity)
+        return key is not None and self._locks.keeps(key, self)
+
+    def let_go(
+        self,
+        connection: Connection,
+        mapping: QueueMapping,
+        identities: Sequence[Identity],
+        when: LetGo,
+    ) -> None:
+        """Free rows now, or when the transaction ends."""
+        keys = [self._keys[identity] for identity in identities]
+        if when is LetGo.NOW:
+            self._locks.free(connection, keys)
+        elif when is LetGo.AT_COMMIT:
+            self._locks.finished.update(dict.fromkeys(keys))
+        elif when is LetGo.AT_END:
+            self._locks.leaving.update(keys)
+
+
+@dataclass(eq=False)
+class AdvisoryLocks(Ending):
+    """The locks that one connection keeps.
+
+    Attributes:
+        held: the claim that each lock is kept for.
+        finished: locks of rows whose finish waits for the COMMIT, in the order of
+            the finishes.
+        leaving: locks that are freed when the transaction ends, however it does.
+        doubtful: a statement that takes or frees locks was broken off, and nobody
+            knows which are left.
+    """
+
+    connection: ref[Connection]
+    held: dict[LockKey, AdvisoryHold] = field(default_factory=dict)
+    finished: dict[LockKey, None] = field(default_factory=dict)
+    leaving: set[LockKey] = field(default_factory=set)
+    doubtful: bool = False
+    _savepoints: list[tuple[str, int]] = field(default_factory=list)
+    _finished_before: int = 0
+
+    def keep(
+        self, keys: Mapping[Identity, LockKey], rounds: Mapping[Identity, int]
+    ) -> AdvisoryHold:
+        """Keep the locks of one claim."""
+        hold = AdvisoryHold(self, keys, rounds)
+        self.held.update(dict.fromkeys(keys.values(), hold))
+        return hold
+
+    def keeps(self, key: LockKey, hold: AdvisoryHold) -> bool:
+        """Tell whether a claim still has this lock, and is not about to lose it."""
+        return self.held.get(key) is hold and key not in self.leaving
+
+    @contextmanager
+    def doubted(self) -> Iterator[None]:
+        """Doubt which locks there are, unless the block reaches its end."""
+        before, self.doubtful = self.doubtful, True
+        yield
+        self.doubtful = before
+
+    # -- in a transaction -----------------------------------------------
+
+    def free(self, connection: Connection, keys: Sequence[LockKey]) -> None:
+        """Free locks at once; those with a finish on its way when the transaction ends."""
+        self.leaving.update(key for key in keys if key in self.finished)
+        free = [key for key in dict.fromkeys(keys) if key not in self.finished]
+        self.unlock(connection, free)
+        self._forget(free)
+
+    def unlock(self, connection: Connection, keys: Sequence[LockKey]) -> None:
+        """Give back locks; one that was taken twice is given back as often as it is named."""
+        if keys:
+            _run_in(connection, unlocking(keys))
+
+    def reconcile(self, connection: Connection) -> None:
+        """Give back the locks that a broken statement left."""
+        if self.doubtful:
+            self._reconcile(partial(_run_in, connection))
+
+    # -- at its end -----------------------------------------------------
+
+    def commits(self, driver: Any, errors: type[Exception]) -> bool:
+        """Tell whether a COMMIT finishes what waits for it."""
+        return not (self.finished and _is_broken(driver, errors))
+
+    def ended(self, driver: Any, *, committed: bool) -> None:
+        """Free what was finished in the transaction, if it was committed."""
+        finished = self.finished if committed else {}
+        self._end(partial(_run_after, driver), {**finished, **dict.fromkeys(self.leaving)})
+
+    def not_done(self, error: Exception) -> None:
+        """Say so; of a broken connection the server has freed the locks."""
+        log.warning("advisory locks could not be freed: %s", error)
+
+    def returned(self, driver: Any) -> None:
+        """Free everything before the connection is handed out again."""
+        driver.rollback()
+        _run_after(driver, "SELECT pg_advisory_unlock_all()")
+
+    def broken_off(self) -> None:
+        """Take note that what was finished in the transaction is lost."""
+        self.finished.clear()
+        self._savepoints.clear()
+        self._finished_before = 0
+
+    def _end(self, run: Run, keys: Iterable[LockKey]) -> None:
+        ending = [key for key in keys if key in self.held]
+        self.broken_off()
+        self.leaving.clear()
+        self._forget(ending)
+        if ending:
+            with self.doubted():
+                run(unlocking(ending))
+        if self.doubtful:
+            self._reconcile(run)
+
+    def _forget(self, keys: Iterable[LockKey]) -> None:
+        for key in keys:
+            self.held.pop(key, None)
+
+    def _reconcile(self, run: Run) -> None:
+        found = [(_signed(table), _signed(key)) for table, key in run(LOCKS_OF_THIS_CONNECTION)]
+        stray = [key for key in found if key not in self.held]
+        if stray:
+            log.info("%d locks of a broken claim are given back", len(stray))
+            run(unlocking(stray))
+        self.doubtful = False
+
+    # -- savepoints -----------------------------------------------------
+
+    def begin_following(self) -> None:
+        """Take note that what was finished so far was finished outside of savepoints."""
+        self._finished_before = len(self.finished)
+
+    def follow(self, statement: str) -> None:
+        """Follow savepoints: what was finished after one is undone with it."""
+        words = statement.upper().rstrip("; ").split()
+        verb, name = words[0], words[-1]
+        if verb == "SAVEPOINT":
+            self._savepoints.append((name, len(self.finished)))
+            return
+        undoes = verb == "ROLLBACK"
+        places = [place for place, (set_, _) in enumerate(self._savepoints) if set_ == name]
+        if undoes:
+            known = self._savepoints[places[-1]][1] if places else self._finished_before
+            self._undo_finished(known)
+        if places:
+            del self._savepoints[places[-1] + undoes :]
+
+    def _undo_finished(self, after: int) -> None:
+        for key in list(self.finished)[after:]:
+            del self.finished[key]
+
+
+# -- the locks of a connection ----------------------------------------------
+
+
+def locks_of(connection: Connection) -> AdvisoryLocks:
+    """Return what a connection keeps; at first, nothing."""
+    locks = ending_of(connection, _ENDING)
+    if locks is None:
+        locks = AdvisoryLocks(ref(connection))
+        follow(connection, _ENDING, locks)
+    assert isinstance(locks, AdvisoryLocks)
+    if connection.in_nested_transaction() or database_of(connection).in_autocommit(connection):
+        _watch_savepoints(connection, locks)
+    return locks
+
+
+def _watch_savepoints(connection: Connection, locks: AdvisoryLocks) -> None:
+    """Follow the savepoints of a connection, and its transactions in AUTOCOMMIT, if it has any.
+
+    Else not: a listener makes all of its statements a tenth slower.
+    """
+    if not event.contains(connection, "after_cursor_execute", _follow):
+        locks.begin_following()
+        event.listen(connection, "after_cursor_execute", _follow)
+
+
+def _follow(connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
+    # The event of a savepoint that is set does not tell its name.
+    beginning = statement[:10].upper()
+    if beginning.startswith(("SAVEPOINT ", "ROLLBACK", "RELEASE ")):
+        locks = locks_of(connection)
+        locks.follow(statement)
+        if beginning.startswith("ROLLBACK"):
+            locks.reconcile(connection)
+
+
+#: What psycopg 2 and 3 call a transaction in which a statement has failed.
+_IN_ERROR = 3
+
+
+def _is_broken(driver: Any, errors: type[Exception]) -> bool:
+    """Tell whether the server will answer a COMMIT with ROLLBACK, and no error."""
+    status = getattr(getattr(driver, "info", None), "transaction_status", None)
+    if status is not None:
+        return bool(status == _IN_ERROR)
+    try:  # other drivers, such as asyncpg, do not tell: a broken transaction refuses this
+        fetched(driver, "SELECT 1")
+    except errors:
+        return True
+    return False
+
+
+# -- statements -------------------------------------------------------------
+
+
+#: Those that are named by a table of users: what else the caller has locked is the caller's.
+LOCKS_OF_THIS_CONNECTION = """\
+SELECT classid::bigint, objid::bigint FROM pg_locks
+WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid() AND objsubid = 2
+AND EXISTS (SELECT FROM pg_class WHERE oid = classid AND oid >= 16384)"""
+
+
+def unlocking(keys: Iterable[LockKey]) -> str:
+    """Write the statement that frees locks.
+
+    The keys are numbers that the server made: they stand in the text, which so
+    is the same for every driver.
+    """
+    arrays = (",".join(map(str, map(int, numbers))) for numbers in zip(*keys, strict=True))
+    tables, rows = (f"'{{{array}}}'::integer[]" for array in arrays)
+    return f"SELECT pg_advisory_unlock(a, b) FROM unnest({tables}, {rows}) AS k (a, b)"
+
+
+def _signed(number: int) -> int:
+    """Read a number of pg_locks, which have no sign, as the 32 bits of an argument."""
+    return number - (1 << 32) if number >> 31 else number
+
+
+def _run_in(connection: Connection, statement: str) -> Sequence[Any]:
+    return connection.exec_driver_sql(statement).all()
+
+
+def _run_after(driver: Any, statement: str) -> Sequence[Any]:
+    """Run a statement where a transaction has just ended, without beginning another."""
+    with _autocommit(driver):
+        return fetched(driver, statement)
+
+
+@contextmanager
+def _autocommit(driver: Any) -> Iterator[None]:
+    before = driver.autocommit
+    driver.autocommit = True
+    try:
+        yield
+    finally:
+        driver.autocommit = before

@@ -1,0 +1,58 @@
+"""PostgreSQL: changes are one transaction, indexes are built concurrently, partitions apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import ClassVar
+
+from sqlalchemy import Connection, Table, text
+
+from .schema_changes import SchemaChanges
+
+# The root comes first; of the others those that may have indexes and storage parameters.
+_PARTITIONS = text("""
+SELECT n.nspname AS schema, c.relname AS name, p.isleaf
+FROM pg_partition_tree(CAST(:table AS regclass)) AS p
+JOIN pg_class AS c ON c.oid = p.relid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE p.level = 0 OR (p.isleaf AND c.relkind = 'r')
+ORDER BY p.level > 0, n.nspname, c.relname
+""")
+
+
+class PostgreSQLSchemaChanges(SchemaChanges):
+    """The changes of PostgreSQL."""
+
+    concurrent_indexes: ClassVar[bool] = True
+    partitions_apart: ClassVar[bool] = True
+    begins: ClassVar[tuple[str, ...]] = ("BEGIN", "SET LOCAL lock_timeout = '500ms'")
+
+    def longest_wait(self, connection: Connection) -> timedelta:
+        return timedelta(milliseconds=500)
+
+    @contextmanager
+    def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
+        own = connection.exec_driver_sql("SHOW lock_timeout").scalar_one()
+        milliseconds = max(1, time // timedelta(milliseconds=1))  # 0 would be without limit
+        connection.exec_driver_sql(f"SET lock_timeout = {milliseconds}")
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql(f"SET lock_timeout = '{own}'")
+
+    def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]] | None:
+        name = connection.dialect.identifier_preparer.format_table(table)
+        tree = connection.execute(_PARTITIONS, {"table": name}).all()
+        if not tree or tree[0].isleaf:
+            return None
+        return [(part.schema, part.name) for part in tree[1:]]
+
+    def storage_of_queue(self, *, fillfactor: int, dead_rows: int) -> dict[str, str]:
+        return {
+            "fillfactor": str(fillfactor),
+            "autovacuum_vacuum_scale_factor": "0",
+            "autovacuum_vacuum_threshold": str(dead_rows),
+            "autovacuum_analyze_scale_factor": "0",
+            "autovacuum_analyze_threshold": str(dead_rows),
+        }

@@ -1,0 +1,200 @@
+"""The statements that write behind a fence: of each kind of change to each class, built once.
+
+The fence stands in every WHERE clause: the primary keys of the batch, and the status,
+the owner and the owner_date that the claim wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    DateTime,
+    Executable,
+    and_,
+    bindparam,
+    case,
+    cast,
+    select,
+)
+from sqlalchemy.engine import CursorResult
+
+from .clock import utc_now
+from .dialects import Database
+from .fencing import Identity, Token
+from .joining import or_join
+from .keys import key_is_in, locked_by_key
+from .mapping import QueueMapping, status_is
+from .sessions import Writer
+
+# The parameters of every fenced statement.
+KEYS, OWNER, DATES = "finish_keys", "finish_owner", "finish_dates"
+NOW, LATER, SHIFT = "finish_now", "finish_later", "finish_shift"
+
+Time: TypeAlias = ColumnElement[Any]
+Values: TypeAlias = Mapping[Column[Any], Any]
+#: Makes the values of a change from the mapping, whether the claim is an unmarked one,
+#: and expressions for the time and for the time SHIFT microseconds later.
+ValuesOf: TypeAlias = Callable[[QueueMapping, bool, Time, Time], Values]
+#: The keys of the rows that were ours, with their new values.
+Found = dict[Identity, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class FenceKind:
+    """What the fence of a statement compares.
+
+    Attributes:
+        status: what the claim wrote, or left.
+        unmarked: the claim wrote nothing: its locks are the fence.
+        renewed: the claim has had several dates.
+    """
+
+    status: str
+    unmarked: bool
+    renewed: bool
+
+    @classmethod
+    def of(cls, token: Token) -> FenceKind:
+        """Tell what the fence of a token compares."""
+        return cls(token.status, token.hold is not None, len(token.dates) > 1)
+
+    def dates(self, token: Token) -> Any:
+        """Return the value of the parameter DATES."""
+        return list(token.dates) if self.renewed else next(iter(token.dates), None)
+
+
+@dataclass(frozen=True, eq=False)
+class FencedStatements:
+    """The statements of one change to one mapped class.
+
+    Attributes:
+        columns: what is changed, in the order of the result.
+        write_returning: the write where RETURNING tells what was ours, and its new values.
+        write_returning_keys: the same without the values, where nobody shows them.
+        write_counted: the write where the count of rows tells whether all were ours.
+        lock, write: the two statements that tell which were, where RETURNING does not.
+    """
+
+    mapping: QueueMapping
+    columns: tuple[Column[Any], ...]
+    write_returning: Executable
+    write_returning_keys: Executable
+    write_counted: Executable
+    lock: Executable
+    write: Executable
+    _needed: dict[tuple[str, Database], frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def writes(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.columns) or getattr(self.write, "is_delete", False)
+
+    def run(self, writer: Writer, which: str, parameters: Mapping[str, Any]) -> CursorResult[Any]:
+        """Run one of the statements with those of the parameters that it has."""
+        statement: Any = getattr(self, which)
+        needed = self._needed.get((which, writer.database))
+        if needed is None:
+            compiled = statement.compile(dialect=writer.connection.dialect)
+            needed = self._needed[which, writer.database] = frozenset(compiled.params)
+        return writer.core(statement, {k: v for k, v in parameters.items() if k in needed})
+
+    def read(self, result: CursorResult[Any]) -> Found:
+        """Map the keys of the rows that were ours to what stands behind them."""
+        rows = result.all()
+        width = len(self.mapping.keys)
+        if not rows or len(rows[0]) == width:
+            return dict.fromkeys(map(tuple, rows), ())
+        return {tuple(row[:width]): row[width:] for row in rows}
+
+
+@lru_cache(maxsize=1_000)
+def fenced_statements(
+    mapping: QueueMapping, database: Database, values: ValuesOf | None, kind: FenceKind
+) -> FencedStatements:
+    """Return the statements of a change; without values, one that deletes the rows."""
+    fence = _fence(mapping, database, kind)
+    if values is None:
+        return _deleting(mapping, database, fence)
+    return _changing(mapping, database, fence, values, unmarked=kind.unmarked)
+
+
+def _deleting(
+    mapping: QueueMapping, database: Database, fence: ColumnElement[bool]
+) -> FencedStatements:
+    keys = mapping.keys
+    deleted = database.delete_by_key(mapping.table, keys).where(fence)
+    return FencedStatements(
+        mapping=mapping,
+        columns=(),
+        write_returning=deleted.returning(*keys),
+        write_returning_keys=deleted.returning(*keys),
+        write_counted=deleted,
+        lock=locked_by_key(select(*keys).where(fence), mapping, database),
+        write=deleted,
+    )
+
+
+def _changing(
+    mapping: QueueMapping,
+    database: Database,
+    fence: ColumnElement[bool],
+    values: ValuesOf,
+    *,
+    unmarked: bool,
+) -> FencedStatements:
+    keys, date = mapping.keys, mapping.column("owner_date").type
+    ends: Callable[[Values], Values] = (
+        (lambda written: written) if unmarked else partial(or_join, mapping)
+    )
+    told = ends(values(mapping, unmarked, utc_now(), utc_now(bindparam(SHIFT, type_=BigInteger))))
+    new = ends(values(mapping, unmarked, bindparam(NOW, type_=date), bindparam(LATER, type_=date)))
+    after = [_typed(column, value).label(f"new_{column.key}") for column, value in told.items()]
+    read = select(*keys, *after, database.moment().label(NOW)).where(fence)
+    changed = _updating(mapping, database, fence, told)
+    return FencedStatements(
+        mapping=mapping,
+        columns=tuple(told),
+        write_returning=changed.returning(*keys, *told),
+        write_returning_keys=changed.returning(*keys),
+        write_counted=changed,
+        lock=locked_by_key(read, mapping, database),
+        write=_updating(mapping, database, fence, new),
+    )
+
+
+def _fence(mapping: QueueMapping, database: Database, kind: FenceKind) -> ColumnElement[bool]:
+    keys = key_is_in(mapping, KEYS, database)
+    claim = status_is(mapping.column("status"), kind.status)
+    if not kind.unmarked:
+        owner, date = mapping.column("owner"), mapping.column("owner_date")
+        dates = bindparam(DATES, type_=date.type, expanding=kind.renewed)
+        claim = and_(
+            claim,
+            owner == bindparam(OWNER, type_=owner.type),
+            date.in_(dates) if kind.renewed else date == dates,
+        )
+    if database.locks_what_it_scans:
+        # Wrapped, so that no index serves it but the primary key: by the reap index
+        # it deadlocks with inserts.
+        claim = case((claim, 1), else_=0) == 1
+    return and_(keys, claim)
+
+
+def _updating(
+    mapping: QueueMapping, database: Database, fence: ColumnElement[bool], values: Values
+) -> Any:
+    # In the order given: MySQL's assignments see what those before them wrote.
+    changed = database.update_by_key(mapping.table, mapping.keys).where(fence)
+    return changed.ordered_values(*values.items())
+
+
+def _typed(column: Column[Any], value: ColumnElement[Any]) -> ColumnElement[Any]:
+    # A CASE of NULL and a time is text to the drivers of MySQL and MariaDB.
+    return cast(value, column.type) if isinstance(column.type, DateTime) else value

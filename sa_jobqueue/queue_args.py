@@ -1,0 +1,126 @@
+"""The options of ``__queue_args__``, by which a class says what its queue is like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from .errors import ArgumentError
+from .status import CLAIMED, JobStatus, status_word
+
+DEFAULT_LEASE = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class QueueArgs:
+    """The options of ``__queue_args__``, checked.
+
+    Attributes:
+        equality: attributes that every claim compares for equality; they lead
+            the claim index.
+        ready: further statuses that jobs are claimed from: the claim index serves them.
+        during: further statuses of claimed jobs: the reap index serves them.
+        names: the table's own words for the statuses.
+        order_by: attributes that replace the claim order, each with an
+            optional ``" desc"``; the primary key is always the last.
+        lease: how long a claim of an unknown owner is left alone.
+        enqueued_at: the attribute that holds the time of the insert.
+        keep: whether ``complete()`` keeps the row (True) or deletes it.
+        per_key: attributes that claims are limited by, each with an index that
+            finds the next job of each value; several that make one key are a tuple.
+    """
+
+    equality: tuple[str, ...] = ()
+    ready: tuple[str, ...] = ()
+    during: tuple[str, ...] = ()
+    names: Mapping[JobStatus, str] = field(default_factory=dict)
+    order_by: tuple[str, ...] | None = None
+    lease: timedelta = DEFAULT_LEASE
+    enqueued_at: str | None = None
+    keep: bool = True
+    per_key: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def of(cls, entity: type) -> QueueArgs:
+        """Read the options of a class.
+
+        Raises:
+            ArgumentError: an unknown key, or a value that cannot work.
+        """
+        given = dict(getattr(entity, "__queue_args__", {}))
+        unknown = sorted(set(given) - set(cls.__dataclass_fields__))
+        if unknown:
+            raise ArgumentError(
+                f"{entity.__name__}.__queue_args__ has no option {', '.join(map(repr, unknown))}; "
+                f"the options are {', '.join(cls.__dataclass_fields__)}"
+            )
+        for key in ("equality", "ready", "during", "order_by"):
+            if key in given:
+                given[key] = _words(entity, key, given[key])
+        if "per_key" in given:
+            given["per_key"] = _keys(entity, given["per_key"])
+        _check_types(entity, given)
+        for key in ("ready", "during"):
+            given[key] = tuple(status_word(word) for word in given.get(key, ()))
+        given["names"] = _status_names(entity, given.get("names", {}))
+        args = cls(**given)
+        _check_apart(entity, args)
+        return args
+
+    def word(self, status: JobStatus) -> str:
+        """Return the table's word for a status."""
+        return self.names.get(status, status.value)
+
+
+def _check_types(entity: type, given: Mapping[str, Any]) -> None:
+    kinds = {"lease": timedelta, "keep": bool, "enqueued_at": str, "names": Mapping}
+    for key, kind in kinds.items():
+        if key in given and not isinstance(given[key], kind):
+            raise ArgumentError(
+                f"{entity.__name__}.__queue_args__[{key!r}] is a {kind.__name__}: {given[key]!r}"
+            )
+
+
+def _words(entity: type, key: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    words = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(word, str) for word in words):
+        raise ArgumentError(
+            f"{entity.__name__}.__queue_args__[{key!r}] takes names, as strings: {value!r}"
+        )
+    return words
+
+
+def _keys(entity: type, value: Any) -> tuple[tuple[str, ...], ...]:
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    return tuple(_words(entity, "per_key", key) for key in (value if several else (value,)))
+
+
+def _status_names(entity: type, names: Mapping[Any, str]) -> dict[JobStatus, str]:
+    try:
+        named = {JobStatus(status): status_word(word) for status, word in names.items()}
+    except ValueError as error:
+        raise ArgumentError(
+            f"{entity.__name__}.__queue_args__['names']: {error}; "
+            f"the statuses are {', '.join(JobStatus)}"
+        ) from error
+    words = [named.get(status, status.value) for status in JobStatus]
+    if len(set(words)) < len(words):
+        raise ArgumentError(
+            f"{entity.__name__}.__queue_args__['names'] uses one word for two statuses: {words}"
+        )
+    return named
+
+
+def _check_apart(entity: type, args: QueueArgs) -> None:
+    """Refuse a status that says both that a job waits and that somebody has it."""
+    ready = {args.word(JobStatus.UNCLAIMED), *args.ready}
+    both = sorted(ready & {args.word(CLAIMED), *args.during})
+    if both:
+        raise ArgumentError(
+            f"{entity.__name__}.__queue_args__: a job in {both[0]!r} cannot both wait for a claim "
+            "and be claimed; name it in 'ready' or in 'during'"
+        )

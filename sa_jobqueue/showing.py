@@ -1,0 +1,74 @@
+"""What entities show once a change was written to their rows; rows and fences show nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .clock import as_utc
+from .dialects import Database
+from .fenced_statements import FenceKind, Found, ValuesOf, fenced_statements
+from .fencing import Fenced, Token
+from .mapping import QueueMapping
+from .sessions import Writer, show, show_deleted, show_expired
+
+
+def show_written(
+    writer: Writer,
+    mapping: QueueMapping,
+    values_of: ValuesOf | None,
+    written: Sequence[tuple[Fenced, Found]],
+) -> None:
+    """Let the entities of a batch show what was written.
+
+    Args:
+        values_of: what the change writes; None, it deletes the rows.
+        written: the jobs, each part with the keys and new values of those that were ours.
+    """
+    for part, found in written:
+        if part.rows:
+            continue
+        entities = [
+            (job, found[identity])
+            for job, identity in zip(part.jobs, part.identities, strict=True)
+            if isinstance(job, mapping.entity) and identity in found
+        ]
+        if not entities:
+            continue
+        if values_of is None:
+            show_deleted(writer.session, [entity for entity, _ in entities])
+            continue
+        attributes = _attributes(mapping, writer.database, values_of, part.token)
+        if not attributes:
+            continue
+        # Those that a new round has are as it left them.
+        moved = [entity for entity, values in entities if not values]
+        show_expired(writer.session, moved, mapping)
+        show(
+            writer.session,
+            [(entity, _shown(mapping, attributes, values)) for entity, values in entities],
+        )
+        if mapping.onupdate_keys:
+            for entity, _ in entities:
+                if entity in writer.session:
+                    writer.session.expire(entity, mapping.onupdate_keys)
+
+
+def _attributes(
+    mapping: QueueMapping, database: Database, values_of: ValuesOf, token: Token
+) -> list[str | None]:
+    """List the attributes that show the columns which a change writes; None: none does."""
+    if not mapping.is_queue:
+        return [mapping.attributes["round"]] if mapping.has("round") else []
+    keys = {mapping.column(role).key: key for role, key in mapping.attributes.items()}
+    columns = fenced_statements(mapping, database, values_of, FenceKind.of(token)).columns
+    return [keys.get(column.key) for column in columns]
+
+
+def _shown(mapping: QueueMapping, columns: Sequence[str | None], values: Sequence[Any]) -> Any:
+    """Name new values by the attributes that show them."""
+    shown = {key: value for key, value in zip(columns, values, strict=False) if key is not None}
+    for key in mapping.time_keys:
+        if shown.get(key) is not None:
+            shown[key] = as_utc(shown[key])
+    return shown

@@ -1,0 +1,161 @@
+"""The queue of a step: a JobQueue whose finish goes to the next step, and which tells of it all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement
+
+from .. import finishing
+from ..claiming import Claiming
+from ..fencing import Claim
+from ..queue import JobQueue
+from ..reaping import Reaped
+from ..sessions import AnyConnection, AnySession
+from ..status import CANCELLED, FAILED
+from .graph import Graph, Node
+from .history import History, Transition
+from .moving import move_on
+
+T = TypeVar("T")
+
+
+class StepQueue(JobQueue[T]):
+    """The queue of one step, whose finish goes to the next one.
+
+    Its verbs are those of a :class:`sa_jobqueue.JobQueue`, and tell whoever listens to
+    the workflow's transitions.
+    """
+
+    def __init__(
+        self, graph: Graph, history: History, node: Node, *where: ColumnElement[bool], **how: Any
+    ) -> None:
+        super().__init__(
+            graph.mapping.entity,
+            *where,
+            ready=node.ready,
+            during=node.during,
+            then=node.targets[0],
+            **how,
+        )
+        self.plan = _ToldClaiming(self.plan, history, node)
+        self._graph = graph
+        self._history = history
+        self._node = node
+
+    def complete(
+        self,
+        session: AnyConnection,
+        jobs: Any,
+        *,
+        delete: bool | None = None,
+        then: str | None = None,
+    ) -> None:
+        """Finish this step of jobs.
+
+        Args:
+            session, jobs, delete: as for :func:`sa_jobqueue.complete`; only jobs that
+                are done are deleted.
+            then: where they go: the step's `then` or one of its branches.
+
+        Raises:
+            InvalidTransition: the step does not lead there; nothing was written.
+            ClaimLost, NotClaimed: as for :func:`sa_jobqueue.complete`.
+        """
+        after = self._node.targets[0] if then is None else self._graph.plain(then)
+        self._graph.check_target(self._node, after)
+
+        def write(jobs: Any) -> None:
+            if self._graph.is_final(after):
+                gone = delete if after == self._graph.done else False
+                finishing.complete(session, jobs, delete=gone, then=after)
+            else:
+                move_on(session, jobs, after)
+
+        self._written(session, jobs, write, after, "complete")
+
+    def fail(
+        self,
+        session: AnyConnection,
+        jobs: Any,
+        *,
+        error: str | BaseException | None = None,
+        retry_in: timedelta | None = None,
+    ) -> None:
+        """Report failed jobs: this step again while attempts remain, else failed."""
+        fail = super().fail
+        self._written(
+            session,
+            jobs,
+            lambda jobs: fail(session, jobs, error=error, retry_in=retry_in),
+            None,
+            "fail",
+        )
+
+    def release(self, session: AnyConnection, jobs: Any) -> None:
+        """Give jobs back to this step; see :func:`sa_jobqueue.release`."""
+        release = super().release
+        self._written(session, jobs, lambda jobs: release(session, jobs), self.ready, "release")
+
+    def give_up(self, session: AnyConnection, jobs: Any, *, reason: str | None = None) -> None:
+        """Cancel jobs that we have claimed; see :func:`sa_jobqueue.give_up`."""
+        give_up, after = super().give_up, self.mapping.word(CANCELLED)
+        self._written(
+            session, jobs, lambda jobs: give_up(session, jobs, reason=reason), after, "give_up"
+        )
+
+    def reap(
+        self,
+        session: AnySession,
+        *,
+        lease: timedelta | None = None,
+        max_runtime: timedelta | None = None,
+        limit: int | None = None,
+    ) -> Reaped:
+        """Take back claims of this step; see :meth:`sa_jobqueue.JobQueue.reap`."""
+        reaped = super().reap(session, lease=lease, max_runtime=max_runtime, limit=limit)
+        entity, during, failed = self.entity, self._node.during, self.mapping.word(FAILED)
+        self._history.tell(
+            session,
+            (
+                Transition(
+                    entity,
+                    job.identity,
+                    during,
+                    failed if job.failed else self.ready,
+                    "reap",
+                    job.owner,
+                )
+                for job in reaped.jobs
+            ),
+        )
+        return reaped
+
+    def _written(
+        self,
+        session: AnyConnection,
+        jobs: Any,
+        write: Callable[[Any], None],
+        after: str | None,
+        verb: str,
+    ) -> None:
+        self._history.written(
+            session, jobs, write, before=self._node.during, after=after, verb=verb
+        )
+
+
+class _ToldClaiming(Claiming[T]):
+    """The claims of a step, however they are made: the workflow's listeners are told."""
+
+    def __init__(self, plan: Claiming[T], history: History, node: Node) -> None:
+        super().__init__(plan.spec, plan.strategy)
+        self._history = history
+        self._node = node
+
+    def claim(self, session: AnyConnection, **request: Any) -> Claim[Any]:
+        """Claim, and tell of it; see :meth:`Claiming.claim`."""
+        claim = super().claim(session, **request)
+        self._history.claimed(session, claim, self._node.ready, self._node.during)
+        return claim
