@@ -218,7 +218,7 @@ def test_all_other_errors_are_raised_as_without(session: Session, wrong: dict[st
 
 def test_a_value_that_is_missing_is_an_error_as_without(session: Session) -> None:
     for skip in (False, True):
-        with pytest.raises(DBAPIError, match="(?i)null|default value"):
+        with pytest.raises(DBAPIError, match=r"(?i)null|default value"):
             enqueue(session, Voucher, [{"number": 1}], skip_duplicates=skip)
         session.rollback()
 
