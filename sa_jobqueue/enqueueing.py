@@ -74,8 +74,8 @@ def enqueue(
 
     Raises:
         ArgumentError: `priority` or `run_at` without the mixin, a naive time, a
-            name that is no column of the class, or `skip_duplicates` for a class
-            whose rows are spread over several tables.
+            name that is no column of the class, a row that is no mapping, or
+            `skip_duplicates` for a class whose rows are spread over several tables.
     """
     mapping = mapping_of(entity)
     if skip_duplicates:
@@ -88,7 +88,7 @@ def enqueue(
             # rows without SQL functions into one statement.
             now = as_utc(writer.core(select(utc_now())).scalar_one())
             common.setdefault(mapping.attributes["run_at"], now)
-        for alike in _alike({**common, **row} for row in rows):
+        for alike in _alike(_joined(common, row) for row in rows):
             _check(mapping, alike)
             inserted.append(_insert(writer, mapping, alike, skip=skip_duplicates))
     known = [count for count in inserted if count is not None]
@@ -109,6 +109,15 @@ def _common(mapping: QueueMapping, **given: Any) -> dict[str, Any]:
         if value is not None and not mapping.has(role):
             raise ArgumentError(f"{mapping} has no {role}: add {mixins[role]}")
     return {mapping.attributes[role]: value for role, value in given.items() if value is not None}
+
+
+def _joined(common: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {**common, **row}
+    except TypeError as error:
+        raise ArgumentError(
+            f"a row is a mapping of attribute names, not {row!r}; session.add_all() takes entities"
+        ) from error
 
 
 def _alike(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

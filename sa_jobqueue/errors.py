@@ -97,7 +97,7 @@ class ClaimLost(JobQueueError, StaleDataError):
         self.kept = tuple(kept)
         super().__init__(
             f"{verb}: {len(self.lost)} of {len(self.lost) + len(self.kept)} claims were lost "
-            "to a release, a reap or another owner; nothing was written for those "
+            "to a finish, a release, a reap or another owner; nothing was written for those "
             "(.lost), the others (.kept) were written. Roll back to undo the whole batch."
         )
 

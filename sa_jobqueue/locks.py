@@ -189,7 +189,10 @@ def checked_engine(engine: Engine) -> Engine:
         UnsupportedDatabase: an async one.
     """
     if not isinstance(engine, Engine):
-        raise ArgumentError(f"A named lock needs an Engine, not {engine!r}.")
+        raise ArgumentError(
+            f"A named lock needs an Engine, not {engine!r}; beside an AsyncEngine, make one of a "
+            "synchronous driver for the same database."
+        )
     if engine.dialect.is_async:
         raise UnsupportedDatabase(
             "A named lock is kept alive by a thread, which an async driver does not serve: give "

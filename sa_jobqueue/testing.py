@@ -17,9 +17,12 @@ from sqlalchemy import Engine
 from .doctor import examine_index
 from .queue import JobQueue
 from .sessions import AnySession
+from .workflow import Step
 
 
-def assert_claim_is_indexed(target: Engine | AnySession, queue: JobQueue[Any] | type[Any]) -> None:
+def assert_claim_is_indexed(
+    target: Engine | AnySession, queue: JobQueue[Any] | Step[Any] | type[Any]
+) -> None:
     """Assert that an index serves the claim of a queue without a sort.
 
     It fails where the index is missing, has other columns, or another predicate: Alembic
@@ -27,7 +30,8 @@ def assert_claim_is_indexed(target: Engine | AnySession, queue: JobQueue[Any] | 
 
     Args:
         target: an Engine, or a session in no transaction.
-        queue: a JobQueue, one of a class without JobMixin too; or a mapped class with it.
+        queue: a JobQueue, one of a class without JobMixin too; a step of a workflow; or a
+            mapped class with JobMixin.
 
     Raises:
         AssertionError: says what does not fit, and what mends it.

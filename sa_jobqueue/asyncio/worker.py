@@ -174,7 +174,10 @@ class _GreenWorker(Worker[T]):
 
     def _call(self, handler: AsyncHandler[T], job: T) -> Any:
         """Run the handler in a task of its own, so that it can be cancelled alone."""
-        task = asyncio.create_task(handler(job))
+        called = handler(job)
+        if not isawaitable(called):
+            raise ArgumentError(f"an AsyncWorker awaits its handlers: make {handler!r} async def")
+        task = asyncio.create_task(called)
         self._running.add(task)
         try:
             return await_only(task)

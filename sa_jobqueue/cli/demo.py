@@ -15,7 +15,6 @@ from ..stats import count_by_status
 from ..status import CLAIMED, UNCLAIMED
 from ..strategies import AUTO, STRATEGIES
 from ..strategies.candidates import Candidates
-from ..strategies.held import Held
 from .databases import open_engine, shown, url_option
 from .figures import AfterPause, Figures
 from .model import Record, recreate_tables
@@ -32,8 +31,9 @@ PATIENCE = 60.0
 
 ALWAYS_SHOWN = (UNCLAIMED, CLAIMED)
 
-#: A held claim ends with its transaction; these consumers commit before they work.
-STRATEGY_NAMES = [AUTO, *(name for name in STRATEGIES if name != Held.name)]
+#: A claim that is not written down ends with its transaction or its connection; these
+#: consumers commit before they work, and take another connection for each transaction.
+STRATEGY_NAMES = [AUTO, *(name for name, strategy in STRATEGIES.items() if strategy.marks)]
 
 
 @click.command()

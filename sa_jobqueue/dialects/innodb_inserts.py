@@ -30,7 +30,14 @@ def _settable(table: Any) -> Column[Any]:
     """Find a column that can be set to what it is.
 
     MySQL refuses the number that it generated itself: error 1869, for two rows of one
-    statement with the same key.
+    statement with the same key. And MariaDB 10.11 was seen to put an empty text into a
+    column that is named here and missing in the INSERT, where it must have a value.
     """
     generated = table.autoincrement_column
-    return next(column for column in table.c if column is not generated and not column.computed)
+    settable = [column for column in table.c if column is not generated and not column.computed]
+    return next(filter(_may_be_missing, settable), settable[0])
+
+
+def _may_be_missing(column: Column[Any]) -> bool:
+    """Tell whether an INSERT that does not name the column is right."""
+    return bool(column.nullable or column.default or column.server_default)

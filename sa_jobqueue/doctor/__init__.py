@@ -28,6 +28,7 @@ from ..dialects.examination import Answer, Severity
 from ..errors import ArgumentError, JobQueueError, LockTimeout
 from ..queue import JobQueue
 from ..sessions import AnySession, session_of
+from ..workflow import Step
 from .case import Case
 from .claim_checks import check_cost, check_updates
 from .index_checks import check_index, check_plan, check_reap
@@ -74,7 +75,7 @@ _NEEDED = ("table", "strategy")
 
 def examine(
     target: Engine | AnySession,
-    queue: JobQueue[Any] | type[Any],
+    queue: JobQueue[Any] | Step[Any] | type[Any],
     *,
     limit: int = 100,
     run: bool = True,
@@ -85,7 +86,8 @@ def examine(
     Args:
         target: an Engine; or a session in no transaction, whose hooks and
             connection are then those of the claim.
-        queue: a JobQueue, one of a class without JobMixin too; or a mapped class with it.
+        queue: a JobQueue, one of a class without JobMixin too; a step of a workflow; or a
+            mapped class with JobMixin.
         limit: the size of a batch, as workers claim it.
         run: also claim one batch and roll it back, to count rows read and locked.
         old_snapshot: from which age on a snapshot of others is a finding.
@@ -100,7 +102,10 @@ def examine(
 
 
 def examine_index(
-    target: Engine | AnySession, queue: JobQueue[Any] | type[Any], *, limit: int = 100
+    target: Engine | AnySession,
+    queue: JobQueue[Any] | Step[Any] | type[Any],
+    *,
+    limit: int = 100,
 ) -> Report:
     """Examine the claim's index and plan alone; nothing is locked.
 
@@ -114,7 +119,7 @@ def examine_index(
 
 def _examined(
     target: Any,
-    queue: JobQueue[Any] | type[Any],
+    queue: JobQueue[Any] | Step[Any] | type[Any],
     checks: Mapping[str, Check],
     *,
     limit: int,
@@ -122,6 +127,7 @@ def _examined(
 ) -> Report:
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise ArgumentError(f"limit is the size of a batch, at least 1: {limit!r}")
+    queue = queue.queue if isinstance(queue, Step) else queue
     queue = queue if isinstance(queue, JobQueue) else JobQueue(queue)
     with _session_of(target) as session:
         case = Case(session, queue, limit, old_snapshot)

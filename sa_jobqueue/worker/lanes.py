@@ -141,11 +141,16 @@ def _lanes_of(queue: Any, handler: Callable[[T], Any] | None) -> tuple[Lane[T], 
         if handler is None:
             raise ArgumentError(f"who handles the jobs of {queue!r}? Give a handler")
         return (Lane(queue, handler),)
-    lanes = (queue,) if isinstance(queue, Lane) else tuple(queue)
+    if not isinstance(queue, Iterable) or isinstance(queue, type):
+        queue = (queue,)
+    lanes = tuple(queue)
+    if not lanes or not all(isinstance(lane, Lane) for lane in lanes):
+        raise ArgumentError(
+            f"a worker needs a JobQueue, or steps of a workflow, not {queue!r}: of a class make "
+            "JobQueue(Class), and for several queues run several workers"
+        )
     if handler is not None:
         raise ArgumentError("the steps of a workflow have handlers of their own: give no other")
-    if not lanes or not all(isinstance(lane, Lane) for lane in lanes):
-        raise ArgumentError(f"a worker needs a JobQueue, or steps of a workflow, not {queue!r}")
     return lanes
 
 

@@ -93,6 +93,8 @@ class Worker(Generic[T]):
         on_outcome: Callable[[T, Outcome], None] | None = None,
         options: Sequence[Any] = (),
     ) -> None:
+        if not isinstance(engine, Engine):
+            raise ArgumentError(f"a Worker needs an Engine, not {engine!r}; see also AsyncWorker")
         _check_longer_than_nothing(max_runtime=max_runtime, reap_every=reap_every)
         self.engine = engine
         self.lanes = lanes_of(queue, handler)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
-from .conftest import Start, finished
+from .conftest import Run, Start, finished
 
 SMALL = ("--producers", 2, "--consumers", 3)
 
@@ -45,6 +45,14 @@ def test_it_needs_no_url(start: Start, folder: Path) -> None:
     assert code == 0, errors
     assert f"database: sqlite:///{folder / 'sa_jobqueue.db'}" in output
     assert row_of("all", output)[-2:] == ["-", "-"]
+
+
+@pytest.mark.parametrize("strategy", ["held", "advisory"])
+def test_no_strategy_is_offered_that_its_consumers_cannot_use(run: Run, strategy: str) -> None:
+    result = run("demo", "--strategy", strategy)
+
+    assert result.exit_code == 2
+    assert "Invalid value for '--strategy'" in result.output
 
 
 def test_kept_rows_stay_as_done(start: Start, url: str) -> None:

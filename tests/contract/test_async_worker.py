@@ -125,6 +125,18 @@ async def test_what_a_handler_says_becomes_of_its_job(
     assert found["nonsense"][:2] == ("failed", 2)
 
 
+@pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE)
+@in_event_loop
+async def test_a_handler_that_cannot_be_awaited_is_told_so(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_tasks(session, "a", max_attempts=1)
+
+    await draining(async_engine, JobQueue(Task), lambda task: None).run()
+
+    assert "an AsyncWorker awaits its handlers" in str(states(session)["a"])
+
+
 @pytest.mark.parametrize("driver", [DRIVERS_OF_POSTGRESQL[0], *DRIVERS_OF_SQLITE])
 @in_event_loop
 async def test_a_handler_that_is_cancelled_from_within_fails_its_own_job_only(
@@ -667,6 +679,8 @@ def test_the_arguments_are_those_of_the_worker() -> None:
 def test_what_cannot_work_is_refused(async_engine: AsyncEngine) -> None:
     with pytest.raises(ArgumentError, match="needs an AsyncEngine"):
         AsyncWorker(async_engine.sync_engine, JobQueue(Email), nothing)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"needs an Engine, .* AsyncWorker"):
+        Worker(async_engine, JobQueue(Email), print)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="at least 1: 0"):
         AsyncWorker(async_engine, JobQueue(Email), nothing, concurrency=0)
     with pytest.raises(ArgumentError, match="a worker commits between claim and finish"):

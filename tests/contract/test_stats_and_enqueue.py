@@ -100,6 +100,8 @@ def test_enqueue_refuses_what_the_model_has_no_column_for(session: Session) -> N
         enqueue(session, Email, [{"recipient": "a"}], run_at=datetime.now(UTC))
     with pytest.raises(ArgumentError, match="time zone"):
         enqueue(session, Task, [{"name": "a"}], run_at=datetime(2020, 1, 1))
+    with pytest.raises(ArgumentError, match=r"a row is a mapping .* takes entities"):
+        enqueue(session, Task, [Task(name="a")])  # type: ignore[list-item]
 
 
 def test_enqueue_sets_renamed_attributes(session: Session) -> None:

@@ -65,6 +65,13 @@ class Coupon(JobMixin, ScheduleMixin, RetryMixin, Base):
     changed: Mapped[datetime | None] = mapped_column(DateTime())
 
 
+class Voucher(JobMixin, Base):
+    __tablename__ = "voucher"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    shop: Mapped[str] = mapped_column(String(10))
+    number: Mapped[int] = mapped_column(unique=True)
+
+
 @pytest.fixture(scope="module")
 def tables(shared_engine: Engine) -> Iterator[None]:
     Base.metadata.create_all(shared_engine)
@@ -207,6 +214,13 @@ def test_all_other_errors_are_raised_as_without(session: Session, wrong: dict[st
 
     assert (refused(skip=True) is None) == (refused(skip=False) is None)
     assert refused(skip=True) or wrong != {"text": None}
+
+
+def test_a_value_that_is_missing_is_an_error_as_without(session: Session) -> None:
+    for skip in (False, True):
+        with pytest.raises(DBAPIError, match=r"(?i)null|default value"):
+            enqueue(session, Voucher, [{"number": 1}], skip_duplicates=skip)
+        session.rollback()
 
 
 def test_a_class_of_several_tables_is_refused(session: Session) -> None:

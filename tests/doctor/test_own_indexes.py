@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine, inspect
 
-from sa_jobqueue import JobQueue
+from sa_jobqueue import JobQueue, Workflow
 from sa_jobqueue.doctor import examine
 from sa_jobqueue.migration import create_claim_index, drop_claim_index
 from sa_jobqueue.testing import assert_claim_is_indexed
@@ -75,3 +75,13 @@ def test_a_queue_that_the_models_index_serves_needs_none_of_its_own(
 
     assert index_names(engine) == OURS
     assert_claim_is_indexed(engine, queue)
+
+
+def test_a_step_of_a_workflow_is_examined_as_its_queue_is(engine: Engine) -> None:
+    workflow = Workflow(Mail)
+
+    @workflow.step("unclaimed", during="claimed", then="done")
+    def send(mail: Mail) -> None: ...
+
+    assert_claim_is_indexed(engine, send)
+    assert examine(engine, send).queue == repr(send.queue)

@@ -321,6 +321,8 @@ def test_words_that_mermaid_reads_as_its_own_have_other_names() -> None:
         (workflow(CUT, DRILL, PACK), work, "handlers of their own"),
         ([], None, "needs a JobQueue, or steps of a workflow"),
         ([work], None, "needs a JobQueue, or steps of a workflow"),
+        (Part, work, r"of a class make JobQueue\(Class\)"),
+        ([JobQueue(Part)], work, "for several queues run several workers"),
     ],
 )
 def test_what_a_worker_cannot_work_on_is_refused(
