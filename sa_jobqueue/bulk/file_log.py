@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +35,9 @@ except ImportError:  # Windows
     fcntl = None
 
 VERSION = 1
+
+#: Seconds for which somebody who only looks may have the lock, and between two tries.
+_LOOK, _AGAIN = 0.1, 0.01
 
 _STATE, _REDO, _UNDO = "state.json", "redo.jsonl", "undo.jsonl"
 _OURS = {name + suffix for name in (_STATE, _REDO, _UNDO) for suffix in ("", ".new")}
@@ -66,7 +70,7 @@ class FileLog(Log):
 
     def open(self) -> Head | None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.folder)
+        self._lock = _locked(self.folder, patience=_LOOK)
         if self._lock is None:
             raise LockTimeout(f"Another manager works with the log in {self.folder}.")
         try:
@@ -87,12 +91,10 @@ class FileLog(Log):
     def peek(self) -> tuple[Head | None, bool]:
         if not self.folder.exists():
             return None, False
-        number = _locked(self.folder)
-        try:
-            return self._read(), number is None
-        finally:
-            if number is not None:
-                os.close(number)
+        # The lock is not kept: whoever begins meanwhile would be refused.
+        busy = _is_locked(self.folder)
+        head = self._read()
+        return head, busy or _is_locked(self.folder)
 
     def begin(self, head: Head) -> None:
         # The state comes last: redo and undo without it are those of a load that
@@ -298,17 +300,28 @@ class FileLog(Log):
         return self.folder / name
 
 
-def _locked(folder: Path) -> int | None:
-    """Lock a folder; None if somebody else has it."""
+def _is_locked(folder: Path) -> bool:
+    number = _locked(folder)
+    if number is not None:
+        os.close(number)
+    return number is None
+
+
+def _locked(folder: Path, patience: float = 0) -> int | None:
+    """Lock a folder; None if somebody else has it, for longer than one is patient."""
     if fcntl is None:
         raise UnsupportedDatabase(
             "FileLog needs flock(), which this platform's Python does not have (the module "
             "fcntl): use DatabaseLog."
         )
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(number)
-        return None
-    return number
+    number, until = os.open(folder, os.O_RDONLY), time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                os.close(number)
+                return None
+            time.sleep(_AGAIN)
+        else:
+            return number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 from .log import INSERTED, Log
@@ -60,6 +61,7 @@ def status_of(log: Log) -> Progress:
     Raises:
         BrokenLog: the log cannot be read.
     """
+    log = copy(log)  # it may be another thread that works with this one
     head, busy = log.peek()
     if head is None:
         return Progress(state=LoadState.STARTING)

@@ -23,6 +23,7 @@ from sa_jobqueue.bulk import (
     load_tables,
 )
 from sa_jobqueue.bulk.log import INSERTED, REMOVED
+from sa_jobqueue.bulk.progress import status_of
 from sa_jobqueue.bulk.states import (
     BLOCKED,
     CANCELLED,
@@ -360,6 +361,22 @@ def test_one_manager_at_a_time(source: Numbers, log: Log, new_log: Callable[[], 
 
     assert second.state is CLEANING
     second.rollback()
+
+
+def test_who_looks_leaves_alone_what_a_call_knows(source: Numbers, log: Log) -> None:
+    """As another thread does that asked for the state before the call began."""
+    known = []
+
+    def look(verb: str, batch: list[int]) -> None:
+        known.append(log.marks)
+        assert status_of(log).state is INSERTING
+
+    source.after = look
+
+    BulkLoad(source, log).run()
+
+    assert len(known) == 4
+    assert all(marks is log.marks for marks in known)
 
 
 def test_a_call_while_another_is_under_way_is_refused(source: Numbers, log: Log) -> None:
