@@ -199,7 +199,8 @@ class InsertSource(DivisibleSource[RowBatch]):
             place=place,
             keys=keys,
             print=fingerprint(rows),
-            rows=self.completed(keyed),
+            rows=self.checked(keyed),
+            common=self.common(),
         )
 
     def _same(self, batch: RowBatch, rows: list[Row]) -> RowBatch:
@@ -213,11 +214,16 @@ class InsertSource(DivisibleSource[RowBatch]):
                 f"{str(batch).capitalize()} are not the same as when the load began: give it the "
                 "same rows in the same order, or roll it back."
             )
-        return replace(batch, rows=self.completed(self._keyed(rows, batch.keys)))
+        rows = self.checked(self._keyed(rows, batch.keys))
+        return replace(batch, rows=rows, common=self.common())
 
-    def completed(self, rows: Sequence[Row]) -> list[Row]:
-        """Return rows with what is common to all of them; for subclasses."""
-        return list(rows)
+    def checked(self, rows: list[Row]) -> list[Row]:
+        """Return rows as they are inserted; for subclasses."""
+        return rows
+
+    def common(self) -> Mapping[str, Any]:
+        """Return what new rows have that do not say their own; for subclasses."""
+        return {}
 
     def _check_names(self, rows: Sequence[Row]) -> None:
         for row in rows:

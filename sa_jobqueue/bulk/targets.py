@@ -141,6 +141,26 @@ class Target:
             for row in connection.execute(statement.where(criterion), values)
         ]
 
+    def taken(self, connection: Connection, keys: Sequence[Key]) -> list[Key]:
+        """Return which of the keys are in the table, as they were given.
+
+        A server may find "a" by "A": which it meant is asked by halves.
+        """
+        there = set(self.existing(connection, keys))
+        same = [key for key in keys if key in there]
+        if len(same) == len(there):
+            return same
+        return same + self._halved(connection, [key for key in keys if key not in there])
+
+    def _halved(self, connection: Connection, keys: Sequence[Key]) -> list[Key]:
+        if not keys or not self.existing(connection, keys):
+            return []
+        if len(keys) == 1:
+            return list(keys)
+        middle = len(keys) // 2
+        halves = (keys[:middle], keys[middle:])
+        return [key for half in halves for key in self._halved(connection, half)]
+
     def delete(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Delete the rows of these keys, those that refer to others first."""
         database = database_of(connection)
