@@ -145,15 +145,17 @@ class DatabaseLog(Log):
             connection.execute(self._of_load(update(self.tables.loads)).values(redo_ended=True))
         self._ended = True
 
-    def redo(self, wanted: Callable[[int], bool]) -> Iterator[tuple[int, Any]]:
-        numbers = list(filter(wanted, range(self._count)))
+    def redo(
+        self, wanted: Callable[[int], bool], *, backwards: bool = False
+    ) -> Iterator[tuple[int, Any]]:
+        numbers = list(filter(wanted, range(self._count)[:: -1 if backwards else 1]))
         batches = self.tables.batches.c
         for begin in range(0, len(numbers), _PAGE):
             page = numbers[begin : begin + _PAGE]
             found = (
                 select(batches.number, batches.redo)
                 .where(batches.load_id == self._id, batches.number.in_(page))
-                .order_by(batches.number)
+                .order_by(batches.number.desc() if backwards else batches.number)
             )
             with self.engine.connect() as connection:
                 rows = connection.execute(found).all()

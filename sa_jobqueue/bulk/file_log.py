@@ -150,12 +150,22 @@ class FileLog(Log):
         self._redo.append(_LAST, durable=True)
         self._ended = True
 
-    def redo(self, wanted: Callable[[int], bool]) -> Iterator[tuple[int, Any]]:
+    def redo(
+        self, wanted: Callable[[int], bool], *, backwards: bool = False
+    ) -> Iterator[tuple[int, Any]]:
         lines = whole_lines(self._path(_REDO))
         next(lines)
-        for number, (_, line) in zip(range(self._count), lines, strict=False):
-            if wanted(number):
-                yield number, entry_of(line)["is"]
+        batches = zip(range(self._count), lines, strict=False)
+        if not backwards:
+            for number, (_, line) in batches:
+                if wanted(number):
+                    yield number, entry_of(line)["is"]
+            return
+        places = [(number, place) for number, (place, _) in batches if wanted(number)]
+        with self._path(_REDO).open("rb") as file:
+            for number, place in reversed(places):
+                file.seek(place)
+                yield number, entry_of(file.readline())["is"]
 
     # -- undo -----------------------------------------------------------
 

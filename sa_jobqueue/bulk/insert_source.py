@@ -260,8 +260,10 @@ class InsertSource(DivisibleSource[RowBatch]):
             hand.rollback(batch, _Unlogged(mark=INSERTED))
 
     def workers_of(self, wanted: int) -> int:
-        """Return no more than one writer where the database has no more."""
-        return 0 if database_of_engine(self.engine).one_writer else wanted
+        """Return no more than one where rows have to come in order, or the database has no more."""
+        if database_of_engine(self.engine).one_writer:
+            return 0
+        return 1 if self.target.refers_to_itself else wanted
 
     def await_predecessors(self, load: str, slots: int, wait: timedelta) -> None:
         """Wait until the server has ended what a killed process began."""

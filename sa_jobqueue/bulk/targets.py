@@ -88,6 +88,15 @@ class Target:
         return {name: str(column.key) for name, column in columns.items()}
 
     @cached_property
+    def refers_to_itself(self) -> bool:
+        """Whether a row may refer to another one, which has to be there before it."""
+        return any(
+            key.column.table in self.tables and not key.parent.primary_key
+            for table in self.tables
+            for key in table.foreign_keys
+        )
+
+    @cached_property
     def server_makes_keys(self) -> bool:
         """Whether the server would make a key that is missing."""
         return self.tables[0].autoincrement_column is not None
@@ -164,6 +173,10 @@ class Target:
     def delete(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Delete the rows of these keys, those that refer to others first."""
         database = database_of(connection)
+        if self.refers_to_itself and not database.checks_references_at_end and len(keys) > 1:
+            for key in reversed(keys):
+                self.delete(connection, [key])
+            return
         for table in reversed(self.tables):
             columns = list(table.primary_key)
             statement: Delete = database.delete_by_key(table, columns)

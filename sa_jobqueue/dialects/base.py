@@ -76,6 +76,7 @@ class Database:
             values stand in it as literals.
         returns_new: RETURNING on what insert_new() makes returns the new rows, and no others.
         zero_is_a_key: 0 in a column whose keys the server makes is a key like any other.
+        checks_references_at_end: of a statement, not after each of its rows.
         key_hint: binds a statement to the primary key; None: none is needed.
     """
 
@@ -102,6 +103,7 @@ class Database:
     joins_literals = True
     returns_new = False
     zero_is_a_key = True
+    checks_references_at_end = True
     key_hint: ClassVar[str | None] = None
 
     def __init__(self, version: Version | None) -> None:

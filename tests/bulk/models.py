@@ -77,6 +77,14 @@ class Rounded(Base):
     amount: Mapped[Decimal] = mapped_column(Numeric(10, 2), primary_key=True)
 
 
+class Person(Base):
+    """Rows that refer to rows before them."""
+
+    __tablename__ = "bulk_person"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    mother: Mapped[int | None] = mapped_column(ForeignKey("bulk_person.id"))
+
+
 class Animal(Base):
     """The root of a hierarchy in two tables."""
 
