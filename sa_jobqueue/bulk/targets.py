@@ -122,7 +122,8 @@ class Target:
         """
         unknown = sorted(map(str, row.keys() - self.mapper.columns.keys()))
         if unknown:
-            raise ArgumentError(f"{self} has no column {', '.join(unknown)}")
+            named = (name if name.isidentifier() else repr(name) for name in unknown)
+            raise ArgumentError(f"{self} has no column {', '.join(named)}")
 
     def keys_of_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[Key]:
         """Return the keys that rows come with; None stands for what is missing."""
