@@ -224,6 +224,11 @@ class DatabaseLog(Log):
             found = connection.execute(self._of_load(select(self.tables.loads))).first()
             if found is None:
                 return None
+            if found.name != self._name:
+                raise BrokenLog(
+                    f"There is a load {found.name!r}, which this database does not tell from "
+                    f"{self._name!r}: give this one another name."
+                )
             if found.version != VERSION:
                 raise BrokenLog(
                     f"The log {self._name!r} has the format {found.version}; this release reads "

@@ -232,16 +232,19 @@ class FileLog(Log):
         try:
             told = json.loads(path.read_bytes())
             kind, version = told.pop("log"), told.pop("version")
+            head = (
+                Head(**{**told, "state": LoadState(told["state"])}) if version == VERSION else None
+            )
         except (ValueError, KeyError, AttributeError, TypeError):
-            kind, version, told = None, None, {}
+            kind, version, head = None, None, None
         if kind != "sa_jobqueue bulk load":
             raise BrokenLog(f"{path} is not the state of a bulk load, or it is damaged.")
-        if version != VERSION:
+        if head is None:
             raise BrokenLog(
                 f"{path} has the format {version}; this release reads {VERSION}. Go on with the "
                 "release that began the load."
             )
-        return Head(**{**told, "state": LoadState(told["state"])})
+        return head
 
     def _refuse_missing_state(self) -> None:
         for name in (_REDO, _UNDO):

@@ -147,6 +147,10 @@ def test_a_file_that_is_no_part_of_a_log_is_named(tmp_path: Path) -> None:
     [
         ("", r"state\.json is not the state of a bulk load"),
         ("[1]", r"state\.json is not the state of a bulk load"),
+        (
+            '{"log": "sa_jobqueue bulk load", "version": 1, "id": "a", "state": "DONE"}',
+            r"state\.json is not the state of a bulk load",
+        ),
         ('{"log": "sa_jobqueue bulk load", "version": 2}', r"has the format 2; this release reads"),
     ],
 )
