@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -161,9 +162,13 @@ class FileLog(Log):
                 if wanted(number):
                     yield number, entry_of(line)["is"]
             return
-        places = [(number, place) for number, (place, _) in batches if wanted(number)]
+        numbers, places = array("Q"), array("Q")
+        for number, (place, _) in batches:
+            if wanted(number):
+                numbers.append(number)
+                places.append(place)
         with self._path(_REDO).open("rb") as file:
-            for number, place in reversed(places):
+            for number, place in zip(reversed(numbers), reversed(places), strict=True):
                 file.seek(place)
                 yield number, entry_of(file.readline())["is"]
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import Connection, bindparam, insert, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -26,10 +25,6 @@ TRIES = 10
 
 #: Seconds to wait before the second try, at most; the third waits twice as long.
 _PAUSE = 0.05
-
-
-#: Types of keys that no server rounds, cuts off or fills up.
-_KEPT_AS_GIVEN = (int, UUID)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +152,8 @@ class RowHand:
         if batch.common:
             rows = [{**batch.common, **row} for row in rows]
         self._insert(rows)
-        if not keys or all(isinstance(value, _KEPT_AS_GIVEN) for value in keys[0]):
+        kept = database_of(self._connection).kept_as_given
+        if not keys or all(isinstance(value, kept) for value in keys[0]):
             return
         lost = len(keys) - len(self._target.existing(self._connection, keys))
         if lost:
