@@ -82,7 +82,7 @@ class InsertSource(DivisibleSource[RowBatch]):
             raise ArgumentError(
                 f"on_existing is one of {', '.join(get_args(OnExisting))}: {on_existing!r}"
             )
-        self.engine = checked_engine(engine)
+        self.engine = checked_engine(engine, "a bulk load")
         self.target = Target(entity)
         self.rows = rows_from(rows, self.target.types)
         self.total = self._counted(total)

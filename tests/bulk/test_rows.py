@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, create_engine
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, SourceChanged
 from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
@@ -176,6 +177,11 @@ def test_another_table_is_refused(engine: Engine, log: FileLog) -> None:
 
     with pytest.raises(SourceChanged, match="began with the table 'bulk_item'"):
         BulkLoad(InsertSource(engine, Numbered, []), log).rollback()
+
+
+def test_what_is_no_engine_is_refused(engine: Engine) -> None:
+    with pytest.raises(ArgumentError, match="a bulk load needs an Engine, of a synchronous driver"):
+        InsertSource(Session(engine), Item, [])  # type: ignore[arg-type]  # that is the point
 
 
 @pytest.mark.parametrize(("total", "there"), [(11, 10), (9, 10)])
