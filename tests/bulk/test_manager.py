@@ -465,6 +465,25 @@ def test_progress_is_told_after_each_batch(source: Numbers, log: Log) -> None:
     assert told[-1].state is INSERTING
 
 
+@pytest.mark.parametrize(
+    ("inserted", "batches", "total", "said"),
+    [
+        (3, None, None, "3 batches, 9 rows"),
+        (4, 4, None, "4 of 4 batches, at most 12 rows"),
+        (0, 4, None, "0 of 4 batches, 0 rows"),
+        (4, 4, 10, "4 of 4 batches, 10 rows"),
+    ],
+)
+def test_progress_says_no_more_rows_than_it_knows_of(
+    inserted: int, batches: int | None, total: int | None, said: str
+) -> None:
+    progress = Progress(
+        state=BLOCKED, inserted=inserted, batches=batches, batch_size=3, total=total
+    )
+
+    assert str(progress) == f"BLOCKED: {said} inserted"
+
+
 class AsyncNumbers(Numbers):
     """Divides itself asynchronously."""
 
