@@ -52,6 +52,7 @@ from .strategies import (
     key_limits,
     needs_no_mixin,
 )
+from .undoing import undone_with_transaction
 
 log = logging.getLogger("sa_jobqueue.claim")
 lost_log = logging.getLogger("sa_jobqueue.lost")
@@ -143,27 +144,27 @@ class Claiming(Generic[T]):
         # Compared once more: some collations know no case.
         jobs = [job for job in found if getattr(job, owner_key) == name]
         taken = Taken(jobs, [getattr(job, date_key) for job in jobs])
-        return self._claim_of(Request(owner=name, limit=1), taken)
+        parts = list(self._parts(Request(owner=name, limit=1), taken))
+        for part in parts:
+            put_up(part)
+        return Claim(parts)
 
     def _fenced(
         self, writer: Writer, strategy: Strategy, request: Request, taken: Taken
     ) -> Claim[Any]:
-        claim = self._claim_of(request, taken)
-        if not request.rows and taken.hold is None:
-            attributes = list(self.mapping.attributes.values())
-            expire_with_savepoint(writer.session, taken.jobs, attributes)
+        parts = list(self._parts(request, taken))
+        claim: Claim[Any] = Claim(parts, candidates=taken.candidates, lost=taken.lost)
+        if not request.rows:
+            earlier = [bring_back for part in parts for bring_back in put_up(part)]
+            if taken.hold is None:
+                for bring_back in earlier:
+                    undone_with_transaction(writer.session, bring_back)
+                attributes = list(self.mapping.attributes.values())
+                expire_with_savepoint(writer.session, taken.jobs, attributes)
         log.debug("%s: %d of %s, %s", request.owner, len(claim), self.mapping, strategy.name)
         if taken.lost:
             lost_log.debug("%d of %d candidates lost", taken.lost, taken.candidates)
         return claim
-
-    def _claim_of(self, request: Request, taken: Taken) -> Claim[Any]:
-        """Put up the fences of what was taken."""
-        parts = list(self._parts(request, taken))
-        if not request.rows:
-            for part in parts:
-                put_up(part)
-        return Claim(parts, candidates=taken.candidates, lost=taken.lost)
 
     def _parts(self, request: Request, taken: Taken) -> Iterator[Fenced]:
         """Make the tokens: one for each moment of the claim, or one where nothing was marked."""

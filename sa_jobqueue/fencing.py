@@ -13,11 +13,11 @@ mistaken for ours::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, count, islice
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, overload
@@ -262,11 +262,21 @@ def with_fence(job: _T, fence: Fence) -> _T:
     return job
 
 
-def put_up(part: Fenced) -> None:
-    """Put fences around entities that were just claimed."""
+def put_up(part: Fenced) -> list[Callable[[], None]]:
+    """Put fences around entities that were just claimed.
+
+    Returns:
+        What brings back the fences of earlier claims: a claim that is rolled back has
+        ended none.
+    """
     entity, token = part.mapping.entity, part.token
+    earlier: list[Callable[[], None]] = []
     for job, identity in zip(part.jobs, part.identities, strict=True):
-        instance_state(job).info[_INFO] = (entity, identity, token)
+        info = instance_state(job).info
+        if _INFO in info:
+            earlier.append(partial(info.__setitem__, _INFO, info[_INFO]))
+        info[_INFO] = (entity, identity, token)
+    return earlier
 
 
 def fenced(jobs: Any) -> list[Fenced]:

@@ -25,18 +25,18 @@ from sqlalchemy import (
     Executable,
     RootTransaction,
     Table,
-    event,
     false,
     update,
 )
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.engine import CursorResult, Result
-from sqlalchemy.orm import Mapper, Session, SessionTransaction, scoped_session
+from sqlalchemy.orm import Mapper, Session, scoped_session
 from sqlalchemy.orm.attributes import set_committed_value
 
 from .dialects import Database, database_of
 from .errors import ArgumentError
 from .mapping import QueueMapping
+from .undoing import undone_with_savepoint
 
 AnySession: TypeAlias = "Session | scoped_session[Any]"
 
@@ -265,7 +265,11 @@ def show(session: Session, shown: Sequence[tuple[Any, dict[str, Any]]]) -> None:
 
 
 def expire_with_savepoint(session: Session, entities: Sequence[Any], keys: list[str]) -> None:
-    """Have entities read attributes again once a savepoint is rolled back."""
+    """Have entities read attributes again once a savepoint is rolled back.
+
+    A session expires what it flushed in a savepoint, but not what was set as
+    committed in one.
+    """
 
     def expire() -> None:
         for entity in entities:
@@ -273,31 +277,6 @@ def expire_with_savepoint(session: Session, entities: Sequence[Any], keys: list[
                 session.expire(entity, keys)
 
     undone_with_savepoint(session, expire)
-
-
-_UNDO = "sa_jobqueue.undo"
-
-
-def undone_with_savepoint(session: Session, undo: Callable[[], None]) -> None:
-    """Have something done when a savepoint of the session is rolled back.
-
-    A session expires what it flushed in a savepoint, but not what was set as
-    committed in one.
-    """
-    if session.in_nested_transaction():
-        session.info.setdefault(_UNDO, []).append(undo)
-        if not event.contains(session, "after_soft_rollback", _undo):
-            event.listen(session, "after_soft_rollback", _undo)
-            event.listen(session, "after_commit", _nothing_to_undo)
-
-
-def _undo(session: Session, previous_transaction: SessionTransaction) -> None:
-    for undo in session.info.pop(_UNDO, ()):
-        undo()
-
-
-def _nothing_to_undo(session: Session) -> None:
-    session.info.pop(_UNDO, None)
 
 
 def show_expired(session: Session, entities: list[Any], mapping: QueueMapping) -> None:

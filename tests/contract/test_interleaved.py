@@ -19,6 +19,7 @@ from sa_jobqueue import (
     complete,
     fence_of,
     is_transient,
+    release,
     renew,
 )
 from tests.models import Email, add_emails, recipients
@@ -142,6 +143,72 @@ def test_a_held_claim_ends_with_its_savepoint(session: Session, other: Session) 
 
     with pytest.raises(NotClaimed):
         complete(session, held)
+
+
+@pytest.mark.parametrize("how", ["rollback", "close", "savepoint", "released savepoint"])
+@pytest.mark.strategies(*MARKING)
+def test_a_second_claim_that_is_undone_leaves_the_first_one(
+    session: Session, other: Session, strategy: str, how: str, db_alias: str
+) -> None:
+    add_emails(session, "a")
+    (email,) = claim(session, Email, owner="w", strategy=strategy)
+    session.commit()
+    if db_alias == "sqlite":  # its driver begins nothing before a SAVEPOINT
+        session.connection().exec_driver_sql("BEGIN")
+    savepoint = session.begin_nested() if "savepoint" in how else None
+    release(session, email)
+    assert list(claim(session, Email, owner="w", strategy=strategy)) == [email]
+
+    if savepoint is not None and how == "released savepoint":
+        savepoint.commit()
+    if savepoint is not None and how == "savepoint":
+        savepoint.rollback()
+    elif how == "close":
+        session.close()
+    else:
+        session.rollback()
+
+    complete(other if how == "close" else session, email)
+    session.commit()
+    other.commit()
+    assert other.scalars(select(Email.status)).all() == ["done"]
+
+
+@pytest.mark.strategies(*MARKING)
+def test_a_second_claim_that_is_committed_takes_the_place_of_the_first(
+    session: Session, strategy: str, db_alias: str
+) -> None:
+    add_emails(session, "a")
+    (email,) = claim(session, Email, owner="w", strategy=strategy)
+    session.commit()
+    if db_alias == "sqlite":
+        session.connection().exec_driver_sql("BEGIN")
+    with session.begin_nested():
+        release(session, email)
+        claim(session, Email, owner="w", strategy=strategy)
+    session.commit()
+    session.rollback()
+    session.begin_nested().rollback()
+
+    complete(session, email)
+    session.commit()
+    assert session.scalars(select(Email.status)).all() == ["done"]
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_held_claim_ends_with_the_savepoint_around_its_own(session: Session) -> None:
+    add_emails(session, "a", "b")
+    outer = session.begin_nested()
+    with session.begin_nested():
+        held = claim(session, Email, strategy="held", limit=1)
+    session.begin_nested().rollback()  # one in which nothing was claimed
+    complete(session, held)
+    with session.begin_nested():
+        undone = claim(session, Email, strategy="held", limit=1)
+    outer.rollback()
+
+    with pytest.raises(NotClaimed):
+        complete(session, undone)
 
 
 @pytest.mark.strategies(*MARKING)
