@@ -181,8 +181,11 @@ class NamedLock:
         return "nobody holds it" if holder is None else f"{holder} has it"
 
 
-def checked_engine(engine: Engine) -> Engine:
+def checked_engine(engine: Engine, user: str = "A named lock") -> Engine:
     """Refuse an engine whose connections cannot be kept alive.
+
+    Args:
+        user: who needs it, as the errors say.
 
     Raises:
         ArgumentError: no engine.
@@ -190,12 +193,12 @@ def checked_engine(engine: Engine) -> Engine:
     """
     if not isinstance(engine, Engine):
         raise ArgumentError(
-            f"A named lock needs an Engine, not {engine!r}; beside an AsyncEngine, make one of a "
+            f"{user} needs an Engine, not {engine!r}; beside an AsyncEngine, make one of a "
             "synchronous driver for the same database."
         )
     if engine.dialect.is_async:
         raise UnsupportedDatabase(
-            "A named lock is kept alive by a thread, which an async driver does not serve: give "
+            f"{user} works in threads of its own, which an async driver does not serve: give "
             "it an Engine of a synchronous driver, for the same database."
         )
     return engine

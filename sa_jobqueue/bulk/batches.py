@@ -32,16 +32,17 @@ class Batches:
             yield self._entry(number), batch
 
     def to_roll_back(self) -> Iterator[tuple[Entry, Any]]:
-        """Yield what is in the table, and what may be."""
+        """Yield what is in the table, and what may be; the last first: it may refer to others."""
         absent = (NOTHING, REMOVED)
-        for number, batch in self.logged(lambda number: self._log.marks[number] not in absent):
+        present = self.logged(lambda number: self._log.marks[number] not in absent, backwards=True)
+        for number, batch in present:
             yield self._entry(number), batch
 
     def logged(
-        self, wanted: Callable[[int], bool] = lambda number: True
+        self, wanted: Callable[[int], bool] = lambda number: True, *, backwards: bool = False
     ) -> Iterator[tuple[int, Any]]:
         """Yield batches of the redo log, without what is not logged."""
-        for number, logged in self._log.redo(wanted):
+        for number, logged in self._log.redo(wanted, backwards=backwards):
             self._check_stop()
             yield number, self._source.decode(logged)
 

@@ -145,15 +145,17 @@ class DatabaseLog(Log):
             connection.execute(self._of_load(update(self.tables.loads)).values(redo_ended=True))
         self._ended = True
 
-    def redo(self, wanted: Callable[[int], bool]) -> Iterator[tuple[int, Any]]:
-        numbers = list(filter(wanted, range(self._count)))
+    def redo(
+        self, wanted: Callable[[int], bool], *, backwards: bool = False
+    ) -> Iterator[tuple[int, Any]]:
+        numbers = list(filter(wanted, range(self._count)[:: -1 if backwards else 1]))
         batches = self.tables.batches.c
         for begin in range(0, len(numbers), _PAGE):
             page = numbers[begin : begin + _PAGE]
             found = (
                 select(batches.number, batches.redo)
                 .where(batches.load_id == self._id, batches.number.in_(page))
-                .order_by(batches.number)
+                .order_by(batches.number.desc() if backwards else batches.number)
             )
             with self.engine.connect() as connection:
                 rows = connection.execute(found).all()
@@ -222,6 +224,11 @@ class DatabaseLog(Log):
             found = connection.execute(self._of_load(select(self.tables.loads))).first()
             if found is None:
                 return None
+            if found.name != self._name:
+                raise BrokenLog(
+                    f"There is a load {found.name!r}, which this database does not tell from "
+                    f"{self._name!r}: give this one another name."
+                )
             if found.version != VERSION:
                 raise BrokenLog(
                     f"The log {self._name!r} has the format {found.version}; this release reads "

@@ -9,7 +9,7 @@ Until then their status is ``loading``, which no claim looks for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Literal, get_args
 
@@ -96,12 +96,15 @@ class EnqueueSource(InsertSource):
         super().resume(metadata)
         self.visible = metadata.details.get("visible", self.visible)
 
-    def completed(self, rows: Sequence[Row]) -> list[Row]:
-        """Add status, priority and time to rows."""
+    def checked(self, rows: list[Row]) -> list[Row]:
+        """Refuse naive times; return aware ones as UTC."""
+        return [self._checked(dict(row)) for row in rows]
+
+    def common(self) -> Mapping[str, Any]:
+        """Return status, priority and time of new jobs: old ones keep theirs."""
         status = self.mapping.attributes["status"]
         word = LOADING if self.visible == "at the end" else self.mapping.word(UNCLAIMED)
-        common = {status: status_word(word), **self._common, **self._due()}
-        return [self._checked({**common, **row}) for row in rows]
+        return {status: status_word(word), **self._common, **self._due()}
 
     def finish(self, batches: Iterator[RowBatch]) -> None:
         """Have the jobs seen, if they are not yet."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +36,9 @@ except ImportError:  # Windows
     fcntl = None
 
 VERSION = 1
+
+#: Seconds for which somebody who only looks may have the lock, and between two tries.
+_LOOK, _AGAIN = 0.1, 0.01
 
 _STATE, _REDO, _UNDO = "state.json", "redo.jsonl", "undo.jsonl"
 _OURS = {name + suffix for name in (_STATE, _REDO, _UNDO) for suffix in ("", ".new")}
@@ -66,7 +71,7 @@ class FileLog(Log):
 
     def open(self) -> Head | None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.folder)
+        self._lock = _locked(self.folder, patience=_LOOK)
         if self._lock is None:
             raise LockTimeout(f"Another manager works with the log in {self.folder}.")
         try:
@@ -87,12 +92,10 @@ class FileLog(Log):
     def peek(self) -> tuple[Head | None, bool]:
         if not self.folder.exists():
             return None, False
-        number = _locked(self.folder)
-        try:
-            return self._read(), number is None
-        finally:
-            if number is not None:
-                os.close(number)
+        # The lock is not kept: whoever begins meanwhile would be refused.
+        busy = _is_locked(self.folder)
+        head = self._read()
+        return head, busy or _is_locked(self.folder)
 
     def begin(self, head: Head) -> None:
         # The state comes last: redo and undo without it are those of a load that
@@ -148,12 +151,26 @@ class FileLog(Log):
         self._redo.append(_LAST, durable=True)
         self._ended = True
 
-    def redo(self, wanted: Callable[[int], bool]) -> Iterator[tuple[int, Any]]:
+    def redo(
+        self, wanted: Callable[[int], bool], *, backwards: bool = False
+    ) -> Iterator[tuple[int, Any]]:
         lines = whole_lines(self._path(_REDO))
         next(lines)
-        for number, (_, line) in zip(range(self._count), lines, strict=False):
+        batches = zip(range(self._count), lines, strict=False)
+        if not backwards:
+            for number, (_, line) in batches:
+                if wanted(number):
+                    yield number, entry_of(line)["is"]
+            return
+        numbers, places = array("Q"), array("Q")
+        for number, (place, _) in batches:
             if wanted(number):
-                yield number, entry_of(line)["is"]
+                numbers.append(number)
+                places.append(place)
+        with self._path(_REDO).open("rb") as file:
+            for number, place in zip(reversed(numbers), reversed(places), strict=True):
+                file.seek(place)
+                yield number, entry_of(file.readline())["is"]
 
     # -- undo -----------------------------------------------------------
 
@@ -220,16 +237,19 @@ class FileLog(Log):
         try:
             told = json.loads(path.read_bytes())
             kind, version = told.pop("log"), told.pop("version")
+            head = (
+                Head(**{**told, "state": LoadState(told["state"])}) if version == VERSION else None
+            )
         except (ValueError, KeyError, AttributeError, TypeError):
-            kind, version, told = None, None, {}
+            kind, version, head = None, None, None
         if kind != "sa_jobqueue bulk load":
             raise BrokenLog(f"{path} is not the state of a bulk load, or it is damaged.")
-        if version != VERSION:
+        if head is None:
             raise BrokenLog(
                 f"{path} has the format {version}; this release reads {VERSION}. Go on with the "
                 "release that began the load."
             )
-        return Head(**{**told, "state": LoadState(told["state"])})
+        return head
 
     def _refuse_missing_state(self) -> None:
         for name in (_REDO, _UNDO):
@@ -298,17 +318,28 @@ class FileLog(Log):
         return self.folder / name
 
 
-def _locked(folder: Path) -> int | None:
-    """Lock a folder; None if somebody else has it."""
+def _is_locked(folder: Path) -> bool:
+    number = _locked(folder)
+    if number is not None:
+        os.close(number)
+    return number is None
+
+
+def _locked(folder: Path, patience: float = 0) -> int | None:
+    """Lock a folder; None if somebody else has it, for longer than one is patient."""
     if fcntl is None:
         raise UnsupportedDatabase(
             "FileLog needs flock(), which this platform's Python does not have (the module "
             "fcntl): use DatabaseLog."
         )
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(number)
-        return None
-    return number
+    number, until = os.open(folder, os.O_RDONLY), time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                os.close(number)
+                return None
+            time.sleep(_AGAIN)
+        else:
+            return number

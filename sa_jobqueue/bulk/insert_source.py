@@ -33,7 +33,8 @@ from .inserting import RowBatch, RowHand
 from .log import INSERTED, INSERTING_IT, Entry
 from .logged_keys import Key, read_keys, written_keys
 from .predecessors import await_predecessors, hold_slot
-from .rows import Row, rows_from
+from .row_files import rows_from
+from .rows import Row
 from .source import DivisibleSource, Metadata
 from .targets import Target
 
@@ -81,16 +82,23 @@ class InsertSource(DivisibleSource[RowBatch]):
             raise ArgumentError(
                 f"on_existing is one of {', '.join(get_args(OnExisting))}: {on_existing!r}"
             )
-        self.engine = checked_engine(engine)
+        self.engine = checked_engine(engine, "a bulk load")
         self.target = Target(entity)
         self.rows = rows_from(rows, self.target.types)
-        self.total = self.rows.total if total is None else total
+        self.total = self._counted(total)
         self.batch_size = batch_size
         self.on_existing: OnExisting = on_existing
         self.copy = copy
         self._names: Any = None
         self._rows_then: Any = None
+        self._total_then: int | None = None
         Metadata(total=self.total, batch_size=batch_size)
+
+    def _counted(self, total: int | None) -> int | None:
+        there = self.rows.total
+        if None not in (there, total) and there != total:
+            raise ArgumentError(f"total is {total:,}, and there are {there:,} rows: leave it out")
+        return there if total is None else total
 
     def metadata(self) -> Metadata:
         """Tell how many rows there are, into which table, and what their file is."""
@@ -105,6 +113,7 @@ class InsertSource(DivisibleSource[RowBatch]):
         self._refuse_another("table", metadata.details.get("table"), self.target.name)
         self.batch_size = metadata.batch_size
         self._rows_then = metadata.details.get("rows")
+        self._total_then = metadata.total
 
     def _refuse_another(self, what: str, then: Any, now: Any) -> None:
         if then != now:
@@ -114,6 +123,8 @@ class InsertSource(DivisibleSource[RowBatch]):
             )
 
     def _refuse_other_rows(self) -> None:
+        if None not in (self._total_then, self.rows.total):
+            self._refuse_another("total", self._total_then, self.rows.total)
         if self._rows_then is not None:
             self._refuse_another("rows", self._rows_then, self.rows.details)
             self._rows_then = None  # once is enough: it reads the file
@@ -199,7 +210,8 @@ class InsertSource(DivisibleSource[RowBatch]):
             place=place,
             keys=keys,
             print=fingerprint(rows),
-            rows=self.completed(keyed),
+            rows=self.checked(keyed),
+            common=self.common(),
         )
 
     def _same(self, batch: RowBatch, rows: list[Row]) -> RowBatch:
@@ -213,14 +225,21 @@ class InsertSource(DivisibleSource[RowBatch]):
                 f"{str(batch).capitalize()} are not the same as when the load began: give it the "
                 "same rows in the same order, or roll it back."
             )
-        return replace(batch, rows=self.completed(self._keyed(rows, batch.keys)))
+        rows = self.checked(self._keyed(rows, batch.keys))
+        return replace(batch, rows=rows, common=self.common())
 
-    def completed(self, rows: Sequence[Row]) -> list[Row]:
-        """Return rows with what is common to all of them; for subclasses."""
-        return list(rows)
+    def checked(self, rows: list[Row]) -> list[Row]:
+        """Return rows as they are inserted; for subclasses."""
+        return rows
+
+    def common(self) -> Mapping[str, Any]:
+        """Return what new rows have that do not say their own; for subclasses."""
+        return {}
 
     def _check_names(self, rows: Sequence[Row]) -> None:
         for row in rows:
+            if type(row) is not dict and not isinstance(row, Mapping):  # the first is fast
+                raise ArgumentError(f"a row maps attribute names to values; this is none: {row!r}")
             if row.keys() != self._names:
                 self.target.check_names(row)
                 self._names = row.keys()
@@ -254,8 +273,10 @@ class InsertSource(DivisibleSource[RowBatch]):
             hand.rollback(batch, _Unlogged(mark=INSERTED))
 
     def workers_of(self, wanted: int) -> int:
-        """Return no more than one writer where the database has no more."""
-        return 0 if database_of_engine(self.engine).one_writer else wanted
+        """Return no more than one where rows have to come in order, or the database has no more."""
+        if database_of_engine(self.engine).one_writer:
+            return 0
+        return 1 if self.target.refers_to_itself else wanted
 
     def await_predecessors(self, load: str, slots: int, wait: timedelta) -> None:
         """Wait until the server has ended what a killed process began."""

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from ..dialects import database_of, is_transient
-from ..errors import BatchInDoubt
+from ..errors import ArgumentError, BatchInDoubt
 from .copying import Copy, rows_by_names
 from .log import INSERTED, REMOVED, Entry
 from .logged_keys import Key, read_keys, written_keys
@@ -37,6 +37,7 @@ class RowBatch:
         keys: of all rows, in their order.
         print: what tells whether these are the same rows again.
         rows: by attribute names; empty where they are not needed.
+        common: what new rows have that do not say their own.
     """
 
     index: int
@@ -44,6 +45,7 @@ class RowBatch:
     keys: Sequence[Key]
     print: int
     rows: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    common: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         return f"rows {self.index:,} to {self.index + len(self.keys) - 1:,}"
@@ -129,14 +131,38 @@ class RowHand:
             if ours and self._is_in(batch, ours):
                 return before
         if self._on_existing == "error":
-            self._insert(batch.rows)
+            self._insert_found(batch, batch.keys, batch.rows)
             return None
-        there = set(self._target.existing(self._connection, batch.keys))
+        there = set(self._target.taken(self._connection, batch.keys))
         keyed = list(zip(batch.keys, batch.rows, strict=True))
-        self._insert([row for key, row in keyed if key not in there])
+        new = [(key, row) for key, row in keyed if key not in there]
+        self._insert_found(batch, [key for key, _ in new], [row for _, row in new])
         if self._on_existing == "update":
             self._update([row for key, row in keyed if key in there])
         return written_keys(sorted(there, key=repr)) if there else None
+
+    def _insert_found(
+        self, batch: RowBatch, keys: Sequence[Key], rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Insert rows; refuse keys by which the server does not find them again.
+
+        Raises:
+            ArgumentError: it would keep them otherwise than they were given.
+        """
+        if batch.common:
+            rows = [{**batch.common, **row} for row in rows]
+        self._insert(rows)
+        kept = database_of(self._connection).kept_as_given
+        if not keys or all(isinstance(value, kept) for value in keys[0]):
+            return
+        lost = len(keys) - len(self._target.existing(self._connection, keys))
+        if lost:
+            raise ArgumentError(
+                f"{lost:,} of {len(keys):,} rows ({batch}) are not found by their keys after the "
+                f"insert: {self._target.name} keeps these otherwise, as a time without its "
+                "fractions, or a number rounded. A rollback would not find them either, so "
+                "nothing of the batch was inserted. Give the keys as their columns keep them."
+            )
 
     def _is_in(self, batch: RowBatch, ours: Sequence[Key]) -> bool:
         """Tell whether a batch in doubt was committed: it is whole, or not there at all.

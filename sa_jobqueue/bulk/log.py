@@ -144,8 +144,10 @@ class Log(ABC):
         """Say that this was the last batch; durable."""
 
     @abstractmethod
-    def redo(self, wanted: Callable[[int], bool]) -> Iterator[tuple[int, Any]]:
-        """Read the batches that are wanted, in their order, lazily."""
+    def redo(
+        self, wanted: Callable[[int], bool], *, backwards: bool = False
+    ) -> Iterator[tuple[int, Any]]:
+        """Read the batches that are wanted, in their order or backwards, lazily."""
 
     # -- undo -----------------------------------------------------------
 

@@ -21,6 +21,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -287,7 +288,7 @@ class BulkLoad(Generic[S]):
     def _look(self) -> tuple[LoadState, bool]:
         if self._finished or self._head is not None:
             return self.state, False
-        head, busy = self.log.peek()
+        head, busy = copy(self.log).peek()  # a call may be under way in another thread
         if head is None:
             return STARTING, False
         return head.state if busy else after_kill(head.state), head.cleaning

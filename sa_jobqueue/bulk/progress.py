@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 from .log import INSERTED, Log
@@ -37,7 +38,10 @@ class Progress:
 
     def __str__(self) -> str:
         of_batches = "" if self.batches is None else f" of {self.batches:,}"
-        return f"{self.state}: {self.inserted:,}{of_batches} batches, {self.rows:,} rows inserted"
+        # The last batch may have fewer.
+        at_most = "at most " if self.total is None and self.batches and self.inserted else ""
+        rows = f"{at_most}{self.rows:,} rows"
+        return f"{self.state}: {self.inserted:,}{of_batches} batches, {rows} inserted"
 
 
 def progress_of(log: Log, state: LoadState, metadata: Metadata | None) -> Progress:
@@ -60,6 +64,7 @@ def status_of(log: Log) -> Progress:
     Raises:
         BrokenLog: the log cannot be read.
     """
+    log = copy(log)  # it may be another thread that works with this one
     head, busy = log.peek()
     if head is None:
         return Progress(state=LoadState.STARTING)

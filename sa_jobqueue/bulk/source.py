@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -162,11 +162,27 @@ class PlainHand(Generic[B]):
         entry.after_commit(REMOVED)
 
 
-def in_step(batches: Iterable[B] | AsyncIterator[B]) -> Iterator[B]:
-    """Iterate over what is asynchronous, too, in an event loop of its own."""
-    if not isinstance(batches, AsyncIterator):
+def in_step(batches: Iterable[B] | AsyncIterable[B]) -> Iterator[B]:
+    """Iterate over what is asynchronous, too, in an event loop of its own.
+
+    Raises:
+        ArgumentError: one runs in this thread already.
+    """
+    if not isinstance(batches, AsyncIterable):
         return iter(batches)
-    return _awaited(batches)
+    _refuse_running_loop()
+    return _awaited(aiter(batches))
+
+
+def _refuse_running_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ArgumentError(
+        "what is asynchronous is read in an event loop of its own, and one runs in this thread "
+        "already: call from another one, as by `await asyncio.to_thread(load.run)`"
+    )
 
 
 async def _next(batches: AsyncIterator[B]) -> B:

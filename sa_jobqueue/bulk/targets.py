@@ -88,6 +88,15 @@ class Target:
         return {name: str(column.key) for name, column in columns.items()}
 
     @cached_property
+    def refers_to_itself(self) -> bool:
+        """Whether a row may refer to another one, which has to be there before it."""
+        return any(
+            key.column.table in self.tables and not key.parent.primary_key
+            for table in self.tables
+            for key in table.foreign_keys
+        )
+
+    @cached_property
     def server_makes_keys(self) -> bool:
         """Whether the server would make a key that is missing."""
         return self.tables[0].autoincrement_column is not None
@@ -113,7 +122,8 @@ class Target:
         """
         unknown = sorted(map(str, row.keys() - self.mapper.columns.keys()))
         if unknown:
-            raise ArgumentError(f"{self} has no column {', '.join(unknown)}")
+            named = (name if name.isidentifier() else repr(name) for name in unknown)
+            raise ArgumentError(f"{self} has no column {', '.join(named)}")
 
     def keys_of_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[Key]:
         """Return the keys that rows come with; None stands for what is missing."""
@@ -141,9 +151,33 @@ class Target:
             for row in connection.execute(statement.where(criterion), values)
         ]
 
+    def taken(self, connection: Connection, keys: Sequence[Key]) -> list[Key]:
+        """Return which of the keys are in the table, as they were given.
+
+        A server may find "a" by "A": which it meant is asked by halves.
+        """
+        there = set(self.existing(connection, keys))
+        same = [key for key in keys if key in there]
+        if len(same) == len(there):
+            return same
+        return same + self._halved(connection, [key for key in keys if key not in there])
+
+    def _halved(self, connection: Connection, keys: Sequence[Key]) -> list[Key]:
+        if not keys or not self.existing(connection, keys):
+            return []
+        if len(keys) == 1:
+            return list(keys)
+        middle = len(keys) // 2
+        halves = (keys[:middle], keys[middle:])
+        return [key for half in halves for key in self._halved(connection, half)]
+
     def delete(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Delete the rows of these keys, those that refer to others first."""
         database = database_of(connection)
+        if self.refers_to_itself and not database.checks_references_at_end and len(keys) > 1:
+            for key in reversed(keys):
+                self.delete(connection, [key])
+            return
         for table in reversed(self.tables):
             columns = list(table.primary_key)
             statement: Delete = database.delete_by_key(table, columns)

@@ -12,11 +12,13 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from sqlalchemy.exc import SQLAlchemyError
 
 from ..bulk import BulkLoad, DivisibleSource, FileLog, LoadState, Progress
 from ..bulk.progress import status_of
-from ..errors import LoadStopped
+from ..errors import BrokenLog, InvalidState, LoadStopped, LockTimeout
 from .databases import open_engine, url_option
+from .errors import in_one_line
 from .loading import load as load_object
 
 STATUS = "status"
@@ -45,18 +47,46 @@ def load(source: str, folder: Path, url: str, workers: int, verb: str | None) ->
     current batches. `status` instead says how far the load of --log is.
     """
     log = FileLog(folder)
-    before = status_of(log)
+    with one_line_file_errors():
+        before = status_of(log)
     if source == STATUS:
         click.echo(before)
         return
     refuse(before.state, verb, folder)
     work = BulkLoad(source_of(source, url), log, workers=workers)
     with work.stopping_on_signals(), shown_progress(work):
-        try:
-            getattr(work, verb or "run")()
-        except LoadStopped:
-            raise click.ClickException(f"stopped. {work.status()}; {ways_on()}") from None
+        call(work, verb or "run")
     click.echo(work.status())
+
+
+@contextmanager
+def one_line_file_errors() -> Iterator[None]:
+    """Name the file that cannot be read or written."""
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def call(work: BulkLoad[Any], verb: str) -> None:
+    """Run, go on, take back or clean.
+
+    Raises:
+        ClickException: why it ended early, and how it goes on.
+    """
+    try:
+        with one_line_file_errors():
+            getattr(work, verb)()
+    except (LockTimeout, InvalidState, BrokenLog):
+        raise  # they say it themselves
+    except LoadStopped:
+        raise click.ClickException(f"stopped. {work.status()}; {ways_on()}") from None
+    except (SQLAlchemyError, click.ClickException) as error:
+        so_far = work.status()
+        if so_far.state is not LoadState.BLOCKED:
+            raise
+        said = error.message if isinstance(error, click.ClickException) else in_one_line(error)
+        raise click.ClickException(f"{said.rstrip('.')}. {so_far}; {ways_on()}") from error
 
 
 def refuse(state: LoadState, verb: str | None, folder: Path) -> None:
@@ -65,6 +95,8 @@ def refuse(state: LoadState, verb: str | None, folder: Path) -> None:
     Raises:
         ClickException: says the way out.
     """
+    if state is LoadState.INSERTING:
+        raise click.ClickException(f"another process works with the load in {folder}")
     if verb is None and state not in (LoadState.STARTING, LoadState.CLEANING):
         way = "--clean makes room for a new load" if state is LoadState.CANCELLED else ways_on()
         raise click.ClickException(f"the load in {folder} is {state}; {way}")

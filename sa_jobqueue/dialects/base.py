@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from time import sleep
 from typing import Any, ClassVar
+from uuid import UUID
 
 from sqlalchemy import (
     Column,
@@ -78,6 +79,9 @@ class Database:
             values stand in it as literals.
         returns_new: RETURNING on what insert_new() makes returns the new rows, and no others.
         zero_is_a_key: 0 in a column whose keys the server makes is a key like any other.
+        checks_references_at_end: of a statement, not after each of its rows.
+        kept_as_given: types whose values are stored as they are: not rounded, cut off or
+            filled up.
         key_hint: binds a statement to the primary key; None: none is needed.
     """
 
@@ -104,6 +108,8 @@ class Database:
     joins_literals = True
     returns_new = False
     zero_is_a_key = True
+    checks_references_at_end = True
+    kept_as_given: ClassVar[tuple[type, ...]] = (int, UUID)
     key_hint: ClassVar[str | None] = None
 
     def __init__(self, version: Version | None) -> None:

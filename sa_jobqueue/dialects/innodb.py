@@ -82,6 +82,7 @@ class InnoDB(Database):
     keeps_one_key = True
     skips_repeats = True
     zero_is_a_key = False  # but: make one, unless NO_AUTO_VALUE_ON_ZERO
+    checks_references_at_end = False
     joins_literals = False  # PyMySQL and mysqlclient: VALUES (%s, %s), and nothing else
 
     # Beside a short list of keys the optimizer may take the reap index, or the

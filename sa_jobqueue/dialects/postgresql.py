@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, ClassVar
+from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
@@ -114,6 +115,7 @@ class PostgreSQL(Database):
     title = "PostgreSQL"
     minimum = (13,)
 
+    kept_as_given = (int, UUID, str, bytes)
     skip_locked = True
     no_key_update = True
     lock_of = True

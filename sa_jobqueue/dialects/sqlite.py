@@ -32,6 +32,7 @@ class SQLite(Database):
     update_returning = True
     delete_returning = True
     one_writer = True
+    kept_as_given = (object,)
     returns_new = True
 
     @staticmethod

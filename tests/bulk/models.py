@@ -62,6 +62,29 @@ class Pair(Base):
     text: Mapped[str | None] = mapped_column(String(50))
 
 
+class Named(Base):
+    """A key of a text: which are equal, the server says."""
+
+    __tablename__ = "bulk_named"
+    name: Mapped[str] = mapped_column(String(50), primary_key=True)
+    text: Mapped[str | None] = mapped_column(String(50))
+
+
+class Rounded(Base):
+    """A key that servers round."""
+
+    __tablename__ = "bulk_rounded"
+    amount: Mapped[Decimal] = mapped_column(Numeric(10, 2), primary_key=True)
+
+
+class Person(Base):
+    """Rows that refer to rows before them."""
+
+    __tablename__ = "bulk_person"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    mother: Mapped[int | None] = mapped_column(ForeignKey("bulk_person.id"))
+
+
 class Animal(Base):
     """The root of a hierarchy in two tables."""
 

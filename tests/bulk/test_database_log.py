@@ -202,6 +202,17 @@ def test_the_tables_are_made_once_in_a_metadata_and_under_any_name(engine: Engin
     assert not inspect(engine).has_table("imports")
 
 
+@pytest.mark.usefixtures("tables")
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_name_that_is_another_load_to_the_server_is_refused(engine: Engine) -> None:
+    with load_of(engine, "may") as load:
+        load.prepare()
+        source = InsertSource(engine, Item, items(3))
+
+        with pytest.raises(BrokenLog, match="There is a load 'may', which this database does not"):
+            BulkLoad(source, DatabaseLog(engine, "MAY")).run()
+
+
 @pytest.mark.parametrize("name", ["", "x" * 101])
 def test_a_name_that_does_not_fit_is_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match="1 to 100 characters"):

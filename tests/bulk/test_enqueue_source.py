@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, claim, count_by_status, enqueue
+from sa_jobqueue import ArgumentError, claim, complete, count_by_status, enqueue
 from sa_jobqueue.bulk import BulkLoad, EnqueueSource, FileLog
 from sa_jobqueue.bulk.states import BLOCKED, CLEANING
 
@@ -64,6 +64,27 @@ def test_priority_and_time_are_for_rows_that_say_none(engine: Engine, log: FileL
         found = session.scalars(select(Job).order_by(Job.id)).all()
         assert [job.priority for job in found] == [5, 5, 1]
         assert [job.run_at for job in found] == [LATER, LATER, LATER + timedelta(1)]
+
+
+def test_an_update_of_jobs_that_were_there_leaves_alone_whose_they_are(
+    engine: Engine, log: FileLog
+) -> None:
+    with Session(engine, expire_on_commit=False) as session:
+        enqueue(session, Job, jobs(3), priority=5)
+        session.commit()
+        claimed = claim(session, Job, owner="w", limit=2)
+        session.commit()
+        rows = [{"id": number, "name": "new"} for number in range(4)]
+
+        load_of(engine, log, rows, priority=7, on_existing="update").run()
+
+        complete(session, claimed)
+        session.commit()
+    with Session(engine) as session:
+        found = session.scalars(select(Job).order_by(Job.id)).all()
+        assert [job.name for job in found] == ["new"] * 4
+        assert [job.status for job in found] == ["done", "done", "unsent", "unsent"]
+        assert [job.priority for job in found] == [5, 5, 5, 7]
 
 
 @pytest.mark.parametrize("at_once", [True, False])

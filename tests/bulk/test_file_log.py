@@ -147,6 +147,10 @@ def test_a_file_that_is_no_part_of_a_log_is_named(tmp_path: Path) -> None:
     [
         ("", r"state\.json is not the state of a bulk load"),
         ("[1]", r"state\.json is not the state of a bulk load"),
+        (
+            '{"log": "sa_jobqueue bulk load", "version": 1, "id": "a", "state": "DONE"}',
+            r"state\.json is not the state of a bulk load",
+        ),
         ('{"log": "sa_jobqueue bulk load", "version": 2}', r"has the format 2; this release reads"),
     ],
 )
@@ -196,6 +200,31 @@ def test_a_log_has_one_writer_at_a_time_and_readers_beside(folder: Path) -> None
     first.close()
     assert second.peek()[1] is False
     assert BulkLoad(Numbers(12, 3), second).state is BLOCKED
+
+
+def test_who_looks_keeps_no_manager_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looking, beginning = FileLog(folder), FileLog(folder)
+    read = looking._read
+
+    def read_later() -> Head | None:
+        beginning.open()
+        return read()
+
+    monkeypatch.setattr(looking, "_read", read_later)
+
+    assert looking.peek()[1] is True
+    beginning.close()
+
+
+def test_a_manager_waits_a_moment_for_who_only_looks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, beginning = FileLog(folder), FileLog(folder)
+    looking.open()
+    monkeypatch.setattr("sa_jobqueue.bulk.file_log.time.sleep", lambda seconds: looking.close())
+
+    assert beginning.open() is not None
+    beginning.close()
 
 
 def test_what_a_source_keeps_of_a_batch_is_read_again(folder: Path) -> None:

@@ -33,7 +33,7 @@ from sa_jobqueue.bulk.states import BLOCKED, CANCELLED, CLEANING
 from sa_jobqueue.bulk.targets import Target
 from tests.support import statements_seen
 
-from .models import Animal, Dog, Item, Numbered, Pair, Thing
+from .models import Animal, Dog, Item, Named, Numbered, Pair, Person, Rounded, Thing
 from .support import add_items, expected, items, killed_in_commit, load_of, texts
 
 
@@ -201,6 +201,18 @@ def count(engine: Engine, entity: type[Any]) -> int:
         return session.scalar(select(func.count()).select_from(entity)) or 0
 
 
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")  # SQLite rounds nothing
+def test_keys_that_the_server_would_not_find_again_are_refused(
+    engine: Engine, log: FileLog
+) -> None:
+    rows = [{"amount": Decimal("1.5")}, {"amount": Decimal("2.125")}]
+
+    with pytest.raises(ArgumentError, match=r"1 of 2 rows \(rows 0 to 1\) are not found by their"):
+        BulkLoad(InsertSource(engine, Rounded, rows), log).run()
+
+    assert count(engine, Rounded) == 0
+
+
 def test_rows_in_two_tables_come_and_go(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +232,27 @@ def test_rows_in_two_tables_come_and_go(
         assert [dog.trick for dog in dogs] == [row["trick"] for row in rows]
     load.rollback()
     assert count(engine, Animal) == 0
+
+
+@pytest.mark.parametrize("in_database", [True, False])
+def test_rows_that_refer_to_each_other_go_the_last_first(
+    engine: Engine, log: FileLog, in_database: bool
+) -> None:
+    own = create_engine(engine.url)
+    if own.dialect.name == "sqlite":
+        event.listen(own, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
+    load_tables(MetaData()).create_all(own)
+    people = [{"id": n, "mother": (n - 1) // 2 if n else None} for n in range(20)]
+    source = InsertSource(own, Person, people, batch_size=3)
+    load = BulkLoad(source, DatabaseLog(own, "people") if in_database else log, workers=4)
+
+    load.run()
+    assert count(own, Person) == 20
+    load.rollback()
+
+    assert count(own, Person) == 0
+    load.clean()
+    own.dispose()
 
 
 # -- rows that were there before ----------------------------------------
@@ -287,6 +320,30 @@ def test_rows_that_were_there_survive_a_rollback_that_is_killed(
     assert texts(engine) == dict.fromkeys((3, 4), "foreign")
 
 
+@pytest.mark.only_on("mysql", "mariadb")
+@pytest.mark.parametrize("on_existing", ["keep", "update"])
+def test_a_key_is_there_if_the_server_says_so(
+    engine: Engine, log: FileLog, on_existing: Any
+) -> None:
+    with Session(engine) as session, session.begin():
+        session.add_all([Named(name="BOB", text="foreign"), Named(name="EVE", text="foreign")])
+    rows = [{"name": name, "text": "new"} for name in ("ann", "bob", "Bab", "eve", "joe")]
+
+    load = BulkLoad(InsertSource(engine, Named, rows, on_existing=on_existing), log)
+    load.run()
+
+    old = "foreign" if on_existing == "keep" else "new"
+    there = {"BOB": old, "EVE": old}
+    assert names(engine) == {"ann": "new", "Bab": "new", "joe": "new", **there}
+    load.rollback()
+    assert names(engine) == there
+
+
+def names(engine: Engine) -> dict[str, str | None]:
+    with Session(engine) as session:
+        return {named.name: named.text for named in session.scalars(select(Named))}
+
+
 def test_somebody_who_is_first_with_a_key_is_seen_by_the_next_look(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,7 +398,7 @@ def test_a_rollback_that_was_killed_leaves_no_doubt_either(
     killed_in_commit(
         monkeypatch, load_of(engine, log).rollback, 1, committed=committed, mark=REMOVED
     )
-    assert len(texts(engine)) == (4 if committed else 7)
+    assert len(texts(engine)) == (3 if committed else 6)
 
     getattr(load_of(engine, log), then)()
 

@@ -23,6 +23,7 @@ from sa_jobqueue.bulk import (
     load_tables,
 )
 from sa_jobqueue.bulk.log import INSERTED, REMOVED
+from sa_jobqueue.bulk.progress import status_of
 from sa_jobqueue.bulk.states import (
     BLOCKED,
     CANCELLED,
@@ -270,7 +271,7 @@ def test_rollback_takes_back_what_may_be_committed_and_nothing_else(
 
     again.rollback()
 
-    assert [batch[0] for batch in again.source.rolled_back] == list(range(0, first + 1, 3))
+    assert [batch[0] for batch in again.source.rolled_back] == list(range(first, -1, -3))
     assert (again.state, source.table) == (CANCELLED, foreign)
     again.rollback()
     assert BulkLoad(source.anew(), log).state is CANCELLED
@@ -286,7 +287,7 @@ def test_a_restore_after_a_killed_rollback_is_exact(when: str, source: Numbers, 
 
     again.restore()
 
-    assert [batch[0] for batch in again.source.updated] == [0, 3]
+    assert [batch[0] for batch in again.source.updated] == [3, 6, 9]
     assert (again.state, source.table) == (CLEANING, ALL)
 
 
@@ -298,7 +299,7 @@ def test_a_killed_rollback_goes_on(source: Numbers, log: Log) -> None:
 
     again.rollback()
 
-    assert [batch[0] for batch in again.source.rolled_back] == [3, 6, 9]
+    assert [batch[0] for batch in again.source.rolled_back] == [3, 0]
     assert (again.state, source.table) == (CANCELLED, set())
     log.open()
     assert log.marks.count(REMOVED) == 4
@@ -360,6 +361,22 @@ def test_one_manager_at_a_time(source: Numbers, log: Log, new_log: Callable[[], 
 
     assert second.state is CLEANING
     second.rollback()
+
+
+def test_who_looks_leaves_alone_what_a_call_knows(source: Numbers, log: Log) -> None:
+    """As another thread does that asked for the state before the call began."""
+    known = []
+
+    def look(verb: str, batch: list[int]) -> None:
+        known.append(log.marks)
+        assert status_of(log).state is INSERTING
+
+    source.after = look
+
+    BulkLoad(source, log).run()
+
+    assert len(known) == 4
+    assert all(marks is log.marks for marks in known)
 
 
 def test_a_call_while_another_is_under_way_is_refused(source: Numbers, log: Log) -> None:
@@ -446,6 +463,25 @@ def test_progress_is_told_after_each_batch(source: Numbers, log: Log) -> None:
     assert [one.rows for one in told] == [3, 6, 9, 10]
     assert {one.batches for one in told} == {4}
     assert told[-1].state is INSERTING
+
+
+@pytest.mark.parametrize(
+    ("inserted", "batches", "total", "said"),
+    [
+        (3, None, None, "3 batches, 9 rows"),
+        (4, 4, None, "4 of 4 batches, at most 12 rows"),
+        (0, 4, None, "0 of 4 batches, 0 rows"),
+        (4, 4, 10, "4 of 4 batches, 10 rows"),
+    ],
+)
+def test_progress_says_no_more_rows_than_it_knows_of(
+    inserted: int, batches: int | None, total: int | None, said: str
+) -> None:
+    progress = Progress(
+        state=BLOCKED, inserted=inserted, batches=batches, batch_size=3, total=total
+    )
+
+    assert str(progress) == f"BLOCKED: {said} inserted"
 
 
 class AsyncNumbers(Numbers):

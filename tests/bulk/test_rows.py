@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
@@ -12,11 +13,12 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, create_engine
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, SourceChanged
 from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
 from sa_jobqueue.bulk.logged_keys import read_keys, written_keys
-from sa_jobqueue.bulk.rows import rows_from
+from sa_jobqueue.bulk.row_files import rows_from
 from sa_jobqueue.bulk.states import BLOCKED
 
 from .models import Base, Item, Numbered
@@ -40,6 +42,13 @@ async def generated_asynchronously() -> AsyncIterator[dict[str, Any]]:
         yield row
 
 
+class Asynchronous:
+    """What can be iterated over again and again."""
+
+    def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
+        return generated_asynchronously()
+
+
 @pytest.mark.parametrize(
     "rows",
     [
@@ -49,6 +58,8 @@ async def generated_asynchronously() -> AsyncIterator[dict[str, Any]]:
         lambda: generated_asynchronously,
         lambda: iter(items(10)),
         lambda: generated_asynchronously(),
+        lambda: Asynchronous(),
+        lambda: Asynchronous,
     ],
 )
 def test_a_load_that_was_killed_goes_on_with_rows_of_every_kind(
@@ -59,6 +70,27 @@ def test_a_load_that_was_killed_goes_on_with_rows_of_every_kind(
     load_of(engine, log, rows()).run()
 
     assert texts(engine) == expected(10)
+
+
+def test_an_event_loop_that_runs_already_is_refused_with_the_way_out(
+    engine: Engine, log: FileLog
+) -> None:
+    load = load_of(engine, log, generated_asynchronously)
+
+    async def call() -> None:
+        with pytest.raises(ArgumentError, match=r"one runs in this thread.*to_thread\(load\.run\)"):
+            load.run()
+        await asyncio.to_thread(load.run)
+
+    asyncio.run(call())
+
+    assert texts(engine) == expected(10)
+
+
+@pytest.mark.parametrize("row", [(1, "a"), Item(id=1), "text"])
+def test_a_row_that_is_no_mapping_is_refused(engine: Engine, log: FileLog, row: Any) -> None:
+    with pytest.raises(ArgumentError, match="a row maps attribute names to values"):
+        load_of(engine, log, [row]).run()
 
 
 def test_an_iterator_that_was_read_is_refused_with_the_way_out(
@@ -131,7 +163,9 @@ def test_other_rows_than_at_first_are_refused(
 ) -> None:
     killed_in_commit(monkeypatch, load_of(engine, log).run, 2, committed=False)
 
-    with pytest.raises(SourceChanged, match="the same rows in the same order, or roll it back"):
+    with pytest.raises(
+        SourceChanged, match=r"the same rows in the same order, or roll|began with the total"
+    ):
         load_of(engine, log, rows).run()
 
     assert texts(engine) == expected(6)
@@ -143,6 +177,11 @@ def test_another_table_is_refused(engine: Engine, log: FileLog) -> None:
 
     with pytest.raises(SourceChanged, match="began with the table 'bulk_item'"):
         BulkLoad(InsertSource(engine, Numbered, []), log).rollback()
+
+
+def test_what_is_no_engine_is_refused(engine: Engine) -> None:
+    with pytest.raises(ArgumentError, match="a bulk load needs an Engine, of a synchronous driver"):
+        InsertSource(Session(engine), Item, [])  # type: ignore[arg-type]  # that is the point
 
 
 @pytest.mark.parametrize(("total", "there"), [(11, 10), (9, 10)])
@@ -163,6 +202,7 @@ def test_a_total_that_is_wrong_is_an_error(
     ("given", "message"),
     [
         ({"rows": 5}, "rows are an iterable of mappings"),
+        ({"rows": [{"id": 1}], "total": 2}, "total is 2, and there are 1 rows"),
         ({"rows": "items.xml"}, r"items\.xml is none of \.csv, \.jsonl"),
         ({"rows": [], "batch_size": 0}, "at least one row"),
         ({"rows": [], "on_existing": "ignore"}, "one of error, keep, update"),
@@ -191,6 +231,7 @@ TYPES = {
     "at": (datetime, True),
     "id": (UUID, False),
     "text": (str, True),
+    "document": (dict, True),
 }
 ID = UUID("12345678123456781234567812345678")
 
@@ -231,6 +272,36 @@ def test_the_fields_of_a_csv_file_are_values_of_the_columns_types(tmp_path: Path
         assert list(again) == found[index:]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_quoted_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b'\xef\xbb\xbf"number","text"\r\n"5","a"\r\n')
+
+    assert list(rows_from(path, TYPES).read(0, 0)) == [(20, {"number": 5, "text": "a"})]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("rows.csv", b"id,text\n1,\xe4\n", r"rows\.csv: the row at byte 8 is no CSV in UTF-8"),
+        ("rows.csv", b'id,text\n1,a\n2,"b\n3,c\n', "the row at byte 12 is no CSV.*end of data"),
+        ("rows.csv", b"id,text\r1,a\r", "the row at byte 0 is no CSV"),
+        ("rows.csv", b"id,text\n1,%s\n" % (b"a" * 200_000), "byte 8 is no CSV.*field limit"),
+        ("rows.csv", b"id,text,id\n1,a,2\n", "the first line has id twice"),
+        ("rows.jsonl", b'{"id": 1}\n{"id": 2', r"rows\.jsonl: the row at byte 10 is no JSON"),
+        ("rows.jsonl", b'{"text": "\xe4"}\n', "the row at byte 0 is no JSON in UTF-8"),
+        ("rows.jsonl", b"\n[1, 2]\n", "the row at byte 1 is no JSON object"),
+    ],
+)
+def test_what_is_no_row_of_a_file_is_refused_with_its_place(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+
+    with pytest.raises(ArgumentError, match=message):
+        list(rows_from(path, {}).read(0, 0))
+
+
 def test_a_row_of_a_csv_file_with_another_number_of_fields_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("id,text\n1,a\n2\n")
@@ -254,6 +325,39 @@ def test_the_values_of_a_json_file_are_of_the_columns_types(tmp_path: Path) -> N
     found = [row for _, row in rows_from(path, TYPES).read(0, 0)]
 
     assert found == [{"id": ID, "number": 5, "at": None}, {"amount": Decimal("1.5")}]
+
+
+def test_a_number_of_a_json_file_keeps_its_digits(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"amount": 1234567890123456.7891, "number": 1}')
+
+    ((_, row),) = rows_from(path, TYPES).read(0, 0)
+
+    assert row == {"amount": Decimal("1234567890123456.7891"), "number": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "documents"),
+    [
+        ("rows.csv", 'document\n"{""a"": [1]}"\n"""text"""\n""\n', [{"a": [1]}, "text", None]),
+        ("rows.jsonl", '{"document": ""}\n{"document": "5"}\n', ["", "5"]),
+    ],
+)
+def test_documents_are_json_in_a_csv_file_and_themselves_in_a_json_file(
+    tmp_path: Path, name: str, content: str, documents: list[Any]
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+
+    assert [row["document"] for _, row in rows_from(path, TYPES).read(0, 0)] == documents
+
+
+def test_a_document_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("document\n{\n")
+
+    with pytest.raises(ArgumentError, match=r"rows\.csv: document='\{' is no JSON"):
+        list(rows_from(path, TYPES).read(0, 0))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,16 @@ def messages(engine: Engine) -> EnqueueSource:
     return EnqueueSource(engine, Message, rows, total=ROWS, batch_size=10)
 
 
+def repeated(engine: Engine) -> EnqueueSource:
+    """Load messages, some of which have the same keys."""
+    return EnqueueSource(engine, Message, [*rows(), *rows()], batch_size=10)
+
+
+def no_file(engine: Engine) -> EnqueueSource:
+    """Load messages of a file that is not there."""
+    return EnqueueSource(engine, Message, "messages.csv")
+
+
 def rows() -> Iterator[dict[str, Any]]:
     """Number the messages: their keys are known before the insert."""
     for number in range(1, ROWS + 1):

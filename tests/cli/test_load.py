@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.bulk import FileLog
+from sa_jobqueue.bulk import FileLog, LoadState
 from sa_jobqueue.bulk.progress import status_of
 
 from .conftest import Run, Start, finished
@@ -76,6 +77,7 @@ def test_ctrl_c_stops_after_the_batch_and_says_how_to_go_on(
         (SOURCE, ["--rollback"], "there is no load in may"),
         ("tests.cli.imports:NOT_A_SOURCE", [], "neither a DivisibleSource nor a function"),
         ("tests.cli.imports:missing", [], "has no 'missing'"),
+        ("tests.cli.imports:no_file", [], "No such file or directory: 'messages.csv'"),
     ],
 )
 def test_what_cannot_be_is_one_line(
@@ -85,6 +87,31 @@ def test_what_cannot_be_is_one_line(
 
     assert result.exit_code == 1
     assert message in result.output
+
+
+def test_an_error_is_one_line_that_says_how_to_go_on(run: Run, url: str) -> None:
+    result = run("load", "tests.cli.imports:repeated", "--log", "may", "--url", url)
+
+    assert result.exit_code == 1
+    (line,) = result.stderr.strip().splitlines()[-1:]
+    assert line.startswith("Error: UNIQUE constraint failed")
+    assert line.endswith(
+        "BLOCKED: 10 of 20 batches, 100 rows inserted; --resume goes on, --rollback takes back "
+        "what is in the table"
+    )
+
+
+def test_a_load_that_is_under_way_is_left_alone(run: Run, url: str) -> None:
+    log = FileLog("may")
+    run("load", SOURCE, "--log", "may", "--url", url)
+    head = log.open()
+    assert head is not None
+    log.store(replace(head, state=LoadState.INSERTING))
+
+    for options in ([], ["--resume"], ["--rollback"]):
+        result = run("load", SOURCE, "--log", "may", "--url", url, *options)
+        assert "another process works with the load in may" in result.output
+    log.close()
 
 
 def test_a_rolled_back_load_makes_room_by_clean(run: Run, url: str) -> None:
