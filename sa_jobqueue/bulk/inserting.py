@@ -233,5 +233,13 @@ def transaction(connection: Connection) -> Iterator[None]:
             yield
         connection.commit()
     except BaseException:
-        connection.rollback()
+        _roll_back(connection)
         raise
+
+
+def _roll_back(connection: Connection) -> None:
+    connection.rollback()
+    # SQLite refuses to commit while somebody reads, and the transaction is still open;
+    # SQLAlchemy takes it for ended, and the next one would commit its rows.
+    if not connection.invalidated:
+        connection.connection.rollback()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import uuid
 from datetime import datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from time import sleep
 from typing import Any
 
@@ -27,7 +29,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, BatchInDoubt, LockTimeout
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, load_tables
-from sa_jobqueue.bulk.log import REMOVED, Entry
+from sa_jobqueue.bulk.inserting import TRIES
+from sa_jobqueue.bulk.log import INSERTING_IT, REMOVED, Entry
 from sa_jobqueue.bulk.predecessors import hold_slot
 from sa_jobqueue.bulk.states import BLOCKED, CANCELLED, CLEANING
 from sa_jobqueue.bulk.targets import Target
@@ -392,6 +395,67 @@ def test_an_error_that_another_try_may_mend_is_tried_again(
     load_of(own, log, items(3)).run()
 
     assert texts(engine) == expected(3)
+    own.dispose()
+
+
+def test_what_no_try_mends_is_an_error(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("sa_jobqueue.bulk.inserting.is_transient", lambda error: True)
+    monkeypatch.setattr("sa_jobqueue.bulk.inserting.time.sleep", pauses.append)
+    own = create_engine(engine.url)
+    error = OperationalError("COMMIT", None, Exception("deadlock"))
+    failing_commits(own, monkeypatch, error, TRIES + 1)
+
+    with pytest.raises(OperationalError, match="deadlock"):
+        load_of(own, log, items(3)).run()
+
+    assert len(pauses) == TRIES - 1
+    own.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_what_was_refused_because_of_a_reader_is_not_committed_by_the_next_try(
+    tmp_path: Path, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = create_engine(f"sqlite:///{tmp_path / 'own.db'}", connect_args={"timeout": 0})
+    Item.metadata.create_all(own)
+    add_items(own, 1)
+    reader = sqlite3.connect(tmp_path / "own.db")
+    reading = reader.execute("SELECT 1 UNION ALL SELECT id FROM bulk_item UNION ALL SELECT 2")
+    assert [reading.fetchone(), reading.fetchone()] == [(1,), (1,)]
+    pauses: list[float] = []
+
+    def end_reading(seconds: float) -> None:
+        pauses.append(seconds)
+        reading.close()
+
+    monkeypatch.setattr("sa_jobqueue.bulk.inserting.time.sleep", end_reading)
+
+    load_of(own, log, items(3), on_existing="keep").run()
+
+    assert pauses
+    assert texts(own) == {**expected(3), 1: "foreign"}
+    load_of(own, log, items(3), on_existing="keep").rollback()
+    assert texts(own) == {1: "foreign"}
+    reader.close()
+    own.dispose()
+
+
+def test_a_connection_that_is_lost_in_its_commit_leaves_a_doubt(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = create_engine(engine.url)
+    gone = OperationalError("COMMIT", None, Exception("gone"), connection_invalidated=True)
+    failing_commits(own, monkeypatch, gone, 1)
+
+    with pytest.raises(OperationalError, match="gone"):
+        load_of(own, log).run()
+
+    log.open()
+    assert log.marks[0] == INSERTING_IT
+    log.close()
     own.dispose()
 
 
