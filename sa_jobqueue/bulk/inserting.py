@@ -69,7 +69,7 @@ class RowHand:
 
     def update(self, batch: RowBatch, entry: Entry) -> None:
         """Insert a batch, and have its entry written."""
-        before = entry.kept if entry.doubtful else None
+        before = entry.kept
 
         def write() -> None:
             kept = self._bring_in(batch, before, doubtful=entry.doubtful)
@@ -126,7 +126,7 @@ class RowHand:
         """Insert what is not there yet; return what of it was there before the load."""
         if doubtful:
             ours = _without(batch.keys, before)
-            if ours and self._is_in(batch, ours):
+            if self._is_in(batch, ours):
                 return before
         if self._on_existing == "error":
             self._insert(batch.rows)
@@ -136,7 +136,7 @@ class RowHand:
         self._insert([row for key, row in keyed if key not in there])
         if self._on_existing == "update":
             self._update([row for key, row in keyed if key in there])
-        return written_keys(sorted(there, key=repr)) if there else None
+        return written_keys(list(there)) if there else None
 
     def _is_in(self, batch: RowBatch, ours: Sequence[Key]) -> bool:
         """Tell whether a batch in doubt was committed: it is whole, or not there at all.
@@ -177,8 +177,6 @@ class RowHand:
         return self._copies[names]
 
     def _update(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        if not rows:
-            return
         if self._target.plain is None:
             with Session(self._connection) as session:
                 for _, alike in rows_by_names(rows):

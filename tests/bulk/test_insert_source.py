@@ -225,6 +225,13 @@ def test_rows_in_two_tables_come_and_go(
     assert count(engine, Animal) == 0
 
 
+def test_what_the_mapper_adds_to_a_row_is_there(engine: Engine, log: FileLog) -> None:
+    BulkLoad(InsertSource(engine, Animal, [{"id": 1}]), log).run()
+
+    with Session(engine) as session:
+        assert session.scalars(select(Animal.kind)).all() == ["animal"]
+
+
 # -- rows that were there before ----------------------------------------
 
 
@@ -276,6 +283,37 @@ def test_rows_that_were_there_are_kept_or_updated_and_survive_a_rollback(
     assert set(texts(engine)) == {3, 4, 9}
 
 
+def test_rows_with_keys_of_two_columns_are_updated(engine: Engine, log: FileLog) -> None:
+    old = [
+        Pair(left=left, right=right, text="old") for left, right in ((1, "a"), (1, "b"), (2, "a"))
+    ]
+    with Session(engine) as session, session.begin():
+        session.add_all(old)
+    rows = [
+        {"left": 1, "right": "a", "text": "new a"},
+        {"left": 1, "right": "b", "text": "new b"},
+        {"left": 2, "right": "a"},  # says nothing new
+    ]
+
+    BulkLoad(InsertSource(engine, Pair, rows, on_existing="update"), log).run()
+
+    with Session(engine) as session:
+        found = session.execute(select(Pair.text).order_by(Pair.left, Pair.right)).scalars()
+        assert list(found) == ["new a", "new b", "old"]
+
+
+def test_rows_in_two_tables_are_updated(engine: Engine, log: FileLog) -> None:
+    with Session(engine) as session, session.begin():
+        session.add(Dog(id=1, trick="old"))
+    rows = [{"id": 1, "trick": "sit"}, {"id": 2, "trick": "roll"}, {"id": 3}]
+
+    BulkLoad(InsertSource(engine, Dog, rows, on_existing="update"), log).run()
+
+    with Session(engine) as session:
+        found = session.execute(select(Dog.trick).order_by(Dog.id)).scalars()
+        assert list(found) == ["sit", "roll", None]
+
+
 @pytest.mark.parametrize("committed", [True, False])
 def test_rows_that_were_there_survive_a_rollback_that_is_killed(
     engine: Engine, log: FileLog, committed: bool, monkeypatch: pytest.MonkeyPatch
@@ -305,6 +343,32 @@ def test_somebody_who_is_first_with_a_key_is_seen_by_the_next_look(
     load_of(engine, log, items(5), on_existing="keep", batch_size=5).run()
 
     assert texts(engine) == {**expected(5), 4: "foreign"}
+
+
+@pytest.mark.only_on("sqlite")
+def test_nobody_else_writes_between_the_look_and_the_insert(
+    tmp_path: Path, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = create_engine(f"sqlite:///{tmp_path / 'own.db'}")
+    Item.metadata.create_all(own)
+    other = sqlite3.connect(tmp_path / "own.db", timeout=0)
+    existing, refused = Target.existing, list[str]()
+
+    def look_and_let_write(target: Target, *args: Any) -> Any:
+        found = existing(target, *args)
+        with pytest.raises(sqlite3.OperationalError) as error:
+            other.execute("INSERT INTO bulk_item (id) VALUES (1)")
+        refused.append(str(error.value))
+        return found
+
+    monkeypatch.setattr(Target, "existing", look_and_let_write)
+
+    load_of(own, log, items(3), on_existing="keep").run()
+
+    assert refused == ["database is locked"]
+    assert texts(own) == expected(3)
+    other.close()
+    own.dispose()
 
 
 # -- doubts -------------------------------------------------------------

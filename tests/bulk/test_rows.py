@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,15 +13,18 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, delete
 
 from sa_jobqueue import ArgumentError, SourceChanged
-from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
+from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource, Progress
+from sa_jobqueue.bulk.insert_source import fingerprint
+from sa_jobqueue.bulk.log import REMOVED
 from sa_jobqueue.bulk.logged_keys import read_keys, written_keys
 from sa_jobqueue.bulk.rows import rows_from
 from sa_jobqueue.bulk.states import BLOCKED
 
-from .models import Base, Item, Numbered
+from .fakes import Killed
+from .models import Base, Item, Numbered, Thing
 from .support import expected, items, killed_in_commit, load_of, texts
 
 
@@ -100,12 +105,79 @@ def test_a_file_is_read_on_at_the_right_place(
         return plain_read(index, place)
 
     load.source.rows.read = see
+    hashed: list[str] = []
+    file_digest = hashlib.file_digest
+    monkeypatch.setattr(
+        hashlib, "file_digest", lambda *given: hashed.append(given[1]) or file_digest(*given)
+    )
 
     load.run()
 
     assert texts(engine) == expected(10)
+    assert hashed == ["sha256"]
     content = path.read_bytes()
     assert read[0] == content.rindex(b"\n", 0, content.index(b"item 6")) + 1
+
+
+def take_back(engine: Engine, log: FileLog, *batches: int) -> None:
+    """Leave a load as a rollback that was killed in the middle, by several workers."""
+    head = log.open()
+    assert head is not None
+    for number in batches:
+        log.after_commit(number, REMOVED)
+    log.store(replace(head, state=BLOCKED))
+    log.close()
+    with engine.begin() as connection:
+        connection.execute(delete(Item).where((Item.id // 3).in_(batches)))
+
+
+def test_a_file_is_opened_once_for_batches_that_follow_each_other(
+    engine: Engine, log: FileLog, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "items.jsonl")
+    load_of(engine, log, path).run()
+    take_back(engine, log, 0, 1, 3)
+    load = load_of(engine, log, path)
+    places: list[int] = []
+    read = load.source.rows.read
+    load.source.rows.read = lambda index, place: places.append(place) or read(index, place)
+
+    load.run()
+
+    assert texts(engine) == expected(10)
+    assert places == [0, path.read_bytes().index(b'{"id": 9')]
+
+
+def test_a_function_is_called_once_for_all_that_is_missing(engine: Engine, log: FileLog) -> None:
+    load_of(engine, log, generated).run()
+    take_back(engine, log, 0, 1, 3)
+    calls: list[str] = []
+
+    load_of(engine, log, lambda: calls.append("called") or generated()).run()
+
+    assert texts(engine) == expected(10)
+    assert calls == ["called"]
+
+
+def test_a_file_that_has_changed_is_not_divided_on(
+    engine: Engine, log: FileLog, tmp_path: Path
+) -> None:
+    path = write_csv(tmp_path / "items.csv")
+    load = load_of(engine, log, path)
+
+    def die(progress: Progress) -> None:
+        if progress.inserted == 2:  # of two that are divided
+            raise Killed
+
+    load.progress = die
+    with pytest.raises(Killed):
+        load.run()
+    path.write_text(path.read_text().replace("item 9", "item X"))
+
+    with pytest.raises(SourceChanged, match="sha256"):
+        load_of(engine, log, path).run()
+
+    assert texts(engine) == expected(6)
 
 
 def test_a_file_that_has_changed_is_refused_but_by_a_rollback(
@@ -123,8 +195,21 @@ def test_a_file_that_has_changed_is_refused_but_by_a_rollback(
     assert texts(engine) == {}
 
 
+def items_but(number: int, **changed: Any) -> list[dict[str, Any]]:
+    return [{**row, **(changed if row["id"] == number else {})} for row in items(10)]
+
+
 @pytest.mark.parametrize(
-    "rows", [items(9, first=1), items(10)[::-1], items(8), [{"id": n} for n in range(10)]]
+    "rows",
+    [
+        items(9, first=1),
+        items(10)[::-1],
+        items(8),
+        [{"id": n} for n in range(10)],
+        items_but(6, text="another first row"),
+        items_but(7, id=77),
+        items_but(8, text="another last row"),
+    ],
 )
 def test_other_rows_than_at_first_are_refused(
     engine: Engine, log: FileLog, rows: Any, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +220,46 @@ def test_other_rows_than_at_first_are_refused(
         load_of(engine, log, rows).run()
 
     assert texts(engine) == expected(6)
+
+
+def test_fewer_rows_than_at_first_are_refused_where_all_are_alike(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(count: int) -> BulkLoad[Any]:
+        rows = [{"number": 1}] * count
+        return BulkLoad(InsertSource(engine, Thing, rows, batch_size=3), log)
+
+    killed_in_commit(monkeypatch, load(10).run, 2, committed=False)
+
+    with pytest.raises(SourceChanged, match="Rows 6 to 8 are not the same"):
+        load(8).run()
+
+
+def test_a_name_that_is_no_column_is_refused_when_the_load_goes_on_too(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_in_commit(monkeypatch, load_of(engine, log).run, 2, committed=False)
+
+    with pytest.raises(ArgumentError, match="Item has no column colour"):
+        load_of(engine, log, items_but(7, colour="red")).run()
+
+
+def test_what_has_no_lasting_text_is_not_compared() -> None:
+    assert fingerprint([{"a": object()}]) == fingerprint([{"a": object()}])
+    assert fingerprint([{"a": 1, "b": 2}]) == fingerprint([{"b": 2, "a": 1}])
+    assert fingerprint([{"a": "\ud800"}]) != fingerprint([{"a": "\ud801"}])
+
+
+def test_batches_stay_as_large_as_when_the_load_began(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_in_commit(monkeypatch, load_of(engine, log).run, 1, committed=True)
+    load = load_of(engine, log, batch_size=5)
+
+    load.run()
+
+    assert texts(engine) == expected(10)
+    assert load.status().divided == 4
 
 
 def test_another_table_is_refused(engine: Engine, log: FileLog) -> None:
