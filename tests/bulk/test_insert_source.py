@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import (
+    Connection,
     Engine,
     MetaData,
     Pool,
@@ -27,16 +28,17 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, BatchInDoubt, LockTimeout
+from sa_jobqueue import ArgumentError, BatchInDoubt, LockTimeout, UnsupportedDatabase
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, load_tables
 from sa_jobqueue.bulk.inserting import TRIES
 from sa_jobqueue.bulk.log import INSERTING_IT, REMOVED, Entry
-from sa_jobqueue.bulk.predecessors import hold_slot
+from sa_jobqueue.bulk.predecessors import await_predecessors, hold_slot
 from sa_jobqueue.bulk.states import BLOCKED, CANCELLED, CLEANING
 from sa_jobqueue.bulk.targets import Target
+from sa_jobqueue.dialects import database_of
 from tests.support import statements_seen
 
-from .models import Animal, Dog, Item, Numbered, Pair, Thing
+from .models import Animal, Coded, Dog, Hexed, Item, Numbered, Pair, Thing, Versioned
 from .support import add_items, expected, items, killed_in_commit, load_of, texts
 
 
@@ -146,6 +148,22 @@ def test_keys_are_made_before_the_insert_and_logged(
     assert stored_things(engine) == []
 
 
+@pytest.mark.parametrize("entity", [Coded, Hexed])
+def test_keys_are_made_as_the_class_makes_them(
+    engine: Engine, log: FileLog, entity: type[Any]
+) -> None:
+    load = BulkLoad(InsertSource(engine, entity, [{"number": 1}, {"number": 2}]), log)
+
+    load.run()
+
+    with Session(engine) as session:
+        found = session.scalars(select(entity.id)).all()
+    assert len({uuid.UUID(key.removeprefix("c-")) for key in found}) == 2
+    assert all(key.startswith("c-") == (entity is Coded) for key in found)
+    load.rollback()
+    assert count(engine, entity) == 0
+
+
 def test_a_key_that_is_given_is_kept(engine: Engine, log: FileLog) -> None:
     given = uuid.uuid4()
 
@@ -227,9 +245,12 @@ def test_rows_in_two_tables_come_and_go(
 
 def test_what_the_mapper_adds_to_a_row_is_there(engine: Engine, log: FileLog) -> None:
     BulkLoad(InsertSource(engine, Animal, [{"id": 1}]), log).run()
+    other = FileLog(log.folder.with_name("other"))
+    BulkLoad(InsertSource(engine, Versioned, [{"id": 1}]), other).run()
 
     with Session(engine) as session:
         assert session.scalars(select(Animal.kind)).all() == ["animal"]
+        assert session.scalars(select(Versioned.version)).all() == [1]
 
 
 # -- rows that were there before ----------------------------------------
@@ -592,7 +613,7 @@ def test_what_the_server_still_does_for_a_killed_load_is_waited_for(
     head, _ = log.peek()
     assert head is not None
     left = engine.connect()
-    hold_slot(left, head.id, 0, timedelta(0))
+    hold_slot(left, head.id, 0, timedelta(seconds=20))  # its own connection may still end
     doubtful = [{"id": number, "item_text": f"item {number}"} for number in (3, 4, 5)]
     left.execute(insert(Item), doubtful)  # on its way
     impatient = load_of(engine, log)
@@ -632,6 +653,97 @@ def test_a_connection_holds_its_slot_while_it_inserts(engine: Engine, log: FileL
     hold_slot(other, "a load", 1, timedelta(seconds=20))
     other.detach()
     other.close()
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.parametrize("then", ["restore", "rollback"])
+def test_all_that_have_ever_worked_for_a_load_are_waited_for(
+    engine: Engine, log: FileLog, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for workers in (1, 3, 1):
+        load = load_of(engine, log)
+        load.workers = workers
+        killed_in_commit(monkeypatch, load.run, 0, committed=False)
+    head, _ = log.peek()
+    assert head is not None
+    left = engine.connect()
+    hold_slot(left, head.id, 2, timedelta(seconds=20))
+    load = load_of(engine, log)
+    load.wait = timedelta(milliseconds=100)
+
+    with pytest.raises(LockTimeout, match="The server still works for this load"):
+        getattr(load, then)()
+
+    left.detach()
+    left.close()
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_connection_that_waits_for_its_slot_or_has_it_is_in_no_transaction(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = engine.connect(), engine.connect()
+    hold_slot(first, "a load", 0, timedelta(0))
+    seen = [first.in_transaction()]
+
+    def give_way(seconds: float) -> None:
+        seen.append(second.in_transaction())
+        first.detach()
+        first.close()
+        sleep(seconds)
+
+    monkeypatch.setattr("sa_jobqueue.bulk.predecessors.time.sleep", give_way)
+    hold_slot(second, "a load", 0, timedelta(seconds=20))
+
+    assert len(seen) > 1
+    assert not any(seen)
+    second.detach()
+    second.close()
+
+
+def test_the_wait_is_for_all_connections_together(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[timedelta] = []
+    monkeypatch.setattr(
+        "sa_jobqueue.bulk.predecessors.hold_slot", lambda *given: waits.append(given[-1])
+    )
+
+    await_predecessors(engine, "a load", 3, timedelta(seconds=5))
+
+    assert timedelta(seconds=5) > waits[0] > waits[1] > waits[2] > timedelta(0)
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_the_server_notices_a_connection_that_has_fallen_silent(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine.connect() as connection:
+        database = type(database_of(connection))
+    told: list[Connection] = []
+    notice = database.notice_silence
+    monkeypatch.setattr(
+        database,
+        "notice_silence",
+        lambda self, connection: told.append(connection) or notice(self, connection),
+    )
+
+    with InsertSource(engine, Item, []).at_work("a load", 0):
+        assert len(told) == 1
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_pooler_in_between_is_refused(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine.connect() as connection:
+        database = type(database_of(connection))
+    monkeypatch.setattr(database, "through_pooler", lambda self, connection: True)
+
+    with pytest.raises(UnsupportedDatabase, match="goes through a connection pooler"):
+        load_of(engine, log).run()
+
+    assert texts(engine) == {}
 
 
 class LiveRow(dict[str, Any]):

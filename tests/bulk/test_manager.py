@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import MetaData, create_engine
 
-from sa_jobqueue import InvalidState, LoadStopped, LockTimeout
+from sa_jobqueue import ArgumentError, InvalidState, LoadStopped, LockTimeout
 from sa_jobqueue.bulk import (
     BulkLoad,
     DatabaseLog,
@@ -451,10 +451,13 @@ def test_progress_is_told_after_each_batch(source: Numbers, log: Log) -> None:
 class AsyncNumbers(Numbers):
     """Divides itself asynchronously."""
 
+    loop: asyncio.AbstractEventLoop
+
     def divide(self) -> AsyncIterator[list[int]]:  # type: ignore[override]  # either is allowed
         plain = super().divide
 
         async def batches() -> AsyncIterator[list[int]]:
+            self.loop = asyncio.get_running_loop()
             for batch in plain():
                 await asyncio.sleep(0)
                 yield batch
@@ -471,6 +474,23 @@ def test_a_source_may_divide_itself_asynchronously(log: Log) -> None:
     BulkLoad(again, log).run()
 
     assert source.table == ALL
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_the_event_loop_of_a_source_is_closed_when_the_load_fails(log: Log, threads: bool) -> None:
+    source = AsyncNumbers(10, 1).killed("before", "update", 1)
+    source.threads = threads
+
+    with pytest.raises(Killed) as raised:
+        BulkLoad(source, log).run()
+
+    assert raised.traceback
+    assert source.loop.is_closed()
+
+
+def test_a_load_without_workers_is_refused(source: Numbers, log: Log) -> None:
+    with pytest.raises(ArgumentError, match="at least one worker"):
+        BulkLoad(source, log, workers=0)
 
 
 def test_a_load_of_no_rows_is_a_load(log: Log) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -288,6 +288,7 @@ def test_a_total_that_is_wrong_is_an_error(
     ("given", "message"),
     [
         ({"rows": 5}, "rows are an iterable of mappings"),
+        ({"rows": {"id": 1}}, "rows are an iterable of mappings"),
         ({"rows": "items.xml"}, r"items\.xml is none of \.csv, \.jsonl"),
         ({"rows": [], "batch_size": 0}, "at least one row"),
         ({"rows": [], "on_existing": "ignore"}, "one of error, keep, update"),
@@ -316,6 +317,10 @@ TYPES = {
     "at": (datetime, True),
     "id": (UUID, False),
     "text": (str, True),
+    "real": (float, True),
+    "day": (date, True),
+    "hour": (time, True),
+    "data": (bytes, True),
 }
 ID = UUID("12345678123456781234567812345678")
 
@@ -364,21 +369,35 @@ def test_a_row_of_a_csv_file_with_another_number_of_fields_is_named(tmp_path: Pa
         list(rows_from(path, {}).read(0, 0))
 
 
-def test_a_field_that_is_no_value_of_its_column_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "field", "kind"),
+    [("number", "two", "int"), ("flag", "no", "bool"), ("id", "", "UUID")],
+)
+def test_a_field_that_is_no_value_of_its_column_is_named(
+    tmp_path: Path, name: str, field: str, kind: str
+) -> None:
     path = tmp_path / "rows.csv"
-    path.write_text("number,text\n1,a\ntwo,b\n")
+    path.write_text(f"{name},text\n{field},b\n")
 
-    with pytest.raises(ArgumentError, match=r"rows\.csv: number='two' is no int"):
+    with pytest.raises(ArgumentError, match=rf"rows\.csv: {name}='{field}' is no {kind}"):
         list(rows_from(path, TYPES).read(0, 0))
 
 
-def test_the_values_of_a_json_file_are_of_the_columns_types(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(f'{{"id": "{ID}", "number": 5, "at": null}}\n\n{{"amount": "1.5"}}\n')
+@pytest.mark.parametrize("suffix", ["jsonl", "ndjson", "JSONL"])
+def test_the_values_of_a_json_file_are_of_the_columns_types(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"rows.{suffix}"
+    path.write_text(
+        f'{{"id": "{ID}", "number": 5, "at": null}}\n\n{{"amount": "1.5"}}\n'
+        '{"real": "1.5", "day": "2024-05-17", "hour": "12:30", "data": "00ff"}\n'
+    )
 
     found = [row for _, row in rows_from(path, TYPES).read(0, 0)]
 
-    assert found == [{"id": ID, "number": 5, "at": None}, {"amount": Decimal("1.5")}]
+    assert found == [
+        {"id": ID, "number": 5, "at": None},
+        {"amount": Decimal("1.5")},
+        {"real": 1.5, "day": date(2024, 5, 17), "hour": time(12, 30), "data": b"\x00\xff"},
+    ]
 
 
 @pytest.mark.parametrize(
