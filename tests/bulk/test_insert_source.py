@@ -722,11 +722,12 @@ def test_the_server_notices_a_connection_that_has_fallen_silent(
         database = type(database_of(connection))
     told: list[Connection] = []
     notice = database.notice_silence
-    monkeypatch.setattr(
-        database,
-        "notice_silence",
-        lambda self, connection: told.append(connection) or notice(self, connection),
-    )
+
+    def see(self: Any, connection: Connection) -> None:
+        told.append(connection)
+        notice(self, connection)
+
+    monkeypatch.setattr(database, "notice_silence", see)
 
     with InsertSource(engine, Item, []).at_work("a load", 0):
         assert len(told) == 1

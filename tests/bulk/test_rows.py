@@ -107,9 +107,12 @@ def test_a_file_is_read_on_at_the_right_place(
     load.source.rows.read = see
     hashed: list[str] = []
     file_digest = hashlib.file_digest
-    monkeypatch.setattr(
-        hashlib, "file_digest", lambda *given: hashed.append(given[1]) or file_digest(*given)
-    )
+
+    def see_hash(file: Any, kind: str) -> Any:
+        hashed.append(kind)
+        return file_digest(file, kind)
+
+    monkeypatch.setattr(hashlib, "file_digest", see_hash)
 
     load.run()
 
@@ -140,7 +143,12 @@ def test_a_file_is_opened_once_for_batches_that_follow_each_other(
     load = load_of(engine, log, path)
     places: list[int] = []
     read = load.source.rows.read
-    load.source.rows.read = lambda index, place: places.append(place) or read(index, place)
+
+    def see(index: int, place: int) -> Any:
+        places.append(place)
+        return read(index, place)
+
+    load.source.rows.read = see
 
     load.run()
 
@@ -153,7 +161,11 @@ def test_a_function_is_called_once_for_all_that_is_missing(engine: Engine, log: 
     take_back(engine, log, 0, 1, 3)
     calls: list[str] = []
 
-    load_of(engine, log, lambda: calls.append("called") or generated()).run()
+    def called() -> Iterator[dict[str, Any]]:
+        calls.append("called")
+        return generated()
+
+    load_of(engine, log, called).run()
 
     assert texts(engine) == expected(10)
     assert calls == ["called"]
@@ -242,6 +254,19 @@ def test_a_name_that_is_no_column_is_refused_when_the_load_goes_on_too(
 
     with pytest.raises(ArgumentError, match="Item has no column colour"):
         load_of(engine, log, items_but(7, colour="red")).run()
+
+
+def test_a_total_that_nobody_knows_is_known_when_all_is_divided(
+    engine: Engine, log: FileLog
+) -> None:
+    load = load_of(engine, log, generated)
+    told: list[int | None] = []
+    load.progress = lambda progress: told.append(progress.batches)
+
+    load.run()
+
+    assert told == [None] * 4
+    assert load.status().batches == 4
 
 
 def test_what_has_no_lasting_text_is_not_compared() -> None:
