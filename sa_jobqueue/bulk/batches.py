@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from .log import INSERTED, NOTHING, REMOVED, Entry, Log
@@ -23,7 +23,7 @@ class Batches:
         self._log = log
         self._check_stop = check_stop
 
-    def to_insert(self) -> Iterator[tuple[Entry, Any]]:
+    def to_insert(self) -> Generator[tuple[Entry, Any], None, None]:
         """Yield what is in the redo log and not in the table, then what is in neither."""
         missing = self.logged(lambda number: self._log.marks[number] != INSERTED)
         for number, batch in self._source.refill(missing):
@@ -31,7 +31,7 @@ class Batches:
         for number, batch in self.newly_divided():
             yield self._entry(number), batch
 
-    def to_roll_back(self) -> Iterator[tuple[Entry, Any]]:
+    def to_roll_back(self) -> Generator[tuple[Entry, Any], None, None]:
         """Yield what is in the table, and what may be; the last first: it may refer to others."""
         absent = (NOTHING, REMOVED)
         present = self.logged(lambda number: self._log.marks[number] not in absent, backwards=True)

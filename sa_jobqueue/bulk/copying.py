@@ -1,13 +1,12 @@
 """COPY, where the driver has it and the rows allow it.
 
 Rows become the text that COPY reads. What has no text of its own here (arrays,
-documents, SQL expressions, defaults that are functions) is left to INSERT.
+documents, types with an SQL expression, defaults that are functions) is left to INSERT.
 """
 
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -80,7 +79,7 @@ def _copier(connection: Connection) -> Callable[[str, str], None] | None:
     try:
         if hasattr(with_cursor, "copy_expert"):  # psycopg2
             return lambda statement, text: _copy_expert(driver, statement, text)
-        if hasattr(with_cursor, "copy") and not connection.dialect.is_async:  # psycopg 3
+        if hasattr(with_cursor, "copy"):  # psycopg 3
             return lambda statement, text: _copy(driver, statement, text)
         return None
     finally:
@@ -112,13 +111,15 @@ class _as_sqlalchemy_says:  # noqa: N801 - reads as a clause
         if not isinstance(error, base):
             return
         said: Any = error
-        gone = dialect.is_disconnect(said, None, None)
+        driver: Any = self._connection.connection.dbapi_connection
+        gone = dialect.is_disconnect(said, driver, None)
+        if gone:
+            self._connection.invalidate(said)  # or its rollback would fail in our place
         raise DBAPIError.instance(
             self._statement,
             None,
             said,
             base,
-            hide_parameters=True,
             connection_invalidated=gone,
             dialect=dialect,
         ) from said
@@ -166,17 +167,11 @@ def _escaped(text: str) -> str:
     return text.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def _float(value: float) -> str:
-    if math.isfinite(value):
-        return repr(value)
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
 _TEXT: Mapping[type, Callable[[Any], str]] = {
     type(None): lambda value: "\\N",
     bool: lambda value: "t" if value else "f",
     int: str,
-    float: _float,
+    float: repr,
     Decimal: str,
     str: _escaped,
     UUID: str,

@@ -71,7 +71,7 @@ class RowHand:
 
     def update(self, batch: RowBatch, entry: Entry) -> None:
         """Insert a batch, and have its entry written."""
-        before = entry.kept if entry.doubtful else None
+        before = entry.kept
 
         def write() -> None:
             kept = self._bring_in(batch, before, doubtful=entry.doubtful)
@@ -128,7 +128,7 @@ class RowHand:
         """Insert what is not there yet; return what of it was there before the load."""
         if doubtful:
             ours = _without(batch.keys, before)
-            if ours and self._is_in(batch, ours):
+            if self._is_in(batch, ours):
                 return before
         if self._on_existing == "error":
             self._insert_found(batch, batch.keys, batch.rows)
@@ -139,7 +139,7 @@ class RowHand:
         self._insert_found(batch, [key for key, _ in new], [row for _, row in new])
         if self._on_existing == "update":
             self._update([row for key, row in keyed if key in there])
-        return written_keys(sorted(there, key=repr)) if there else None
+        return written_keys(list(there)) if there else None
 
     def _insert_found(
         self, batch: RowBatch, keys: Sequence[Key], rows: Sequence[Mapping[str, Any]]
@@ -203,8 +203,6 @@ class RowHand:
         return self._copies[names]
 
     def _update(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        if not rows:
-            return
         if self._target.plain is None:
             with Session(self._connection) as session:
                 for _, alike in rows_by_names(rows):
@@ -259,5 +257,13 @@ def transaction(connection: Connection) -> Iterator[None]:
             yield
         connection.commit()
     except BaseException:
-        connection.rollback()
+        _roll_back(connection)
         raise
+
+
+def _roll_back(connection: Connection) -> None:
+    connection.rollback()
+    # SQLite refuses to commit while somebody reads, and the transaction is still open;
+    # SQLAlchemy takes it for ended, and the next one would commit its rows.
+    if not connection.invalidated:
+        connection.connection.rollback()

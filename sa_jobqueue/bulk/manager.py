@@ -19,8 +19,8 @@ import logging
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from copy import copy
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -88,7 +88,6 @@ class BulkLoad(Generic[S]):
         self.workers = workers
         self.progress = progress
         self.wait = wait
-        self._batches = Batches(source, log, self._check_stop)
         self._head: Head | None = None
         self._finished = False
         self._at_it = threading.Lock()
@@ -327,13 +326,20 @@ class BulkLoad(Generic[S]):
 
     # -- batches --------------------------------------------------------
 
+    @property
+    def _batches(self) -> Batches:
+        # Not an attribute: in a cycle of references, what is open is closed in any order.
+        return Batches(self.source, self.log, self._check_stop)
+
     def _insert(self, verb: str) -> None:
         self._work(self._batches.to_insert(), _inserting)
         self.source.finish(batch for _, batch in self._batches.logged())
         self._go(verb, CLEANING)
 
     def _work(
-        self, todo: Iterator[tuple[Entry, Any]], do: Callable[[Hand[Any], Entry, Any], None]
+        self,
+        todo: Generator[tuple[Entry, Any], None, None],
+        do: Callable[[Hand[Any], Entry, Any], None],
     ) -> None:
         assert self._head is not None
         load = self._head.id
@@ -348,7 +354,8 @@ class BulkLoad(Generic[S]):
 
                 yield work
 
-        work_off(todo, at_work, workers=self.source.workers_of(self.workers))
+        with closing(todo):  # an asynchronous source has an event loop to close
+            work_off(todo, at_work, workers=self.source.workers_of(self.workers))
 
     def _await_predecessors(self) -> None:
         assert self._head is not None

@@ -101,6 +101,33 @@ class Dog(Animal):
     trick: Mapped[str | None] = mapped_column(String(20))
 
 
+class Versioned(Base):
+    """Rows whose version the mapper counts."""
+
+    __tablename__ = "bulk_versioned"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    version: Mapped[int] = mapped_column()
+    __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 - as users write it
+
+
+class Coded(Base):
+    """A key that a function makes."""
+
+    __tablename__ = "bulk_coded"
+    id: Mapped[str] = mapped_column(
+        String(40), primary_key=True, default=lambda: f"c-{uuid.uuid4()}"
+    )
+    number: Mapped[int]
+
+
+class Hexed(Base):
+    """A UUID that is a text."""
+
+    __tablename__ = "bulk_hexed"
+    id: Mapped[str] = mapped_column(Uuid(as_uuid=False), primary_key=True)
+    number: Mapped[int]
+
+
 class Job(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
     """A queue with every mixin, and a word of its own for jobs that wait."""
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import ArgumentError, claim, complete, count_by_status, enqueue
+from sa_jobqueue import ArgumentError, JobMixin, claim, complete, count_by_status, enqueue
 from sa_jobqueue.bulk import BulkLoad, EnqueueSource, FileLog
 from sa_jobqueue.bulk.states import BLOCKED, CLEANING
+from tests.support import statements_seen
 
 from .fakes import Killed
 from .models import Item, Job
@@ -56,7 +57,8 @@ def test_jobs_are_as_enqueue_makes_them(engine: Engine, log: FileLog) -> None:
 
 
 def test_priority_and_time_are_for_rows_that_say_none(engine: Engine, log: FileLog) -> None:
-    rows = [*jobs(2), {"id": 2, "name": "own", "priority": 1, "run_at": LATER + timedelta(1)}]
+    east = (LATER + timedelta(1)).astimezone(timezone(timedelta(hours=5)))
+    rows = [*jobs(2), {"id": 2, "name": "own", "priority": 1, "run_at": east}]
 
     load_of(engine, log, rows, priority=5, run_at=LATER).run()
 
@@ -102,8 +104,20 @@ def test_at_the_end_none_is_claimable_before_all_are_in(
     assert load.state is CLEANING
 
 
+@pytest.mark.parametrize(
+    ("at_once", "seen", "then"),
+    [
+        (False, {"unsent": 6, "loading": 4}, {"unsent": 8, "claimed": 2}),
+        (True, {"loading": 10}, {"unsent": 10}),
+    ],
+)
 def test_killed_while_jobs_become_visible_the_rest_follows(
-    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+    engine: Engine,
+    log: FileLog,
+    at_once: bool,
+    seen: dict[str, int],
+    then: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     show, left = EnqueueSource._show, [2]
 
@@ -116,8 +130,8 @@ def test_killed_while_jobs_become_visible_the_rest_follows(
     with monkeypatch.context() as patched:
         patched.setattr(EnqueueSource, "_show", die)
         with pytest.raises(Killed):
-            load_of(engine, log, visible="at the end").run()
-    assert statuses(engine) == {"unsent": 6, "loading": 4}
+            load_of(engine, log, visible="at the end", at_once=at_once).run()
+    assert statuses(engine) == seen
     with Session(engine) as session:
         claim(session, Job, owner="w", limit=2)
         session.commit()
@@ -126,7 +140,7 @@ def test_killed_while_jobs_become_visible_the_rest_follows(
 
     load.run()
 
-    assert statuses(engine) == {"unsent": 8, "claimed": 2}
+    assert statuses(engine) == then
 
 
 def test_a_load_that_was_killed_stays_hidden_whoever_goes_on(
@@ -142,6 +156,24 @@ def test_a_load_that_was_killed_stays_hidden_whoever_goes_on(
 
     assert seen[-1] == {"loading": 10}
     assert statuses(engine) == {"unsent": 10}
+
+
+def test_a_source_of_jobs_gets_back_all_that_it_said_of_itself(engine: Engine) -> None:
+    said = EnqueueSource(engine, Job, [], batch_size=3, visible="at the end").metadata()
+    source = EnqueueSource(engine, Job, [], batch_size=7)
+
+    source.resume(said)
+
+    assert source.metadata() == said
+
+
+@pytest.mark.only_on("postgresql")
+def test_jobs_that_say_no_time_are_copied_too(engine: Engine, log: FileLog) -> None:
+    with statements_seen(engine) as seen:
+        load_of(engine, log).run()
+
+    assert statuses(engine) == {"unsent": 10}
+    assert [statement for statement in seen if "INSERT" in statement] == []
 
 
 def test_a_rollback_deletes_hidden_and_claimed_jobs_alike(engine: Engine, log: FileLog) -> None:
@@ -167,6 +199,24 @@ def test_a_rollback_deletes_hidden_and_claimed_jobs_alike(engine: Engine, log: F
 def test_what_cannot_be_is_refused(engine: Engine, given: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         EnqueueSource(engine, **{"entity": Job, "rows": [], **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"priority": 1}, "add PriorityMixin"), ({"run_at": LATER}, "add ScheduleMixin")],
+)
+def test_what_the_model_has_no_column_for_is_refused(
+    engine: Engine, given: Any, message: str
+) -> None:
+    class Bare(DeclarativeBase):
+        pass
+
+    class Call(JobMixin, Bare):
+        __tablename__ = "call"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    with pytest.raises(ArgumentError, match=message):
+        EnqueueSource(engine, Call, [], **given)
 
 
 def test_a_naive_time_in_a_row_is_refused(engine: Engine, log: FileLog) -> None:

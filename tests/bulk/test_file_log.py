@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 
 from sa_jobqueue import BrokenLog, LockTimeout
 from sa_jobqueue.bulk import BulkLoad, FileLog, Head
-from sa_jobqueue.bulk.lines import Appender, entry_of, line_of, whole_lines
+from sa_jobqueue.bulk.lines import Appender, entry_of, line_of, whole_lines, write_anew
 from sa_jobqueue.bulk.log import INSERTED, MARKS
 from sa_jobqueue.bulk.states import BLOCKED, CLEANING, FINISHED, STARTING
 
@@ -29,6 +32,31 @@ def folder(tmp_path: Path) -> Path:
     with pytest.raises(Killed):
         BulkLoad(source, FileLog(tmp_path / "log")).run()
     return tmp_path / "log"
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is made durable, replaced and removed, in its order."""
+    done: list[str] = []
+    replace, unlink = Path.replace, Path.unlink
+
+    def see_sync(number: int) -> None:
+        found = os.fstat(number)
+        done.append("folder" if stat.S_ISDIR(found.st_mode) else f"{found.st_size} bytes")
+
+    def see_replace(path: Path, target: Path) -> Path:
+        done.append(f"{target.name} replaced")
+        return replace(path, target)
+
+    def see_unlink(path: Path, missing_ok: bool = False) -> None:
+        done.extend([f"{path.name} removed"] if path.exists() else [])
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(os, "fsync", see_sync)
+    monkeypatch.setattr("sa_jobqueue.bulk.lines._synced", see_sync)
+    monkeypatch.setattr(Path, "replace", see_replace)
+    monkeypatch.setattr(Path, "unlink", see_unlink)
+    return done
 
 
 def entries(path: Path) -> list[Any]:
@@ -96,12 +124,24 @@ def test_a_load_goes_on_behind_a_torn_line(folder: Path, name: str) -> None:
     assert (folder / name).read_bytes().endswith(b"}}\n")
 
 
-def test_zeros_at_the_end_are_a_torn_line_too(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "torn", [bytes(100) + b"\n", line_of({"batch": 3, "mark": "inserted"})[:-1] + b"\0"]
+)
+def test_zeros_at_the_end_are_a_torn_line_too(folder: Path, torn: bytes) -> None:
     before = read(folder)
     with (folder / "undo.jsonl").open("ab") as file:
-        file.write(bytes(100) + b"\n")
+        file.write(torn)
 
     assert read(folder) == before
+
+
+def test_zeros_before_a_whole_line_are_damage(folder: Path) -> None:
+    lines = (folder / "undo.jsonl").read_bytes().splitlines(keepends=True)
+    lines[2] = bytes(len(lines[2]) - 1) + b"\n"
+    (folder / "undo.jsonl").write_bytes(b"".join(lines))
+
+    with pytest.raises(BrokenLog, match=r"undo\.jsonl, line 3: damaged"):
+        read(folder)
 
 
 @pytest.mark.parametrize("name", ["redo.jsonl", "undo.jsonl"])
@@ -151,6 +191,7 @@ def test_a_file_that_is_no_part_of_a_log_is_named(tmp_path: Path) -> None:
             '{"log": "sa_jobqueue bulk load", "version": 1, "id": "a", "state": "DONE"}',
             r"state\.json is not the state of a bulk load",
         ),
+        ('{"log": "another", "version": 1}', r"state\.json is not the state of a bulk load"),
         ('{"log": "sa_jobqueue bulk load", "version": 2}', r"has the format 2; this release reads"),
     ],
 )
@@ -227,6 +268,27 @@ def test_a_manager_waits_a_moment_for_who_only_looks(
     beginning.close()
 
 
+def test_a_reader_beside_sees_no_mark_without_its_batch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = FileLog(folder), FileLog(folder)
+    writer.open()
+    lines = reader._lines
+
+    def read_and_let_write(name: str) -> Iterator[tuple[int, bytes]]:
+        found = list(lines(name))
+        if writer.redo_count == 4:
+            writer.add_redo(4, [12])
+            writer.before_commit(4, INSERTED, None)
+        return iter(found)
+
+    monkeypatch.setattr(reader, "_lines", read_and_let_write)
+
+    assert reader.peek()[1]
+    assert (reader.redo_count, MARKS[reader.marks[4]]) == (5, "nothing")
+    writer.close()
+
+
 def test_what_a_source_keeps_of_a_batch_is_read_again(folder: Path) -> None:
     log = FileLog(folder)
     log.open()
@@ -241,23 +303,117 @@ def test_what_a_source_keeps_of_a_batch_is_read_again(folder: Path) -> None:
     log.close()
 
 
-def test_what_is_durable_is_synced_before_it_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    path = tmp_path / "lines"
-    path.touch()
-    monkeypatch.setattr(
-        "sa_jobqueue.bulk.lines._synced", lambda number: sizes.append(os.fstat(number).st_size)
-    )
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """An empty file."""
+    (tmp_path / "lines").touch()
+    return tmp_path / "lines"
+
+
+def test_what_is_durable_is_synced_before_it_returns(path: Path, disk: list[str]) -> None:
+    one = len(line_of({"a": 1}))
     appender = Appender(path, 0)
+    disk.clear()
 
     appender.append({"a": 1}, durable=False)
     appender.append({"a": 2}, durable=True)
     appender.append({"a": 3}, durable=True)
-
-    assert sizes == [2 * len(line_of({"a": 1})), 3 * len(line_of({"a": 1}))]
+    appender.append({"a": 4}, durable=False)
     appender.close()
+
+    assert disk == [f"{count * one} bytes" for count in (2, 3, 4)]
+
+
+def test_what_is_written_during_a_sync_is_durable_with_the_next_only(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appender = Appender(path, 0)
+    synced: list[int] = []
+
+    def write_meanwhile(number: int) -> None:
+        synced.append(os.fstat(number).st_size)
+        if len(synced) == 1:
+            appender.append({"a": 2}, durable=False)
+
+    monkeypatch.setattr("sa_jobqueue.bulk.lines._synced", write_meanwhile)
+    appender.append({"a": 1}, durable=True)
+    appender.sync()
+    appender.sync()
+
+    one = len(line_of({"a": 1}))
+    assert synced == [one, 2 * one]
+    appender.close()
+
+
+def test_what_a_killed_process_left_is_durable_before_it_is_relied_on(
+    path: Path, disk: list[str]
+) -> None:
+    path.write_bytes(b"whole\ntorn")
+
+    Appender(path, 6).close()
+
+    assert disk == ["6 bytes"]
+
+
+def test_threads_write_one_line_after_the_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appender = Appender(path, 0)
+    pwrite, others = os.pwrite, list[threading.Thread]()
+
+    def write_slowly(number: int, data: bytes, place: int) -> int:
+        if not others:
+            others.append(threading.Thread(target=appender.append, args=({"a": 2},), kwargs=late))
+            others[0].start()
+            others[0].join(0.1)  # it has to wait, or would be done by then
+        return pwrite(number, data[:5], place)  # a disk may take less than it is given
+
+    late = {"durable": False}
+    monkeypatch.setattr(os, "pwrite", write_slowly)
+    appender.append({"a": 1}, durable=False)
+    others[0].join()
+
+    appender.close()
+    assert entries(path) == [{"a": 1}, {"a": 2}]
+
+
+def test_a_file_is_replaced_by_one_that_is_durable(path: Path, disk: list[str]) -> None:
+    write_anew(path, b"12345")
+
+    assert disk == ["5 bytes", "lines replaced", "folder"]
+
+
+def test_marks_are_durable_before_the_state_that_relies_on_them(
+    folder: Path, disk: list[str]
+) -> None:
+    log = FileLog(folder)
+    head = log.open()
+    assert head is not None
+    log.after_commit(3, INSERTED)
+    disk.clear()
+
+    log.store(head)
+
+    assert disk[0] == f"{(folder / 'undo.jsonl').stat().st_size} bytes"
+    assert disk[2:] == ["state.json replaced", "folder"]
+    log.close()
+
+
+def test_the_state_is_removed_last_and_after_the_others_are_gone_durably(
+    folder: Path, disk: list[str]
+) -> None:
+    (folder / "state.json.new").touch()
+    log = FileLog(folder)
+    log.open()
+    disk.clear()
+
+    log.clear()
+
+    removed = [step for step in disk if step.endswith("removed")]
+    assert removed[-1] == "state.json removed"
+    assert len(removed) == 4
+    assert [disk[disk.index(step) + 1] for step in removed] == ["folder"] * 4
+    log.close()
 
 
 def test_a_redo_entry_is_synced_before_its_batch_and_a_mark_before_its_commit(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import uuid
 from datetime import datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from time import sleep
 from typing import Any
 
 import pytest
 from sqlalchemy import (
+    Connection,
     Engine,
     MetaData,
     Pool,
@@ -25,15 +28,30 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, BatchInDoubt, LockTimeout
+from sa_jobqueue import ArgumentError, BatchInDoubt, LockTimeout, UnsupportedDatabase
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, load_tables
-from sa_jobqueue.bulk.log import REMOVED, Entry
-from sa_jobqueue.bulk.predecessors import hold_slot
+from sa_jobqueue.bulk.inserting import TRIES
+from sa_jobqueue.bulk.log import INSERTING_IT, REMOVED, Entry
+from sa_jobqueue.bulk.predecessors import await_predecessors, hold_slot
 from sa_jobqueue.bulk.states import BLOCKED, CANCELLED, CLEANING
 from sa_jobqueue.bulk.targets import Target
+from sa_jobqueue.dialects import database_of
 from tests.support import statements_seen
 
-from .models import Animal, Dog, Item, Named, Numbered, Pair, Person, Rounded, Thing
+from .models import (
+    Animal,
+    Coded,
+    Dog,
+    Hexed,
+    Item,
+    Named,
+    Numbered,
+    Pair,
+    Person,
+    Rounded,
+    Thing,
+    Versioned,
+)
 from .support import add_items, expected, items, killed_in_commit, load_of, texts
 
 
@@ -141,6 +159,22 @@ def test_keys_are_made_before_the_insert_and_logged(
     assert {number: after[number] for number in before} == before
     BulkLoad(InsertSource(engine, Thing, rows), log).rollback()
     assert stored_things(engine) == []
+
+
+@pytest.mark.parametrize("entity", [Coded, Hexed])
+def test_keys_are_made_as_the_class_makes_them(
+    engine: Engine, log: FileLog, entity: type[Any]
+) -> None:
+    load = BulkLoad(InsertSource(engine, entity, [{"number": 1}, {"number": 2}]), log)
+
+    load.run()
+
+    with Session(engine) as session:
+        found = session.scalars(select(entity.id)).all()
+    assert len({uuid.UUID(key.removeprefix("c-")) for key in found}) == 2
+    assert all(key.startswith("c-") == (entity is Coded) for key in found)
+    load.rollback()
+    assert count(engine, entity) == 0
 
 
 def test_a_key_that_is_given_is_kept(engine: Engine, log: FileLog) -> None:
@@ -255,6 +289,16 @@ def test_rows_that_refer_to_each_other_go_the_last_first(
     own.dispose()
 
 
+def test_what_the_mapper_adds_to_a_row_is_there(engine: Engine, log: FileLog) -> None:
+    BulkLoad(InsertSource(engine, Animal, [{"id": 1}]), log).run()
+    other = FileLog(log.folder.with_name("other"))
+    BulkLoad(InsertSource(engine, Versioned, [{"id": 1}]), other).run()
+
+    with Session(engine) as session:
+        assert session.scalars(select(Animal.kind)).all() == ["animal"]
+        assert session.scalars(select(Versioned.version)).all() == [1]
+
+
 # -- rows that were there before ----------------------------------------
 
 
@@ -304,6 +348,37 @@ def test_rows_that_were_there_are_kept_or_updated_and_survive_a_rollback(
     assert texts(engine) == {**expected(10), **there}
     load_of(engine, log, **options).rollback()
     assert set(texts(engine)) == {3, 4, 9}
+
+
+def test_rows_with_keys_of_two_columns_are_updated(engine: Engine, log: FileLog) -> None:
+    old = [
+        Pair(left=left, right=right, text="old") for left, right in ((1, "a"), (1, "b"), (2, "a"))
+    ]
+    with Session(engine) as session, session.begin():
+        session.add_all(old)
+    rows = [
+        {"left": 1, "right": "a", "text": "new a"},
+        {"left": 1, "right": "b", "text": "new b"},
+        {"left": 2, "right": "a"},  # says nothing new
+    ]
+
+    BulkLoad(InsertSource(engine, Pair, rows, on_existing="update"), log).run()
+
+    with Session(engine) as session:
+        found = session.execute(select(Pair.text).order_by(Pair.left, Pair.right)).scalars()
+        assert list(found) == ["new a", "new b", "old"]
+
+
+def test_rows_in_two_tables_are_updated(engine: Engine, log: FileLog) -> None:
+    with Session(engine) as session, session.begin():
+        session.add(Dog(id=1, trick="old"))
+    rows = [{"id": 1, "trick": "sit"}, {"id": 2, "trick": "roll"}, {"id": 3}]
+
+    BulkLoad(InsertSource(engine, Dog, rows, on_existing="update"), log).run()
+
+    with Session(engine) as session:
+        found = session.execute(select(Dog.trick).order_by(Dog.id)).scalars()
+        assert list(found) == ["sit", "roll", None]
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -359,6 +434,32 @@ def test_somebody_who_is_first_with_a_key_is_seen_by_the_next_look(
     load_of(engine, log, items(5), on_existing="keep", batch_size=5).run()
 
     assert texts(engine) == {**expected(5), 4: "foreign"}
+
+
+@pytest.mark.only_on("sqlite")
+def test_nobody_else_writes_between_the_look_and_the_insert(
+    tmp_path: Path, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = create_engine(f"sqlite:///{tmp_path / 'own.db'}")
+    Item.metadata.create_all(own)
+    other = sqlite3.connect(tmp_path / "own.db", timeout=0)
+    existing, refused = Target.existing, list[str]()
+
+    def look_and_let_write(target: Target, *args: Any) -> Any:
+        found = existing(target, *args)
+        with pytest.raises(sqlite3.OperationalError) as error:
+            other.execute("INSERT INTO bulk_item (id) VALUES (1)")
+        refused.append(str(error.value))
+        return found
+
+    monkeypatch.setattr(Target, "existing", look_and_let_write)
+
+    load_of(own, log, items(3), on_existing="keep").run()
+
+    assert refused == ["database is locked"]
+    assert texts(own) == expected(3)
+    other.close()
+    own.dispose()
 
 
 # -- doubts -------------------------------------------------------------
@@ -452,6 +553,67 @@ def test_an_error_that_another_try_may_mend_is_tried_again(
     own.dispose()
 
 
+def test_what_no_try_mends_is_an_error(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("sa_jobqueue.bulk.inserting.is_transient", lambda error: True)
+    monkeypatch.setattr("sa_jobqueue.bulk.inserting.time.sleep", pauses.append)
+    own = create_engine(engine.url)
+    error = OperationalError("COMMIT", None, Exception("deadlock"))
+    failing_commits(own, monkeypatch, error, TRIES + 1)
+
+    with pytest.raises(OperationalError, match="deadlock"):
+        load_of(own, log, items(3)).run()
+
+    assert len(pauses) == TRIES - 1
+    own.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_what_was_refused_because_of_a_reader_is_not_committed_by_the_next_try(
+    tmp_path: Path, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = create_engine(f"sqlite:///{tmp_path / 'own.db'}", connect_args={"timeout": 0})
+    Item.metadata.create_all(own)
+    add_items(own, 1)
+    reader = sqlite3.connect(tmp_path / "own.db")
+    reading = reader.execute("SELECT 1 UNION ALL SELECT id FROM bulk_item UNION ALL SELECT 2")
+    assert [reading.fetchone(), reading.fetchone()] == [(1,), (1,)]
+    pauses: list[float] = []
+
+    def end_reading(seconds: float) -> None:
+        pauses.append(seconds)
+        reading.close()
+
+    monkeypatch.setattr("sa_jobqueue.bulk.inserting.time.sleep", end_reading)
+
+    load_of(own, log, items(3), on_existing="keep").run()
+
+    assert pauses
+    assert texts(own) == {**expected(3), 1: "foreign"}
+    load_of(own, log, items(3), on_existing="keep").rollback()
+    assert texts(own) == {1: "foreign"}
+    reader.close()
+    own.dispose()
+
+
+def test_a_connection_that_is_lost_in_its_commit_leaves_a_doubt(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = create_engine(engine.url)
+    gone = OperationalError("COMMIT", None, Exception("gone"), connection_invalidated=True)
+    failing_commits(own, monkeypatch, gone, 1)
+
+    with pytest.raises(OperationalError, match="gone"):
+        load_of(own, log).run()
+
+    log.open()
+    assert log.marks[0] == INSERTING_IT
+    log.close()
+    own.dispose()
+
+
 def test_what_the_server_refused_is_in_no_doubt(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -521,7 +683,7 @@ def test_what_the_server_still_does_for_a_killed_load_is_waited_for(
     head, _ = log.peek()
     assert head is not None
     left = engine.connect()
-    hold_slot(left, head.id, 0, timedelta(0))
+    hold_slot(left, head.id, 0, timedelta(seconds=20))  # its own connection may still end
     doubtful = [{"id": number, "item_text": f"item {number}"} for number in (3, 4, 5)]
     left.execute(insert(Item), doubtful)  # on its way
     impatient = load_of(engine, log)
@@ -561,6 +723,98 @@ def test_a_connection_holds_its_slot_while_it_inserts(engine: Engine, log: FileL
     hold_slot(other, "a load", 1, timedelta(seconds=20))
     other.detach()
     other.close()
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.parametrize("then", ["restore", "rollback"])
+def test_all_that_have_ever_worked_for_a_load_are_waited_for(
+    engine: Engine, log: FileLog, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for workers in (1, 3, 1):
+        load = load_of(engine, log)
+        load.workers = workers
+        killed_in_commit(monkeypatch, load.run, 0, committed=False)
+    head, _ = log.peek()
+    assert head is not None
+    left = engine.connect()
+    hold_slot(left, head.id, 2, timedelta(seconds=20))
+    load = load_of(engine, log)
+    load.wait = timedelta(milliseconds=100)
+
+    with pytest.raises(LockTimeout, match="The server still works for this load"):
+        getattr(load, then)()
+
+    left.detach()
+    left.close()
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_connection_that_waits_for_its_slot_or_has_it_is_in_no_transaction(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = engine.connect(), engine.connect()
+    hold_slot(first, "a load", 0, timedelta(0))
+    seen = [first.in_transaction()]
+
+    def give_way(seconds: float) -> None:
+        seen.append(second.in_transaction())
+        first.detach()
+        first.close()
+        sleep(seconds)
+
+    monkeypatch.setattr("sa_jobqueue.bulk.predecessors.time.sleep", give_way)
+    hold_slot(second, "a load", 0, timedelta(seconds=20))
+
+    assert len(seen) > 1
+    assert not any(seen)
+    second.detach()
+    second.close()
+
+
+def test_the_wait_is_for_all_connections_together(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[timedelta] = []
+    monkeypatch.setattr(
+        "sa_jobqueue.bulk.predecessors.hold_slot", lambda *given: waits.append(given[-1])
+    )
+
+    await_predecessors(engine, "a load", 3, timedelta(seconds=5))
+
+    assert timedelta(seconds=5) > waits[0] > waits[1] > waits[2] > timedelta(0)
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_the_server_notices_a_connection_that_has_fallen_silent(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine.connect() as connection:
+        database = type(database_of(connection))
+    told: list[Connection] = []
+    notice = database.notice_silence
+
+    def see(self: Any, connection: Connection) -> None:
+        told.append(connection)
+        notice(self, connection)
+
+    monkeypatch.setattr(database, "notice_silence", see)
+
+    with InsertSource(engine, Item, []).at_work("a load", 0):
+        assert len(told) == 1
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_pooler_in_between_is_refused(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine.connect() as connection:
+        database = type(database_of(connection))
+    monkeypatch.setattr(database, "through_pooler", lambda self, connection: True)
+
+    with pytest.raises(UnsupportedDatabase, match="goes through a connection pooler"):
+        load_of(engine, log).run()
+
+    assert texts(engine) == {}
 
 
 class LiveRow(dict[str, Any]):

@@ -6,13 +6,15 @@ import asyncio
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
 from sqlalchemy import MetaData, create_engine
 
-from sa_jobqueue import InvalidState, LoadStopped, LockTimeout
+from sa_jobqueue import ArgumentError, InvalidState, LoadStopped, LockTimeout
 from sa_jobqueue.bulk import (
     BulkLoad,
     DatabaseLog,
@@ -213,8 +215,9 @@ def test_restore_runs_what_is_in_redo_and_not_in_undo(
 
 
 def test_killed_while_preparing_the_redo_log_is_written_anew(source: Numbers, log: Log) -> None:
-    with pytest.raises(Killed):
+    with pytest.raises(Killed) as raised:
         BulkLoad(source.killed("before", "divide", 6), log).prepare()
+    assert "no row is in the table" in raised.value.__notes__[0]
     again = BulkLoad(source.anew(), log)
     divided: list[int] = []
     again.source.before = lambda verb, batch: divided.append(batch[0])
@@ -320,7 +323,7 @@ def test_a_killed_clean_goes_on_and_nothing_else_does(
         load.clean()
     again = BulkLoad(source.anew(), new_log())
 
-    assert again.state is CLEANING
+    assert again.status() == Progress(state=CLEANING)
     with pytest.raises(InvalidState, match=r"part of its logs gone; what does: clean\(\)"):
         again.rollback()
     again.run()
@@ -412,6 +415,19 @@ def test_stop_ends_after_the_current_batches_and_says_how_to_go_on(workers: int,
     assert len(source.updated) == 30
 
 
+def test_a_rollback_can_be_stopped_too(source: Numbers, log: Log) -> None:
+    load = BulkLoad(source, log)
+    load.run()
+    source.threads = False
+    source.after = lambda verb, batch: load.stop()
+
+    with pytest.raises(LoadStopped):
+        load.rollback()
+
+    assert len(source.rolled_back) == 1
+    assert load.state is BLOCKED
+
+
 def test_ctrl_c_stops_after_the_current_batch(source: Numbers, log: Log) -> None:
     before = signal.getsignal(signal.SIGINT)
 
@@ -421,12 +437,47 @@ def test_ctrl_c_stops_after_the_current_batch(source: Numbers, log: Log) -> None
 
     source.after = press_once
 
-    with pytest.raises(LoadStopped, match=r"run\(\) goes on"):
+    with pytest.raises(LoadStopped, match=r"run\(\) goes on") as raised:
         BulkLoad(source, log).run()
 
+    assert not hasattr(raised.value, "__notes__")  # it has said all
     assert 1 <= len(source.updated) < 4
     assert counts(log)[1] == len(source.updated)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_ctrl_c_interrupts(source: Numbers, log: Log) -> None:
+    def press_twice(verb: str, batch: list[int]) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    source.after = press_twice
+    source.threads = False
+
+    with pytest.raises(KeyboardInterrupt):
+        BulkLoad(source, log).run()
+
+
+def test_a_handler_of_ctrl_c_that_is_there_already_is_left_alone(source: Numbers, log: Log) -> None:
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    source.after = lambda verb, batch: signal.raise_signal(signal.SIGINT)
+    source.threads = False
+
+    try:
+        BulkLoad(source, log).run()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert len(pressed) == 4
+    assert source.table == ALL
+
+
+def test_a_load_runs_in_any_thread(source: Numbers, log: Log) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(BulkLoad(source, log).run).result()
+
+    assert source.table == ALL
 
 
 def test_workers_bring_batches_in_at_the_same_time(source: Numbers, log: Log) -> None:
@@ -484,13 +535,40 @@ def test_progress_says_no_more_rows_than_it_knows_of(
     assert str(progress) == f"BLOCKED: {said} inserted"
 
 
+def test_progress_is_told_of_what_is_prepared(source: Numbers, log: Log) -> None:
+    told: list[Progress] = []
+
+    with BulkLoad(source, log, progress=told.append) as load:
+        load.prepare()
+
+    assert [(one.divided, one.inserted) for one in told] == [(1, 0), (2, 0), (3, 0), (4, 0)]
+
+
+def test_progress_is_told_by_one_worker_at_a_time(log: Log) -> None:
+    source, telling = Numbers(9, 1), threading.Lock()
+    together = threading.Barrier(3, timeout=20)
+    source.after = lambda verb, batch: together.wait()
+
+    def tell(progress: Progress) -> None:
+        assert telling.acquire(blocking=False)
+        sleep(0.01)  # the others are about to tell, too
+        telling.release()
+
+    BulkLoad(source, log, workers=3, progress=tell).run()
+
+    assert len(source.updated) == 9
+
+
 class AsyncNumbers(Numbers):
     """Divides itself asynchronously."""
+
+    loop: asyncio.AbstractEventLoop
 
     def divide(self) -> AsyncIterator[list[int]]:  # type: ignore[override]  # either is allowed
         plain = super().divide
 
         async def batches() -> AsyncIterator[list[int]]:
+            self.loop = asyncio.get_running_loop()
             for batch in plain():
                 await asyncio.sleep(0)
                 yield batch
@@ -507,6 +585,24 @@ def test_a_source_may_divide_itself_asynchronously(log: Log) -> None:
     BulkLoad(again, log).run()
 
     assert source.table == ALL
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_the_event_loop_of_a_source_is_closed_when_the_load_fails(log: Log, threads: bool) -> None:
+    source = AsyncNumbers(10, 1)
+    source.killed("before", "update", 1)
+    source.threads = threads
+
+    with pytest.raises(Killed) as raised:
+        BulkLoad(source, log).run()
+
+    assert raised.traceback
+    assert source.loop.is_closed()
+
+
+def test_a_load_without_workers_is_refused(source: Numbers, log: Log) -> None:
+    with pytest.raises(ArgumentError, match="at least one worker"):
+        BulkLoad(source, log, workers=0)
 
 
 def test_a_load_of_no_rows_is_a_load(log: Log) -> None:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Iterator
-from datetime import datetime
+from dataclasses import replace
+from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, delete
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, SourceChanged
-from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
+from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource, Progress
+from sa_jobqueue.bulk.insert_source import fingerprint
+from sa_jobqueue.bulk.log import REMOVED
 from sa_jobqueue.bulk.logged_keys import read_keys, written_keys
 from sa_jobqueue.bulk.row_files import rows_from
 from sa_jobqueue.bulk.states import BLOCKED
 
-from .models import Base, Item, Numbered
+from .fakes import Killed
+from .models import Base, Item, Numbered, Thing
 from .support import expected, items, killed_in_commit, load_of, texts
 
 
@@ -132,12 +137,91 @@ def test_a_file_is_read_on_at_the_right_place(
         return plain_read(index, place)
 
     load.source.rows.read = see
+    hashed: list[str] = []
+    file_digest = hashlib.file_digest
+
+    def see_hash(file: Any, kind: str) -> Any:
+        hashed.append(kind)
+        return file_digest(file, kind)
+
+    monkeypatch.setattr(hashlib, "file_digest", see_hash)
 
     load.run()
 
     assert texts(engine) == expected(10)
+    assert hashed == ["sha256"]
     content = path.read_bytes()
     assert read[0] == content.rindex(b"\n", 0, content.index(b"item 6")) + 1
+
+
+def take_back(engine: Engine, log: FileLog, *batches: int) -> None:
+    """Leave a load as a rollback that was killed in the middle, by several workers."""
+    head = log.open()
+    assert head is not None
+    for number in batches:
+        log.after_commit(number, REMOVED)
+    log.store(replace(head, state=BLOCKED))
+    log.close()
+    with engine.begin() as connection:
+        connection.execute(delete(Item).where((Item.id // 3).in_(batches)))
+
+
+def test_a_file_is_opened_once_for_batches_that_follow_each_other(
+    engine: Engine, log: FileLog, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "items.jsonl")
+    load_of(engine, log, path).run()
+    take_back(engine, log, 0, 1, 3)
+    load = load_of(engine, log, path)
+    places: list[int] = []
+    read = load.source.rows.read
+
+    def see(index: int, place: int) -> Any:
+        places.append(place)
+        return read(index, place)
+
+    load.source.rows.read = see
+
+    load.run()
+
+    assert texts(engine) == expected(10)
+    assert places == [0, path.read_bytes().index(b'{"id": 9')]
+
+
+def test_a_function_is_called_once_for_all_that_is_missing(engine: Engine, log: FileLog) -> None:
+    load_of(engine, log, generated).run()
+    take_back(engine, log, 0, 1, 3)
+    calls: list[str] = []
+
+    def called() -> Iterator[dict[str, Any]]:
+        calls.append("called")
+        return generated()
+
+    load_of(engine, log, called).run()
+
+    assert texts(engine) == expected(10)
+    assert calls == ["called"]
+
+
+def test_a_file_that_has_changed_is_not_divided_on(
+    engine: Engine, log: FileLog, tmp_path: Path
+) -> None:
+    path = write_csv(tmp_path / "items.csv")
+    load = load_of(engine, log, path)
+
+    def die(progress: Progress) -> None:
+        if progress.inserted == 2:  # of two that are divided
+            raise Killed
+
+    load.progress = die
+    with pytest.raises(Killed):
+        load.run()
+    path.write_text(path.read_text().replace("item 9", "item X"))
+
+    with pytest.raises(SourceChanged, match="sha256"):
+        load_of(engine, log, path).run()
+
+    assert texts(engine) == expected(6)
 
 
 def test_a_file_that_has_changed_is_refused_but_by_a_rollback(
@@ -155,8 +239,21 @@ def test_a_file_that_has_changed_is_refused_but_by_a_rollback(
     assert texts(engine) == {}
 
 
+def items_but(number: int, **changed: Any) -> list[dict[str, Any]]:
+    return [{**row, **(changed if row["id"] == number else {})} for row in items(10)]
+
+
 @pytest.mark.parametrize(
-    "rows", [items(9, first=1), items(10)[::-1], items(8), [{"id": n} for n in range(10)]]
+    "rows",
+    [
+        items(9, first=1),
+        items(10)[::-1],
+        items(8),
+        [{"id": n} for n in range(10)],
+        items_but(6, text="another first row"),
+        items_but(7, id=77),
+        items_but(8, text="another last row"),
+    ],
 )
 def test_other_rows_than_at_first_are_refused(
     engine: Engine, log: FileLog, rows: Any, monkeypatch: pytest.MonkeyPatch
@@ -171,6 +268,59 @@ def test_other_rows_than_at_first_are_refused(
     assert texts(engine) == expected(6)
 
 
+def test_fewer_rows_than_at_first_are_refused_where_all_are_alike(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(count: int) -> BulkLoad[Any]:
+        rows = [{"number": 1}] * count
+        return BulkLoad(InsertSource(engine, Thing, rows, batch_size=3), log)
+
+    killed_in_commit(monkeypatch, load(10).run, 2, committed=False)
+
+    with pytest.raises(SourceChanged, match="Rows 6 to 8 are not the same"):
+        load(8).run()
+
+
+def test_a_name_that_is_no_column_is_refused_when_the_load_goes_on_too(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_in_commit(monkeypatch, load_of(engine, log).run, 2, committed=False)
+
+    with pytest.raises(ArgumentError, match="Item has no column colour"):
+        load_of(engine, log, items_but(7, colour="red")).run()
+
+
+def test_a_total_that_nobody_knows_is_known_when_all_is_divided(
+    engine: Engine, log: FileLog
+) -> None:
+    load = load_of(engine, log, generated)
+    told: list[int | None] = []
+    load.progress = lambda progress: told.append(progress.batches)
+
+    load.run()
+
+    assert told == [None] * 4
+    assert load.status().batches == 4
+
+
+def test_what_has_no_lasting_text_is_not_compared() -> None:
+    assert fingerprint([{"a": object()}]) == fingerprint([{"a": object()}])
+    assert fingerprint([{"a": 1, "b": 2}]) == fingerprint([{"b": 2, "a": 1}])
+    assert fingerprint([{"a": "\ud800"}]) != fingerprint([{"a": "\ud801"}])
+
+
+def test_batches_stay_as_large_as_when_the_load_began(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_in_commit(monkeypatch, load_of(engine, log).run, 1, committed=True)
+    load = load_of(engine, log, batch_size=5)
+
+    load.run()
+
+    assert texts(engine) == expected(10)
+    assert load.status().divided == 4
+
+
 def test_another_table_is_refused(engine: Engine, log: FileLog) -> None:
     with load_of(engine, log) as load:
         load.prepare()
@@ -180,7 +330,9 @@ def test_another_table_is_refused(engine: Engine, log: FileLog) -> None:
 
 
 def test_what_is_no_engine_is_refused(engine: Engine) -> None:
-    with pytest.raises(ArgumentError, match="a bulk load needs an Engine, not .* a synchronous driver"):
+    with pytest.raises(
+        ArgumentError, match="a bulk load needs an Engine, not .* a synchronous driver"
+    ):
         InsertSource(Session(engine), Item, [])  # type: ignore[arg-type]  # that is the point
 
 
@@ -203,6 +355,7 @@ def test_a_total_that_is_wrong_is_an_error(
     [
         ({"rows": 5}, "rows are an iterable of mappings"),
         ({"rows": [{"id": 1}], "total": 2}, "total is 2, and there are 1 rows"),
+        ({"rows": {"id": 1}}, "rows are an iterable of mappings"),
         ({"rows": "items.xml"}, r"items\.xml is none of \.csv, \.jsonl"),
         ({"rows": [], "batch_size": 0}, "at least one row"),
         ({"rows": [], "on_existing": "ignore"}, "one of error, keep, update"),
@@ -232,6 +385,10 @@ TYPES = {
     "id": (UUID, False),
     "text": (str, True),
     "document": (dict, True),
+    "real": (float, True),
+    "day": (date, True),
+    "hour": (time, True),
+    "data": (bytes, True),
 }
 ID = UUID("12345678123456781234567812345678")
 
@@ -310,21 +467,35 @@ def test_a_row_of_a_csv_file_with_another_number_of_fields_is_named(tmp_path: Pa
         list(rows_from(path, {}).read(0, 0))
 
 
-def test_a_field_that_is_no_value_of_its_column_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "field", "kind"),
+    [("number", "two", "int"), ("flag", "no", "bool"), ("id", "", "UUID")],
+)
+def test_a_field_that_is_no_value_of_its_column_is_named(
+    tmp_path: Path, name: str, field: str, kind: str
+) -> None:
     path = tmp_path / "rows.csv"
-    path.write_text("number,text\n1,a\ntwo,b\n")
+    path.write_text(f"{name},text\n{field},b\n")
 
-    with pytest.raises(ArgumentError, match=r"rows\.csv: number='two' is no int"):
+    with pytest.raises(ArgumentError, match=rf"rows\.csv: {name}='{field}' is no {kind}"):
         list(rows_from(path, TYPES).read(0, 0))
 
 
-def test_the_values_of_a_json_file_are_of_the_columns_types(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(f'{{"id": "{ID}", "number": 5, "at": null}}\n\n{{"amount": "1.5"}}\n')
+@pytest.mark.parametrize("suffix", ["jsonl", "ndjson", "JSONL"])
+def test_the_values_of_a_json_file_are_of_the_columns_types(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"rows.{suffix}"
+    path.write_text(
+        f'{{"id": "{ID}", "number": 5, "at": null}}\n\n{{"amount": "1.5"}}\n'
+        '{"real": "1.5", "day": "2024-05-17", "hour": "12:30", "data": "00ff"}\n'
+    )
 
     found = [row for _, row in rows_from(path, TYPES).read(0, 0)]
 
-    assert found == [{"id": ID, "number": 5, "at": None}, {"amount": Decimal("1.5")}]
+    assert found == [
+        {"id": ID, "number": 5, "at": None},
+        {"amount": Decimal("1.5")},
+        {"real": 1.5, "day": date(2024, 5, 17), "hour": time(12, 30), "data": b"\x00\xff"},
+    ]
 
 
 def test_a_number_of_a_json_file_keeps_its_digits(tmp_path: Path) -> None:

@@ -8,11 +8,18 @@ from typing import Any
 from sqlalchemy import Engine
 
 from sa_jobqueue.bulk import EnqueueSource
+from tests.bulk.fakes import Numbers
 
 from .shop import Message
 
 ROWS = 100
 NOT_A_SOURCE = 7
+NUMBERS = Numbers(10, 3)
+
+
+def numbers() -> Numbers:
+    """Load numbers, wherever --url points to."""
+    return Numbers(10, 3)
 
 
 def messages(engine: Engine) -> EnqueueSource:

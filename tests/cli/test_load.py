@@ -41,8 +41,11 @@ def test_a_load_runs_is_rolled_back_and_cleaned(run: Run, url: str, engine: Engi
     assert load()[2] == 100
 
 
+@pytest.mark.parametrize(
+    "stop", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.only_on("sqlite"))]
+)
 def test_ctrl_c_stops_after_the_batch_and_says_how_to_go_on(
-    start: Start, run: Run, url: str, engine: Engine
+    start: Start, run: Run, url: str, engine: Engine, stop: signal.Signals
 ) -> None:
     slow = start("load", "tests.cli.imports:slow_messages", "--log", "may", "--url", url)
     assert slow.stdout is not None
@@ -51,7 +54,7 @@ def test_ctrl_c_stops_after_the_batch_and_says_how_to_go_on(
     print(file=slow.stdin, flush=True)
     assert slow.stdout.readline() == "batch 10\n"
 
-    slow.send_signal(signal.SIGINT)
+    slow.send_signal(stop)
     print(file=slow.stdin, flush=True)
 
     code, _, errors = finished(slow)
@@ -119,8 +122,24 @@ def test_a_rolled_back_load_makes_room_by_clean(run: Run, url: str) -> None:
     run("load", SOURCE, "--log", "may", "--url", url, "--rollback")
 
     refused = run("load", SOURCE, "--log", "may", "--url", url)
+    resumed = run("load", SOURCE, "--log", "may", "--url", url, "--resume")
 
     assert "CANCELLED; --clean makes room" in refused.output
+    assert resumed.stdout == "CANCELLED: 0 of 10 batches, 0 rows inserted\n"
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize("name", ["numbers", "NUMBERS"])
+def test_a_source_is_named_itself_or_made_by_a_function(run: Run, url: str, name: str) -> None:
+    loaded = run(
+        "load", f"tests.cli.imports:{name}", "--log", "may", "--url", url, "--workers", "2"
+    )
+
+    assert loaded.stdout == "CLEANING: 4 of 4 batches, 10 rows inserted\n"
+    assert "4/4 batches" in loaded.stderr
+    head, _ = FileLog("may").peek()
+    assert head is not None
+    assert head.workers == 2
 
 
 def test_a_folder_of_something_else_is_named(run: Run, url: str, folder: Path) -> None:

@@ -1,0 +1,41 @@
+"""Threads that work off what one makes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from sa_jobqueue.bulk.crew import work_off
+
+from .fakes import Killed
+
+
+def test_after_an_error_what_is_under_way_is_done_and_the_rest_is_left() -> None:
+    full = threading.Event()
+    fails: list[threading.Thread] = []
+    done: list[int] = []
+
+    def items() -> Iterator[int]:
+        yield from range(4)  # two under way, and two that wait
+        full.set()
+
+    def do(item: int) -> None:
+        if item == 0:
+            fails.append(threading.current_thread())
+            assert full.wait(20)
+            raise Killed
+        assert full.wait(20)
+        fails[0].join(20)
+        done.append(item)
+
+    @contextmanager
+    def at_work(slot: int) -> Iterator[Callable[[int], None]]:
+        yield do
+
+    with pytest.raises(Killed):
+        work_off(items(), at_work, workers=2)
+
+    assert done == [1]
