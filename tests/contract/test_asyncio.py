@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
 )
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import instance_state
 
 import sa_jobqueue
 from sa_jobqueue import (
@@ -198,6 +199,24 @@ async def test_jobs_are_cancelled_reprioritized_retried_and_pruned(
         stats = await queue_stats(own, Task)
         assert (pruned, stats.depth, stats.scheduled) == (1, 2, 0)
         assert stats.oldest_waiting is not None
+
+
+@in_event_loop
+async def test_a_job_that_a_claim_has_changed_is_loaded_and_another_one_by_a_refresh(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_tasks(session, "a")
+    async with new_async_session(async_engine) as own:
+        [task] = await claim(own, Task, owner="w")
+        await complete(own, task)
+        assert task.status == "done"
+        await own.commit()
+
+        await retry(own, task)
+        assert "status" in instance_state(task).expired_attributes
+        await own.refresh(task)
+
+        assert task.status == "unclaimed"
 
 
 @in_event_loop
