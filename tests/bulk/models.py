@@ -74,7 +74,7 @@ class Rounded(Base):
     """A key that servers round."""
 
     __tablename__ = "bulk_rounded"
-    amount: Mapped[Decimal] = mapped_column(Numeric(10, 2), primary_key=True)
+    amount: Mapped[Decimal] = mapped_column(Numeric(10, 2), primary_key=True, autoincrement=False)
 
 
 class Person(Base):
