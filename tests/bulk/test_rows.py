@@ -272,7 +272,7 @@ def test_fewer_rows_than_at_first_are_refused_where_all_are_alike(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(count: int) -> BulkLoad[Any]:
-        rows = [{"number": 1}] * count
+        rows = iter([{"number": 1}] * count)  # of a list it would know how many they are
         return BulkLoad(InsertSource(engine, Thing, rows, batch_size=3), log)
 
     killed_in_commit(monkeypatch, load(10).run, 2, committed=False)
@@ -330,9 +330,7 @@ def test_another_table_is_refused(engine: Engine, log: FileLog) -> None:
 
 
 def test_what_is_no_engine_is_refused(engine: Engine) -> None:
-    with pytest.raises(
-        ArgumentError, match="a bulk load needs an Engine, not .* a synchronous driver"
-    ):
+    with pytest.raises(ArgumentError, match=r"a bulk load needs an Engine, not .*driver"):
         InsertSource(Session(engine), Item, [])  # type: ignore[arg-type]  # that is the point
 
 
