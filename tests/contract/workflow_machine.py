@@ -327,9 +327,10 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
             changer.change({number: outcome(before)})
         self._has_looked_at(changer, number)
 
-    @rule(worker=workers)
-    def reap(self, worker: int) -> None:
+    @rule(worker=workers, place=places)
+    def reap(self, worker: int, place: int) -> None:
         reaper = self._turn_of(worker)
+        self._in_hand(reaper, place)  # there is something to take back
         seen = self._there(self._seen_by(reaper))
 
         claimed = {n for n, job in seen.items() if job.claim and not self._is_locked(n, reaper)}
