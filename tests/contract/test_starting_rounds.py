@@ -330,6 +330,22 @@ def test_two_starts_by_engines_go_one_after_the_other(engine: Engine, session: S
     assert state(session) == dict.fromkeys(range(1, 7), ("unclaimed", 2))
 
 
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_row_that_a_newer_round_takes_just_before_the_update_stays_there(
+    engine: Engine, session: Session
+) -> None:
+    add(session, Subscriber, 2)
+
+    def take() -> None:
+        start_round(session, Subscriber, Subscriber.id == 1)
+        session.commit()
+
+    with before(engine, "UPDATE round_subscriber SET round", take):
+        start_round(engine, Subscriber)
+
+    assert state(session) == {1: ("unclaimed", 2), 2: ("unclaimed", 1)}
+
+
 @pytest.mark.only_on("postgresql")
 def test_a_start_in_a_session_overtakes_between_two_chunks_and_never_within_one(
     engine: Engine, session: Session
