@@ -40,7 +40,7 @@ from .mapping import QueueMapping, any_mapping_of, status_is
 from .round_log import round_log
 from .sessions import AnySession, writing
 from .starting import RoundStart, Starting
-from .status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED, JobStatus
+from .status import CANCELLED, DONE, FAILED, JobStatus
 
 #: How many rows one UPDATE, and with an Engine one transaction, puts into a round.
 CHUNK = 10_000
@@ -54,7 +54,8 @@ class RoundProgress:
         round: its number; 0 counts the rows that are in no round.
         started: whether all of its rows have been put in; False while start_round() is
             at it, and where it was broken off.
-        unclaimed, claimed, done, failed, cancelled: how many of its rows are so.
+        unclaimed, claimed, done, failed, cancelled: how many of its rows are so; with
+            further statuses in ``__queue_args__``, in whichever of them.
         joining: how many are still claimed from before, and join it when that claim ends.
     """
 
@@ -179,7 +180,7 @@ def _count_jobs(mapping: QueueMapping, number: int) -> Any:
         is_so = status_is(status, mapping.word(word))
         return func.sum(case((is_so, literal_column("1")), else_=literal_column("0")))
 
-    unclaimed, claimed = (mapping.has_status(mapping.word(word)) for word in (UNCLAIMED, CLAIMED))
+    unclaimed, claimed = mapping.has_status(*mapping.ready), mapping.has_status(*mapping.during)
     finished = [mapping.word(word) for word in (DONE, FAILED, CANCELLED)]
     joining = round_ == -number if number else literal_column("1") == literal_column("0")
     return select(

@@ -107,17 +107,16 @@ class Starting:
         """Start a round in an open transaction."""
         writer.lock_writes(self.mapping.table)
         number = self._begin(writer, whole=True)
-        self._overtake(writer, number)
+        self._overtake(writer)
         self._put_all(number, partial(self._put, writer, number))
         _show_started(writer, self.mapping)
         return number
 
-    def _overtake(self, writer: Writer, number: int) -> None:
+    def _overtake(self, writer: Writer) -> None:
         """Close the starts of the same criteria that were broken off: their rows are ours."""
         found = select(self.rounds.c.round).where(*self._broken_off(writer))
         for older in list(writer.core(found).scalars()):
-            if older != number:
-                self._close(writer, older)
+            self._close(writer, older)
 
     # -- in transactions of our own -------------------------------------
 
@@ -199,8 +198,7 @@ class Starting:
         return [rounds.criteria == self._digest(writer), rounds.started_at.is_(None)]
 
     def _close(self, writer: Writer, number: int) -> None:
-        rounds = self.rounds.c
-        closed = update(self.rounds).where(rounds.round == number, rounds.started_at.is_(None))
+        closed = update(self.rounds).where(self.rounds.c.round == number)
         writer.core(closed.values(started_at=utc_now()))
 
     def _digest(self, writer: Writer) -> str:
@@ -267,13 +265,13 @@ class Starting:
         if not mapping.is_queue:
             return put.values({column: number})
         status = mapping.column("status")
-        claimed = status_is(status, mapping.claimed)
+        claimed = status_is(status, *mapping.during)
         # The round first and the status last: MySQL's assignments see what those before
         # them wrote.
         values = {column: case((claimed, -number), else_=number)} | {
             other: case((claimed, other), else_=value) for other, value in as_new(mapping).items()
         }
-        known = dict.fromkeys((*map(mapping.word, JobStatus), *mapping.ready))
+        known = dict.fromkeys((*map(mapping.word, JobStatus), *mapping.ready, *mapping.during))
         return put.where(or_(*(status_is(status, word) for word in known))).ordered_values(
             *values.items()
         )

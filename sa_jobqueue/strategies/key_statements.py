@@ -75,9 +75,7 @@ class KeyStatements(Candidates):
     def rank(self) -> Any:
         """The same of some jobs, by primary key."""
         return (
-            select(*self._looked_at)
-            .where(self.key_is_in("claim_keys"), self.is_ready, *self.due, *self.spec.where)
-            .order_by(*self.spec.order)
+            select(*self._looked_at).where(self.key_is_in("claim_keys")).order_by(*self.spec.order)
         )
 
     @cached_property

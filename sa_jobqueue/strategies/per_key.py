@@ -237,10 +237,11 @@ class Picking:
 
     def pick(self, waiting: deque[Candidate]) -> list[Candidate]:
         """Take as many as are still wanted out of those that wait."""
+        had = {one.key for one in self.taken}  # a key's first job may be met twice
         picked: list[Candidate] = []
         while waiting and len(self.taken) + len(picked) < self.limit:
             one = waiting.popleft()
-            if self._fits(one):
+            if one.key not in had and self._fits(one):
                 self._counted.update(one.places)
                 picked.append(one)
         self.asked += len(picked)

@@ -85,8 +85,14 @@ class QueueMachine(SessionsMachine[Job, InHand]):
 
     # -- verbs of one worker --------------------------------------------
 
+    def _fill(self) -> None:
+        self._enqueue([0, 1, -1, 0, 0, 1])
+
     @rule(priorities=st.lists(priorities, min_size=1, max_size=4))
     def enqueue(self, priorities: list[int]) -> None:
+        self._enqueue(priorities)
+
+    def _enqueue(self, priorities: list[int]) -> None:
         known = set(self.jobs)
         with Session(self.engine) as session:
             for priority in priorities:
@@ -99,7 +105,12 @@ class QueueMachine(SessionsMachine[Job, InHand]):
 
     @rule(worker=workers, limit=st.integers(1, 3))
     def claim(self, worker: int, limit: int) -> None:
-        claimer = self.workers[worker]
+        self._claim(self.workers[worker], limit)
+
+    def _claim_for(self, worker: Claimer, place: int) -> None:
+        self._claim(worker, limit=1 + place % 2)
+
+    def _claim(self, claimer: Claimer, limit: int) -> None:
         seen = self._seen_by(claimer)
         waiting = [
             (job.priority, number)
@@ -158,7 +169,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         outcome: Callable[[Job], Job | None],
     ) -> None:
         finisher = self.workers[worker]
-        number = one_of(finisher.hand, place)
+        number = self._in_hand(finisher, place)
         if number is None or self._is_locked(number, finisher):
             return
         seen = self._seen_by(finisher).get(number)

@@ -59,6 +59,14 @@ class Member(
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
 
 
+class Sheet(JobMixin, RoundMixin, RoundBase):
+    """Two steps, each with statuses of its own."""
+
+    __tablename__ = "round_sheet"
+    __queue_args__ = {"ready": ["printed"], "during": ["folding"]}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
 class Badge(JobMixin, RoundMixin, RoundBase):
     """Keys whose order is the database's own affair."""
 

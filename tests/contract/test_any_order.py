@@ -11,7 +11,7 @@ from .queue_machine import QueueMachine
 from .workflow_machine import WorkflowMachine
 
 #: Runs of a machine, and the steps of each: for CI, and for --full.
-SIZES = {False: (15, 30), True: (100, 50)}
+SIZES = {False: (10, 20), True: (100, 50)}
 
 
 @pytest.mark.timeout(900)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, complete, enqueue
+from sa_jobqueue import JobQueue, complete, enqueue, fail
 from tests.support import impatient
 
 from .keyed import (
@@ -166,6 +167,54 @@ def test_jobs_behind_many_of_a_key_that_has_enough_are_found(
     assert len(queue.claim(session, owner="w", limit=2)) == 2
 
     assert ids(queue.claim(session, owner="w", limit=2)) == [last.id]
+
+
+def test_all_jobs_that_a_key_allows_are_found_however_far_behind(session: Session) -> None:
+    add(session, Note, *[1] * 18, 2)
+    jobs = add(session, Note, *[1] * 40, 2, 2)
+    assert len(NOTES.claim(session, owner="w", limit=3)) == 3
+
+    found = NOTES.claim(session, owner="w", limit=3)
+
+    assert [job.account_id for job in found] == [2, 2, 2]
+    assert ids(found[1:]) == ids(jobs[-2:])
+
+
+def test_a_job_that_is_met_twice_takes_no_others_place(session: Session) -> None:
+    """At the head of the queue, and again as the first one of its key."""
+    add(session, Mail, *[1] * 18, 2)
+    add(session, Mail, *[1] * 40, 3)
+    assert len(THREE_EACH.claim(session, owner="w", limit=3)) == 3
+
+    found = THREE_EACH.claim(session, owner="w", limit=2)
+
+    assert [job.account_id for job in found] == [2, 3]
+
+
+def test_a_retry_of_a_key_keeps_its_others_from_nothing(session: Session) -> None:
+    """They are found behind many of other keys, too."""
+    queue = JobQueue(Mail, limit_by={Mail.account_id: 1})
+    add(session, Mail, 2)
+    fail(session, queue.claim(session, owner="w"), retry_in=timedelta(hours=1))
+    add(session, Mail, *[1] * 40)
+    (last,) = add(session, Mail, 2)
+    assert len(queue.claim(session, owner="w")) == 1
+
+    assert ids(queue.claim(session, owner="w", limit=2)) == [last.id]
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_job_whose_key_is_taken_leaves_its_other_key_to_the_next(
+    session: Session, other: Session, new_session: Sessions
+) -> None:
+    queue = JobQueue(Mail, serial_by=Mail.account_id, limit_by={Mail.host: 1})
+    add(session, Mail, 1, host="elsewhere")
+    queue.claim(session, owner="a")
+    third = new_session()
+    add(third, Mail, 1, host="here", priority=-1)
+    (behind,) = add(third, Mail, 2, host="here")
+
+    assert ids(queue.claim(other, owner="b")) == [behind.id]
 
 
 # Many processes

@@ -32,6 +32,8 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.round_log import round_log
 from tests.contract.round_models import (
+    Reader,
+    Sheet,
     Subscriber,
     add,
     emptied,
@@ -149,6 +151,17 @@ def test_a_table_of_rounds_that_was_lost_is_no_reason_to_count_from_1_again(
 
     assert start(Subscriber) == 7
     assert state(session) == dict.fromkeys((1, 2), ("unclaimed", 7))
+
+
+def test_a_row_that_joins_a_round_counts_where_the_table_of_rounds_was_lost(
+    session: Session, start: Start
+) -> None:
+    add(session, Subscriber, 1, round=6, status="done")
+    session.add(Subscriber(id=2, round=-8, status="claimed", owner="w"))
+    session.commit()
+
+    assert start(Subscriber) == 9
+    assert state(session) == {1: ("unclaimed", 9), 2: ("claimed", -9)}
 
 
 # -- rows that are claimed meanwhile --------------------------------------------
@@ -274,6 +287,44 @@ def test_a_row_in_a_status_that_the_class_does_not_know_is_left_alone_and_counte
     assert told[-1] == RoundStart(number, rows=2, skipped=1)
 
 
+@pytest.mark.parametrize("chunk", [None, 10])
+def test_rows_in_further_statuses_of_the_class_come_into_a_round_too(
+    session: Session, start: Start, chunk: int | None
+) -> None:
+    """The one waits for its second step, the other is claimed by it."""
+    add(session, Sheet, 2, status="printed")
+    folding = JobQueue(Sheet, ready="printed", during="folding")
+    jobs = folding.claim(session, owner="w")
+    session.commit()
+
+    number = start(Sheet, chunk=chunk)
+
+    assert state(session, Sheet) == {1: ("folding", -number), 2: ("unclaimed", number)}
+    assert round_progress(session, Sheet).joining == 1
+    folding.complete(session, jobs)
+    assert state(session, Sheet) == dict.fromkeys((1, 2), ("unclaimed", number))
+    session.execute(update(Sheet).values(status="printed"))
+    folding.claim(session, owner="w")
+    progress = round_progress(session, Sheet)
+    assert (progress.unclaimed, progress.claimed, progress.total) == (1, 1, 2)
+
+
+def test_rows_that_are_left_alone_are_looked_at_once(session: Session, start: Start) -> None:
+    """Else a chunk of nothing but such rows would be followed by itself, for ever."""
+    add(session, Subscriber, 6)
+    JobQueue(Subscriber, during="rendering").claim(session, owner="w", limit=2)
+    session.commit()
+    told: list[RoundStart] = []
+
+    def tell(progress: RoundStart) -> None:
+        told.append(progress)
+        assert len(told) < 6
+
+    number = start(Subscriber, chunk=2, on_progress=tell)
+
+    assert told[-1] == RoundStart(number, rows=4, skipped=2)
+
+
 def test_a_retried_row_stays_in_its_round(session: Session, start: Start) -> None:
     add(session, Subscriber, 1)
     start(Subscriber)
@@ -365,6 +416,23 @@ def test_before_the_first_round_progress_counts_the_rows_of_none(session: Sessio
 
     assert (progress.round, progress.started) == (0, False)
     assert (progress.unclaimed, progress.claimed, progress.joining, progress.total) == (2, 1, 0, 3)
+
+
+def test_rows_in_no_round_are_counted_as_round_0(session: Session, start: Start) -> None:
+    add(session, Subscriber, 3)
+    start(Subscriber, Subscriber.id > 1)
+
+    progress = round_progress(session, Subscriber, 0)
+
+    assert (progress.round, progress.started, progress.total) == (0, False, 1)
+
+
+def test_of_rounds_alone_nothing_is_done_before_the_first(session: Session) -> None:
+    add(session, Reader, 3)
+
+    progress = round_progress(session, Reader)
+
+    assert (progress.unclaimed, progress.done, progress.total) == (3, 0, 3)
 
 
 # -- refusals -------------------------------------------------------------------

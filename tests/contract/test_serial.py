@@ -211,6 +211,30 @@ def test_keys_that_others_are_claiming_from_are_passed_over(
 
 
 @pytest.mark.only_on(*SERVERS)
+def test_a_claim_tells_how_many_jobs_it_lost_to_others(session: Session, other: Session) -> None:
+    add(session, Mail, 1, 2)
+    BY_ACCOUNT.claim(session, owner="a")
+
+    claim = BY_ACCOUNT.claim(other, owner="b")
+
+    assert (len(claim), claim.candidates, claim.lost) == (1, 2, 1)
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_claim_of_keys_that_are_all_taken_does_not_try_again(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    """Nor does it wait: of such a key there is one claim at a time."""
+    add(session, Mail, 1, 1)
+    BY_ACCOUNT.claim(session, owner="a")
+
+    with statements_seen(engine) as seen:
+        assert ids(BY_ACCOUNT.claim(other, owner="b")) == []
+
+    assert len([one for one in seen if "claim_tried" in one]) == 1
+
+
+@pytest.mark.only_on(*SERVERS)
 def test_a_job_whose_row_is_locked_keeps_its_key_and_no_other(
     session: Session, other: Session
 ) -> None:
@@ -363,6 +387,44 @@ def test_several_columns_are_one_key(session: Session) -> None:
     assert [(job.region, job.host) for job in jobs] == [*places[:3], *places[4:]]
 
 
+def test_numbers_that_make_a_key_are_not_run_together(session: Session) -> None:
+    queue = JobQueue(Mail, serial_by=(Mail.account_id, Mail.priority))
+    add(session, Mail, 1, priority=12)
+    add(session, Mail, 11, priority=2)
+
+    assert len(queue.claim(session, owner="w", limit=9)) == 2
+
+
+def test_a_job_with_half_a_key_is_found_behind_many_whose_key_is_taken(session: Session) -> None:
+    queue = JobQueue(Mail, serial_by=(Mail.region, Mail.host))
+    add(session, Mail, *[1] * 40, region="eu", host="a")
+    (last,) = add(session, Mail, 1, region="eu")
+    queue.claim(session, owner="w")
+
+    assert ids(queue.claim(session, owner="w", limit=2)) == [last.id]
+
+
+def test_keys_behind_many_jobs_of_another_one_go_by_their_first_jobs(session: Session) -> None:
+    add(session, Mail, *[1] * 40)
+    BY_ACCOUNT.claim(session, owner="w")
+    add(session, Mail, 2, priority=5)
+    (sooner,) = add(session, Mail, 3, priority=4)
+
+    assert ids(BY_ACCOUNT.claim(session, owner="w")) == [sooner.id]
+
+
+def test_an_order_of_ones_own_is_that_of_a_key_too(session: Session) -> None:
+    queue = JobQueue(Errand, serial_by=Errand.account_id, order_by=Errand.id.desc())
+    first, second = add(session, Errand, 1, 1)
+
+    for _ in range(2):
+        jobs = queue.claim(session, owner="w", limit=2)
+        assert ids(jobs) == [second.id]
+        fail(session, jobs)
+    complete(session, queue.claim(session, owner="w"))
+    assert ids(queue.claim(session, owner="w")) == [first.id]
+
+
 @pytest.mark.only_on("mysql", "mariadb")
 def test_values_that_the_server_takes_for_equal_are_one_key(
     session: Session, other: Session, new_session: Sessions
@@ -404,6 +466,24 @@ def test_jobs_that_the_queue_does_not_claim_keep_nobody_waiting(session: Session
     ours = add(session, Note, 1, 1, 2, name="ours")
 
     assert ids(queue.claim(session, owner="w", limit=9)) == ids([ours[0], ours[2]])
+
+
+def test_retries_that_the_queue_does_not_claim_keep_nobody_waiting(session: Session) -> None:
+    add(session, Mail, 1, host="theirs")
+    fail(session, BY_ACCOUNT.claim(session, owner="w"), retry_in=timedelta(microseconds=1))
+    (ours,) = add(session, Mail, 1, host="ours")
+
+    queue = JobQueue(Mail, Mail.host == "ours", serial_by=Mail.account_id)
+
+    assert ids(queue.claim(session, owner="w", limit=9)) == [ours.id]
+
+
+def test_claimed_jobs_count_in_the_queues_own_word(session: Session) -> None:
+    queue = JobQueue(Note, during="sending", serial_by=Note.account_id)
+    add(session, Note, 1, 1)
+
+    assert len(queue.claim(session, owner="w", limit=9)) == 1
+    assert len(queue.claim(session, owner="w", limit=9)) == 0
 
 
 def test_claimed_jobs_count_whatever_they_have_become(session: Session) -> None:
@@ -569,6 +649,18 @@ def test_no_more_keys_are_locked_than_jobs_are_wanted(engine: Engine, session: S
     BY_ACCOUNT.claim(session, owner="w", limit=3)
 
     assert locked_keys(engine, BY_ACCOUNT) == 3
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_more_keys_than_one_statement_takes_are_locked_and_freed(
+    engine: Engine, session: Session
+) -> None:
+    enqueue(session, Mail, [{"account_id": number} for number in range(201)])
+
+    assert len(BY_ACCOUNT.claim(session, owner="w", limit=201)) == 201
+    session.commit()
+
+    assert locked_keys(engine, BY_ACCOUNT) == 0
 
 
 @pytest.mark.only_on(*SERVERS)

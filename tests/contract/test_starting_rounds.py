@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, event, insert, select, update
+from sqlalchemy import URL, Engine, event, insert, select, text, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
 from sa_jobqueue import (
@@ -219,6 +220,17 @@ def test_a_start_of_other_criteria_is_a_round_of_its_own(engine: Engine, session
     assert {id_: round_ for id_, (_, round_) in state(session).items()} == {1: 1, 2: 1, 3: 2, 4: 2}
 
 
+def test_a_start_of_another_class_of_the_table_is_a_round_of_its_own(
+    engine: Engine, session: Session
+) -> None:
+    session.add_all([Pet(id=1), Pet(id=2), Cat(id=3)])
+    session.commit()
+    broken = break_off(engine, Pet, chunk=1)
+
+    assert start_round(engine, Cat) == broken + 1
+    assert start_round(engine, Pet) == broken
+
+
 def test_the_criteria_are_known_again_with_their_values(engine: Engine, session: Session) -> None:
     add(session, Subscriber, 4)
     names = {f"kind {number}": number for number in range(9)}  # a set of strings has no order
@@ -316,6 +328,41 @@ def test_two_starts_by_engines_go_one_after_the_other(engine: Engine, session: S
     assert (first, numbers) == (1, [2])
     assert rows_of_the_first[:3] == [2, 4, 6]
     assert state(session) == dict.fromkeys(range(1, 7), ("unclaimed", 2))
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_row_that_a_newer_round_takes_just_before_the_update_stays_there(
+    engine: Engine, session: Session
+) -> None:
+    add(session, Subscriber, 2)
+
+    def take() -> None:
+        start_round(session, Subscriber, Subscriber.id == 1)
+        session.commit()
+
+    with before(engine, "UPDATE round_subscriber SET round", take):
+        start_round(engine, Subscriber)
+
+    assert state(session) == {1: ("unclaimed", 2), 2: ("unclaimed", 1)}
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_start_in_a_session_overtakes_between_two_chunks_and_never_within_one(
+    engine: Engine, session: Session
+) -> None:
+    """Else what is inserted after its commit would come into the round that was overtaken."""
+    add(session, Subscriber, 2)
+
+    def overtake() -> None:
+        session.execute(text("SET LOCAL lock_timeout = '50ms'"))
+        with pytest.raises(DBAPIError, match="lock timeout"):
+            start_round(session, Subscriber)
+        session.rollback()
+
+    with before(engine, "UPDATE round_subscriber SET round", overtake) as tried:
+        start_round(engine, Subscriber, chunk=None)
+
+    assert tried
 
 
 LOCK = "sa_jobqueue rounds of round_subscriber"

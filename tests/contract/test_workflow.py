@@ -21,6 +21,7 @@ from sa_jobqueue import (
     InvalidTransition,
     JobStatus,
     NotWaiting,
+    Owner,
     Retry,
     Transition,
     Worker,
@@ -34,6 +35,7 @@ from sa_jobqueue import (
     retry,
 )
 from sa_jobqueue.doctor import examine
+from sa_jobqueue.locks import NamedLock
 from sa_jobqueue.worker.lanes import FAIR_EVERY
 from tests.support import statements_seen
 from tests.videos import S, Video, VideoLog, add_videos, videos
@@ -616,6 +618,34 @@ def test_a_batch_is_filled_from_several_steps(engine: Engine, session: Session) 
     work(engine, videos(), limit=3, on_claim=lambda claim: claims.append([v.title for v in claim]))
 
     assert claims[:2] == [["c"], ["a", "b"]]
+
+
+def test_a_lock_that_is_lost_between_two_steps_costs_the_worker_no_job(
+    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one has claimed by then, the other claims under the next name."""
+    add_videos(session, "begun", status=S.RENDERED)
+    add_videos(session, "new")
+    workflow = videos()
+    worker = Worker(engine, workflow, limit=3, drain=True, poll=SOON)
+    check = step_of(workflow, "check").queue
+    claim, names = check.claim, list[str]()
+
+    def lose_lock_and_claim(*args: Any, **options: Any) -> Any:
+        if not names:
+            assert isinstance(worker.owner, Owner)
+            names.append(worker.owner.name)
+            held = worker.owner._held
+            assert held is not None
+            monkeypatch.setattr(NamedLock, "lost", property(lambda lock: lock is held.lock))
+        return claim(*args, **options)
+
+    monkeypatch.setattr(check, "claim", lose_lock_and_claim)
+    worker.run()
+
+    assert statuses(session) == {"begun": "published", "new": "at farm"}
+    owners = dict(logged(session, "after", "owner"))
+    assert [owners["publishing"]] == names != [owners["checking"]]
 
 
 def test_a_worker_stops_with_jobs_of_several_steps_in_hand(

@@ -108,8 +108,14 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
 
     # -- verbs of one worker --------------------------------------------
 
+    def _fill(self) -> None:
+        self._add([(status, 0) for status in (*CANCELLABLE, *CANCELLABLE, *FINAL)])
+
     @rule(beginnings=st.lists(beginnings, min_size=1, max_size=4))
     def add(self, beginnings: list[tuple[str, int]]) -> None:
+        self._add(beginnings)
+
+    def _add(self, beginnings: list[tuple[str, int]]) -> None:
         self._let_write(None)
         with Session(self.engine) as session:
             added = [
@@ -128,7 +134,15 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
 
     @rule(worker=workers, step=steps, limit=st.integers(1, 3))
     def claim(self, worker: int, step: Step[Video], limit: int) -> None:
-        claimer = self._turn_of(worker)
+        self._claim(self._turn_of(worker), step, limit)
+
+    def _claim_for(self, worker: VideoWorker, place: int) -> None:
+        seen = self._there(self._seen_by(worker))
+        waited_for = [step for step in STEPS if _waiting(seen, step)]
+        if waited_for:
+            self._claim(worker, waited_for[place % len(waited_for)], limit=1 + place % 2)
+
+    def _claim(self, claimer: VideoWorker, step: Step[Video], limit: int) -> None:
         seen = self._there(self._seen_by(claimer))
         waiting = _waiting(seen, step)
 
@@ -169,7 +183,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
     @rule(worker=workers, place=places, after=st.sampled_from([*S, "failed", "nonsense"]))
     def complete_as_undeclared(self, worker: int, place: int, after: str) -> None:
         finisher = self._turn_of(worker)
-        number = one_of(finisher.hand, place)
+        number = self._in_hand(finisher, place)
         if number is None or str(after) in (hand := finisher.hand[number]).targets:
             return
 
@@ -219,7 +233,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
         outcome: Callable[[Job, Step[Video]], Job],
     ) -> None:
         finisher = self._turn_of(worker)
-        number = one_of(finisher.hand, place)
+        number = self._in_hand(finisher, place)
         if number is None or self._is_locked(number, finisher):
             return
         hand = finisher.hand[number]
@@ -313,13 +327,19 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
             changer.change({number: outcome(before)})
         self._has_looked_at(changer, number)
 
-    @rule(worker=workers)
-    def reap(self, worker: int) -> None:
+    @rule(worker=workers, place=places)
+    def reap(self, worker: int, place: int) -> None:
         reaper = self._turn_of(worker)
+        self._in_hand(reaper, place)  # there is something to take back
         seen = self._there(self._seen_by(reaper))
+
+        claimed = {n for n, job in seen.items() if job.claim and not self._is_locked(n, reaper)}
 
         reaped = WORKFLOW.reap(reaper.session, lease=timedelta(microseconds=1))
 
+        # SQLite's clock counts milliseconds: a claim may be no older than nothing.
+        if not (self.one_writer or self.locks_neighbours):
+            assert {number for one in reaped.jobs for number in one.identity} == claimed
         for one in reaped.jobs:
             (number,) = one.identity
             assert not self._is_locked(number, reaper)

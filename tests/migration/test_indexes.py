@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, MetaData, String, inspect, text
+from sqlalchemy import Engine, MetaData, String, inspect, text, update
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import ArgumentError, JobMixin, JobQueue, PriorityMixin, claim_statements
+from sa_jobqueue import (
+    ArgumentError,
+    JobMixin,
+    JobQueue,
+    PriorityMixin,
+    claim_statements,
+    count_by_status,
+)
+from sa_jobqueue.doctor import examine
 from sa_jobqueue.indexes import claim_index
 from sa_jobqueue.mapping import mapping_of
 from sa_jobqueue.migration import (
@@ -150,6 +159,75 @@ def test_an_index_is_known_again_however_the_database_prints_it(
             create_claim_index(op, "orders", JobMixin, queue_args=args)
 
     assert len([one for one in seen if one.startswith("CREATE INDEX")]) == 1
+
+
+# Further statuses
+
+
+class Before(DeclarativeBase):
+    pass
+
+
+class Clip(JobMixin, Before):
+    """A queue in use."""
+
+    __tablename__ = "clips"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class After(DeclarativeBase):
+    pass
+
+
+class PublishedClip(JobMixin, After):
+    """The same table, when it is to have a second step."""
+
+    __tablename__ = "clips"
+    __queue_args__ = {"ready": ["rendered"], "during": ["publishing"]}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+STEPS: list[tuple[Callable[..., None], Any]] = [
+    (drop_claim_index, "clips"),
+    (drop_reap_index, "clips"),
+    (create_claim_index, PublishedClip),
+    (create_reap_index, PublishedClip),
+]
+
+
+def test_a_table_in_use_gets_the_statuses_of_a_further_step(engine: Engine) -> None:
+    """Old workers claim and finish all the while, whichever indexes there are."""
+    Before.metadata.create_all(engine)
+    render = JobQueue(Clip)
+    publish = JobQueue(PublishedClip, ready="rendered", during="publishing")
+    with Session(engine) as session:
+        session.add_all([Clip() for _ in range(6)])
+        session.commit()
+        unserved = index_findings(engine, publish)
+
+        in_hand = render.claim(session, owner="old")
+        session.commit()
+        for change, table in STEPS:
+            with migrating(engine) as op:
+                change(op, table)
+            render.complete(session, in_hand)
+            in_hand = render.claim(session, owner="old")
+            session.commit()
+
+        counted = count_by_status(session, Clip)
+        assert [counted[word] for word in ("unclaimed", "claimed", "done")] == [1, 1, 4]
+        session.execute(update(Clip).where(Clip.status == "done").values(status="rendered"))
+        assert [clip.id for clip in publish.claim(session, owner="new", limit=9)] == [1, 2, 3, 4]
+        session.commit()
+    # Only a partial index leaves statuses out.
+    assert bool(unserved) is (engine.name in ("postgresql", "sqlite"))
+    for queue in (publish, JobQueue(PublishedClip)):
+        assert index_findings(engine, queue) == []
+
+
+def index_findings(engine: Engine, queue: JobQueue[Any]) -> list[str]:
+    report = examine(engine, queue, run=False)
+    return [one.message for one in report.findings if one.check in ("index", "reap")]
 
 
 # What they are called
