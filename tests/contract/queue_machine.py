@@ -249,7 +249,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
 
         for one in reaped.jobs:
             (number,) = one.identity
-            assert not self._is_locked(number)
+            assert not self._is_changed(number)
             job = self.jobs[number]
             assert job.status == JobStatus.CLAIMED
             left = job.freed()

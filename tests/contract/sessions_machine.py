@@ -141,6 +141,12 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
             if worker is not by_others_than
         )
 
+    def _is_changed(self, number: int, by_others_than: Worker[J, H] | None = None) -> bool:
+        """Tell whether a transaction of others has changed a job and is open."""
+        return any(
+            number in worker.uncommitted for worker in self.workers if worker is not by_others_than
+        )
+
     def _check_claimed(
         self, numbers: list[int], waiting: list[int], worker: Worker[J, H], limit: int
     ) -> None:
@@ -149,12 +155,21 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
             free = [number for number in waiting if not self._is_locked(number, worker)]
             assert numbers == free[:limit]
             return
-        others = [other for other in self.workers if other is not worker]
-        unchanged = [
-            number for number in waiting if all(number not in one.uncommitted for one in others)
-        ]
+        unchanged = [number for number in waiting if not self._is_changed(number, worker)]
         assert numbers == [number for number in unchanged if number in numbers]
         assert len(numbers) <= limit
+        self._has_passed_over(worker, waiting, numbers)
+
+    def _has_passed_over(
+        self, worker: Worker[J, H], looked_at: Iterable[int], taken: Iterable[int]
+    ) -> None:
+        """Note what InnoDB may keep locked of rows that others had locked.
+
+        SKIP LOCKED passes over such a row, and keeps the lock of its index entry.
+        """
+        if self.locks_neighbours:
+            passed = set(looked_at).difference(taken)
+            worker.locked.update(number for number in passed if self._is_locked(number, worker))
 
 
 def one_of(jobs: Iterable[int], place: int) -> int | None:

@@ -342,7 +342,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
             assert {number for one in reaped.jobs for number in one.identity} == claimed
         for one in reaped.jobs:
             (number,) = one.identity
-            assert not self._is_locked(number, reaper)
+            assert not self._is_changed(number, reaper)
             job = seen[number]
             (step,) = [step for step in STEPS if step.during == job.status]
             left = job.freed(step, "reap")
