@@ -26,7 +26,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, joinedload, mapped_
 from sa_jobqueue import (
     ClaimLost,
     NotClaimed,
-    advisory,
+    advisory_locks,
     advisory_session,
     claim,
     complete,
@@ -703,7 +703,7 @@ def test_a_row_that_cannot_be_freed_after_the_commit_is_freed_later(
         raise error("cancelled")
 
     with monkeypatch.context() as patched:
-        patched.setattr(advisory, "_run_after", refuse)
+        patched.setattr(advisory_locks, "_run_after", refuse)
         mailing.commit()
 
     assert "could not be freed: cancelled" in caplog.text
