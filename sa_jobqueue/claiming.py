@@ -271,7 +271,7 @@ def claiming(
         limits=key_limits(mapping, serial_by, limit_by, on_retry),
         on_retry=on_retry,
     )
-    _check_where(spec)
+    mapping.refuse_other_tables(spec.where)
     return Claiming(spec, strategy)
 
 
@@ -282,18 +282,6 @@ def _checked_order(order_by: Any) -> tuple[Any, ...]:
     if words:
         raise ArgumentError(f"order_by= takes attributes, as in Email.id.desc(), not {words[0]!r}")
     return ordering
-
-
-def _check_where(spec: ClaimSpec) -> None:
-    """Refuse criteria that bring further tables: a join returns rows twice."""
-    if not spec.where:
-        return
-    froms = select(*spec.mapping.key_attributes).where(*spec.where).get_final_froms()
-    if len(froms) > 1:
-        raise ArgumentError(
-            f"the criteria name other tables than that of {spec.mapping}: say it with "
-            "relationship.has(..), .any(..) or exists(), which join nothing"
-        )
 
 
 def claim(

@@ -29,6 +29,7 @@ from sqlalchemy import (
     Table,
     Uuid,
     literal_column,
+    select,
 )
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.exc import NoInspectionAvailable
@@ -110,6 +111,18 @@ class QueueMapping:
         return self.one_table and all(
             isinstance(column, Column) for column in self.mapper.columns.values()
         )
+
+    def refuse_other_tables(self, where: Sequence[ColumnElement[bool]]) -> None:
+        """Refuse criteria that bring further tables: a join returns rows twice.
+
+        Raises:
+            ArgumentError: says how to say it instead.
+        """
+        if where and len(select(*self.key_attributes).where(*where).get_final_froms()) > 1:
+            raise ArgumentError(
+                f"the criteria name other tables than that of {self}: say it with "
+                "relationship.has(..), .any(..) or exists(), which join nothing"
+            )
 
     # -- columns, by their roles ----------------------------------------
 

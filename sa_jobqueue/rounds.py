@@ -105,13 +105,16 @@ def start_round(
         on_progress: called after each chunk; with an Engine, after its commit.
 
     Raises:
-        ArgumentError: a class without RoundMixin, or a chunk below 1.
+        ArgumentError: a class without RoundMixin, a chunk below 1, or criteria that join
+            other tables.
         LockLost: with an Engine, the lock that keeps others from starting was lost: call
             it again.
         UnsupportedDatabase: with an Engine, there is no such lock, as through a pooler.
         DBAPIError: what the engine says; see :func:`is_transient`.
     """
-    starting = Starting(_with_rounds(entity), where, _checked_chunk(chunk), on_progress)
+    mapping = _with_rounds(entity)
+    mapping.refuse_other_tables(where)
+    starting = Starting(mapping, where, _checked_chunk(chunk), on_progress)
     if isinstance(session_or_engine, Engine):
         return starting.committing(session_or_engine)
     with writing(session_or_engine, starting.mapping) as writer, writer.atomically():

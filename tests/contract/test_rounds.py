@@ -446,6 +446,9 @@ def test_what_cannot_be_is_refused_with_the_way_out(engine: Engine, session: Ses
     for chunk in (0, True, 1.5):
         with pytest.raises(ArgumentError, match="at least 1"):
             start_round(session, Subscriber, chunk=chunk)  # type: ignore[arg-type]  # on purpose
+    for where_to in (session, engine):
+        with pytest.raises(ArgumentError, match=r"other tables than that of Subscriber: .* exists"):
+            start_round(where_to, Subscriber, Email.id == 1)
     with engine.connect() as connection, pytest.raises(ArgumentError, match="a Connection"):
         start_round(connection, Subscriber)  # type: ignore[arg-type]  # on purpose
 
