@@ -605,6 +605,12 @@ def test_a_load_without_workers_is_refused(source: Numbers, log: Log) -> None:
         BulkLoad(source, log, workers=0)
 
 
+@pytest.mark.parametrize("folder", ["loads/may", Path("loads/may")])
+def test_a_folder_is_refused_with_the_log_that_it_may_be(source: Numbers, folder: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"one like FileLog\('loads/may'\)"):
+        BulkLoad(source, folder)
+
+
 def test_a_load_of_no_rows_is_a_load(log: Log) -> None:
     load: BulkLoad[Any] = BulkLoad(Numbers(0, 3), log)
 
