@@ -436,6 +436,72 @@ def test_somebody_who_is_first_with_a_key_is_seen_by_the_next_look(
     assert texts(engine) == {**expected(5), 4: "foreign"}
 
 
+@pytest.mark.parametrize("on_existing", ["keep", "update"])
+def test_an_error_that_no_other_row_explains_is_not_tried_again(
+    engine: Engine, log: FileLog, on_existing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("sa_jobqueue.bulk.inserting.time.sleep", pauses.append)
+    with Session(engine) as session, session.begin():
+        session.add(Coded(id="a", number=1))
+    rows = [{"id": "a", "number": 2}, {"id": "b", "number": None}]
+
+    with pytest.raises(IntegrityError):
+        BulkLoad(InsertSource(engine, Coded, rows, on_existing=on_existing), log).run()
+
+    assert pauses == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 6])
+@pytest.mark.parametrize(
+    ("on_existing", "left"),
+    [
+        ("keep", {1: ("foreign", None), 2: ("a", 1), 3: ("e", None)}),
+        ("update", {1: ("b", None), 2: ("f", 2), 3: ("e", None)}),
+    ],
+)
+def test_of_two_rows_with_a_key_the_later_finds_the_earlier(
+    engine: Engine, log: FileLog, on_existing: Any, left: Any, batch_size: int
+) -> None:
+    ids = {number: uuid.UUID(int=number) for number in (1, 2, 3)}
+    with Session(engine) as session, session.begin():
+        session.add(Thing(id=ids[1], text="foreign"))
+    rows = [
+        {"id": ids[2], "text": "a", "number": 1},
+        {"id": ids[1], "text": "b"},
+        {"id": ids[2], "text": "c"},
+        {"id": ids[2], "text": "d", "number": 2},
+        {"id": ids[3], "text": "e"},
+        {"id": ids[2], "text": "f"},
+    ]
+    source = InsertSource(engine, Thing, rows, on_existing=on_existing, batch_size=batch_size)
+    load = BulkLoad(source, log)
+
+    load.run()
+
+    with Session(engine) as session:
+        found = {
+            thing.id.int: (thing.text, thing.number) for thing in session.scalars(select(Thing))
+        }
+    assert found == left
+    load.rollback()
+    assert [thing["id"] for thing in stored_things(engine)] == [ids[1]]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("then", ["run", "rollback"])
+def test_two_rows_with_a_key_raise_no_doubts(
+    engine: Engine, log: FileLog, committed: bool, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [*items(3), *items(3)]
+    options: dict[str, Any] = {"on_existing": "keep", "batch_size": 6}
+    killed_in_commit(monkeypatch, load_of(engine, log, rows, **options).run, 0, committed=committed)
+
+    getattr(load_of(engine, log, rows, **options), then)()
+
+    assert texts(engine) == (expected(3) if then == "run" else {})
+
+
 @pytest.mark.only_on("sqlite")
 def test_nobody_else_writes_between_the_look_and_the_insert(
     tmp_path: Path, log: FileLog, monkeypatch: pytest.MonkeyPatch
