@@ -32,7 +32,7 @@ from sa_jobqueue import (
     named_lock,
 )
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, InsertSource, LoadTables, load_tables
-from sa_jobqueue.bulk.log import INSERTED, REMOVED, Head
+from sa_jobqueue.bulk.log import INSERTED, INSERTING_IT, NOTHING, REMOVED, Head
 from sa_jobqueue.bulk.states import BLOCKED, CANCELLED, CLEANING, INSERTING, PREPARING
 from tests.support import statements_seen
 
@@ -245,6 +245,20 @@ def test_what_is_long_is_stored_whole(engine: Engine) -> None:
     assert list(again.redo(lambda number: True)) == [(0, "r" * 70_000)]
     assert again.kept(0) == "k" * 70_000
     again.close()
+
+
+@pytest.mark.usefixtures("tables")
+def test_what_was_not_committed_has_the_mark_of_before(engine: Engine) -> None:
+    log, again = DatabaseLog(engine), DatabaseLog(engine)
+    log.begin(Head(id="a", state=INSERTING, metadata={}))
+    log.add_redo(0, "a batch")
+
+    log.before_commit(0, INSERTED, None)
+    assert log.marks[0] == INSERTING_IT
+    log.not_committed(0, NOTHING)
+
+    again.peek()
+    assert (log.marks[0], again.marks[0]) == (NOTHING, NOTHING)
 
 
 @pytest.mark.usefixtures("tables")

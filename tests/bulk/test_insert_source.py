@@ -473,6 +473,20 @@ def test_a_key_is_there_if_the_server_says_so(
     assert names(engine) == there
 
 
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_key_that_comes_twice_hides_none_that_only_the_server_finds(
+    engine: Engine, log: FileLog
+) -> None:
+    with Session(engine) as session, session.begin():
+        session.add_all([Named(name="ann", text="foreign"), Named(name="BOB", text="foreign")])
+    rows = [{"name": name} for name in ("ann", "ann", "bob")]
+
+    load = BulkLoad(InsertSource(engine, Named, rows, on_existing="keep"), log)
+    load.run()
+
+    assert names(engine) == {"ann": "foreign", "BOB": "foreign"}
+
+
 def names(engine: Engine) -> dict[str, str | None]:
     with Session(engine) as session:
         return {named.name: named.text for named in session.scalars(select(Named))}
