@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy import inspect as sa_inspect
 
-from ..errors import ArgumentError, BrokenLog, LockTimeout
+from ..errors import ArgumentError, BrokenLog, LockLost, LockNotHeld, LockTimeout
 from ..locks import NamedLock, named_lock
 from .inserting import transaction
 from .log import BEFORE, NOTHING, Head, Log, Marks
@@ -88,14 +88,18 @@ class DatabaseLog(Log):
 
     def close(self) -> None:
         lock, self._lock = self._lock, None
-        if lock is not None and lock.held:
-            lock.release()
+        if lock is not None:
+            # A lock that is lost is let go of; what ended its connection says so itself.
+            with suppress(LockLost, LockNotHeld):
+                lock.release()
 
     def peek(self) -> tuple[Head | None, bool]:
-        return self._read(), self._named_lock().holder() is not None
+        # A call that ends or begins meanwhile is one under way.
+        busy = self._is_locked()
+        head = self._read()
+        return head, busy or self._is_locked()
 
     def begin(self, head: Head) -> None:
-        self._forget()
         self._id = head.id
         with self._writing() as connection:
             connection.execute(
@@ -114,7 +118,6 @@ class DatabaseLog(Log):
                 delete(self.tables.batches).where(self.tables.batches.c.load_id == self._id)
             )
             connection.execute(self._of_load(delete(self.tables.loads)))
-        self._forget()
 
     # -- redo -----------------------------------------------------------
 
@@ -165,7 +168,7 @@ class DatabaseLog(Log):
     # -- undo -----------------------------------------------------------
 
     def joins(self, engine: Engine) -> bool:
-        if engine is self.engine or engine.pool is self.engine.pool:
+        if engine.pool is self.engine.pool:
             return True
         in_memory = engine.url.database in (None, "", ":memory:")
         return engine.url == self.engine.url and not in_memory
@@ -174,22 +177,22 @@ class DatabaseLog(Log):
         self, number: int, mark: int, connection: Connection | None, kept: Any = None
     ) -> None:
         if connection is not None:
-            self._write_mark(connection, number, mark, kept)
+            self._write(connection, number, mark=mark, kept=_told(kept))
             return
         with self._writing() as own:
-            self._write_mark(own, number, BEFORE[mark], kept)
+            self._write(own, number, mark=BEFORE[mark], kept=_told(kept))
         self.marks[number] = BEFORE[mark]
 
-    def after_commit(self, number: int, mark: int, kept: Any = None) -> None:
+    def after_commit(self, number: int, mark: int) -> None:
         if self.marks[number] == BEFORE[mark]:  # it was not in the batch's transaction
             with self._writing() as own:
-                self._write_mark(own, number, mark, self.kept(number))
+                self._write(own, number, mark=mark)
         self.marks[number] = mark
 
     def not_committed(self, number: int, before: int) -> None:
         if self.marks[number] != before:
             with self._writing() as own:
-                self._write_mark(own, number, before, self.kept(number))
+                self._write(own, number, mark=before)
             self.marks[number] = before
 
     def kept(self, number: int) -> Any:
@@ -201,12 +204,12 @@ class DatabaseLog(Log):
             kept = connection.execute(asked).scalar_one()
         return None if kept is None else json.loads(kept)
 
-    def _write_mark(self, connection: Connection, number: int, mark: int, kept: Any) -> None:
+    def _write(self, connection: Connection, number: int, **values: Any) -> None:
         batches = self.tables.batches
         connection.execute(
             update(batches)
             .where(batches.c.load_id == self._id, batches.c.number == number)
-            .values(mark=mark, kept=None if kept is None else json.dumps(kept))
+            .values(values)
         )
 
     # -- reading --------------------------------------------------------
@@ -269,6 +272,9 @@ class DatabaseLog(Log):
     def _named_lock(self) -> NamedLock:
         return named_lock(self.engine, f"bulk load log {self.tables.loads.fullname} {self._name}")
 
+    def _is_locked(self) -> bool:
+        return self._named_lock().holder() is not None
+
     def _of_load(self, statement: Any) -> Any:
         return statement.where(self.tables.loads.c.name == self._name)
 
@@ -276,6 +282,10 @@ class DatabaseLog(Log):
     def _writing(self) -> Iterator[Connection]:
         with self.engine.connect() as connection, transaction(connection):
             yield connection
+
+
+def _told(kept: Any) -> str | None:
+    return None if kept is None else json.dumps(kept)
 
 
 def _columns(head: Head) -> dict[str, Any]:

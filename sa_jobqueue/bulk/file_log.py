@@ -179,12 +179,12 @@ class FileLog(Log):
     ) -> None:
         self._mark(number, BEFORE[mark], kept=kept, durable=True)
 
-    def after_commit(self, number: int, mark: int, kept: Any = None) -> None:
+    def after_commit(self, number: int, mark: int) -> None:
         self._mark(number, mark)
 
     def not_committed(self, number: int, before: int) -> None:
         if self.marks[number] != before:
-            self._mark(number, before)
+            self._mark(number, before, kept=self.kept(number))
 
     def kept(self, number: int) -> Any:
         place = self._kept.get(number)

@@ -317,7 +317,7 @@ class _Unlogged(Entry):
     ) -> None:
         """Write nothing."""
 
-    def after_commit(self, mark: int, kept: Any = None) -> None:
+    def after_commit(self, mark: int) -> None:
         """Write nothing."""
 
     def not_committed(self) -> None:

@@ -72,13 +72,19 @@ class RowHand:
     def update(self, batch: RowBatch, entry: Entry) -> None:
         """Insert a batch, and have its entry written."""
         before = entry.kept
+        there: set[Key] = set()
 
         def write() -> None:
-            kept = self._bring_in(batch, before, doubtful=entry.doubtful)
+            nonlocal there
+            there = self._there(batch)
+            kept = self._bring_in(batch, there, before, doubtful=entry.doubtful)
             entry.before_commit(INSERTED, self._connection, kept)
 
+        def somebody_was_first(error: DBAPIError) -> bool:
+            return isinstance(error, IntegrityError) and self._there_now(batch) != there
+
         try:
-            self._patiently(write, entry)
+            self._patiently(write, entry, somebody_was_first)
         except IntegrityError as error:
             error.add_note(f"Of the batch with {batch} nothing was inserted.")
             raise
@@ -100,8 +106,17 @@ class RowHand:
 
     # -- transactions ---------------------------------------------------
 
-    def _patiently(self, write: Callable[[], None], entry: Entry) -> None:
-        """Commit what is written; try again where the engine's error is not for good."""
+    def _patiently(
+        self,
+        write: Callable[[], None],
+        entry: Entry,
+        mended: Callable[[DBAPIError], bool] = lambda error: False,
+    ) -> None:
+        """Commit what is written; try again where the error is not for good.
+
+        Args:
+            mended: tells of an error that is for good to the engine whether it is not.
+        """
         for tried in range(1, TRIES + 1):
             try:
                 with transaction(self._connection):
@@ -113,18 +128,23 @@ class RowHand:
                 if error.connection_invalidated:
                     raise
                 entry.not_committed()
-                if not self._try_again(error) or tried == TRIES:
+                if tried == TRIES or not (is_transient(error) or mended(error)):
                     raise
             time.sleep(random.uniform(0, _PAUSE * tried))
 
-    def _try_again(self, error: DBAPIError) -> bool:
-        # Whoever was first with a key since we have looked is seen by the next look.
-        looks = self._on_existing != "error"
-        return is_transient(error) or (looks and isinstance(error, IntegrityError))
-
     # -- inserting ------------------------------------------------------
 
-    def _bring_in(self, batch: RowBatch, before: Any, *, doubtful: bool) -> Any:
+    def _there(self, batch: RowBatch) -> set[Key]:
+        """Return the keys that have rows already; none where that is an error anyway."""
+        if self._on_existing == "error":
+            return set()
+        return set(self._target.taken(self._connection, list(dict.fromkeys(batch.keys))))
+
+    def _there_now(self, batch: RowBatch) -> set[Key]:
+        with transaction(self._connection):
+            return self._there(batch)
+
+    def _bring_in(self, batch: RowBatch, there: set[Key], before: Any, *, doubtful: bool) -> Any:
         """Insert what is not there yet; return what of it was there before the load."""
         if doubtful:
             ours = _without(batch.keys, before)
@@ -133,12 +153,11 @@ class RowHand:
         if self._on_existing == "error":
             self._insert_found(batch, batch.keys, batch.rows)
             return None
-        there = set(self._target.taken(self._connection, batch.keys))
-        keyed = list(zip(batch.keys, batch.rows, strict=True))
-        new = [(key, row) for key, row in keyed if key not in there]
-        self._insert_found(batch, [key for key, _ in new], [row for _, row in new])
+        rows = _by_key(batch, updates=self._on_existing == "update")
+        new = [key for key in rows if key not in there]
+        self._insert_found(batch, new, [rows[key] for key in new])
         if self._on_existing == "update":
-            self._update([row for key, row in keyed if key in there])
+            self._update([row for key, row in rows.items() if key in there])
         return written_keys(list(there)) if there else None
 
     def _insert_found(
@@ -234,9 +253,20 @@ class RowHand:
 
 
 def _without(keys: Sequence[Key], kept: Any) -> list[Key]:
-    """Return the keys of a load's own rows."""
+    """Return the keys of a load's own rows, each once."""
     before = set(read_keys(kept)) if kept else set()
-    return [key for key in keys if key not in before]
+    return [key for key in dict.fromkeys(keys) if key not in before]
+
+
+def _by_key(batch: RowBatch, *, updates: bool) -> dict[Key, Mapping[str, Any]]:
+    """Make one row of those with the same key: the first, as the later ones update it or not."""
+    rows: dict[Key, Mapping[str, Any]] = {}
+    for key, row in zip(batch.keys, batch.rows, strict=True):
+        if key not in rows:
+            rows[key] = row
+        elif updates:
+            rows[key] = {**rows[key], **row}
+    return rows
 
 
 @contextmanager

@@ -168,7 +168,7 @@ class Log(ABC):
         """
 
     @abstractmethod
-    def after_commit(self, number: int, mark: int, kept: Any = None) -> None:
+    def after_commit(self, number: int, mark: int) -> None:
         """Say that a batch is committed."""
 
     @abstractmethod
@@ -210,9 +210,9 @@ class Entry:
             connection = None
         self.log.before_commit(self.number, mark, connection, kept)
 
-    def after_commit(self, mark: int, kept: Any = None) -> None:
+    def after_commit(self, mark: int) -> None:
         """Say that the batch is committed."""
-        self.log.after_commit(self.number, mark, kept)
+        self.log.after_commit(self.number, mark)
 
     def not_committed(self) -> None:
         """Say that the batch is as it was when it was taken up."""

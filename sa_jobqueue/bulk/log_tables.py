@@ -47,8 +47,10 @@ def load_tables(metadata: MetaData, name: str = "bulk_load") -> LoadTables:
     Args:
         name: what they are called; the second one has ``_batch`` behind it.
     """
-    if name in metadata.tables:
-        return LoadTables(metadata.tables[name], metadata.tables[f"{name}_batch"])
+    schema = "" if metadata.schema is None else f"{metadata.schema}."
+    there = metadata.tables.get(schema + name)
+    if there is not None:
+        return LoadTables(there, metadata.tables[f"{schema}{name}_batch"])
     loads = Table(
         name,
         metadata,

@@ -69,7 +69,7 @@ class BulkLoad(Generic[S]):
         wait: how long to wait for the server to end what a killed process began.
 
     Raises:
-        ArgumentError: fewer than one worker.
+        ArgumentError: fewer than one worker, or a log that is none.
     """
 
     def __init__(
@@ -83,6 +83,10 @@ class BulkLoad(Generic[S]):
     ) -> None:
         if workers < 1:
             raise ArgumentError(f"a load has at least one worker: {workers!r}")
+        if not isinstance(log, Log):
+            raise ArgumentError(
+                f"a load's log is one like FileLog({str(log)!r}), or DatabaseLog(engine): {log!r}"
+            )
         self.source = source
         self.log = log
         self.workers = workers

@@ -138,7 +138,7 @@ class _CSVRows(_FileRows):
 
     def _records(self, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
         # Strictly: else a quotation mark too many makes one field of all that follows.
-        records = csv.reader(_lines(file), strict=True)
+        records = csv.reader(map(_text, file), strict=True)
         while True:
             here = file.tell()
             try:
@@ -187,7 +187,5 @@ class _JSONRows(_FileRows):
         return type(value) is float and self._type(name)[0] is Decimal
 
 
-def _lines(file: BinaryIO) -> Iterator[str]:
-    # Not `for line in file`: tell() would be ahead of what was read.
-    while line := file.readline():
-        yield line.decode("utf-8")
+def _text(line: bytes) -> str:
+    return line.decode("utf-8")

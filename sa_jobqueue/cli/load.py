@@ -50,11 +50,13 @@ def load(source: str, folder: Path, url: str, workers: int, verb: str | None) ->
     with one_line_file_errors():
         before = status_of(log)
     if source == STATUS:
+        if not folder.exists():
+            raise click.ClickException(f"there is no log in {folder}: no such folder")
         click.echo(before)
         return
     refuse(before.state, verb, folder)
     work = BulkLoad(source_of(source, url), log, workers=workers)
-    with work.stopping_on_signals(), shown_progress(work):
+    with work.stopping_on_signals(), shown_progress(work, before):
         call(work, verb or "run")
     click.echo(work.status())
 
@@ -131,8 +133,8 @@ def made(make: Callable[..., Any], url: str) -> Any:
 
 
 @contextmanager
-def shown_progress(work: BulkLoad[Any]) -> Iterator[None]:
-    """Show a bar of batches while it works."""
+def shown_progress(work: BulkLoad[Any], before: Progress) -> Iterator[None]:
+    """Show a bar of batches while it works, from how far it is."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -151,5 +153,6 @@ def shown_progress(work: BulkLoad[Any]) -> Iterator[None]:
                 total=progress.batches,
             )
 
+        tell(before)  # where nothing is to be done, it is the last word
         work.progress = tell
         yield

@@ -32,7 +32,7 @@ class Numbers(DivisibleSource[list[int]]):
         self.resumed = metadata
 
     def workers_of(self, wanted: int) -> int:
-        return wanted if self.threads else 0
+        return super().workers_of(wanted) if self.threads else 0
 
     def divide(self) -> Iterator[list[int]]:
         for begin in range(0, self.total, self.batch_size):

@@ -77,6 +77,14 @@ class Rounded(Base):
     amount: Mapped[Decimal] = mapped_column(Numeric(10, 2), primary_key=True, autoincrement=False)
 
 
+class RoundedPart(Base):
+    """A key of two columns, one of which servers round."""
+
+    __tablename__ = "bulk_rounded_part"
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    amount: Mapped[Decimal] = mapped_column(Numeric(10, 2), primary_key=True)
+
+
 class Person(Base):
     """Rows that refer to rows before them."""
 

@@ -56,10 +56,10 @@ def killed_in_commit(
         if not committed and (entry.number, which) == (batch, mark):
             raise Killed
 
-    def die_after(entry: Entry, which: int, kept: Any = None) -> None:
+    def die_after(entry: Entry, which: int) -> None:
         if committed and (entry.number, which) == (batch, mark):
             raise Killed
-        after(entry, which, kept)
+        after(entry, which)
 
     with monkeypatch.context() as patched:
         patched.setattr(Entry, "before_commit", die_before)

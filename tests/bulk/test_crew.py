@@ -39,3 +39,24 @@ def test_after_an_error_what_is_under_way_is_done_and_the_rest_is_left() -> None
         work_off(items(), at_work, workers=2)
 
     assert done == [1]
+
+
+def test_the_first_error_is_the_one_that_is_raised() -> None:
+    both = threading.Barrier(2, timeout=20)
+    fails: list[threading.Thread] = []
+
+    def do(item: int) -> None:
+        if item == 0:
+            fails.append(threading.current_thread())
+            both.wait()
+            raise Killed("first")
+        both.wait()
+        fails[0].join(20)
+        raise Killed("second")
+
+    @contextmanager
+    def at_work(slot: int) -> Iterator[Callable[[int], None]]:
+        yield do
+
+    with pytest.raises(Killed, match="first"):
+        work_off(range(2), at_work, workers=2)

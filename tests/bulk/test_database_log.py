@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, MetaData, create_engine, delete, inspect, update
+from sqlalchemy import (
+    Column,
+    Engine,
+    Integer,
+    MetaData,
+    Table,
+    create_engine,
+    delete,
+    event,
+    inspect,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
+from sqlalchemy.schema import CreateSchema, DropSchema
 
-from sa_jobqueue import ArgumentError, BrokenLog, LockTimeout
+from sa_jobqueue import (
+    ArgumentError,
+    BrokenLog,
+    LockLost,
+    LockTimeout,
+    NamedLock,
+    named_lock,
+)
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, InsertSource, LoadTables, load_tables
-from sa_jobqueue.bulk.log import INSERTED, REMOVED
-from sa_jobqueue.bulk.states import BLOCKED, CANCELLED, CLEANING
+from sa_jobqueue.bulk.log import INSERTED, INSERTING_IT, NOTHING, REMOVED, Head
+from sa_jobqueue.bulk.states import BLOCKED, CANCELLED, CLEANING, INSERTING, PREPARING
 from tests.support import statements_seen
 
+from .fakes import Killed
 from .models import Item
 from .support import add_items, expected, items, killed_in_commit, texts
 
@@ -50,6 +72,35 @@ def test_a_load_runs_and_is_rolled_back_and_cleaned(engine: Engine, workers: int
     load.clean()
 
     assert load_of(engine).state == "STARTING"
+    assert left(engine) == (0, 0)
+
+
+def left(engine: Engine) -> tuple[int, int]:
+    """Count what is in the two tables."""
+    tables = load_tables(MetaData())
+    with Session(engine) as session:
+        return session.query(tables.loads).count(), session.query(tables.batches).count()
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("table", ["bulk_load_batch", "bulk_load"])
+def test_a_killed_clean_leaves_the_log_as_it_was(engine: Engine, table: str) -> None:
+    load_of(engine).run()
+    own = create_engine(engine.url)
+
+    @event.listens_for(own, "after_cursor_execute")
+    def die(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith(f"DELETE FROM {table} "):
+            raise Killed
+
+    with pytest.raises(Killed):
+        load_of(own).clean()
+    assert left(engine) == (1, 4)
+
+    load_of(engine).clean()
+
+    assert left(engine) == (0, 0)
+    own.dispose()
 
 
 @pytest.mark.usefixtures("tables")
@@ -137,6 +188,165 @@ def test_two_loads_have_two_logs_and_one_load_one_manager(engine: Engine) -> Non
     first.clean()
     assert texts(engine) == {**expected(10), **expected(5, 100)}
     assert second.status().inserted == 2
+    second.rollback()
+    assert texts(engine) == expected(10)
+
+
+@pytest.mark.usefixtures("tables")
+def test_two_loads_know_nothing_of_each_others_batches(engine: Engine) -> None:
+    add_items(engine, 100, 101)
+    other = load_of(engine, "b", rows=items(5, 100), on_existing="keep")
+    other.run()
+    load = load_of(engine, "a", on_existing="keep")
+    load.prepare()
+    load.close()  # as one that was killed while PREPARING
+
+    load.run()
+    load.rollback()
+
+    assert other.status().inserted == 2
+    other.rollback()
+    assert texts(engine) == dict.fromkeys((100, 101), "foreign")
+
+
+@pytest.mark.usefixtures("tables")
+def test_redo_is_read_page_by_page(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sa_jobqueue.bulk.database_log._PAGE", 2)
+    logs = DatabaseLog(engine, "a"), DatabaseLog(engine, "b")
+    for log in logs:
+        log.begin(Head(id=log.name, state=PREPARING, metadata={}))
+        for number in range(7):
+            log.add_redo(number, f"{log.name}{number}")
+
+    forwards = list(logs[0].redo(lambda number: number != 2))
+    backwards = list(logs[0].redo(lambda number: number != 2, backwards=True))
+
+    assert forwards == [(number, f"a{number}") for number in (0, 1, 3, 4, 5, 6)]
+    assert backwards == forwards[::-1]
+
+
+@pytest.mark.usefixtures("tables")
+def test_what_is_long_is_stored_whole(engine: Engine) -> None:
+    head = Head(
+        id="x" * 32,
+        state=PREPARING,
+        metadata={"details": "d" * 10_000},
+        workers=3,
+        cleaning=True,
+    )
+    log = DatabaseLog(engine, "n" * 100)
+
+    log.begin(head)
+    log.add_redo(0, "r" * 70_000)
+    log.before_commit(0, INSERTED, None, "k" * 70_000)
+
+    again = DatabaseLog(engine, "n" * 100)
+    assert again.open() == head
+    assert list(again.redo(lambda number: True)) == [(0, "r" * 70_000)]
+    assert again.kept(0) == "k" * 70_000
+    again.close()
+
+
+@pytest.mark.usefixtures("tables")
+def test_what_was_not_committed_has_the_mark_of_before(engine: Engine) -> None:
+    log, again = DatabaseLog(engine), DatabaseLog(engine)
+    log.begin(Head(id="a", state=INSERTING, metadata={}))
+    log.add_redo(0, "a batch")
+
+    log.before_commit(0, INSERTED, None)
+    assert log.marks[0] == INSERTING_IT
+    log.not_committed(0, NOTHING)
+
+    again.peek()
+    assert (log.marks[0], again.marks[0]) == (NOTHING, NOTHING)
+
+
+@pytest.mark.usefixtures("tables")
+def test_nothing_is_asked_of_what_a_new_load_has_kept(engine: Engine) -> None:
+    with statements_seen(engine) as seen:
+        load_of(engine, on_existing="keep").run()
+
+    assert not [statement for statement in seen if statement.startswith("SELECT bulk_load_batch.k")]
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_log_that_is_closed_is_let_go_of_by_whoever_still_has_it(
+    engine: Engine, tables: LoadTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks: list[NamedLock] = []
+
+    def seen(*args: Any) -> NamedLock:
+        locks.append(named_lock(*args))
+        return locks[-1]
+
+    monkeypatch.setattr("sa_jobqueue.bulk.database_log.named_lock", seen)
+    log = DatabaseLog(engine)
+    log.begin(Head(id="a", state=PREPARING, metadata={}))
+
+    log.open()
+    assert [lock.held for lock in locks] == [True]
+    log.close()
+    log.close()
+    assert [lock.held for lock in locks] == [False]
+    with engine.begin() as connection:
+        connection.execute(update(tables.loads).values(version=2))
+    with pytest.raises(BrokenLog):
+        log.open()
+
+    assert [lock.held for lock in locks] == [False, False]
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_lock_that_is_lost_hides_no_other_error(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(lock: NamedLock) -> None:
+        release(lock)
+        raise LockLost("its connection is gone")
+
+    release = NamedLock.release
+    monkeypatch.setattr(NamedLock, "release", lost)
+    add_items(engine, 4)
+
+    with pytest.raises(IntegrityError):
+        load_of(engine).run()
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("change", ["open", "close"])
+def test_who_looks_while_a_call_begins_or_ends_sees_it_under_way(
+    engine: Engine, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    working, looking = DatabaseLog(engine), DatabaseLog(engine)
+    head = Head(id="a", state=INSERTING, metadata={})
+    working.begin(head)
+    if change == "close":
+        working.open()
+    read = looking._read
+
+    def read_meanwhile() -> Head | None:
+        found = read()
+        getattr(working, change)()
+        return found
+
+    monkeypatch.setattr(looking, "_read", read_meanwhile)
+
+    assert looking.peek() == (head, True)
+    working.close()
+    monkeypatch.undo()
+    assert looking.peek() == (head, False)
+
+
+def test_a_log_joins_every_engine_of_its_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'one.db'}"
+    one, again, other = map(create_engine, (url, url, f"sqlite:///{tmp_path / 'other.db'}"))
+    memory, other_memory = create_engine("sqlite://"), create_engine("sqlite://")
+
+    assert DatabaseLog(one).joins(one)
+    assert DatabaseLog(one).joins(again)
+    assert not DatabaseLog(one).joins(other)
+    assert DatabaseLog(memory).joins(memory.execution_options(isolation_level="AUTOCOMMIT"))
+    assert not DatabaseLog(memory).joins(other_memory)
 
 
 @pytest.mark.usefixtures("tables")
@@ -179,23 +389,51 @@ def test_a_log_of_another_format_or_with_a_gap_is_refused(
         load_of(engine).rollback()
 
 
-def test_missing_tables_are_named_with_the_way_out(engine: Engine) -> None:
-    load_tables(MetaData()).loads.metadata.drop_all(engine)
+@pytest.mark.parametrize("missing", ["loads", "batches"])
+def test_missing_tables_are_named_with_the_way_out(
+    engine: Engine, tables: LoadTables, missing: str
+) -> None:
+    table = getattr(tables, missing)
+    table.drop(engine)
 
-    with pytest.raises(BrokenLog, match=r"no table bulk_load\..*tables\.create_all\(engine\)"):
+    with pytest.raises(BrokenLog, match=rf"no table {table}\..*tables\.create_all\(engine\)"):
         load_of(engine).run()
+
+
+@pytest.mark.only_on("postgresql")
+def test_the_tables_may_be_in_a_schema(engine: Engine) -> None:
+    metadata = MetaData(schema="bulk_logs")
+    made = load_tables(metadata)
+    load_tables(MetaData()).loads.metadata.drop_all(engine)
+    source = InsertSource(engine, Item, items(3))
+    with engine.begin() as connection:
+        connection.execute(CreateSchema("bulk_logs"))
+    made.create_all(engine)
+
+    BulkLoad(source, DatabaseLog(engine, tables=load_tables(metadata))).run()
+
+    assert load_tables(metadata) == made
+    assert texts(engine) == expected(3)
+    with engine.begin() as connection:
+        connection.execute(DropSchema("bulk_logs", cascade=True))
 
 
 def test_the_tables_are_made_once_in_a_metadata_and_under_any_name(engine: Engine) -> None:
     metadata = MetaData()
+    Table("of_others", metadata, Column("id", Integer))
 
     made = load_tables(metadata, "imports")
 
     assert load_tables(metadata, "imports") == made
-    assert set(metadata.tables) == {"imports", "imports_batch"}
+    assert set(metadata.tables) == {"imports", "imports_batch", "of_others"}
     made.create_all(engine)
+    assert not inspect(engine).has_table("of_others")
     log = DatabaseLog(engine, tables=made)
+    usual = load_of(engine, rows=items(3, 100))
+    load_tables(MetaData()).create_all(engine)
+    usual.prepare()  # of the same name, and another log
     BulkLoad(InsertSource(engine, Item, items(3)), log).run()
+    usual.close()
     with Session(engine) as session:
         assert session.query(made.batches).count() == 1
     metadata.drop_all(engine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import uuid
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -29,9 +30,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, BatchInDoubt, LockTimeout, UnsupportedDatabase
-from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, load_tables
+from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, Log, load_tables
 from sa_jobqueue.bulk.inserting import TRIES
-from sa_jobqueue.bulk.log import INSERTING_IT, REMOVED, Entry
+from sa_jobqueue.bulk.log import INSERTED, INSERTING_IT, REMOVED, Entry
 from sa_jobqueue.bulk.predecessors import await_predecessors, hold_slot
 from sa_jobqueue.bulk.states import BLOCKED, CANCELLED, CLEANING
 from sa_jobqueue.bulk.targets import Target
@@ -49,6 +50,7 @@ from .models import (
     Pair,
     Person,
     Rounded,
+    RoundedPart,
     Thing,
     Versioned,
 )
@@ -236,15 +238,16 @@ def count(engine: Engine, entity: type[Any]) -> int:
 
 
 @pytest.mark.only_on("postgresql", "mysql", "mariadb")  # SQLite rounds nothing
+@pytest.mark.parametrize(("entity", "more"), [(Rounded, {}), (RoundedPart, {"number": 1})])
 def test_keys_that_the_server_would_not_find_again_are_refused(
-    engine: Engine, log: FileLog
+    engine: Engine, log: FileLog, entity: type[Any], more: dict[str, int]
 ) -> None:
-    rows = [{"amount": Decimal("1.5")}, {"amount": Decimal("2.125")}]
+    rows = [{"amount": Decimal("1.5"), **more}, {"amount": Decimal("2.125"), **more}]
 
     with pytest.raises(ArgumentError, match=r"1 of 2 rows \(rows 0 to 1\) are not found by their"):
-        BulkLoad(InsertSource(engine, Rounded, rows), log).run()
+        BulkLoad(InsertSource(engine, entity, rows), log).run()
 
-    assert count(engine, Rounded) == 0
+    assert count(engine, entity) == 0
 
 
 def test_rows_in_two_tables_come_and_go(
@@ -287,6 +290,16 @@ def test_rows_that_refer_to_each_other_go_the_last_first(
     assert count(own, Person) == 0
     load.clean()
     own.dispose()
+
+
+def test_workers_are_as_many_as_the_database_and_the_order_of_rows_allow(engine: Engine) -> None:
+    def workers(entity: type[Any]) -> int:
+        return InsertSource(engine, entity, []).workers_of(4)
+
+    one_writer = engine.dialect.name == "sqlite"
+    assert [workers(entity) for entity in (Item, Dog, Person)] == (
+        [0, 0, 0] if one_writer else [4, 4, 1]
+    )
 
 
 def test_what_the_mapper_adds_to_a_row_is_there(engine: Engine, log: FileLog) -> None:
@@ -395,6 +408,52 @@ def test_rows_that_were_there_survive_a_rollback_that_is_killed(
     assert texts(engine) == dict.fromkeys((3, 4), "foreign")
 
 
+@pytest.fixture(params=["file", "database"])
+def log_beside(request: pytest.FixtureRequest, log: FileLog, tmp_path: Path) -> Iterator[Log]:
+    """A log that is not in the loaded database."""
+    if request.param == "file":
+        yield log
+        return
+    other = create_engine(f"sqlite:///{tmp_path / 'log.db'}")
+    load_tables(MetaData()).create_all(other)
+    yield DatabaseLog(other)
+    other.dispose()
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize(("killed", "then"), [("run", "rollback"), ("rollback", "run")])
+def test_rows_that_were_there_survive_a_call_that_is_killed_and_another_that_is_refused(
+    engine: Engine,
+    log_beside: Log,
+    killed: str,
+    then: str,
+    committed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add_items(engine, 3, 4)
+
+    def load(engine: Engine) -> BulkLoad[Any]:
+        source = InsertSource(engine, Item, items(10), batch_size=3, on_existing="keep")
+        return BulkLoad(source, log_beside)
+
+    mark = INSERTED if killed == "run" else REMOVED
+    if killed == "rollback":
+        load(engine).run()
+    call = getattr(load(engine), killed)
+    killed_in_commit(monkeypatch, call, 1, committed=committed, mark=mark)
+    own = create_engine(engine.url)
+    with monkeypatch.context() as patched:
+        failing_commits(own, patched, IntegrityError("COMMIT", None, Exception("deferred")), 1)
+        with pytest.raises(IntegrityError):
+            getattr(load(own), then)()
+
+    getattr(load(engine), then)()
+
+    there = dict.fromkeys((3, 4), "foreign")
+    assert texts(engine) == ({**expected(10), **there} if then == "run" else there)
+    own.dispose()
+
+
 @pytest.mark.only_on("mysql", "mariadb")
 @pytest.mark.parametrize("on_existing", ["keep", "update"])
 def test_a_key_is_there_if_the_server_says_so(
@@ -412,6 +471,20 @@ def test_a_key_is_there_if_the_server_says_so(
     assert names(engine) == {"ann": "new", "Bab": "new", "joe": "new", **there}
     load.rollback()
     assert names(engine) == there
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_key_that_comes_twice_hides_none_that_only_the_server_finds(
+    engine: Engine, log: FileLog
+) -> None:
+    with Session(engine) as session, session.begin():
+        session.add_all([Named(name="ann", text="foreign"), Named(name="BOB", text="foreign")])
+    rows = [{"name": name} for name in ("ann", "ann", "bob")]
+
+    load = BulkLoad(InsertSource(engine, Named, rows, on_existing="keep"), log)
+    load.run()
+
+    assert names(engine) == {"ann": "foreign", "BOB": "foreign"}
 
 
 def names(engine: Engine) -> dict[str, str | None]:
@@ -434,6 +507,72 @@ def test_somebody_who_is_first_with_a_key_is_seen_by_the_next_look(
     load_of(engine, log, items(5), on_existing="keep", batch_size=5).run()
 
     assert texts(engine) == {**expected(5), 4: "foreign"}
+
+
+@pytest.mark.parametrize("on_existing", ["keep", "update"])
+def test_an_error_that_no_other_row_explains_is_not_tried_again(
+    engine: Engine, log: FileLog, on_existing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("sa_jobqueue.bulk.inserting.time.sleep", pauses.append)
+    with Session(engine) as session, session.begin():
+        session.add(Coded(id="a", number=1))
+    rows = [{"id": "a", "number": 2}, {"id": "b", "number": None}]
+
+    with pytest.raises(IntegrityError):
+        BulkLoad(InsertSource(engine, Coded, rows, on_existing=on_existing), log).run()
+
+    assert pauses == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 6])
+@pytest.mark.parametrize(
+    ("on_existing", "left"),
+    [
+        ("keep", {1: ("foreign", None), 2: ("a", 1), 3: ("e", None)}),
+        ("update", {1: ("b", None), 2: ("f", 2), 3: ("e", None)}),
+    ],
+)
+def test_of_two_rows_with_a_key_the_later_finds_the_earlier(
+    engine: Engine, log: FileLog, on_existing: Any, left: Any, batch_size: int
+) -> None:
+    ids = {number: uuid.UUID(int=number) for number in (1, 2, 3)}
+    with Session(engine) as session, session.begin():
+        session.add(Thing(id=ids[1], text="foreign"))
+    rows = [
+        {"id": ids[2], "text": "a", "number": 1},
+        {"id": ids[1], "text": "b"},
+        {"id": ids[2], "text": "c"},
+        {"id": ids[2], "text": "d", "number": 2},
+        {"id": ids[3], "text": "e"},
+        {"id": ids[2], "text": "f"},
+    ]
+    source = InsertSource(engine, Thing, rows, on_existing=on_existing, batch_size=batch_size)
+    load = BulkLoad(source, log)
+
+    load.run()
+
+    with Session(engine) as session:
+        found = {
+            thing.id.int: (thing.text, thing.number) for thing in session.scalars(select(Thing))
+        }
+    assert found == left
+    load.rollback()
+    assert [thing["id"] for thing in stored_things(engine)] == [ids[1]]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("then", ["run", "rollback"])
+def test_two_rows_with_a_key_raise_no_doubts(
+    engine: Engine, log: FileLog, committed: bool, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [*items(3), *items(3)]
+    options: dict[str, Any] = {"on_existing": "keep", "batch_size": 6}
+    killed_in_commit(monkeypatch, load_of(engine, log, rows, **options).run, 0, committed=committed)
+
+    getattr(load_of(engine, log, rows, **options), then)()
+
+    assert texts(engine) == (expected(3) if then == "run" else {})
 
 
 @pytest.mark.only_on("sqlite")
@@ -615,15 +754,16 @@ def test_a_connection_that_is_lost_in_its_commit_leaves_a_doubt(
 
 
 def test_what_the_server_refused_is_in_no_doubt(
-    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, log_beside: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = create_engine(engine.url)
     failing_commits(own, monkeypatch, IntegrityError("COMMIT", None, Exception("deferred")), 1)
+    refused = BulkLoad(InsertSource(own, Item, items(3)), log_beside)
     with pytest.raises(IntegrityError):
-        load_of(own, log).run()
+        refused.run()
     add_items(engine, 0, 1, 2)
 
-    load_of(engine, log).rollback()
+    refused.rollback()
 
     assert texts(engine) == dict.fromkeys((0, 1, 2), "foreign")
     own.dispose()

@@ -21,6 +21,7 @@ from sa_jobqueue.bulk import (
     FileLog,
     LoadState,
     Log,
+    Metadata,
     Progress,
     load_tables,
 )
@@ -178,7 +179,7 @@ def test_a_call_goes_where_the_diagram_says_or_is_refused_with_those_that_fit(
             getattr(load, verb)()
         assert refused.value.state == state
         assert load.state is state
-        assert verb not in refused.value.calls
+        assert not {verb, "killed"} & set(refused.value.calls)
     if load.state is CANCELLED:
         assert source.table == set()
     if load.state is CLEANING:
@@ -228,6 +229,51 @@ def test_killed_while_preparing_the_redo_log_is_written_anew(source: Numbers, lo
     assert divided == [0, 3, 6, 9]
     again.close()
     assert counts(log) == (4, 0)
+
+
+def test_what_was_prepared_to_its_end_by_a_process_that_is_gone_is_prepared_anew(
+    source: Numbers, log: Log, new_log: Callable[[], Log]
+) -> None:
+    load = BulkLoad(source, log)
+    load.prepare()
+    load.close()
+    with pytest.raises(Killed):
+        BulkLoad(source.anew().killed("before", "divide", 6), new_log()).run()
+    assert source.table < ALL
+
+    BulkLoad(source.anew(), new_log()).run()
+
+    assert source.table == ALL
+    assert counts(log) == (4, 4)
+
+
+def test_a_log_that_was_used_before_is_read_anew(
+    source: Numbers, log: Log, new_log: Callable[[], Log]
+) -> None:
+    old = BulkLoad(source, log)
+    old.run()
+    other = BulkLoad(source.anew(), new_log())
+    other.rollback()
+    other.clean()
+
+    BulkLoad(source.anew(), log).run()
+
+    assert source.table == ALL
+    assert counts(log) == (4, 4)
+
+
+def test_how_many_batches_there_are_is_known_when_all_is_divided(
+    source: Numbers, log: Log, new_log: Callable[[], Log]
+) -> None:
+    source.metadata = lambda: Metadata(total=None, batch_size=3)  # type: ignore[method-assign]
+    seen: list[int | None] = []
+
+    with BulkLoad(source, log, progress=lambda told: seen.append(told.batches)) as load:
+        load.prepare()
+        seen.append(load.status().batches)
+
+    assert seen == [None, None, None, None, 4]
+    assert status_of(new_log()).batches == 4
 
 
 def test_a_source_may_change_as_long_as_no_row_is_in_the_table(source: Numbers, log: Log) -> None:
@@ -380,6 +426,25 @@ def test_who_looks_leaves_alone_what_a_call_knows(source: Numbers, log: Log) -> 
 
     assert len(known) == 4
     assert all(marks is log.marks for marks in known)
+
+
+def test_run_looks_at_a_copy_of_the_log(
+    source: Numbers, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread's call may be under way with it."""
+    looked: list[Log] = []
+    peek = type(log).peek
+
+    def see(which: Log) -> Any:
+        looked.append(which)
+        return peek(which)
+
+    monkeypatch.setattr(type(log), "peek", see)
+
+    BulkLoad(source, log).run()
+
+    assert looked
+    assert log not in looked
 
 
 def test_a_call_while_another_is_under_way_is_refused(source: Numbers, log: Log) -> None:
@@ -603,6 +668,18 @@ def test_the_event_loop_of_a_source_is_closed_when_the_load_fails(log: Log, thre
 def test_a_load_without_workers_is_refused(source: Numbers, log: Log) -> None:
     with pytest.raises(ArgumentError, match="at least one worker"):
         BulkLoad(source, log, workers=0)
+
+
+@pytest.mark.parametrize("folder", ["loads/may", Path("loads/may")])
+def test_a_folder_is_refused_with_the_log_that_it_may_be(source: Numbers, folder: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"one like FileLog\('loads/may'\)"):
+        BulkLoad(source, folder)
+
+
+@pytest.mark.parametrize("given", [{"total": -1, "batch_size": 1}, {"total": 1, "batch_size": 0}])
+def test_less_than_nothing_is_refused(given: Any) -> None:
+    with pytest.raises(ArgumentError, match="a batch has at least one row"):
+        Metadata(**given)
 
 
 def test_a_load_of_no_rows_is_a_load(log: Log) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -395,7 +395,7 @@ def test_the_fields_of_a_csv_file_are_values_of_the_columns_types(tmp_path: Path
     path = tmp_path / "rows.csv"
     path.write_text(
         "\ufefftext,number,amount,flag,at,id\n"
-        f'"two\nlines, ""quoted""",5,1.50,true,2024-05-17 12:30,{ID}\n'
+        f'"two\nlines, ""quoted""",5,1.50,True,2024-05-17 12:30,{ID}\n'
         f",,,,,{ID}\n\n"
         f"é,-1,0,0,2024-05-17,{ID.hex}\n",
         encoding="utf-8",
@@ -467,7 +467,12 @@ def test_a_row_of_a_csv_file_with_another_number_of_fields_is_named(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("name", "field", "kind"),
-    [("number", "two", "int"), ("flag", "no", "bool"), ("id", "", "UUID")],
+    [
+        ("number", "two", "int"),
+        ("flag", "no", "bool"),
+        ("id", "", "UUID"),
+        ("amount", "much", "Decimal"),
+    ],
 )
 def test_a_field_that_is_no_value_of_its_column_is_named(
     tmp_path: Path, name: str, field: str, kind: str
@@ -498,11 +503,11 @@ def test_the_values_of_a_json_file_are_of_the_columns_types(tmp_path: Path, suff
 
 def test_a_number_of_a_json_file_keeps_its_digits(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text('{"amount": 1234567890123456.7891, "number": 1}')
+    path.write_text('{"amount": 1234567890123456.7891, "number": 1, "real": 0.1}')
 
     ((_, row),) = rows_from(path, TYPES).read(0, 0)
 
-    assert row == {"amount": Decimal("1234567890123456.7891"), "number": 1}
+    assert row == {"amount": Decimal("1234567890123456.7891"), "number": 1, "real": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -519,6 +524,37 @@ def test_documents_are_json_in_a_csv_file_and_themselves_in_a_json_file(
     path.write_text(content)
 
     assert [row["document"] for _, row in rows_from(path, TYPES).read(0, 0)] == documents
+
+
+def test_an_empty_text_is_none_where_a_column_has_no_texts(tmp_path: Path) -> None:
+    types = {"number": (int, True), "period": (timedelta, True), "tags": (list, True)}
+    rows, lines = tmp_path / "rows.csv", tmp_path / "rows.jsonl"
+    rows.write_text('number,period,tags\n1,,"[2, 3]"\n')
+    lines.write_text('{"number": ""}\n')
+
+    ((_, row),) = rows_from(rows, types).read(0, 0)
+    ((_, line),) = rows_from(lines, types).read(0, 0)
+
+    assert row == {"number": 1, "period": None, "tags": [2, 3]}
+    assert line == {"number": None}
+
+
+def test_an_empty_csv_file_has_no_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.touch()
+
+    assert list(rows_from(path, TYPES).read(0, 0)) == []
+
+
+def test_a_file_is_known_again_by_its_name_its_size_and_its_hash(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "rows.csv")
+    content = path.read_bytes()
+
+    assert rows_from(path, TYPES).details == {
+        "file": "rows.csv",
+        "size": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
 
 
 def test_a_document_that_is_no_json_is_refused(tmp_path: Path) -> None:

@@ -129,6 +129,26 @@ def test_a_rolled_back_load_makes_room_by_clean(run: Run, url: str) -> None:
 
 
 @pytest.mark.only_on("sqlite")
+def test_the_status_of_a_folder_that_is_not_there_is_an_error(run: Run, folder: Path) -> None:
+    missing = run("load", "status", "--log", "may")
+    (folder / "may").mkdir()
+    empty = run("load", "status", "--log", "may")
+
+    assert missing.exit_code == 1
+    assert "there is no log in may: no such folder" in missing.output
+    assert (empty.exit_code, empty.stdout) == (0, "STARTING: 0 batches, 0 rows inserted\n")
+
+
+@pytest.mark.only_on("sqlite")
+def test_the_bar_of_a_load_that_is_through_is_full(run: Run, url: str) -> None:
+    run("load", "tests.cli.imports:numbers", "--log", "may", "--url", url)
+
+    again = run("load", "tests.cli.imports:numbers", "--log", "may", "--url", url, "--resume")
+
+    assert "4/4 batches" in again.stderr
+
+
+@pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize("name", ["numbers", "NUMBERS"])
 def test_a_source_is_named_itself_or_made_by_a_function(run: Run, url: str, name: str) -> None:
     loaded = run(
