@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,3 +79,11 @@ def cut_connections(url: URL, alias: str) -> None:
         ).scalars()
         for number in ids.all():
             connection.exec_driver_sql(f"KILL {number}")
+
+
+def until(true: Callable[[], object], seconds: float = 30) -> None:
+    """Wait for what other threads or processes do."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)

@@ -42,7 +42,7 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.heartbeat import Heartbeat
 from tests.models import Account, Base, Email, Letter, Message, Task, add_emails, add_tasks
-from tests.support import cut_connections, make_engine, statements_seen
+from tests.support import cut_connections, make_engine, statements_seen, until
 
 SOON = timedelta(milliseconds=20)
 
@@ -626,14 +626,6 @@ def test_a_commit_in_doubt_is_looked_up_under_the_name_of_its_claim(
 # The heartbeat
 
 SHORT_LEASE = timedelta(milliseconds=600)
-
-
-def until(true: Callable[[], object], seconds: float = 20) -> None:
-    """Wait for what other threads do."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
 
 
 def renewals(session: Session) -> int:

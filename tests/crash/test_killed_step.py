@@ -12,9 +12,8 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Worker
-from tests.crash.test_reaped_workers import until
 from tests.models import Base
-from tests.support import make_engine
+from tests.support import make_engine, until
 from tests.videos import S, Video, add_videos, videos
 
 #: So long that no claim comes back by its age.

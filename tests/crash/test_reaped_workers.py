@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, Worker, claim, reap
 from tests.models import Base, Email, add_emails
-from tests.support import make_engine
+from tests.support import make_engine, until
 
 #: So long that no claim comes back by its age.
 LEASE = timedelta(hours=1)
@@ -116,14 +116,6 @@ def start(engine: Engine) -> Iterator[Start]:
     yield start
     for process in started:
         process.end()
-
-
-def until(true: Callable[[], object], seconds: float = 30) -> None:
-    """Wait for what other processes do."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        signal.sigtimedwait([], 0.02)
 
 
 def jobs(engine: Engine, status: str) -> int:

@@ -23,7 +23,7 @@ from tests.migration.support import (
     migrating,
     scalar,
 )
-from tests.support import statements_seen
+from tests.support import statements_seen, until
 
 pytestmark = pytest.mark.only_on("postgresql", "mysql", "mariadb")
 
@@ -220,13 +220,17 @@ def test_a_batch_is_tried_again_until_the_row_is_free(
     keys = insert_orders(shop, range(50))
 
     with locked_row(shop, keys[25]) as holder, caplog.at_level(logging.INFO, "sa_jobqueue"):
-        end = threading.Timer(1.5, holder.close)
-        end.start()
+
+        def free_the_row() -> None:
+            until(lambda: "orders: UPDATE: somebody has locked it" in caplog.text)
+            holder.close()
+
+        freeing = threading.Thread(target=free_the_row)
+        freeing.start()
         written = mark(shop, timedelta(seconds=30))
-        end.join()
+        freeing.join()
 
     assert written == 50
-    assert "orders: UPDATE: somebody has locked it" in caplog.text
 
 
 def test_the_sessions_own_limits_are_back_after_it_was_given_up(shop: Engine) -> None:
