@@ -169,6 +169,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         outcome: Callable[[Job], Job | None],
     ) -> None:
         finisher = self.workers[worker]
+        self._let_write_without_wait(finisher)
         number = self._in_hand(finisher, place)
         if number is None or self._is_locked(number, finisher):
             return
@@ -227,6 +228,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         leaving: Iterable[str],
         outcome: Callable[[Job], Job],
     ) -> None:
+        self._let_write_without_wait()
         number = one_of(self.jobs, place)
         if number is None or self._is_locked(number):
             return
@@ -243,6 +245,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
     @precondition(lambda self: self.jobs)
     @rule()
     def reap(self) -> None:
+        self._let_write_without_wait()
         with Session(self.engine) as session:
             reaped = reap(session, Task, lease=timedelta(microseconds=1))
             session.commit()

@@ -45,6 +45,7 @@ class Worker(Generic[J, H]):
     hand_before: dict[int, H] | None = None
     uncommitted: dict[int, J | None] = field(default_factory=dict)
     locked: set[int] = field(default_factory=set)
+    has_claimed: bool = False
 
     def change(self, jobs: dict[int, J | None]) -> None:
         """Take note of changes that this worker alone sees."""
@@ -109,12 +110,14 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
             else:
                 self.jobs[number] = job
         worker.uncommitted, worker.hand_before, worker.locked = {}, None, set()
+        worker.has_claimed = False
 
     def _roll_back(self, worker: Worker[J, H]) -> None:
         worker.session.rollback()
         if worker.hand_before is not None:
             worker.hand = worker.hand_before
         worker.uncommitted, worker.hand_before, worker.locked = {}, None, set()
+        worker.has_claimed = False
 
     # -- what a worker has ----------------------------------------------
 
@@ -158,18 +161,18 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
         unchanged = [number for number in waiting if not self._is_changed(number, worker)]
         assert numbers == [number for number in unchanged if number in numbers]
         assert len(numbers) <= limit
-        self._has_passed_over(worker, waiting, numbers)
+        worker.has_claimed = True
 
-    def _has_passed_over(
-        self, worker: Worker[J, H], looked_at: Iterable[int], taken: Iterable[int]
-    ) -> None:
-        """Note what InnoDB may keep locked of rows that others had locked.
+    def _let_write_without_wait(self, writer: Worker[J, H] | None = None) -> None:
+        """Have those commit for whom a write could wait.
 
-        SKIP LOCKED passes over such a row, and keeps the lock of its index entry.
+        A claim on InnoDB may keep locks of index entries that it has passed over: of rows that
+        others had locked, of entries that are deleted and not purged, and of the first one
+        behind those that it looked for.
         """
-        if self.locks_neighbours:
-            passed = set(looked_at).difference(taken)
-            worker.locked.update(number for number in passed if self._is_locked(number, worker))
+        for other in self.workers:
+            if other is not writer and other.has_claimed:
+                self._commit(other)
 
 
 def one_of(jobs: Iterable[int], place: int) -> int | None:

@@ -183,6 +183,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
     @rule(worker=workers, place=places, after=st.sampled_from([*S, "failed", "nonsense"]))
     def complete_as_undeclared(self, worker: int, place: int, after: str) -> None:
         finisher = self._turn_of(worker)
+        self._let_write_without_wait(finisher)
         number = self._in_hand(finisher, place)
         if number is None or str(after) in (hand := finisher.hand[number]).targets:
             return
@@ -233,6 +234,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
         outcome: Callable[[Job, Step[Video]], Job],
     ) -> None:
         finisher = self._turn_of(worker)
+        self._let_write_without_wait(finisher)
         number = self._in_hand(finisher, place)
         if number is None or self._is_locked(number, finisher):
             return
@@ -260,6 +262,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
     @rule(worker=workers, place=places, after=st.sampled_from(SIGNALS), waiting=st.booleans())
     def signal(self, worker: int, place: int, after: str, waiting: bool) -> None:
         hearer = self._turn_of(worker)
+        self._let_write_without_wait(hearer)
         seen = self._there(self._seen_by(hearer))
         likely = [n for n, job in seen.items() if job.status == S.AT_FARM or not waiting]
         number = self._free_one_of(likely, place, hearer)
@@ -312,6 +315,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
         outcome: Callable[[Job], Job],
     ) -> None:
         changer = self._turn_of(worker)
+        self._let_write_without_wait(changer)
         # Of those that a session of its own finds.
         number = self._free_one_of(self._there(self.jobs), place)
         if number is None:
@@ -330,6 +334,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
     @rule(worker=workers, place=places)
     def reap(self, worker: int, place: int) -> None:
         reaper = self._turn_of(worker)
+        self._let_write_without_wait(reaper)
         self._in_hand(reaper, place)  # there is something to take back
         seen = self._there(self._seen_by(reaper))
 
