@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Generic, TypeVar
+from contextlib import AbstractContextManager
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -100,25 +99,3 @@ class _Channel(Generic[T]):
             if drop:
                 self._waiting.clear()
             self._changed.notify_all()
-
-
-@contextmanager
-def stopping_on(stop: Callable[[], None], *signals: signal.Signals) -> Iterator[None]:
-    """Have the first signal stop gently, and the next one do what it did before."""
-
-    def gently(number: int, frame: Any) -> None:
-        signal.signal(number, before[signal.Signals(number)])
-        stop()
-
-    before = {number: signal.signal(number, gently) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def ctrl_c_is_ours() -> bool:
-    """Tell whether Ctrl-C would raise KeyboardInterrupt in this thread."""
-    main = threading.current_thread() is threading.main_thread()
-    return main and signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -27,8 +27,9 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from ..errors import ArgumentError, InvalidState, LoadStopped
+from ..signals import ctrl_c_is_ours, stopping_gently
 from .batches import Batches
-from .crew import ctrl_c_is_ours, stopping_on, work_off
+from .crew import work_off
 from .log import Entry, Head, Log
 from .progress import Progress, progress_of, status_of, ways_on
 from .source import DivisibleSource, Hand, Metadata
@@ -231,7 +232,7 @@ class BulkLoad(Generic[S]):
 
         Ctrl-C alone does so without this, unless it has a handler already.
         """
-        return stopping_on(self.stop, *(signals or (signal.SIGTERM, signal.SIGINT)))
+        return stopping_gently(self.stop, *(signals or (signal.SIGTERM, signal.SIGINT)))
 
     # -- a call ---------------------------------------------------------
 
@@ -272,7 +273,7 @@ class BulkLoad(Generic[S]):
     @contextmanager
     def _guarded(self, verb: str) -> Iterator[None]:
         """Leave a call that fails as one that was killed."""
-        catching = stopping_on(self.stop, signal.SIGINT) if ctrl_c_is_ours() else nullcontext()
+        catching = stopping_gently(self.stop, signal.SIGINT) if ctrl_c_is_ours() else nullcontext()
         try:
             with catching:
                 yield

@@ -12,7 +12,7 @@ from rich.text import Text
 from ..dialects.examination import Severity
 from ..doctor import OLD_SNAPSHOT, Finding, Report, examine
 from .databases import open_engine, url_option
-from .loading import load_queue
+from .importing import load_queue
 
 #: Exit codes; 2 is click's, for wrong options.
 ALL_WELL, ERRORS, WARNINGS = 0, 1, 3

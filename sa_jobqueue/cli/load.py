@@ -19,7 +19,7 @@ from ..bulk.progress import status_of
 from ..errors import BrokenLog, InvalidState, LoadStopped, LockTimeout
 from .databases import open_engine, url_option
 from .errors import in_one_line
-from .loading import load as load_object
+from .importing import load as load_object
 
 STATUS = "status"
 

@@ -18,7 +18,7 @@ from ..transactions import in_transaction
 from ..workflow import Step, Workflow
 from .databases import open_engine, require_table, url_option
 from .errors import in_one_line
-from .loading import load_work
+from .importing import load_work
 from .stopping import Stopping
 
 #: How often a pause looks whether it should end, in seconds.

@@ -14,7 +14,7 @@ from ..claiming import claim_statements
 from ..dialects import database_of_dialect
 from ..queue import JobQueue
 from ..strategies import AUTO, STRATEGIES
-from .loading import load_queue
+from .importing import load_queue
 
 _EXPANDING = re.compile(r"(?P<open>\()?__\[POSTCOMPILE_(?P<name>\w+)\](?(open)\))")
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from ..stats import QueueStats, count_by_status, queue_stats
 from ..workflow import Step
 from .databases import open_engine, require_table, url_option
-from .loading import load_work
+from .importing import load_work
 
 EXAMPLE = "sa_jobqueue.cli.model:Record"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+from ..signals import handled
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -17,12 +19,12 @@ class Stopping:
         return self._asked
 
     def __enter__(self) -> Stopping:
-        self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
+        self._handling = handled(self._ask, *SIGNALS)
+        self._handling.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handling.__exit__(None, None, None)
 
     def _ask(self, *_: object) -> None:
         if self._asked:

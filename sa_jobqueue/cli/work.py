@@ -15,7 +15,7 @@ from ..status import CANCELLED, FAILED
 from ..worker import REAP_EVERY, Cancel, Lane, Outcome, Worker
 from ..workflow import Step, Workflow
 from .databases import open_engine, require_table, url_option
-from .loading import load_handler, load_work
+from .importing import load_handler, load_work
 from .reap import seconds
 
 

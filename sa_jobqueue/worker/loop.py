@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import random
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
-from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Engine
@@ -22,6 +21,7 @@ from ..fencing import Claim, fence_of
 from ..heartbeat import Heartbeat
 from ..owners import Owner
 from ..queue import JobQueue
+from ..signals import handled
 from ..waiting import THREADS, Waiting
 from .batch import Batch
 from .lanes import Lane, lanes_of
@@ -176,20 +176,10 @@ class Worker(Generic[T]):
         """Whether :meth:`stop` was called."""
         return self._stopping.is_set()
 
-    @contextmanager
-    def stopping_on_signals(self, *signals: signal.Signals) -> Iterator[None]:
+    def stopping_on_signals(self, *signals: signal.Signals) -> AbstractContextManager[None]:
         """Have SIGTERM and SIGINT, or those given, stop the worker; main thread only."""
         chosen = signals or (signal.SIGTERM, signal.SIGINT)
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self.stop()
-
-        before = {number: signal.signal(number, stop) for number in chosen}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return handled(lambda number, frame: self.stop(), *chosen)
 
     # -- turns ----------------------------------------------------------
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -46,7 +45,7 @@ from tests.contract.subscriptions import (
     mark,
 )
 from tests.models import Email, add_emails, recipients
-from tests.support import make_engine
+from tests.support import make_engine, until
 
 pytestmark = pytest.mark.only_on("postgresql")
 
@@ -67,13 +66,6 @@ def mailing(engine: Engine) -> Iterator[Session]:
     with advisory_session(engine) as session:
         add_subscriptions(session, 5)
         yield session
-
-
-def wait_until(reached: Callable[[], bool]) -> None:
-    """Look again until the server has come so far; it takes a moment."""
-    deadline = time.monotonic() + 10
-    while not reached():
-        assert time.monotonic() < deadline
 
 
 # -- the outermost commit ------------------------------------------------------
@@ -597,7 +589,7 @@ def test_a_detached_connection_ends_with_its_locks(engine: Engine) -> None:
         session.commit()
         assert kept(engine) == 1
 
-    wait_until(lambda: kept(engine) == 0)
+    until(lambda: kept(engine) == 0)
 
 
 def test_claims_go_on_in_the_next_session_on_the_same_connection(engine: Engine) -> None:
@@ -647,7 +639,7 @@ def terminate(engine: Engine, session: Session) -> None:
     with in_autocommit(engine) as connection:
         connection.execute(text("SELECT pg_terminate_backend(:pid)"), pid)
         listed = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
-        wait_until(lambda: connection.scalar(listed, pid) == 0)
+        until(lambda: connection.scalar(listed, pid) == 0)
 
 
 def test_a_claim_whose_connection_was_ended_writes_nothing(engine: Engine) -> None:

@@ -50,7 +50,7 @@ from sa_jobqueue.dialects.server_locks import Deadline
 from sa_jobqueue.locks import lock_holder
 from tests.lockers import NOW, PATIENCE, Locker
 from tests.proxy import Proxy
-from tests.support import make_engine
+from tests.support import make_engine, until
 
 SERVERS = ("postgresql", "mysql", "mariadb")
 SHORTLY = timedelta(seconds=0.2)
@@ -111,17 +111,9 @@ def cut(db_alias: str) -> Callable[[NamedLock], None]:
         kill = "SELECT pg_terminate_backend({})" if db_alias == "postgresql" else "KILL {}"
         with lock.engine.connect() as connection:
             connection.execute(text(kill.format(holder.process)))
-        wait_until(lambda: lock.holder() is None)
+        until(lambda: lock.holder() is None)
 
     return cut
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Ask again and again, for half a minute at most."""
-    end = time.monotonic() + PATIENCE.total_seconds()
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # -- one holder ---------------------------------------------------------
@@ -498,7 +490,7 @@ def test_a_loss_is_noticed_without_a_question(
     assert not lock.lost
     cut(lock)
 
-    wait_until(lambda: lock.lost)
+    until(lambda: lock.lost)
 
     with pytest.raises(LockLost):
         lock.check()
@@ -523,7 +515,7 @@ def test_a_loss_hides_no_other_error(lock: NamedLock, cut: Callable[[NamedLock],
 def test_a_lost_lock_can_be_taken_again(lock: NamedLock, cut: Callable[[NamedLock], None]) -> None:
     lock.acquire()
     cut(lock)
-    wait_until(lambda: lock.lost)
+    until(lambda: lock.lost)
 
     assert lock.acquire(PATIENCE)
 
@@ -563,7 +555,7 @@ def test_a_loss_is_logged_with_the_locks_name(
     lock.acquire()
     cut(lock)
 
-    wait_until(lambda: bool(caplog.records))
+    until(lambda: bool(caplog.records))
 
     assert repr(lock.name) in caplog.messages[0]
     assert caplog.records[0].levelname == "WARNING"
@@ -581,7 +573,7 @@ def test_another_server_process_than_before_is_a_loss(
 
     works_for_us[0] = 2
 
-    wait_until(lambda: lock.lost)
+    until(lambda: lock.lost)
 
 
 # -- silence ------------------------------------------------------------
@@ -635,7 +627,7 @@ def test_a_holder_that_hears_nothing_gives_up_before_the_server_does(
     far.acquire()
     proxy.go_silent()
 
-    wait_until(lambda: far.lost)
+    until(lambda: far.lost)
 
     started = time.monotonic()
     with pytest.raises(LockLost):
