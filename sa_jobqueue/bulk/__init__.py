@@ -10,12 +10,12 @@
 See docs/bulk.md for the states, what each log promises, and the command line.
 """
 
-from .database_log import DatabaseLog
 from .enqueue_source import EnqueueSource
-from .file_log import FileLog
 from .insert_source import InsertSource
 from .log import Entry, Head, Log
-from .log_tables import LoadTables, load_tables
+from .logs.database_log import DatabaseLog
+from .logs.file_log import FileLog
+from .logs.tables import LoadTables, load_tables
 from .manager import BulkLoad
 from .progress import Progress
 from .source import DivisibleSource, Hand, Metadata

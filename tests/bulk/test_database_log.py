@@ -211,7 +211,7 @@ def test_two_loads_know_nothing_of_each_others_batches(engine: Engine) -> None:
 
 @pytest.mark.usefixtures("tables")
 def test_redo_is_read_page_by_page(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sa_jobqueue.bulk.database_log._PAGE", 2)
+    monkeypatch.setattr("sa_jobqueue.bulk.logs.database_log._PAGE", 2)
     logs = DatabaseLog(engine, "a"), DatabaseLog(engine, "b")
     for log in logs:
         log.begin(Head(id=log.name, state=PREPARING, metadata={}))
@@ -279,7 +279,7 @@ def test_a_log_that_is_closed_is_let_go_of_by_whoever_still_has_it(
         locks.append(named_lock(*args))
         return locks[-1]
 
-    monkeypatch.setattr("sa_jobqueue.bulk.database_log.named_lock", seen)
+    monkeypatch.setattr("sa_jobqueue.bulk.logs.database_log.named_lock", seen)
     log = DatabaseLog(engine)
     log.begin(Head(id="a", state=PREPARING, metadata={}))
 

@@ -15,8 +15,8 @@ import pytest
 
 from sa_jobqueue import BrokenLog, LockTimeout
 from sa_jobqueue.bulk import BulkLoad, FileLog, Head
-from sa_jobqueue.bulk.lines import Appender, entry_of, line_of, whole_lines, write_anew
 from sa_jobqueue.bulk.log import INSERTED, MARKS
+from sa_jobqueue.bulk.logs.lines import Appender, entry_of, line_of, whole_lines, write_anew
 from sa_jobqueue.bulk.states import BLOCKED, CLEANING, FINISHED, STARTING
 
 from .fakes import Killed, Numbers
@@ -53,7 +53,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         unlink(path, missing_ok=missing_ok)
 
     monkeypatch.setattr(os, "fsync", see_sync)
-    monkeypatch.setattr("sa_jobqueue.bulk.lines._synced", see_sync)
+    monkeypatch.setattr("sa_jobqueue.bulk.logs.lines._synced", see_sync)
     monkeypatch.setattr(Path, "replace", see_replace)
     monkeypatch.setattr(Path, "unlink", see_unlink)
     return done
@@ -262,7 +262,9 @@ def test_a_manager_waits_a_moment_for_who_only_looks(
 ) -> None:
     looking, beginning = FileLog(folder), FileLog(folder)
     looking.open()
-    monkeypatch.setattr("sa_jobqueue.bulk.file_log.time.sleep", lambda seconds: looking.close())
+    monkeypatch.setattr(
+        "sa_jobqueue.bulk.logs.file_log.time.sleep", lambda seconds: looking.close()
+    )
 
     assert beginning.open() is not None
     beginning.close()
@@ -335,7 +337,7 @@ def test_what_is_written_during_a_sync_is_durable_with_the_next_only(
         if len(synced) == 1:
             appender.append({"a": 2}, durable=False)
 
-    monkeypatch.setattr("sa_jobqueue.bulk.lines._synced", write_meanwhile)
+    monkeypatch.setattr("sa_jobqueue.bulk.logs.lines._synced", write_meanwhile)
     appender.append({"a": 1}, durable=True)
     appender.sync()
     appender.sync()

@@ -30,12 +30,12 @@ from sqlalchemy import (
 )
 from sqlalchemy import inspect as sa_inspect
 
-from ..errors import ArgumentError, BrokenLog, LockLost, LockNotHeld, LockTimeout
-from ..locks import NamedLock, named_lock
-from .inserting import transaction
-from .log import BEFORE, NOTHING, Head, Log, Marks
-from .log_tables import NAME_LENGTH, LoadTables, load_tables
-from .states import LoadState
+from ...errors import ArgumentError, BrokenLog, LockLost, LockNotHeld, LockTimeout
+from ...locks import NamedLock, named_lock
+from ..inserting import transaction
+from ..log import BEFORE, NOTHING, Head, Log, Marks
+from ..states import LoadState
+from .tables import NAME_LENGTH, LoadTables, load_tables
 
 VERSION = 1
 _PAGE = 100

@@ -24,10 +24,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from ..errors import BrokenLog, LockTimeout, UnsupportedDatabase
+from ...errors import BrokenLog, LockTimeout, UnsupportedDatabase
+from ..log import BEFORE, MARKS, Head, Log, Marks
+from ..states import LoadState
 from .lines import Appender, entry_of, line_of, sync_folder, whole_lines, write_anew
-from .log import BEFORE, MARKS, Head, Log, Marks
-from .states import LoadState
 
 fcntl: ModuleType | None
 try:

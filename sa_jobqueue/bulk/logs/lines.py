@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from ..errors import BrokenLog
+from ...errors import BrokenLog
 
 _BEGIN, _MIDDLE, _END = b'{"crc":"', b'","entry":', b"}\n"
 _HEAD = len(_BEGIN) + 8 + len(_MIDDLE)
