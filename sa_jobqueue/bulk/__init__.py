@@ -10,8 +10,6 @@
 See docs/bulk.md for the states, what each log promises, and the command line.
 """
 
-from .enqueue_source import EnqueueSource
-from .insert_source import InsertSource
 from .log import Entry, Head, Log
 from .logs.database_log import DatabaseLog
 from .logs.file_log import FileLog
@@ -19,6 +17,8 @@ from .logs.tables import LoadTables, load_tables
 from .manager import BulkLoad
 from .progress import Progress
 from .source import DivisibleSource, Hand, Metadata
+from .sources.enqueue_source import EnqueueSource
+from .sources.insert_source import InsertSource
 from .states import LoadState
 
 __all__ = [

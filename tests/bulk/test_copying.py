@@ -35,7 +35,7 @@ from sqlalchemy.schema import CreateSchema, DropSchema
 from sqlalchemy.types import UserDefinedType
 
 from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
-from sa_jobqueue.bulk.copying import Copy
+from sa_jobqueue.bulk.sources.copy import Copy
 from tests.support import statements_seen
 
 from .models import Item

@@ -31,11 +31,11 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, BatchInDoubt, LockTimeout, UnsupportedDatabase
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, Log, load_tables
-from sa_jobqueue.bulk.inserting import TRIES
 from sa_jobqueue.bulk.log import INSERTED, INSERTING_IT, REMOVED, Entry
-from sa_jobqueue.bulk.predecessors import await_predecessors, hold_slot
+from sa_jobqueue.bulk.sources.insert_batches import TRIES
+from sa_jobqueue.bulk.sources.predecessors import await_predecessors, hold_slot
+from sa_jobqueue.bulk.sources.target import Target
 from sa_jobqueue.bulk.states import BLOCKED, CANCELLED, CLEANING
-from sa_jobqueue.bulk.targets import Target
 from sa_jobqueue.dialects import database_of
 from tests.support import statements_seen
 
@@ -514,7 +514,7 @@ def test_an_error_that_no_other_row_explains_is_not_tried_again(
     engine: Engine, log: FileLog, on_existing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("sa_jobqueue.bulk.inserting.time.sleep", pauses.append)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.insert_batches.time.sleep", pauses.append)
     with Session(engine) as session, session.begin():
         session.add(Coded(id="a", number=1))
     rows = [{"id": "a", "number": 2}, {"id": "b", "number": None}]
@@ -682,7 +682,7 @@ def failing_commits(
 def test_an_error_that_another_try_may_mend_is_tried_again(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sa_jobqueue.bulk.inserting.is_transient", lambda error: True)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.insert_batches.is_transient", lambda error: True)
     own = create_engine(engine.url)
     failing_commits(own, monkeypatch, OperationalError("COMMIT", None, Exception("deadlock")), 2)
 
@@ -696,8 +696,8 @@ def test_what_no_try_mends_is_an_error(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("sa_jobqueue.bulk.inserting.is_transient", lambda error: True)
-    monkeypatch.setattr("sa_jobqueue.bulk.inserting.time.sleep", pauses.append)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.insert_batches.is_transient", lambda error: True)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.insert_batches.time.sleep", pauses.append)
     own = create_engine(engine.url)
     error = OperationalError("COMMIT", None, Exception("deadlock"))
     failing_commits(own, monkeypatch, error, TRIES + 1)
@@ -725,7 +725,7 @@ def test_what_was_refused_because_of_a_reader_is_not_committed_by_the_next_try(
         pauses.append(seconds)
         reading.close()
 
-    monkeypatch.setattr("sa_jobqueue.bulk.inserting.time.sleep", end_reading)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.insert_batches.time.sleep", end_reading)
 
     load_of(own, log, items(3), on_existing="keep").run()
 
@@ -837,7 +837,7 @@ def test_what_the_server_still_does_for_a_killed_load_is_waited_for(
         waits.set()
         sleep(seconds)
 
-    monkeypatch.setattr("sa_jobqueue.bulk.predecessors.time.sleep", wait_a_little)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.predecessors.time.sleep", wait_a_little)
     caller = threading.Thread(target=getattr(waiting, then))
     caller.start()
     assert waits.wait(20)
@@ -902,7 +902,7 @@ def test_a_connection_that_waits_for_its_slot_or_has_it_is_in_no_transaction(
         first.close()
         sleep(seconds)
 
-    monkeypatch.setattr("sa_jobqueue.bulk.predecessors.time.sleep", give_way)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.predecessors.time.sleep", give_way)
     hold_slot(second, "a load", 0, timedelta(seconds=20))
 
     assert len(seen) > 1
@@ -916,7 +916,7 @@ def test_the_wait_is_for_all_connections_together(
 ) -> None:
     waits: list[timedelta] = []
     monkeypatch.setattr(
-        "sa_jobqueue.bulk.predecessors.hold_slot", lambda *given: waits.append(given[-1])
+        "sa_jobqueue.bulk.sources.predecessors.hold_slot", lambda *given: waits.append(given[-1])
     )
 
     await_predecessors(engine, "a load", 3, timedelta(seconds=5))

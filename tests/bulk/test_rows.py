@@ -19,10 +19,10 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, SourceChanged
 from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource, Progress
-from sa_jobqueue.bulk.insert_source import fingerprint
 from sa_jobqueue.bulk.log import REMOVED
-from sa_jobqueue.bulk.logged_keys import read_keys, written_keys
-from sa_jobqueue.bulk.row_files import rows_from
+from sa_jobqueue.bulk.sources.insert_source import fingerprint
+from sa_jobqueue.bulk.sources.keys import read_keys, written_keys
+from sa_jobqueue.bulk.sources.row_files import rows_from
 from sa_jobqueue.bulk.states import BLOCKED
 
 from .fakes import Killed

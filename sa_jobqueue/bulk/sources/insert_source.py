@@ -25,18 +25,18 @@ from zlib import crc32
 
 from sqlalchemy import Connection, Engine
 
-from ..dialects import database_of, database_of_engine
-from ..errors import ArgumentError, SourceChanged
-from ..locks import checked_engine
-from ..transactions import connected_beside
-from .inserting import RowBatch, RowHand
-from .log import INSERTED, INSERTING_IT, Entry
-from .logged_keys import Key, read_keys, written_keys
+from ...dialects import database_of, database_of_engine
+from ...errors import ArgumentError, SourceChanged
+from ...locks import checked_engine
+from ...transactions import connected_beside
+from ..log import INSERTED, INSERTING_IT, Entry
+from ..source import DivisibleSource, Metadata
+from .insert_batches import RowBatch, RowHand
+from .keys import Key, read_keys, written_keys
 from .predecessors import await_predecessors, hold_slot
 from .row_files import rows_from
 from .rows import Row
-from .source import DivisibleSource, Metadata
-from .targets import Target
+from .target import Target
 
 #: Rows of a batch.
 BATCH_SIZE = 5_000

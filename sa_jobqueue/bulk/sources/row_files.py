@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 from uuid import UUID
 
-from ..errors import ArgumentError
+from ...errors import ArgumentError
 from .rows import Row, Rows, given_rows
 
 Types: TypeAlias = Mapping[str, tuple[type, bool]]

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from ..errors import ArgumentError
+from ...errors import ArgumentError
 
 Key = tuple[Any, ...]
 

@@ -18,8 +18,8 @@ from collections.abc import (
 from itertools import islice
 from typing import Any, TypeAlias
 
-from ..errors import ArgumentError, SourceChanged
-from .source import in_step
+from ...errors import ArgumentError, SourceChanged
+from ..source import in_step
 
 Row: TypeAlias = Mapping[str, Any]
 GivenRows: TypeAlias = Iterable[Row] | AsyncIterable[Row]

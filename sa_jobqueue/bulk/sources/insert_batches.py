@@ -13,12 +13,12 @@ from sqlalchemy import Connection, bindparam, insert, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from ..dialects import database_of, is_transient
-from ..errors import ArgumentError, BatchInDoubt
-from .copying import Copy, rows_by_names
-from .log import INSERTED, REMOVED, Entry
-from .logged_keys import Key, read_keys, written_keys
-from .targets import Target
+from ...dialects import database_of, is_transient
+from ...errors import ArgumentError, BatchInDoubt
+from ..log import INSERTED, REMOVED, Entry
+from .copy import Copy, rows_by_names
+from .keys import Key, read_keys, written_keys
+from .target import Target
 
 #: How often a batch is tried where the engine says that another try may do.
 TRIES = 10

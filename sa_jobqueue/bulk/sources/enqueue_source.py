@@ -16,15 +16,15 @@ from typing import Any, Literal, get_args
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.orm import Session
 
-from ..clock import as_utc, utc_now
-from ..dialects import database_of
-from ..errors import ArgumentError
-from ..mapping import mapping_of
-from ..status import UNCLAIMED, status_word
+from ...clock import as_utc, utc_now
+from ...dialects import database_of
+from ...errors import ArgumentError
+from ...mapping import mapping_of
+from ...status import UNCLAIMED, status_word
+from ..source import Metadata
+from .insert_batches import RowBatch, transaction
 from .insert_source import BATCH_SIZE, InsertSource, OnExisting, connected
-from .inserting import RowBatch, transaction
 from .rows import Row
-from .source import Metadata
 
 Visible = Literal["as inserted", "at the end"]
 

@@ -23,10 +23,10 @@ from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import Mapper
 
-from ..dialects import database_of
-from ..errors import ArgumentError
-from ..keys import key_batches, key_values
-from .logged_keys import Key
+from ...dialects import database_of
+from ...errors import ArgumentError
+from ...keys import key_batches, key_values
+from .keys import Key
 
 
 class Target:

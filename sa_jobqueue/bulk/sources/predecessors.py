@@ -14,11 +14,11 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, Engine
 
-from ..dialects import database_of
-from ..dialects.connection_locks import ConnectionLocks
-from ..dialects.server_locks import Deadline
-from ..errors import LockTimeout, UnsupportedDatabase
-from ..transactions import connected_beside
+from ...dialects import database_of
+from ...dialects.connection_locks import ConnectionLocks
+from ...dialects.server_locks import Deadline
+from ...errors import LockTimeout, UnsupportedDatabase
+from ...transactions import connected_beside
 
 #: Seconds between two tries.
 _AGAIN = 0.05
