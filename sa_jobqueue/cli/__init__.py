@@ -24,11 +24,11 @@ from typing import Any
 import click
 
 from ..version import __version__
-from .demo import demo
+from .demo.demo import demo
+from .demo.processing import setup_tables, start_processing
 from .doctor import doctor
 from .errors import one_line_errors
 from .load import load
-from .processing import setup_tables, start_processing
 from .reap import reap
 from .sql import sql
 from .status import status

@@ -14,7 +14,7 @@ from ..workflow import Step
 from .databases import open_engine, require_table, url_option
 from .importing import load_work
 
-EXAMPLE = "sa_jobqueue.cli.model:Record"
+EXAMPLE = "sa_jobqueue.cli.demo.model:Record"
 
 
 @click.command()

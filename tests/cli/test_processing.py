@@ -8,7 +8,7 @@ import signal
 from sqlalchemy import Engine, func, inspect, select, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli.model import Record
+from sa_jobqueue.cli.demo.model import Record
 
 from .conftest import Run, Start, finished
 from .test_demo import read_until

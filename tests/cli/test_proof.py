@@ -9,9 +9,9 @@ from rich.console import Console
 from sqlalchemy import Engine, delete, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli.demo import conclude
-from sa_jobqueue.cli.model import Base, Finished, Inserted, Record
-from sa_jobqueue.cli.proof import prove
+from sa_jobqueue.cli.demo.demo import conclude
+from sa_jobqueue.cli.demo.model import Base, Finished, Inserted, Record
+from sa_jobqueue.cli.demo.proof import prove
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from typing import Any, TypeAlias
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
-from .errors import in_one_line
-from .stopping import Stopping
+from ..errors import in_one_line
+from ..stopping import Stopping
 from .workload import Consumed, GoOn, Produced, Workload, consume, produce
 
 #: How long a process may take to end once it was told to, in seconds.

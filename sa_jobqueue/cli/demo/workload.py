@@ -20,13 +20,13 @@ from typing import TypeAlias
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from ..fencing import Claim
-from ..mapping import mapping_of
-from ..queue import JobQueue
-from ..status import UNCLAIMED
-from ..strategies import AUTO
-from ..transactions import in_transaction
-from .databases import make_engine
+from ...fencing import Claim
+from ...mapping import mapping_of
+from ...queue import JobQueue
+from ...status import UNCLAIMED
+from ...strategies import AUTO
+from ...transactions import in_transaction
+from ..databases import make_engine
 from .model import LENGTH, Finished, Inserted, Record
 
 LETTERS = string.ascii_lowercase

@@ -10,16 +10,16 @@ from rich.console import Console
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from ..dialects import database_of
-from ..stats import count_by_status
-from ..status import CLAIMED, UNCLAIMED
-from ..strategies import AUTO, STRATEGIES
-from ..strategies.candidates import Candidates
-from .databases import open_engine, shown, url_option
+from ...dialects import database_of
+from ...stats import count_by_status
+from ...status import CLAIMED, UNCLAIMED
+from ...strategies import AUTO, STRATEGIES
+from ...strategies.candidates import Candidates
+from ..databases import open_engine, shown, url_option
+from ..stopping import Stopping
 from .figures import AfterPause, Figures
 from .model import Record, recreate_tables
 from .proof import Proof, prove
-from .stopping import Stopping
 from .team import Phase, Report, Team
 from .views import View, pause_lines, proof_table
 from .workload import LETTERS, Consumed, Workload, queue_of

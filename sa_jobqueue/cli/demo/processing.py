@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import click
 
-from .databases import open_engine, require_table, shown, url_option
+from ..databases import open_engine, require_table, shown, url_option
+from ..stopping import Stopping
 from .model import Record, recreate_tables
-from .stopping import Stopping
 from .team import LOOK_EVERY, Phase, Report, Team
 from .workload import Consumed, Produced, Workload
 
