@@ -15,9 +15,9 @@ from sqlalchemy.exc import DBAPIError
 from ..errors import LockTimeout, UnsupportedDatabase
 from .base import Database
 from .drivers import connect_errors
+from .innodb.mariadb import MariaDB
+from .innodb.mysql import MySQL
 from .lock_connection import dedicated_connection
-from .mariadb import MariaDB
-from .mysql import MySQL
 from .postgresql import PostgreSQL
 from .sqlite import SQLite
 

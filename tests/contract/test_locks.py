@@ -41,8 +41,8 @@ from sa_jobqueue import (
 from sa_jobqueue.dialects import file_locks
 from sa_jobqueue.dialects.base import Database
 from sa_jobqueue.dialects.connection_locks import ConnectionLocks
-from sa_jobqueue.dialects.innodb import InnoDB
-from sa_jobqueue.dialects.innodb_locks import InnoDBLocks
+from sa_jobqueue.dialects.innodb.database import InnoDB
+from sa_jobqueue.dialects.innodb.named_locks import InnoDBLocks
 from sa_jobqueue.dialects.lock_connection import Limits
 from sa_jobqueue.dialects.postgresql import PostgreSQL
 from sa_jobqueue.dialects.postgresql_locks import PostgreSQLLocks

@@ -31,7 +31,7 @@ from sa_jobqueue import (
     connection_owner,
     owner_state,
 )
-from sa_jobqueue.dialects import database_of, innodb, postgresql
+from sa_jobqueue.dialects import database_of, postgresql
 from sa_jobqueue.owners import ConnectionOwner, is_connection_owner, lock_name, owner_states
 from tests.models import Base, Email, add_emails, recipients
 from tests.servers.server import is_denied

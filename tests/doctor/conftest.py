@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import URL, Engine
 
-from sa_jobqueue.dialects import innodb_examination
 from tests.support import make_engine
 
 from .models import Base

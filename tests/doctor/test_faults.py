@@ -346,7 +346,7 @@ def test_dead_rows_are_found(engine: Engine, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.only_on("mysql", "mariadb")
 def test_a_long_history_is_found(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sa_jobqueue.dialects.innodb_examination._HISTORY", 0)
+    monkeypatch.setattr("sa_jobqueue.dialects.innodb.examination._HISTORY", 0)
 
     finding = found(examine(engine, Mail), "garbage")
 

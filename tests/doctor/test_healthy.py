@@ -153,7 +153,7 @@ def test_the_rows_of_a_batch_are_counted(engine: Engine) -> None:
 def test_rows_locked_in_vain_are_found(
     engine: Engine, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sa_jobqueue.dialects.innodb_examination._MANY_LOCKS", many)
+    monkeypatch.setattr("sa_jobqueue.dialects.innodb.examination._MANY_LOCKS", many)
     replace_claim_index(engine)
     add_mails(engine, 2_000)
 

@@ -11,8 +11,8 @@ from sqlalchemy import func, make_url
 from sa_jobqueue import JobQueue, UnsupportedDatabase
 from sa_jobqueue.dialects import Database
 from sa_jobqueue.dialects.examination import IndexColumn, ServerIndex, normalised
-from sa_jobqueue.dialects.mariadb import MariaDB
-from sa_jobqueue.dialects.mysql import MySQL
+from sa_jobqueue.dialects.innodb.mariadb import MariaDB
+from sa_jobqueue.dialects.innodb.mysql import MySQL
 from sa_jobqueue.dialects.postgresql import PostgreSQL
 from sa_jobqueue.doctor import Finding, Report, Severity, server_checks
 from sa_jobqueue.doctor.case import Case

@@ -13,8 +13,8 @@ from uuid import uuid4
 from sqlalchemy import Connection, Executable, Select, Table, text
 from sqlalchemy.exc import DBAPIError
 
-from .base import Version
-from .examination import (
+from ..base import Version
+from ..examination import (
     Answer,
     Examination,
     IndexColumn,
@@ -25,7 +25,7 @@ from .examination import (
 )
 
 if TYPE_CHECKING:
-    from .innodb import InnoDB
+    from .database import InnoDB
 
 #: No privilege for this table, column, command; none for this database; none such as PROCESS.
 _DENIED = {1142, 1143, 1044, 1227}

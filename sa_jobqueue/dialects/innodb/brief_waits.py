@@ -19,7 +19,7 @@ from datetime import timedelta
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
-from .lock_connection import dedicated_connection
+from ..lock_connection import dedicated_connection
 
 log = logging.getLogger("sa_jobqueue.migration")
 

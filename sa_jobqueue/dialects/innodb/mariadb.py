@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from sqlalchemy.engine import Dialect
 
-from .base import Version
-from .innodb import InnoDB
-from .innodb_examination import MariaDBExamination
-from .innodb_schema_changes import MariaDBSchemaChanges
+from ..base import Version
+from .database import InnoDB
+from .examination import MariaDBExamination
+from .schema_changes import MariaDBSchemaChanges
 
 
 class MariaDB(InnoDB):

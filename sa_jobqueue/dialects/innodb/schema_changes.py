@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sqlalchemy import Connection
 
-from .innodb_waits import brief_waits
-from .schema_changes import SchemaChanges
+from ..schema_changes import SchemaChanges
+from .brief_waits import brief_waits
 
 if TYPE_CHECKING:
-    from .base import Version
-    from .innodb import InnoDB
+    from ..base import Version
+    from .database import InnoDB
 
 #: How long a connection waits: for a row, and for the definition of a table.
 _ROWS_WAIT, _TABLES_WAIT = "innodb_lock_wait_timeout", "lock_wait_timeout"

@@ -30,13 +30,13 @@ from sqlalchemy.dialects.mysql import dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
-from ..clock import ReadMoment, utc_now
-from .base import Database
-from .drivers import driver_connection
-from .innodb_inserts import InsertNew
-from .innodb_key_locks import InnoDBKeyLocks
-from .innodb_locks import InnoDBLocks
-from .liveness import OwnerState, Process, Server
+from ...clock import ReadMoment, utc_now
+from ..base import Database
+from ..drivers import driver_connection
+from ..liveness import OwnerState, Process, Server
+from .inserts import InsertNew
+from .key_locks import InnoDBKeyLocks
+from .named_locks import InnoDBLocks
 
 _CANNOT_CHANGE_NOW = 1568  # a transaction is already in progress
 _NOT_ALLOWED = 1227

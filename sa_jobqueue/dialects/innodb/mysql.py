@@ -7,10 +7,10 @@ from typing import ClassVar
 from sqlalchemy import Index
 from sqlalchemy.dialects.mysql import dialect
 
-from .base import Version
-from .innodb import InnoDB
-from .innodb_examination import MySQLExamination
-from .innodb_schema_changes import MySQLSchemaChanges
+from ..base import Version
+from .database import InnoDB
+from .examination import MySQLExamination
+from .schema_changes import MySQLSchemaChanges
 
 
 class MySQL(InnoDB):
