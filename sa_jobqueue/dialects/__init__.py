@@ -18,7 +18,7 @@ from .drivers import connect_errors
 from .innodb.mariadb import MariaDB
 from .innodb.mysql import MySQL
 from .lock_connection import dedicated_connection
-from .postgresql import PostgreSQL
+from .postgresql.database import PostgreSQL
 from .sqlite import SQLite
 
 __all__ = [

@@ -44,8 +44,8 @@ from sa_jobqueue.dialects.connection_locks import ConnectionLocks
 from sa_jobqueue.dialects.innodb.database import InnoDB
 from sa_jobqueue.dialects.innodb.named_locks import InnoDBLocks
 from sa_jobqueue.dialects.lock_connection import Limits
-from sa_jobqueue.dialects.postgresql import PostgreSQL
-from sa_jobqueue.dialects.postgresql_locks import PostgreSQLLocks
+from sa_jobqueue.dialects.postgresql.database import PostgreSQL
+from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLLocks
 from sa_jobqueue.dialects.server_locks import Deadline
 from sa_jobqueue.locks import lock_holder
 from tests.lockers import NOW, PATIENCE, Locker

@@ -50,8 +50,8 @@ from sa_jobqueue import (
     is_transient,
     reprioritize,
 )
-from sa_jobqueue.dialects import database_of, postgresql
-from sa_jobqueue.dialects.postgresql_turns import SPACE
+from sa_jobqueue.dialects import database_of
+from sa_jobqueue.dialects.postgresql.turns import SPACE
 from tests.models import (
     Account,
     Base,

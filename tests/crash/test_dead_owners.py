@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import LockLost, LockNotHeld, Owner, OwnerState, connection_owner, owner_state
 from sa_jobqueue.dialects.innodb.named_locks import InnoDBLocks
 from sa_jobqueue.dialects.lock_connection import Limits
-from sa_jobqueue.dialects.postgresql_locks import PostgreSQLLocks
+from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLLocks
 from tests.models import Base
 from tests.proxy import Proxy
 from tests.support import make_engine

@@ -330,7 +330,7 @@ def test_an_index_of_the_users_that_rules_out_hot_updates_is_named(engine: Engin
 
 @pytest.mark.only_on("postgresql")
 def test_dead_rows_are_found(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sa_jobqueue.dialects.postgresql_examination._DEAD_ROWS", 100)
+    monkeypatch.setattr("sa_jobqueue.dialects.postgresql.examination._DEAD_ROWS", 100)
     run(engine, "ALTER TABLE doctor_mail SET (autovacuum_enabled = false)")
     add_mails(engine, 200)
     for _ in range(3):

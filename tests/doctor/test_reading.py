@@ -13,7 +13,7 @@ from sa_jobqueue.dialects import Database
 from sa_jobqueue.dialects.examination import IndexColumn, ServerIndex, normalised
 from sa_jobqueue.dialects.innodb.mariadb import MariaDB
 from sa_jobqueue.dialects.innodb.mysql import MySQL
-from sa_jobqueue.dialects.postgresql import PostgreSQL
+from sa_jobqueue.dialects.postgresql.database import PostgreSQL
 from sa_jobqueue.doctor import Finding, Report, Severity, server_checks
 from sa_jobqueue.doctor.case import Case
 from sa_jobqueue.doctor.server_checks import check_version

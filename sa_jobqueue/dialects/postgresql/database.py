@@ -28,16 +28,16 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
-from ..clock import utc_now
-from .base import LOCK_WAIT, Database, Version
-from .drivers import driver_connection
-from .liveness import OwnerState, Process, Server
-from .postgresql_arrays import IntegerArray
-from .postgresql_examination import PostgreSQLExamination
-from .postgresql_key_locks import PostgreSQLKeyLocks
-from .postgresql_locks import PostgreSQLLocks
-from .postgresql_schema_changes import PostgreSQLSchemaChanges
-from .postgresql_turns import claim_turn
+from ...clock import utc_now
+from ..base import LOCK_WAIT, Database, Version
+from ..drivers import driver_connection
+from ..liveness import OwnerState, Process, Server
+from .arrays import IntegerArray
+from .examination import PostgreSQLExamination
+from .key_locks import PostgreSQLKeyLocks
+from .named_locks import PostgreSQLLocks
+from .schema_changes import PostgreSQLSchemaChanges
+from .turns import claim_turn
 
 #: Where the drivers keep the server process that they were told: psycopg 2 and 3, asyncpg.
 _PID_TOLD = ("info.backend_pid", "get_server_pid")

@@ -8,9 +8,9 @@ from typing import ClassVar
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from .connection_locks import ConnectionLocks, Key
-from .lock_connection import Limits
-from .server_locks import Holder, digest
+from ..connection_locks import ConnectionLocks, Key
+from ..lock_connection import Limits
+from ..server_locks import Holder, digest
 
 _LOCK_NOT_AVAILABLE = "55P03"  # lock_timeout
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from sqlalchemy import Connection, Table, text
 
-from .schema_changes import SchemaChanges
+from ..schema_changes import SchemaChanges
 
 # The root comes first; of the others those that may have indexes and storage parameters.
 _PARTITIONS = text("""

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, Connection, Executable, Index, Table, text
 
-from .base import Version
-from .examination import (
+from ..base import Version
+from ..examination import (
     Answer,
     Examination,
     IndexColumn,

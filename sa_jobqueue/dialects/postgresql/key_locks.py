@@ -29,13 +29,13 @@ from sqlalchemy import (
     select,
 )
 
-from ..errors import UnsupportedDatabase
-from .key_locks import KeyLocks, in_order, plain_type, unless_null
-from .postgresql_arrays import IntegerArray
-from .postgresql_turns import TableNumber
+from ...errors import UnsupportedDatabase
+from ..key_locks import KeyLocks, in_order, plain_type, unless_null
+from .arrays import IntegerArray
+from .turns import TableNumber
 
 if TYPE_CHECKING:
-    from .base import Database
+    from ..base import Database
 
 
 class PostgreSQLKeyLocks(KeyLocks):
