@@ -19,7 +19,7 @@ from .innodb.mariadb import MariaDB
 from .innodb.mysql import MySQL
 from .lock_connection import dedicated_connection
 from .postgresql.database import PostgreSQL
-from .sqlite import SQLite
+from .sqlite.database import SQLite
 
 __all__ = [
     "Database",

@@ -38,7 +38,6 @@ from sa_jobqueue import (
     UnsupportedDatabase,
     named_lock,
 )
-from sa_jobqueue.dialects import file_locks
 from sa_jobqueue.dialects.base import Database
 from sa_jobqueue.dialects.connection_locks import ConnectionLocks
 from sa_jobqueue.dialects.innodb.database import InnoDB
@@ -47,6 +46,7 @@ from sa_jobqueue.dialects.lock_connection import Limits
 from sa_jobqueue.dialects.postgresql.database import PostgreSQL
 from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLLocks
 from sa_jobqueue.dialects.server_locks import Deadline
+from sa_jobqueue.dialects.sqlite import named_locks
 from sa_jobqueue.locks import lock_holder
 from tests.lockers import NOW, PATIENCE, Locker
 from tests.proxy import Proxy
@@ -846,7 +846,7 @@ def test_a_file_that_is_removed_as_it_is_opened_is_no_lock(
 ) -> None:
     engine = make_engine(fresh_database)
     lock = named_lock(engine, "report", timeout=NOW)
-    locked = file_locks._locked
+    locked = named_locks._locked
     removed: list[Path] = []
 
     def removing(number: int, *, exclusively: bool) -> bool:

@@ -11,13 +11,13 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 
-from ..clock import utc_now
-from .base import Database, Version
-from .drivers import driver_connection
-from .file_locks import FileLocks, file_of, of_memory
-from .liveness import Server
-from .sqlite_examination import SQLiteExamination
-from .sqlite_schema_changes import SQLiteSchemaChanges
+from ...clock import utc_now
+from ..base import Database, Version
+from ..drivers import driver_connection
+from ..liveness import Server
+from .examination import SQLiteExamination
+from .named_locks import FileLocks, file_of, of_memory
+from .schema_changes import SQLiteSchemaChanges
 
 _BUSY, _LOCKED = 5, 6  # the primary result codes, in the lowest byte
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, Connection, Executable, Index, Table
 
-from .examination import (
+from ..examination import (
     Examination,
     IndexColumn,
     Plan,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from .schema_changes import SchemaChanges
+from ..schema_changes import SchemaChanges
 
 
 class SQLiteSchemaChanges(SchemaChanges):
