@@ -21,7 +21,7 @@ from weakref import ref
 from sqlalchemy import Connection, event
 
 from .dialects import database_of
-from .ends import Ending, ending_of, fetched, follow
+from .dialects.after_commit import Ending, ending_of, fetched, follow
 from .errors import NotClaimed
 from .fencing import Hold, Identity, LetGo
 from .mapping import QueueMapping

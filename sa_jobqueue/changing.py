@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import BigInteger, Column, Integer, bindparam, case, literal_column, null, select
 
-from .clock import utc_now
 from .dialects import Database
+from .dialects.clock import utc_now
 from .errors import ArgumentError
 from .fencing import each, identified
 from .keys import key_batches, key_is_in, key_values, locked_by_key

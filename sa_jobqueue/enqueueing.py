@@ -11,8 +11,8 @@ from typing import Any, Literal, overload
 from sqlalchemy import Column, Insert, insert, literal_column, select
 from sqlalchemy.engine import Result
 
-from .clock import as_utc, utc_now
 from .dialects import Database
+from .dialects.clock import as_utc, utc_now
 from .errors import ArgumentError
 from .mapping import QueueMapping, mapping_of
 from .rows import word_literal

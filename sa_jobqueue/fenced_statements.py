@@ -25,8 +25,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import CursorResult
 
-from .clock import utc_now
 from .dialects import Database
+from .dialects.clock import utc_now
 from .fencing import Identity, Token
 from .joining import or_join
 from .keys import key_is_in, locked_by_key

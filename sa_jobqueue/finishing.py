@@ -29,7 +29,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, bindparam, case, null, or_, select
 
 from .backoff import Backoff
-from .clock import as_utc, utc_now
+from .dialects.clock import as_utc, utc_now
 from .errors import ArgumentError
 from .fenced_statements import NOW, OWNER, SHIFT, Time, Values, ValuesOf
 from .fencing import Fenced, LetGo, by_mapping, fenced

@@ -23,7 +23,7 @@ from typing import Literal
 from sqlalchemy import Connection, Engine
 
 from .dialects import database_of, database_of_engine
-from .dialects.server_locks import Deadline, HeldLock, Holder
+from .dialects.named_locks import Deadline, HeldLock, Holder
 from .errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
 
 __all__ = ["Holder", "NamedLock", "lock_holder", "named_lock"]

@@ -31,7 +31,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Mapped, Mapper, declared_attr, mapped_column
 from sqlalchemy.types import NullType, TypeEngine
 
-from .clock import as_utc, utc_now
+from .dialects.clock import as_utc, utc_now
 from .errors import ArgumentError
 from .indexes import add_indexes
 from .last_error import SHORTEST_LENGTH

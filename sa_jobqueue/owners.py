@@ -32,7 +32,7 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from .dialects import Database, database_of
-from .dialects.liveness import IDENTITY_LENGTH, OwnerState, Process, Server
+from .dialects.owner_liveness import IDENTITY_LENGTH, OwnerState, Process, Server
 from .errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
 from .locks import NamedLock, checked_engine
 from .mixins import OWNER_LENGTH

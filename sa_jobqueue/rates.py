@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, bindparam, func, select
 
-from .clock import as_utc, utc_now
+from .dialects.clock import as_utc, utc_now
 from .dialects.examination import ServerIndex, normalised
 from .errors import ArgumentError
 from .mapping import QueueMapping, word_of

@@ -40,7 +40,7 @@ from sqlalchemy import (
 )
 from sqlalchemy import inspect as sa_inspect
 
-from .clock import utc_now
+from .dialects.clock import utc_now
 from .errors import ArgumentError
 from .joining import joins_round, or_join
 from .keys import by_key, key_batches, key_is_in, key_values

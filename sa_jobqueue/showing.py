@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .clock import as_utc
 from .dialects import Database
+from .dialects.clock import as_utc
 from .fenced_statements import FenceKind, Found, ValuesOf, fenced_statements
 from .fencing import Fenced, Token
 from .mapping import QueueMapping

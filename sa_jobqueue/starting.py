@@ -36,7 +36,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from .clock import utc_now
+from .dialects.clock import utc_now
 from .joining import as_new
 from .keys import by_key, key_batches, key_is_in, key_values
 from .locks import named_lock

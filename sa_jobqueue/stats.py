@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from .clock import EPOCH, as_utc, utc_now
+from .dialects.clock import EPOCH, as_utc, utc_now
 from .mapping import QueueMapping, mapping_of
 from .sessions import AnySession, Writer, writing
 from .status import JobStatus

@@ -20,8 +20,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from .clock import as_utc
 from .dialects import Database
+from .dialects.clock import as_utc
 from .errors import ClaimLost
 from .fenced_statements import (
     DATES,

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from sqlalchemy import URL
 
 from sa_jobqueue import NamedLock, named_lock
-from sa_jobqueue.dialects.server_locks import Deadline
+from sa_jobqueue.dialects.named_locks import Deadline
 from tests.support import make_engine
 
 NOW = timedelta(0)

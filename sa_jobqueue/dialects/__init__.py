@@ -13,7 +13,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
 
 from ..errors import LockTimeout, UnsupportedDatabase
-from .base import Database
+from .capabilities import Database
 from .drivers import connect_errors
 from .innodb.mariadb import MariaDB
 from .innodb.mysql import MySQL

@@ -13,10 +13,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..errors import UnsupportedDatabase
 from .lock_connection import Limits, LockConnection, dedicated_connection
-from .server_locks import Deadline, HeldLock, Holder, ServerLocks, lost
+from .named_locks import Deadline, HeldLock, Holder, ServerLocks, lost
 
 if TYPE_CHECKING:
-    from .base import Database
+    from .capabilities import Database
 
 #: What a server knows a lock by: a number or a text.
 Key = int | str

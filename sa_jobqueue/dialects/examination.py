@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy import ColumnElement, Connection, Executable, Index, Table, event
 
 if TYPE_CHECKING:
-    from .base import Database, Version
+    from .capabilities import Database, Version
 
 
 class Severity(StrEnum):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from sqlalchemy import Connection, Table
 
 if TYPE_CHECKING:
-    from .base import Database
+    from .capabilities import Database
 
 
 class SchemaChanges:

@@ -7,7 +7,7 @@ from datetime import date, timedelta
 
 from sqlalchemy import inspect, select
 
-from ..clock import utc_now
+from ..dialects.clock import utc_now
 from ..dialects.examination import Answer
 from ..errors import UnsupportedDatabase
 from .case import Case

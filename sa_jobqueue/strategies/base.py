@@ -26,8 +26,8 @@ from sqlalchemy.orm import RelationshipProperty, selectinload
 from sqlalchemy.orm.attributes import instance_dict
 from sqlalchemy.sql.util import ClauseAdapter
 
-from ..clock import as_utc, utc_now
 from ..dialects import Database
+from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError, UnsupportedDatabase
 from ..keys import key_is_in
 from ..mapping import QueueMapping, status_is

@@ -15,8 +15,8 @@ from sqlalchemy import Select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm.attributes import instance_dict
 
-from ..clock import as_utc
 from ..dialects import Database
+from ..dialects.clock import as_utc
 from ..indexes import claim_index
 from ..keys import key_batches, key_values, keys_of, refresh
 from ..sessions import Writer, show

@@ -28,8 +28,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.visitors import InternalTraversal
 
-from ..clock import EPOCH, utc_now
 from ..dialects import Database
+from ..dialects.clock import EPOCH, utc_now
 from ..indexes import claim_index
 from ..keys import key_values
 from ..rows import row_columns

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Executable, or_, select
 from sqlalchemy.orm import Session
 
-from ..clock import utc_now
+from ..dialects.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
 from ..queue import JobQueue
 from ..strategies import AUTO, STRATEGIES

@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, Owner, claim
-from sa_jobqueue.clock import utc_now
+from sa_jobqueue.dialects.clock import utc_now
 
 from .conftest import Run, Start, finished
 from .shop import Base, Message

@@ -38,14 +38,14 @@ from sa_jobqueue import (
     UnsupportedDatabase,
     named_lock,
 )
-from sa_jobqueue.dialects.base import Database
+from sa_jobqueue.dialects.capabilities import Database
 from sa_jobqueue.dialects.connection_locks import ConnectionLocks
 from sa_jobqueue.dialects.innodb.database import InnoDB
 from sa_jobqueue.dialects.innodb.named_locks import InnoDBLocks
 from sa_jobqueue.dialects.lock_connection import Limits
+from sa_jobqueue.dialects.named_locks import Deadline
 from sa_jobqueue.dialects.postgresql.database import PostgreSQL
 from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLLocks
-from sa_jobqueue.dialects.server_locks import Deadline
 from sa_jobqueue.dialects.sqlite import named_locks
 from sa_jobqueue.locks import lock_holder
 from tests.lockers import NOW, PATIENCE, Locker

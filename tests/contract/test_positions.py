@@ -56,8 +56,8 @@ from sa_jobqueue import (
     reprioritize,
     waiting_time,
 )
-from sa_jobqueue.clock import utc_now
 from sa_jobqueue.dialects import database_of
+from sa_jobqueue.dialects.clock import utc_now
 from tests.models import (
     Animal,
     Cat,

@@ -37,7 +37,7 @@ from sa_jobqueue import (
     reaping,
     renew,
 )
-from sa_jobqueue.clock import as_utc, utc_now
+from sa_jobqueue.dialects.clock import as_utc, utc_now
 from sa_jobqueue.mapping import mapping_of
 from tests.innodb_locks import locked_rows
 from tests.models import (

@@ -30,8 +30,8 @@ from sa_jobqueue import (
     reprioritize,
     retry,
 )
-from sa_jobqueue.clock import as_utc, utc_now
 from sa_jobqueue.dialects import database_of
+from sa_jobqueue.dialects.clock import as_utc, utc_now
 from sa_jobqueue.strategies import STRATEGIES
 
 from .markdown import page, table

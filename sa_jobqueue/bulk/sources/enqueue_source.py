@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.orm import Session
 
-from ...clock import as_utc, utc_now
 from ...dialects import database_of
+from ...dialects.clock import as_utc, utc_now
 from ...errors import ArgumentError
 from ...mapping import mapping_of
 from ...status import UNCLAIMED, status_word

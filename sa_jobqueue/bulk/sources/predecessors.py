@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine
 
 from ...dialects import database_of
 from ...dialects.connection_locks import ConnectionLocks
-from ...dialects.server_locks import Deadline
+from ...dialects.named_locks import Deadline
 from ...errors import LockTimeout, UnsupportedDatabase
 from ...transactions import connected_beside
 

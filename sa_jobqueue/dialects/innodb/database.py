@@ -30,10 +30,10 @@ from sqlalchemy.dialects.mysql import dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
-from ...clock import ReadMoment, utc_now
-from ..base import Database
+from ..capabilities import Database
+from ..clock import ReadMoment, utc_now
 from ..drivers import driver_connection
-from ..liveness import OwnerState, Process, Server
+from ..owner_liveness import OwnerState, Process, Server
 from .inserts import InsertNew
 from .key_locks import InnoDBKeyLocks
 from .named_locks import InnoDBLocks

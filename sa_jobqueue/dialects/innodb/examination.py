@@ -13,7 +13,7 @@ from uuid import uuid4
 from sqlalchemy import Connection, Executable, Select, Table, text
 from sqlalchemy.exc import DBAPIError
 
-from ..base import Version
+from ..capabilities import Version
 from ..examination import (
     Answer,
     Examination,

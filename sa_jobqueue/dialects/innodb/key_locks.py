@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.visitors import InternalTraversal
 
-from ...ends import Ending, ending_of, fetched, follow
+from ..after_commit import Ending, ending_of, fetched, follow
 from ..key_locks import KeyLocks, in_order, plain_type
 
 log = logging.getLogger("sa_jobqueue.claim")

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from sqlalchemy.engine import Dialect
 
-from ..base import Version
+from ..capabilities import Version
 from .database import InnoDB
 from .examination import MariaDBExamination
 from .schema_changes import MariaDBSchemaChanges

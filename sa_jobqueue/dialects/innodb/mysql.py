@@ -7,7 +7,7 @@ from typing import ClassVar
 from sqlalchemy import Index
 from sqlalchemy.dialects.mysql import dialect
 
-from ..base import Version
+from ..capabilities import Version
 from .database import InnoDB
 from .examination import MySQLExamination
 from .schema_changes import MySQLSchemaChanges

@@ -18,10 +18,10 @@ from sqlalchemy import Connection, text
 from ...errors import JobQueueError
 from ..connection_locks import ConnectionLocks, Key
 from ..lock_connection import Limits
-from ..server_locks import Holder, digest, slug
+from ..named_locks import Holder, digest, slug
 
 if TYPE_CHECKING:
-    from ..base import Database
+    from ..capabilities import Database
 
 _READABLE, _HASHED = 31, 32  # with a colon in between 64, the most that the server takes
 

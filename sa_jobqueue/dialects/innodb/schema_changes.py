@@ -13,7 +13,7 @@ from ..schema_changes import SchemaChanges
 from .brief_waits import brief_waits
 
 if TYPE_CHECKING:
-    from ..base import Version
+    from ..capabilities import Version
     from .database import InnoDB
 
 #: How long a connection waits: for a row, and for the definition of a table.

@@ -28,10 +28,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
-from ...clock import utc_now
-from ..base import LOCK_WAIT, Database, Version
+from ..capabilities import LOCK_WAIT, Database, Version
+from ..clock import utc_now
 from ..drivers import driver_connection
-from ..liveness import OwnerState, Process, Server
+from ..owner_liveness import OwnerState, Process, Server
 from .arrays import IntegerArray
 from .examination import PostgreSQLExamination
 from .key_locks import PostgreSQLKeyLocks

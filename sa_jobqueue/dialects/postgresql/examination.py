@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, Connection, Executable, Index, Table, text
 
-from ..base import Version
+from ..capabilities import Version
 from ..examination import (
     Answer,
     Examination,

@@ -35,7 +35,7 @@ from .arrays import IntegerArray
 from .turns import TableNumber
 
 if TYPE_CHECKING:
-    from ..base import Database
+    from ..capabilities import Database
 
 
 class PostgreSQLKeyLocks(KeyLocks):

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ..connection_locks import ConnectionLocks, Key
 from ..lock_connection import Limits
-from ..server_locks import Holder, digest
+from ..named_locks import Holder, digest
 
 _LOCK_NOT_AVAILABLE = "55P03"  # lock_timeout
 

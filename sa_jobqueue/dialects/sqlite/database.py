@@ -11,10 +11,10 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 
-from ...clock import utc_now
-from ..base import Database, Version
+from ..capabilities import Database, Version
+from ..clock import utc_now
 from ..drivers import driver_connection
-from ..liveness import Server
+from ..owner_liveness import Server
 from .examination import SQLiteExamination
 from .named_locks import FileLocks, file_of, of_memory
 from .schema_changes import SQLiteSchemaChanges

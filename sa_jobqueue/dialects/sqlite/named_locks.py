@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from sqlalchemy import Connection, Engine, Pool, StaticPool
 
 from ...errors import UnsupportedDatabase
-from ..server_locks import Deadline, HeldLock, Holder, ServerLocks, digest, lost, slug
+from ..named_locks import Deadline, HeldLock, Holder, ServerLocks, digest, lost, slug
 
 fcntl: ModuleType | None
 try:

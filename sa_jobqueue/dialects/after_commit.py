@@ -28,7 +28,7 @@ from weakref import ref
 
 from sqlalchemy import Connection, Pool, event
 
-_INFO = "sa_jobqueue.ends"
+_INFO = "sa_jobqueue.dialects.after_commit"
 
 
 class Ending(ABC):

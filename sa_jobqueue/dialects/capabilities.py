@@ -32,15 +32,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Dialect
 
-from ..clock import utc_now
 from ..errors import UnsupportedDatabase
+from .clock import utc_now
 from .drivers import autocommit_of, driver_connection
 from .examination import Examination
 from .integers import Integers
 from .key_locks import KeyLocks, OneWriter
-from .liveness import OwnerState, Process, Server
+from .named_locks import ServerLocks
+from .owner_liveness import OwnerState, Process, Server
 from .schema_changes import SchemaChanges
-from .server_locks import ServerLocks
 
 Version = tuple[int, ...]
 
@@ -225,7 +225,7 @@ class Database:
         """
         raise UnsupportedDatabase(
             f"sa_jobqueue knows no named locks of {self}. A database of your own has them in "
-            "its named_locks(): a sa_jobqueue.dialects.server_locks.ServerLocks."
+            "its named_locks(): a sa_jobqueue.dialects.named_locks.ServerLocks."
         )
 
     def notice_silence(self, connection: Connection) -> None:
