@@ -41,7 +41,7 @@ from sa_jobqueue.migration import (
     drop_reap_index,
     patiently,
 )
-from sa_jobqueue.mixins import timestamp_type
+from sa_jobqueue.model.mixins import timestamp_type
 
 BATCH = 5
 YEAR = timedelta(days=365)

@@ -45,7 +45,8 @@ from .errors import (
 from .fencing import Claim, Fence, fence_of, with_fence
 from .finishing import complete, fail, give_up, release, renew
 from .locks import Holder, NamedLock, named_lock
-from .mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, ScheduleMixin
+from .model.mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, ScheduleMixin
+from .model.status import JobStatus
 from .ordering import finish_rate, position, positions, waiting_time
 from .owners import Owner, OwnerState, connection_owner, owner_state
 from .queue import JobQueue
@@ -53,7 +54,6 @@ from .reaping import Reaped, ReapedJob, ReapReason, reap
 from .rounds import RoundProgress, round_progress, start_round
 from .starting import RoundStart
 from .stats import QueueStats, count_by_status, queue_stats
-from .status import JobStatus
 from .version import __version__
 from .worker import Cancel, Failed, Outcome, Retry, Worker
 from .workflow import Step, Transition, Workflow

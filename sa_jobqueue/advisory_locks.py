@@ -24,7 +24,7 @@ from .dialects import database_of
 from .dialects.after_commit import Ending, ending_of, fetched, follow
 from .errors import NotClaimed
 from .fencing import Hold, Identity, LetGo
-from .mapping import QueueMapping
+from .model.mapping import QueueMapping
 
 log = logging.getLogger("sa_jobqueue.advisory")
 

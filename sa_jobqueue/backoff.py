@@ -24,7 +24,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from .errors import ArgumentError
-from .mapping import QueueMapping
+from .model.mapping import QueueMapping
 
 log = logging.getLogger("sa_jobqueue.failure")
 

@@ -18,11 +18,11 @@ from .dialects import Database
 from .dialects.clock import utc_now
 from .errors import ArgumentError
 from .fencing import each, identified
-from .keys import key_batches, key_is_in, key_values, locked_by_key
-from .mapping import QueueMapping, mapping_of, status_is, word_of
-from .rows import word_literal
+from .model.keys import key_batches, key_is_in, key_values, locked_by_key
+from .model.mapping import QueueMapping, mapping_of, status_is, word_of
+from .model.plain_rows import word_literal
+from .model.status import CANCELLED, DONE, FAILED, UNCLAIMED
 from .sessions import AnySession, Writer, show_expired, writing
-from .status import CANCELLED, DONE, FAILED, UNCLAIMED
 
 Values: TypeAlias = Callable[[QueueMapping], Mapping[Column[Any], Any]]
 Words: TypeAlias = Callable[[QueueMapping], tuple[str, ...]]

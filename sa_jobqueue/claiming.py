@@ -27,9 +27,10 @@ from sqlalchemy.engine.url import make_url
 from .dialects import Database, database_of_dialect
 from .errors import ArgumentError
 from .fencing import Claim, Fenced, LetGo, Token, put_up
-from .keys import key_is_in, key_values, keys_of
-from .mapping import QueueMapping, any_mapping_of, mapping_of, word_of
-from .mixins import OWNER_LENGTH
+from .model.keys import key_is_in, key_values, keys_of
+from .model.mapping import QueueMapping, any_mapping_of, mapping_of, word_of
+from .model.mixins import OWNER_LENGTH
+from .model.status import CLAIMED, UNCLAIMED
 from .owners import SEPARATOR, ConnectionOwner, Owner
 from .sessions import (
     AnyConnection,
@@ -39,7 +40,6 @@ from .sessions import (
     session_of,
     writing,
 )
-from .status import CLAIMED, UNCLAIMED
 from .strategies import (
     AUTO,
     WAIT,

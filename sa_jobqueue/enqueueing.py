@@ -14,10 +14,10 @@ from sqlalchemy.engine import Result
 from .dialects import Database
 from .dialects.clock import as_utc, utc_now
 from .errors import ArgumentError
-from .mapping import QueueMapping, mapping_of
-from .rows import word_literal
+from .model.mapping import QueueMapping, mapping_of
+from .model.plain_rows import word_literal
+from .model.status import UNCLAIMED
 from .sessions import AnySession, Writer, writing
-from .status import UNCLAIMED
 
 #: Rows per statement: memory stays bounded for a generator of any length.
 CHUNK = 1_000

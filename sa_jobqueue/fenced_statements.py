@@ -28,9 +28,9 @@ from sqlalchemy.engine import CursorResult
 from .dialects import Database
 from .dialects.clock import utc_now
 from .fencing import Identity, Token
-from .joining import or_join
-from .keys import key_is_in, locked_by_key
-from .mapping import QueueMapping, status_is
+from .model.keys import key_is_in, locked_by_key
+from .model.mapping import QueueMapping, status_is
+from .model.transitions import or_join
 from .sessions import Writer
 
 # The parameters of every fenced statement.

@@ -29,7 +29,7 @@ from sqlalchemy.orm import InstanceState
 from sqlalchemy.orm.attributes import instance_state
 
 from .errors import ArgumentError, NotClaimed
-from .mapping import QueueMapping, any_mapping_of, mapping_of
+from .model.mapping import QueueMapping, any_mapping_of, mapping_of
 
 _INFO = "sa_jobqueue.fence"
 _T = TypeVar("_T")

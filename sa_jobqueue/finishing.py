@@ -33,11 +33,11 @@ from .dialects.clock import as_utc, utc_now
 from .errors import ArgumentError
 from .fenced_statements import NOW, OWNER, SHIFT, Time, Values, ValuesOf
 from .fencing import Fenced, LetGo, by_mapping, fenced
-from .last_error import error_length, error_text, first_line
-from .mapping import QueueMapping, word_of
-from .rows import word_literal
+from .model.last_error import error_length, error_text, first_line
+from .model.mapping import QueueMapping, word_of
+from .model.plain_rows import word_literal
+from .model.status import CANCELLED, DONE, FAILED, UNCLAIMED
 from .sessions import AnyConnection, writing
-from .status import CANCELLED, DONE, FAILED, UNCLAIMED
 from .waits import by_wait
 from .writes import Change, write
 

@@ -20,11 +20,11 @@ from typing import Any
 
 from .errors import ArgumentError
 from .fencing import identified
-from .mapping import QueueMapping, mapping_of
+from .model.mapping import QueueMapping, mapping_of
+from .model.status import DONE, UNCLAIMED
 from .places import Key, places_in
 from .rates import RECENT, Finishes
 from .sessions import AnySession, writing
-from .status import DONE, UNCLAIMED
 from .strategies import ClaimSpec
 
 

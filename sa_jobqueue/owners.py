@@ -35,7 +35,7 @@ from .dialects import Database, database_of
 from .dialects.owner_liveness import IDENTITY_LENGTH, OwnerState, Process, Server
 from .errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
 from .locks import NamedLock, checked_engine
-from .mixins import OWNER_LENGTH
+from .model.mixins import OWNER_LENGTH
 from .sessions import AnySession, session_of
 
 __all__ = [

@@ -27,13 +27,13 @@ from .backoff import Backoff, check_backoff
 from .claiming import claiming
 from .errors import ArgumentError
 from .fencing import Claim
-from .mapping import QueueMapping
+from .model.mapping import QueueMapping
+from .model.status import CLAIMED, DONE, UNCLAIMED
 from .ordering import finish_rate_of, positions_in, waiting_time_in
 from .owners import Owner
 from .rates import RECENT, Finishes
 from .reaping import Reaped, reap_claims
 from .sessions import AnyConnection, AnySession
-from .status import CLAIMED, DONE, UNCLAIMED
 from .strategies import WAIT, said
 
 T = TypeVar("T")

@@ -19,9 +19,9 @@ from sqlalchemy import BigInteger, bindparam, func, select
 from .dialects.clock import as_utc, utc_now
 from .dialects.examination import ServerIndex, normalised
 from .errors import ArgumentError
-from .mapping import QueueMapping, word_of
+from .model.mapping import QueueMapping, word_of
+from .model.status import CANCELLED, FAILED
 from .sessions import Writer
-from .status import CANCELLED, FAILED
 from .strategies import ClaimSpec
 
 #: How far back finishes are counted, unless told otherwise.

@@ -36,11 +36,11 @@ from sqlalchemy import (
 )
 
 from .errors import ArgumentError
-from .mapping import QueueMapping, any_mapping_of, status_is
-from .round_log import round_log
+from .model.mapping import QueueMapping, any_mapping_of, status_is
+from .model.round_table import round_log
+from .model.status import CANCELLED, DONE, FAILED, JobStatus
 from .sessions import AnySession, writing
 from .starting import RoundStart, Starting
-from .status import CANCELLED, DONE, FAILED, JobStatus
 
 #: How many rows one UPDATE, and with an Engine one transaction, puts into a round.
 CHUNK = 10_000

@@ -35,7 +35,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 
 from .dialects import Database, database_of
 from .errors import ArgumentError
-from .mapping import QueueMapping
+from .model.mapping import QueueMapping
 from .undoing import undone_with_savepoint
 
 AnySession: TypeAlias = "Session | scoped_session[Any]"

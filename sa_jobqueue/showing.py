@@ -9,7 +9,7 @@ from .dialects import Database
 from .dialects.clock import as_utc
 from .fenced_statements import FenceKind, Found, ValuesOf, fenced_statements
 from .fencing import Fenced, Token
-from .mapping import QueueMapping
+from .model.mapping import QueueMapping
 from .sessions import Writer, show, show_deleted, show_expired
 
 

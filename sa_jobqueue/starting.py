@@ -37,13 +37,13 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from .dialects.clock import utc_now
-from .joining import as_new
-from .keys import by_key, key_batches, key_is_in, key_values
 from .locks import named_lock
-from .mapping import QueueMapping, status_is
-from .round_log import round_log
+from .model.keys import by_key, key_batches, key_is_in, key_values
+from .model.mapping import QueueMapping, status_is
+from .model.round_table import round_log
+from .model.status import JobStatus
+from .model.transitions import as_new
 from .sessions import Writer, expire_with_savepoint, show_expired, writing
-from .status import JobStatus
 from .transactions import in_transaction
 
 log = logging.getLogger("sa_jobqueue.rounds")

@@ -10,9 +10,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
 from .dialects.clock import EPOCH, as_utc, utc_now
-from .mapping import QueueMapping, mapping_of
+from .model.mapping import QueueMapping, mapping_of
+from .model.status import JobStatus
 from .sessions import AnySession, Writer, writing
-from .status import JobStatus
 
 
 @dataclass(frozen=True)

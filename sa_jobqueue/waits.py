@@ -16,8 +16,8 @@ from .backoff import Backoff, check_backoff, wait_after
 from .dialects import Database
 from .fenced_statements import KEYS
 from .fencing import Fenced, Identity, by_mapping
-from .keys import by_key, key_batches, key_is_in, key_values
-from .mapping import QueueMapping
+from .model.keys import by_key, key_batches, key_is_in, key_values
+from .model.mapping import QueueMapping
 from .sessions import AnyConnection, writing
 
 

@@ -37,8 +37,8 @@ from .fenced_statements import (
     fenced_statements,
 )
 from .fencing import Fenced, Hold, Identity, LetGo, Token, by_mapping
-from .keys import key_batches, key_is_in, key_values, locked_by_key
-from .mapping import QueueMapping
+from .model.keys import key_batches, key_is_in, key_values, locked_by_key
+from .model.mapping import QueueMapping
 from .sessions import AnyConnection, Writer, writing
 from .showing import show_written
 

@@ -9,9 +9,9 @@ from typing import Any
 import click
 from sqlalchemy import inspect
 
-from ..mapping import QueueMapping, word_of
+from ..model.mapping import QueueMapping, word_of
+from ..model.status import CANCELLED, FAILED
 from ..queue import JobQueue
-from ..status import CANCELLED, FAILED
 from ..worker import REAP_EVERY, Cancel, Lane, Outcome, Worker
 from ..workflow import Step, Workflow
 from .databases import open_engine, require_table, url_option

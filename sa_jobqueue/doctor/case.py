@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from ..advisory import advisory_session
 from ..dialects import Database, database_of
 from ..dialects.examination import Examination, Plan, ServerIndex
-from ..mapping import QueueMapping
+from ..model.mapping import QueueMapping
 from ..queue import JobQueue
 from ..strategies import ClaimSpec, Strategy
 from .wanted import Wanted, same_predicate, wanted_by_reapers, wanted_index

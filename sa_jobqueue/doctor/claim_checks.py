@@ -8,7 +8,7 @@ from datetime import timedelta
 from sqlalchemy.orm import Session
 
 from ..dialects.examination import Answer
-from ..indexes import index_of, key_index
+from ..model.indexes import index_of, key_index
 from ..sessions import writing
 from .case import OWNER, Case
 from .index_checks import FEW_ROWS, FEW_ROWS_A_JOB, counted_anew, mend, names_of

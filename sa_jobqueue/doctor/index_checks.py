@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex
 
 from ..dialects.examination import Answer, Plan, ServerIndex, Severity
-from ..indexes import key_index
+from ..model.indexes import key_index
 from ..strategies import KeyLimit
 from .case import Case, Search
 from .wanted import compared_for_equality, is_ordered, name_of, range_before_order, said_order

@@ -20,8 +20,16 @@ from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import UnaryExpression
 
 from ..dialects.examination import Examination, IndexColumn, ServerIndex, normalised
-from ..indexes import EQUALITIES, RANGES, claim_index, compared, index_of, index_serving, reap_index
-from ..mapping import QueueMapping
+from ..model.indexes import (
+    EQUALITIES,
+    RANGES,
+    claim_index,
+    compared,
+    index_of,
+    index_serving,
+    reap_index,
+)
+from ..model.mapping import QueueMapping
 from ..strategies import ClaimSpec
 
 #: ``IS NULL`` leads to one place of an index, as ``=`` does.

@@ -19,7 +19,7 @@ from sqlalchemy.sql.operators import desc_op
 from ..dialects.ddl import OnlineIndex
 from ..dialects.examination import IndexColumn, ServerIndex, normalised
 from ..errors import ArgumentError
-from ..indexes import twin
+from ..model.indexes import twin
 from .running import NOTHING_CHANGED, Runner, log
 
 #: PostgreSQL cuts names at so many bytes.

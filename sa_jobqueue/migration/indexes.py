@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Index, Table
 
 from ..errors import ArgumentError
-from ..indexes import index_of, index_serving
-from ..mapping import any_mapping_of
+from ..model.indexes import index_of, index_serving
+from ..model.mapping import any_mapping_of
 from ..queue import JobQueue
 from .building import build, drop
 from .running import PATIENCE, Op, Runner

@@ -15,8 +15,8 @@ from sqlalchemy.orm import declarative_base
 from sqlalchemy.types import NullType
 
 from ..errors import ArgumentError
-from ..mapping import QueueMapping, any_mapping_of, mapping_of
-from ..mixins import (
+from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
+from ..model.mixins import (
     JobMixin,
     PriorityMixin,
     QueueColumns,

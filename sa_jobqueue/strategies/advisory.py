@@ -38,8 +38,8 @@ from ..advisory_locks import LockKey, locks_of
 from ..dialects import Database
 from ..errors import UnsupportedDatabase
 from ..fencing import Identity
-from ..keys import key_values, keys_of
-from ..rows import row_columns
+from ..model.keys import key_values, keys_of
+from ..model.plain_rows import row_columns
 from ..sessions import Writer
 from .base import LIMIT, Strategy
 from .spec import ClaimSpec, Request, Taken

@@ -29,9 +29,9 @@ from sqlalchemy.sql.util import ClauseAdapter
 from ..dialects import Database
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError, UnsupportedDatabase
-from ..keys import key_is_in
-from ..mapping import QueueMapping, status_is
-from ..rows import claimed_columns, exact_pattern, row_columns, word_literal
+from ..model.keys import key_is_in
+from ..model.mapping import QueueMapping, status_is
+from ..model.plain_rows import claimed_columns, exact_pattern, row_columns, word_literal
 from ..sessions import Writer
 from .spec import ClaimSpec, Request, Taken
 

@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import Executable, Select, select
 from sqlalchemy.orm import Session
 
-from ..keys import by_key, key_values
+from ..model.keys import by_key, key_values
 from ..sessions import Writer, connected
 from .base import OVERDRAW
 from .locking import LockingStrategy

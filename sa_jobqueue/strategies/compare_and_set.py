@@ -11,8 +11,8 @@ from sqlalchemy.orm.attributes import instance_dict
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from ..dialects import Database
-from ..keys import key_values
-from ..rows import row_columns
+from ..model.keys import key_values
+from ..model.plain_rows import row_columns
 from ..sessions import Writer
 from .base import Strategy
 from .spec import Request, Taken

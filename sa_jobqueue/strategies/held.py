@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Executable
 
 from ..errors import NotClaimed, UnsupportedDatabase
 from ..fencing import Hold, Identity, LetGo
-from ..mapping import QueueMapping
+from ..model.mapping import QueueMapping
 from ..sessions import Writer
 from .locking import LockingStrategy
 from .spec import Request, Taken

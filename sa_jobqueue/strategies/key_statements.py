@@ -34,9 +34,9 @@ from sqlalchemy.sql import operators
 from sqlalchemy.sql.util import ClauseAdapter
 
 from ..dialects.key_locks import KeyLocks
-from ..indexes import key_index
-from ..keys import columns_are_in
-from ..mapping import status_is
+from ..model.indexes import key_index
+from ..model.keys import columns_are_in
+from ..model.mapping import status_is
 from ..sessions import Writer
 from .base import LIMIT
 from .candidates import Candidates

@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy.orm import InstrumentedAttribute
 
 from ..errors import ArgumentError
-from ..mapping import QueueMapping
+from ..model.mapping import QueueMapping
 
 #: What may come before a job that waits for its retry: nothing of its key, or anything.
 WAIT, SKIP = "wait", "skip"

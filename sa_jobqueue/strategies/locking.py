@@ -17,8 +17,8 @@ from sqlalchemy.orm.attributes import instance_dict
 
 from ..dialects import Database
 from ..dialects.clock import as_utc
-from ..indexes import claim_index
-from ..keys import key_batches, key_values, keys_of, refresh
+from ..model.indexes import claim_index
+from ..model.keys import key_batches, key_values, keys_of, refresh
 from ..sessions import Writer, show
 from .base import Strategy
 from .spec import Request, Taken

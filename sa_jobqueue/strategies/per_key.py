@@ -27,7 +27,7 @@ from sqlalchemy import Executable
 
 from ..dialects import Database
 from ..errors import UnsupportedDatabase
-from ..keys import key_batches, key_values
+from ..model.keys import key_batches, key_values
 from ..sessions import Writer
 from .base import OVERDRAW
 from .key_statements import KeyStatements

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Executable, Select, and_, func, select, true, update
 from sqlalchemy.sql.util import ClauseAdapter
 
-from ..rows import row_columns
+from ..model.plain_rows import row_columns
 from ..sessions import Writer
 from .base import LIMIT
 from .locking import LockingStrategy

@@ -14,7 +14,7 @@ from sqlalchemy.sql.operators import and_ as and_operator
 from sqlalchemy.sql.operators import eq
 
 from ..fencing import Hold
-from ..mapping import QueueMapping
+from ..model.mapping import QueueMapping
 from .limits import WAIT, KeyLimit
 
 

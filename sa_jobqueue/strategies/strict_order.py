@@ -27,8 +27,8 @@ from sqlalchemy.exc import DBAPIError
 
 from ..dialects import Database
 from ..errors import LockTimeout, UnsupportedDatabase
-from ..keys import keys_of
-from ..mapping import QueueMapping
+from ..model.keys import keys_of
+from ..model.mapping import QueueMapping
 from ..sessions import Writer
 from .base import Strategy
 from .candidates import Candidates

@@ -30,9 +30,9 @@ from sqlalchemy.sql.visitors import InternalTraversal
 
 from ..dialects import Database
 from ..dialects.clock import EPOCH, utc_now
-from ..indexes import claim_index
-from ..keys import key_values
-from ..rows import row_columns
+from ..model.indexes import claim_index
+from ..model.keys import key_values
+from ..model.plain_rows import row_columns
 from ..sessions import Writer
 from .base import LIMIT, OVERDRAW, Strategy
 from .spec import Request, Taken

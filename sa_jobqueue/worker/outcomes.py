@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from ..backoff import LONGEST_WAIT
 from ..errors import ArgumentError
-from ..mapping import QueueMapping
+from ..model.mapping import QueueMapping
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from ..errors import ArgumentError, InvalidTransition
-from ..mapping import QueueMapping, word_of
-from ..status import CANCELLED, DONE, FAILED, UNCLAIMED, JobStatus
+from ..model.mapping import QueueMapping, word_of
+from ..model.status import CANCELLED, DONE, FAILED, UNCLAIMED, JobStatus
 
 
 class Arrow(NamedTuple):

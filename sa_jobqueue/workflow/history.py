@@ -10,8 +10,8 @@ from sqlalchemy import select
 
 from ..errors import ClaimLost
 from ..fencing import Claim, Fence, Fenced, each, fenced
-from ..keys import key_batches, key_is_in, key_values
-from ..mapping import QueueMapping
+from ..model.keys import key_batches, key_is_in, key_values
+from ..model.mapping import QueueMapping
 from ..sessions import AnyConnection, writing
 
 _KEYS = "told_keys"

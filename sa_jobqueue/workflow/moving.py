@@ -18,9 +18,9 @@ from ..changing import CHANGE_KEYS, cancelled, updating, waiting_as
 from ..errors import ArgumentError
 from ..fenced_statements import Time
 from ..fencing import Fence, fenced, identified
-from ..keys import key_is_in, key_values
-from ..mapping import QueueMapping
-from ..rows import word_literal
+from ..model.keys import key_is_in, key_values
+from ..model.mapping import QueueMapping
+from ..model.plain_rows import word_literal
 from ..sessions import AnyConnection, AnySession, show_expired, writing
 from ..writes import Change, write
 

@@ -11,10 +11,10 @@ from sqlalchemy import ColumnElement
 from .. import finishing
 from ..claiming import Claiming
 from ..fencing import Claim
+from ..model.status import CANCELLED, FAILED
 from ..queue import JobQueue
 from ..reaping import Reaped
 from ..sessions import AnyConnection, AnySession
-from ..status import CANCELLED, FAILED
 from .graph import Graph, Node
 from .history import History, Transition
 from .moving import move_on

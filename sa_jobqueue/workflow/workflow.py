@@ -13,10 +13,10 @@ from sqlalchemy import ColumnElement
 from ..changing import cancelled, change, due_as
 from ..errors import InvalidTransition, NotWaiting
 from ..fencing import each, identified
-from ..mapping import QueueMapping, mapping_of
+from ..model.mapping import QueueMapping, mapping_of
+from ..model.status import CANCELLED
 from ..reaping import Reaped
 from ..sessions import AnySession
-from ..status import CANCELLED
 from . import drawing
 from .graph import Arrow, Graph, Node
 from .history import History, Listener

@@ -68,7 +68,7 @@ from sa_jobqueue.migration import (
     reset_storage,
     tune_storage,
 )
-from sa_jobqueue.mixins import timestamp_type
+from sa_jobqueue.model.mixins import timestamp_type
 from tests.innodb_locks import locked_rows
 from tests.migration.support import migrating
 from tests.support import make_engine, statements_seen

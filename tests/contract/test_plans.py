@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, claim, claim_statements, complete
 from sa_jobqueue.dialects import database_of
-from sa_jobqueue.mapping import status_is
+from sa_jobqueue.model.mapping import status_is
 from tests.innodb_locks import locked_rows
 from tests.models import Base, Email, Message, Task
 from tests.support import STRATEGIES, make_engine

@@ -31,14 +31,14 @@ from sa_jobqueue import (
     fail,
     fence_of,
     is_transient,
-    keys,
     owner_state,
     reap,
     reaping,
     renew,
 )
 from sa_jobqueue.dialects.clock import as_utc, utc_now
-from sa_jobqueue.mapping import mapping_of
+from sa_jobqueue.model import keys
+from sa_jobqueue.model.mapping import mapping_of
 from tests.innodb_locks import locked_rows
 from tests.models import (
     Account,

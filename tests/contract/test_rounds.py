@@ -30,7 +30,7 @@ from sa_jobqueue import (
     round_progress,
     start_round,
 )
-from sa_jobqueue.round_log import round_log
+from sa_jobqueue.model.round_table import round_log
 from tests.contract.round_models import (
     Reader,
     Sheet,

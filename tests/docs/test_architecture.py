@@ -11,7 +11,7 @@ import pytest
 
 import sa_jobqueue
 from sa_jobqueue import JobStatus
-from sa_jobqueue.status import TRANSITIONS
+from sa_jobqueue.model.status import TRANSITIONS
 
 from .markdown import ROOT, code_blocks, page, table
 

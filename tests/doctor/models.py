@@ -9,8 +9,8 @@ from sqlalchemy import Engine, Index, String, Table, insert, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin
-from sa_jobqueue.indexes import index_of
-from sa_jobqueue.mapping import mapping_of
+from sa_jobqueue.model.indexes import index_of
+from sa_jobqueue.model.mapping import mapping_of
 
 
 class Base(DeclarativeBase):

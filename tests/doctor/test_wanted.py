@@ -11,8 +11,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sa_jobqueue import JobMixin, JobQueue
 from sa_jobqueue.dialects.examination import IndexColumn, ServerIndex
 from sa_jobqueue.doctor.wanted import range_before_order, wanted_index
-from sa_jobqueue.indexes import index_name, index_of, reap_index
-from sa_jobqueue.mapping import mapping_of
+from sa_jobqueue.model.indexes import index_name, index_of, reap_index
+from sa_jobqueue.model.mapping import mapping_of
 from tests.contract.round_models import Pet, Reader
 from tests.models import Message
 

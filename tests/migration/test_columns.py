@@ -38,7 +38,6 @@ from sa_jobqueue import (
     complete,
     start_round,
 )
-from sa_jobqueue.mapping import any_mapping_of
 from sa_jobqueue.migration import (
     Progress,
     add_job_columns,
@@ -48,7 +47,8 @@ from sa_jobqueue.migration import (
     drop_job_columns,
     drop_reap_index,
 )
-from sa_jobqueue.round_log import round_log
+from sa_jobqueue.model.mapping import any_mapping_of
+from sa_jobqueue.model.round_table import round_log
 from tests.migration.support import (
     MIXINS,
     ORDERS,

@@ -20,8 +20,6 @@ from sa_jobqueue import (
     count_by_status,
 )
 from sa_jobqueue.doctor import examine
-from sa_jobqueue.indexes import claim_index
-from sa_jobqueue.mapping import mapping_of
 from sa_jobqueue.migration import (
     add_job_columns,
     create_claim_index,
@@ -29,6 +27,8 @@ from sa_jobqueue.migration import (
     drop_claim_index,
     drop_reap_index,
 )
+from sa_jobqueue.model.indexes import claim_index
+from sa_jobqueue.model.mapping import mapping_of
 from tests.migration.support import (
     MIXINS,
     Order,

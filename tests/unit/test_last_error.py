@@ -11,8 +11,8 @@ from sqlalchemy import String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import ArgumentError, JobMixin, RetryMixin
-from sa_jobqueue.last_error import ERROR_LENGTH, SHORTEST_LENGTH, error_length, error_text
-from sa_jobqueue.mapping import mapping_of
+from sa_jobqueue.model.last_error import ERROR_LENGTH, SHORTEST_LENGTH, error_length, error_text
+from sa_jobqueue.model.mapping import mapping_of
 from tests.models import Email, Task
 
 many = settings(max_examples=100, deadline=None, database=None)

@@ -29,7 +29,7 @@ from sqlalchemy.orm import (
 from sqlmodel import Field, SQLModel
 
 from sa_jobqueue import ArgumentError, JobMixin, PriorityMixin
-from sa_jobqueue.mapping import mapping_of
+from sa_jobqueue.model.mapping import mapping_of
 
 
 def map_job(*mixins: Any, **body: Any) -> Any:

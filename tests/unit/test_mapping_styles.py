@@ -40,8 +40,8 @@ from sa_jobqueue import (
     RoundMixin,
     ScheduleMixin,
 )
-from sa_jobqueue.mapping import mapping_of
-from sa_jobqueue.round_log import round_log
+from sa_jobqueue.model.mapping import mapping_of
+from sa_jobqueue.model.round_table import round_log
 
 DIALECTS = {
     alias: make_url(f"{driver}://").get_dialect()()

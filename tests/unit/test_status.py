@@ -9,7 +9,7 @@ import pytest
 
 import sa_jobqueue
 from sa_jobqueue import ArgumentError, JobStatus
-from sa_jobqueue.status import TRANSITIONS, status_word
+from sa_jobqueue.model.status import TRANSITIONS, status_word
 
 
 @pytest.mark.parametrize("status", JobStatus)

@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 from ...dialects import database_of
 from ...dialects.clock import as_utc, utc_now
 from ...errors import ArgumentError
-from ...mapping import mapping_of
-from ...status import UNCLAIMED, status_word
+from ...model.mapping import mapping_of
+from ...model.status import UNCLAIMED, status_word
 from ..source import Metadata
 from .insert_batches import RowBatch, transaction
 from .insert_source import BATCH_SIZE, InsertSource, OnExisting, connected

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Mapper
 
 from ...dialects import database_of
 from ...errors import ArgumentError
-from ...keys import key_batches, key_values
+from ...model.keys import key_batches, key_values
 from .keys import Key
 
 

@@ -11,8 +11,8 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from ...dialects import database_of
+from ...model.status import CLAIMED, UNCLAIMED
 from ...stats import count_by_status
-from ...status import CLAIMED, UNCLAIMED
 from ...strategies import AUTO, STRATEGIES
 from ...strategies.candidates import Candidates
 from ..databases import open_engine, shown, url_option

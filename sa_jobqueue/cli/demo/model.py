@@ -10,7 +10,7 @@ from sqlalchemy import Engine, String, inspect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from ...dialects import database_of
-from ...mixins import JobMixin
+from ...model.mixins import JobMixin
 from ..databases import shown
 
 LENGTH = 64

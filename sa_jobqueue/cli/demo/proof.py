@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from ...mapping import mapping_of
-from ...status import DONE
+from ...model.mapping import mapping_of
+from ...model.status import DONE
 from .model import Finished, Inserted, Record
 
 

@@ -21,9 +21,9 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from ...fencing import Claim
-from ...mapping import mapping_of
+from ...model.mapping import mapping_of
+from ...model.status import UNCLAIMED
 from ...queue import JobQueue
-from ...status import UNCLAIMED
 from ...strategies import AUTO
 from ...transactions import in_transaction
 from ..databases import make_engine

@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Null, case, func, literal_column, null
 
 from .mapping import QueueMapping
-from .rows import word_literal
+from .plain_rows import word_literal
 from .status import UNCLAIMED
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Column, ColumnElement, DateTime, bindparam, literal_colum
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from .dialects.clock import ReadMoment, as_utc
+from ..dialects.clock import ReadMoment, as_utc
 from .mapping import TIME_ROLES, QueueMapping
 from .status import status_word
 

@@ -35,8 +35,8 @@ from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import InstrumentedAttribute, Mapper
 
-from .errors import ArgumentError
-from .queue_args import QueueArgs
+from ..errors import ArgumentError
+from .options import QueueArgs
 from .status import CLAIMED, JobStatus, status_word
 
 #: The claim order, as far as a class has columns for it; the primary key ends it.

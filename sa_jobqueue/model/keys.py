@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, Select, Table, bindparam, select, tuple_
 from sqlalchemy.orm import load_only
 from sqlalchemy.orm.attributes import instance_state
 
-from .dialects import Database
+from ..dialects import Database
+from ..sessions import Writer
 from .mapping import QueueMapping
-from .sessions import Writer
 
 #: Keys of one statement: SQLite takes 32,766 parameters, some drivers 65,535.
 MOST_KEYS = 5_000

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from sqlalchemy import BLANK_SCHEMA, Column, Integer, String, Table
 from sqlalchemy.types import TypeEngine
 
-from .errors import ArgumentError
+from ..errors import ArgumentError
 from .indexes import shortened
 from .mapping import QueueMapping
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from .errors import ArgumentError
+from ..errors import ArgumentError
 from .status import CLAIMED, JobStatus, status_word
 
 DEFAULT_LEASE = timedelta(minutes=10)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum, StrEnum
 
-from .errors import ArgumentError
+from ..errors import ArgumentError
 
 STATUS_LENGTH = 16
 

@@ -31,13 +31,13 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Mapped, Mapper, declared_attr, mapped_column
 from sqlalchemy.types import NullType, TypeEngine
 
-from .dialects.clock import as_utc, utc_now
-from .errors import ArgumentError
+from ..dialects.clock import as_utc, utc_now
+from ..errors import ArgumentError
 from .indexes import add_indexes
 from .last_error import SHORTEST_LENGTH
 from .mapping import QueueMapping
-from .queue_args import QueueArgs
-from .round_log import add_round_log
+from .options import QueueArgs
+from .round_table import add_round_log
 from .status import STATUS_LENGTH, UNCLAIMED
 
 OWNER_LENGTH = 64

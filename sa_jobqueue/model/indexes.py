@@ -27,7 +27,7 @@ from sqlalchemy.sql.elements import UnaryExpression
 from sqlalchemy.sql.expression import ColumnClause
 from sqlalchemy.sql.visitors import iterate, replacement_traverse
 
-from .errors import ArgumentError
+from ..errors import ArgumentError
 from .mapping import QueueMapping, status_is, status_is_not
 from .status import CANCELLED, DONE, FAILED, UNCLAIMED
 
