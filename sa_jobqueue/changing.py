@@ -22,7 +22,7 @@ from .model.keys import key_batches, key_is_in, key_values, locked_by_key
 from .model.mapping import QueueMapping, mapping_of, status_is, word_of
 from .model.plain_rows import word_literal
 from .model.status import CANCELLED, DONE, FAILED, UNCLAIMED
-from .sessions import AnySession, Writer, show_expired, writing
+from .sessions.writer import AnySession, Writer, show_expired, writing
 
 Values: TypeAlias = Callable[[QueueMapping], Mapping[Column[Any], Any]]
 Words: TypeAlias = Callable[[QueueMapping], tuple[str, ...]]

@@ -32,7 +32,8 @@ from .model.mapping import QueueMapping, any_mapping_of, mapping_of, word_of
 from .model.mixins import OWNER_LENGTH
 from .model.status import CLAIMED, UNCLAIMED
 from .owners import SEPARATOR, ConnectionOwner, Owner
-from .sessions import (
+from .sessions.undo import undone_with_transaction
+from .sessions.writer import (
     AnyConnection,
     AnySession,
     Writer,
@@ -52,7 +53,6 @@ from .strategies import (
     key_limits,
     needs_no_mixin,
 )
-from .undoing import undone_with_transaction
 
 log = logging.getLogger("sa_jobqueue.claim")
 lost_log = logging.getLogger("sa_jobqueue.lost")

@@ -17,7 +17,7 @@ from .errors import ArgumentError
 from .model.mapping import QueueMapping, mapping_of
 from .model.plain_rows import word_literal
 from .model.status import UNCLAIMED
-from .sessions import AnySession, Writer, writing
+from .sessions.writer import AnySession, Writer, writing
 
 #: Rows per statement: memory stays bounded for a generator of any length.
 CHUNK = 1_000

@@ -37,7 +37,7 @@ from .model.last_error import error_length, error_text, first_line
 from .model.mapping import QueueMapping, word_of
 from .model.plain_rows import word_literal
 from .model.status import CANCELLED, DONE, FAILED, UNCLAIMED
-from .sessions import AnyConnection, writing
+from .sessions.writer import AnyConnection, writing
 from .waits import by_wait
 from .writes import Change, write
 

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from .dialects import is_transient
 from .errors import ClaimLost
 from .fencing import Fence
-from .transactions import committed, connected_beside
+from .sessions.transactions import committed, connected_beside
 from .waiting import THREADS, Companion, Waiting
 
 log = logging.getLogger("sa_jobqueue.worker")

@@ -24,7 +24,7 @@ from .model.mapping import QueueMapping, mapping_of
 from .model.status import DONE, UNCLAIMED
 from .places import Key, places_in
 from .rates import RECENT, Finishes
-from .sessions import AnySession, writing
+from .sessions.writer import AnySession, writing
 from .strategies import ClaimSpec
 
 

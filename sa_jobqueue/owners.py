@@ -36,7 +36,7 @@ from .dialects.owner_liveness import IDENTITY_LENGTH, OwnerState, Process, Serve
 from .errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
 from .locks import NamedLock, checked_engine
 from .model.mixins import OWNER_LENGTH
-from .sessions import AnySession, session_of
+from .sessions.writer import AnySession, session_of
 
 __all__ = [
     "ConnectionOwner",

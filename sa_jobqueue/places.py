@@ -29,7 +29,7 @@ from .model.keys import by_key, key_batches, key_is_in, key_values
 from .model.mapping import QueueMapping
 from .model.plain_rows import exact_pattern
 from .ranges import Ordering
-from .sessions import Writer
+from .sessions.writer import Writer
 from .strategies import AUTO, ClaimSpec, choose
 
 Key: TypeAlias = tuple[Any, ...]

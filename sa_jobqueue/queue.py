@@ -33,7 +33,7 @@ from .ordering import finish_rate_of, positions_in, waiting_time_in
 from .owners import Owner
 from .rates import RECENT, Finishes
 from .reaping import Reaped, reap_claims
-from .sessions import AnyConnection, AnySession
+from .sessions.writer import AnyConnection, AnySession
 from .strategies import WAIT, said
 
 T = TypeVar("T")

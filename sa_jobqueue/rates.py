@@ -21,7 +21,7 @@ from .dialects.examination import ServerIndex, normalised
 from .errors import ArgumentError
 from .model.mapping import QueueMapping, word_of
 from .model.status import CANCELLED, FAILED
-from .sessions import Writer
+from .sessions.writer import Writer
 from .strategies import ClaimSpec
 
 #: How far back finishes are counted, unless told otherwise.

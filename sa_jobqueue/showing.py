@@ -10,7 +10,7 @@ from .dialects.clock import as_utc
 from .fenced_statements import FenceKind, Found, ValuesOf, fenced_statements
 from .fencing import Fenced, Token
 from .model.mapping import QueueMapping
-from .sessions import Writer, show, show_deleted, show_expired
+from .sessions.writer import Writer, show, show_deleted, show_expired
 
 
 def show_written(

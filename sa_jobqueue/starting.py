@@ -43,8 +43,8 @@ from .model.mapping import QueueMapping, status_is
 from .model.round_table import round_log
 from .model.status import JobStatus
 from .model.transitions import as_new
-from .sessions import Writer, expire_with_savepoint, show_expired, writing
-from .transactions import in_transaction
+from .sessions.transactions import in_transaction
+from .sessions.writer import Writer, expire_with_savepoint, show_expired, writing
 
 log = logging.getLogger("sa_jobqueue.rounds")
 

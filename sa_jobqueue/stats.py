@@ -12,7 +12,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from .dialects.clock import EPOCH, as_utc, utc_now
 from .model.mapping import QueueMapping, mapping_of
 from .model.status import JobStatus
-from .sessions import AnySession, Writer, writing
+from .sessions.writer import AnySession, Writer, writing
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 
 from .doctor import examine_index
 from .queue import JobQueue
-from .sessions import AnySession
+from .sessions.writer import AnySession
 from .workflow import Step
 
 

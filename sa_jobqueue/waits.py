@@ -18,7 +18,7 @@ from .fenced_statements import KEYS
 from .fencing import Fenced, Identity, by_mapping
 from .model.keys import by_key, key_batches, key_is_in, key_values
 from .model.mapping import QueueMapping
-from .sessions import AnyConnection, writing
+from .sessions.writer import AnyConnection, writing
 
 
 def by_wait(

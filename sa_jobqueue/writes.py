@@ -39,7 +39,7 @@ from .fenced_statements import (
 from .fencing import Fenced, Hold, Identity, LetGo, Token, by_mapping
 from .model.keys import key_batches, key_is_in, key_values, locked_by_key
 from .model.mapping import QueueMapping
-from .sessions import AnyConnection, Writer, writing
+from .sessions.writer import AnyConnection, Writer, writing
 from .showing import show_written
 
 log = logging.getLogger("sa_jobqueue.finish")

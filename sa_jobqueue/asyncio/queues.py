@@ -16,7 +16,7 @@ from sqlalchemy import Row
 from ..fencing import Claim
 from ..owners import Owner
 from ..queue import JobQueue
-from ..sessions import AnySession
+from ..sessions.writer import AnySession
 from .sessions import AnyAsyncSession, async_session_of, sync_session_of
 
 P = ParamSpec("P")

@@ -15,7 +15,7 @@ from .. import changing, claiming, enqueueing, finishing, ordering, owners, reap
 from ..advisory import make_fit
 from ..fencing import Claim
 from ..owners import Owner
-from ..sessions import AnySession
+from ..sessions.writer import AnySession
 from ..strategies import AUTO
 from .sessions import AnyAsyncSession, async_session_of, sync_session_of
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from ..queue import JobQueue
 from ..reaping import ReapedJob
-from ..transactions import in_transaction
+from ..sessions.transactions import in_transaction
 from ..workflow import Step, Workflow
 from .databases import open_engine, require_table, url_option
 from .errors import in_one_line

@@ -27,7 +27,7 @@ from ..dialects import is_transient
 from ..dialects.examination import Answer, Severity
 from ..errors import ArgumentError, JobQueueError, LockTimeout
 from ..queue import JobQueue
-from ..sessions import AnySession, session_of
+from ..sessions.writer import AnySession, session_of
 from ..workflow import Step
 from .case import Case
 from .claim_checks import check_cost, check_updates

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from ..dialects.examination import Answer
 from ..model.indexes import index_of, key_index
-from ..sessions import writing
+from ..sessions.writer import writing
 from .case import OWNER, Case
 from .index_checks import FEW_ROWS, FEW_ROWS_A_JOB, counted_anew, mend, names_of
 from .report import Cost

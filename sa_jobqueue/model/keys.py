@@ -10,7 +10,7 @@ from sqlalchemy.orm import load_only
 from sqlalchemy.orm.attributes import instance_state
 
 from ..dialects import Database
-from ..sessions import Writer
+from ..sessions.writer import Writer
 from .mapping import QueueMapping
 
 #: Keys of one statement: SQLite takes 32,766 parameters, some drivers 65,535.

@@ -40,7 +40,7 @@ from ..errors import UnsupportedDatabase
 from ..fencing import Identity
 from ..model.keys import key_values, keys_of
 from ..model.plain_rows import row_columns
-from ..sessions import Writer
+from ..sessions.writer import Writer
 from .base import LIMIT, Strategy
 from .spec import ClaimSpec, Request, Taken
 

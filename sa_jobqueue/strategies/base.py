@@ -32,7 +32,7 @@ from ..errors import ArgumentError, UnsupportedDatabase
 from ..model.keys import key_is_in
 from ..model.mapping import QueueMapping, status_is
 from ..model.plain_rows import claimed_columns, exact_pattern, row_columns, word_literal
-from ..sessions import Writer
+from ..sessions.writer import Writer
 from .spec import ClaimSpec, Request, Taken
 
 #: How many candidates are drawn for each row wanted. Workers see the same head

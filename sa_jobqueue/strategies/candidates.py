@@ -19,7 +19,7 @@ from sqlalchemy import Executable, Select, select
 from sqlalchemy.orm import Session
 
 from ..model.keys import by_key, key_values
-from ..sessions import Writer, connected
+from ..sessions.writer import Writer, connected
 from .base import OVERDRAW
 from .locking import LockingStrategy
 from .skip_locked import SkipLocked

@@ -13,7 +13,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from ..dialects import Database
 from ..model.keys import key_values
 from ..model.plain_rows import row_columns
-from ..sessions import Writer
+from ..sessions.writer import Writer
 from .base import Strategy
 from .spec import Request, Taken
 

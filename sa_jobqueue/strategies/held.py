@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Executable
 from ..errors import NotClaimed, UnsupportedDatabase
 from ..fencing import Hold, Identity, LetGo
 from ..model.mapping import QueueMapping
-from ..sessions import Writer
+from ..sessions.writer import Writer
 from .locking import LockingStrategy
 from .spec import Request, Taken
 

@@ -37,7 +37,7 @@ from ..dialects.key_locks import KeyLocks
 from ..model.indexes import key_index
 from ..model.keys import columns_are_in
 from ..model.mapping import status_is
-from ..sessions import Writer
+from ..sessions.writer import Writer
 from .base import LIMIT
 from .candidates import Candidates
 from .limits import SKIP, KeyLimit

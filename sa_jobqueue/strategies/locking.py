@@ -19,7 +19,7 @@ from ..dialects import Database
 from ..dialects.clock import as_utc
 from ..model.indexes import claim_index
 from ..model.keys import key_batches, key_values, keys_of, refresh
-from ..sessions import Writer, show
+from ..sessions.writer import Writer, show
 from .base import Strategy
 from .spec import Request, Taken
 

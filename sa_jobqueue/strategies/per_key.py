@@ -28,7 +28,7 @@ from sqlalchemy import Executable
 from ..dialects import Database
 from ..errors import UnsupportedDatabase
 from ..model.keys import key_batches, key_values
-from ..sessions import Writer
+from ..sessions.writer import Writer
 from .base import OVERDRAW
 from .key_statements import KeyStatements
 from .limits import KeyLimit

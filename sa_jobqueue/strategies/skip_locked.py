@@ -9,7 +9,7 @@ from sqlalchemy import Executable, Select, and_, func, select, true, update
 from sqlalchemy.sql.util import ClauseAdapter
 
 from ..model.plain_rows import row_columns
-from ..sessions import Writer
+from ..sessions.writer import Writer
 from .base import LIMIT
 from .locking import LockingStrategy
 from .spec import Request, Taken

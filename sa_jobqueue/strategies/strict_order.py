@@ -29,7 +29,7 @@ from ..dialects import Database
 from ..errors import LockTimeout, UnsupportedDatabase
 from ..model.keys import keys_of
 from ..model.mapping import QueueMapping
-from ..sessions import Writer
+from ..sessions.writer import Writer
 from .base import Strategy
 from .candidates import Candidates
 from .compare_and_set import CompareAndSet

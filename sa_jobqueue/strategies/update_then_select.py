@@ -33,7 +33,7 @@ from ..dialects.clock import EPOCH, utc_now
 from ..model.indexes import claim_index
 from ..model.keys import key_values
 from ..model.plain_rows import row_columns
-from ..sessions import Writer
+from ..sessions.writer import Writer
 from .base import LIMIT, OVERDRAW, Strategy
 from .spec import Request, Taken
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from ..dialects import is_transient
 from ..errors import LockTimeout
-from ..transactions import committed
+from ..sessions.transactions import committed
 from ..waiting import Waiting
 
 log = logging.getLogger("sa_jobqueue.worker")

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from ..queue import JobQueue
 from ..reaping import Reaped
-from ..transactions import committed
+from ..sessions.transactions import committed
 from .patience import Patience
 
 log = logging.getLogger("sa_jobqueue.worker")

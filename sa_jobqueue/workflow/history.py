@@ -12,7 +12,7 @@ from ..errors import ClaimLost
 from ..fencing import Claim, Fence, Fenced, each, fenced
 from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
-from ..sessions import AnyConnection, writing
+from ..sessions.writer import AnyConnection, writing
 
 _KEYS = "told_keys"
 

@@ -21,7 +21,7 @@ from ..fencing import Fence, fenced, identified
 from ..model.keys import key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..model.plain_rows import word_literal
-from ..sessions import AnyConnection, AnySession, show_expired, writing
+from ..sessions.writer import AnyConnection, AnySession, show_expired, writing
 from ..writes import Change, write
 
 

@@ -14,7 +14,7 @@ from ..fencing import Claim
 from ..model.status import CANCELLED, FAILED
 from ..queue import JobQueue
 from ..reaping import Reaped
-from ..sessions import AnyConnection, AnySession
+from ..sessions.writer import AnyConnection, AnySession
 from .graph import Graph, Node
 from .history import History, Transition
 from .moving import move_on

@@ -16,7 +16,7 @@ from ..fencing import each, identified
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import CANCELLED
 from ..reaping import Reaped
-from ..sessions import AnySession
+from ..sessions.writer import AnySession
 from . import drawing
 from .graph import Arrow, Graph, Node
 from .history import History, Listener

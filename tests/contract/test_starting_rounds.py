@@ -428,7 +428,7 @@ def test_a_chunk_that_finds_a_lock_is_tried_again(
         waited.append(seconds)
         session.commit()
 
-    monkeypatch.setattr("sa_jobqueue.transactions.time.sleep", wait)
+    monkeypatch.setattr("sa_jobqueue.sessions.transactions.time.sleep", wait)
 
     number = start_round(impatient(engine), Subscriber)
 

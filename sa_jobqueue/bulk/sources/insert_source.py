@@ -28,7 +28,7 @@ from sqlalchemy import Connection, Engine
 from ...dialects import database_of, database_of_engine
 from ...errors import ArgumentError, SourceChanged
 from ...locks import checked_engine
-from ...transactions import connected_beside
+from ...sessions.transactions import connected_beside
 from ..log import INSERTED, INSERTING_IT, Entry
 from ..source import DivisibleSource, Metadata
 from .insert_batches import RowBatch, RowHand

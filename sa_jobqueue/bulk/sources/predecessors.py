@@ -18,7 +18,7 @@ from ...dialects import database_of
 from ...dialects.connection_locks import ConnectionLocks
 from ...dialects.named_locks import Deadline
 from ...errors import LockTimeout, UnsupportedDatabase
-from ...transactions import connected_beside
+from ...sessions.transactions import connected_beside
 
 #: Seconds between two tries.
 _AGAIN = 0.05

@@ -24,8 +24,8 @@ from ...fencing import Claim
 from ...model.mapping import mapping_of
 from ...model.status import UNCLAIMED
 from ...queue import JobQueue
+from ...sessions.transactions import in_transaction
 from ...strategies import AUTO
-from ...transactions import in_transaction
 from ..databases import make_engine
 from .model import LENGTH, Finished, Inserted, Record
 

@@ -33,10 +33,10 @@ from sqlalchemy.engine import CursorResult, Result
 from sqlalchemy.orm import Mapper, Session, scoped_session
 from sqlalchemy.orm.attributes import set_committed_value
 
-from .dialects import Database, database_of
-from .errors import ArgumentError
-from .model.mapping import QueueMapping
-from .undoing import undone_with_savepoint
+from ..dialects import Database, database_of
+from ..errors import ArgumentError
+from ..model.mapping import QueueMapping
+from .undo import undone_with_savepoint
 
 AnySession: TypeAlias = "Session | scoped_session[Any]"
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from .dialects import connect_errors, database_of, is_transient
+from ..dialects import connect_errors, database_of, is_transient
 
 R = TypeVar("R")
 

@@ -1,0 +1,1 @@
+"""The connection that writes, and what a rollback takes back."""
