@@ -42,7 +42,7 @@ from .errors import (
     SourceChanged,
     UnsupportedDatabase,
 )
-from .fencing import Claim, Fence, fence_of, with_fence
+from .fence.claim import Claim, Fence, fence_of, with_fence
 from .finishing import complete, fail, give_up, release, renew
 from .locks import Holder, NamedLock, named_lock
 from .model.mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, ScheduleMixin

@@ -17,7 +17,7 @@ from sqlalchemy import BigInteger, Column, Integer, bindparam, case, literal_col
 from .dialects import Database
 from .dialects.clock import utc_now
 from .errors import ArgumentError
-from .fencing import each, identified
+from .fence.claim import each, identified
 from .model.keys import key_batches, key_is_in, key_values, locked_by_key
 from .model.mapping import QueueMapping, mapping_of, status_is, word_of
 from .model.plain_rows import word_literal

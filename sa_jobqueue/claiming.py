@@ -26,7 +26,7 @@ from sqlalchemy.engine.url import make_url
 
 from .dialects import Database, database_of_dialect
 from .errors import ArgumentError
-from .fencing import Claim, Fenced, LetGo, Token, put_up
+from .fence.claim import Claim, Fenced, LetGo, Token, put_up
 from .model.keys import key_is_in, key_values, keys_of
 from .model.mapping import QueueMapping, any_mapping_of, mapping_of, word_of
 from .model.mixins import OWNER_LENGTH

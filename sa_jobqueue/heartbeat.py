@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from .dialects import is_transient
 from .errors import ClaimLost
-from .fencing import Fence
+from .fence.claim import Fence
 from .sessions.transactions import committed, connected_beside
 from .waiting import THREADS, Companion, Waiting
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from .errors import ArgumentError
-from .fencing import identified
+from .fence.claim import identified
 from .model.mapping import QueueMapping, mapping_of
 from .model.status import DONE, UNCLAIMED
 from .places import Key, places_in

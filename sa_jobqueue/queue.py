@@ -26,7 +26,7 @@ from . import finishing
 from .backoff import Backoff, check_backoff
 from .claiming import claiming
 from .errors import ArgumentError
-from .fencing import Claim
+from .fence.claim import Claim
 from .model.mapping import QueueMapping
 from .model.status import CLAIMED, DONE, UNCLAIMED
 from .ordering import finish_rate_of, positions_in, waiting_time_in

@@ -14,8 +14,8 @@ from sqlalchemy import Select, select
 
 from .backoff import Backoff, check_backoff, wait_after
 from .dialects import Database
-from .fenced_statements import KEYS
-from .fencing import Fenced, Identity, by_mapping
+from .fence.claim import Fenced, Identity, by_mapping
+from .fence.statements import KEYS
 from .model.keys import by_key, key_batches, key_is_in, key_values
 from .model.mapping import QueueMapping
 from .sessions.writer import AnyConnection, writing

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from sqlalchemy import Row
 
-from ..fencing import Claim
+from ..fence.claim import Claim
 from ..owners import Owner
 from ..queue import JobQueue
 from ..sessions.writer import AnySession

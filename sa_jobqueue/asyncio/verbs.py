@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from .. import changing, claiming, enqueueing, finishing, ordering, owners, reaping, rounds, stats
 from ..advisory import make_fit
-from ..fencing import Claim
+from ..fence.claim import Claim
 from ..owners import Owner
 from ..sessions.writer import AnySession
 from ..strategies import AUTO

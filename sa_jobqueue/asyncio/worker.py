@@ -26,7 +26,7 @@ from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..backoff import Backoff
 from ..errors import ArgumentError
-from ..fencing import Claim
+from ..fence.claim import Claim
 from ..owners import Owner
 from ..queue import JobQueue
 from ..worker import (

@@ -37,7 +37,7 @@ from ..advisory import ISOLATION, check_connection, check_database
 from ..advisory_locks import LockKey, locks_of
 from ..dialects import Database
 from ..errors import UnsupportedDatabase
-from ..fencing import Identity
+from ..fence.claim import Identity
 from ..model.keys import key_values, keys_of
 from ..model.plain_rows import row_columns
 from ..sessions.writer import Writer

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from sqlalchemy import Connection, Executable
 
 from ..errors import NotClaimed, UnsupportedDatabase
-from ..fencing import Hold, Identity, LetGo
+from ..fence.claim import Hold, Identity, LetGo
 from ..model.mapping import QueueMapping
 from ..sessions.writer import Writer
 from .locking import LockingStrategy

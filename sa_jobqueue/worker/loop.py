@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from ..backoff import DEFAULT_BACKOFF, Backoff, check_backoff, wait_anyhow
 from ..dialects import database_of
 from ..errors import ArgumentError
-from ..fencing import Claim, fence_of
+from ..fence.claim import Claim, fence_of
 from ..heartbeat import Heartbeat
 from ..owners import Owner
 from ..queue import JobQueue

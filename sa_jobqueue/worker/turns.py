@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy.orm import Session
 
 from ..errors import LockLost
-from ..fencing import Claim, Fence, fence_of, fenced
+from ..fence.claim import Claim, Fence, fence_of, fenced
 from .batch import Batch, InHand
 from .lanes import Lane, Rota, lost_of
 from .outcomes import Outcome

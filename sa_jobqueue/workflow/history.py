@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import select
 
 from ..errors import ClaimLost
-from ..fencing import Claim, Fence, Fenced, each, fenced
+from ..fence.claim import Claim, Fence, Fenced, each, fenced
 from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..sessions.writer import AnyConnection, writing

@@ -16,13 +16,13 @@ from sqlalchemy.orm import InstanceState
 
 from ..changing import CHANGE_KEYS, cancelled, updating, waiting_as
 from ..errors import ArgumentError
-from ..fenced_statements import Time
-from ..fencing import Fence, fenced, identified
+from ..fence.claim import Fence, fenced, identified
+from ..fence.statements import Time
+from ..fence.write import Change, write
 from ..model.keys import key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..model.plain_rows import word_literal
 from ..sessions.writer import AnyConnection, AnySession, show_expired, writing
-from ..writes import Change, write
 
 
 def move_on(session: AnyConnection, jobs: Any, word: str) -> None:

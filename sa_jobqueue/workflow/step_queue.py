@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement
 
 from .. import finishing
 from ..claiming import Claiming
-from ..fencing import Claim
+from ..fence.claim import Claim
 from ..model.status import CANCELLED, FAILED
 from ..queue import JobQueue
 from ..reaping import Reaped

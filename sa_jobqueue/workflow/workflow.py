@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement
 
 from ..changing import cancelled, change, due_as
 from ..errors import InvalidTransition, NotWaiting
-from ..fencing import each, identified
+from ..fence.claim import each, identified
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import CANCELLED
 from ..reaping import Reaped

@@ -47,7 +47,7 @@ reveal_type(OUTBOX.claim(Sessions(), owner="w")[0])
     revealed = check(*MYPY, "-c", code).stdout
 
     assert [line.partition("Revealed type is ")[2] for line in revealed.splitlines()[:3]] == [
-        '"sa_jobqueue.fencing.Claim[tests.types.api.Email]"',
+        '"sa_jobqueue.fence.claim.Claim[tests.types.api.Email]"',
         '"tests.types.api.Email | None"',
         '"tests.types.api.Email"',
     ]

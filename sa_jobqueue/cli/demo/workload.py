@@ -20,7 +20,7 @@ from typing import TypeAlias
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from ...fencing import Claim
+from ...fence.claim import Claim
 from ...model.mapping import mapping_of
 from ...model.status import UNCLAIMED
 from ...queue import JobQueue

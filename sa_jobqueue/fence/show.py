@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .dialects import Database
-from .dialects.clock import as_utc
-from .fenced_statements import FenceKind, Found, ValuesOf, fenced_statements
-from .fencing import Fenced, Token
-from .model.mapping import QueueMapping
-from .sessions.writer import Writer, show, show_deleted, show_expired
+from ..dialects import Database
+from ..dialects.clock import as_utc
+from ..model.mapping import QueueMapping
+from ..sessions.writer import Writer, show, show_deleted, show_expired
+from .claim import Fenced, Token
+from .statements import FenceKind, Found, ValuesOf, fenced_statements
 
 
 def show_written(

@@ -25,13 +25,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import CursorResult
 
-from .dialects import Database
-from .dialects.clock import utc_now
-from .fencing import Identity, Token
-from .model.keys import key_is_in, locked_by_key
-from .model.mapping import QueueMapping, status_is
-from .model.transitions import or_join
-from .sessions.writer import Writer
+from ..dialects import Database
+from ..dialects.clock import utc_now
+from ..model.keys import key_is_in, locked_by_key
+from ..model.mapping import QueueMapping, status_is
+from ..model.transitions import or_join
+from ..sessions.writer import Writer
+from .claim import Identity, Token
 
 # The parameters of every fenced statement.
 KEYS, OWNER, DATES = "finish_keys", "finish_owner", "finish_dates"

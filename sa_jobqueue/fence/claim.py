@@ -28,8 +28,8 @@ from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import InstanceState
 from sqlalchemy.orm.attributes import instance_state
 
-from .errors import ArgumentError, NotClaimed
-from .model.mapping import QueueMapping, any_mapping_of, mapping_of
+from ..errors import ArgumentError, NotClaimed
+from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
 
 _INFO = "sa_jobqueue.fence"
 _T = TypeVar("_T")

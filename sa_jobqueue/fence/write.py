@@ -20,10 +20,15 @@ from typing import Any
 
 from sqlalchemy import select
 
-from .dialects import Database
-from .dialects.clock import as_utc
-from .errors import ClaimLost
-from .fenced_statements import (
+from ..dialects import Database
+from ..dialects.clock import as_utc
+from ..errors import ClaimLost
+from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
+from ..model.mapping import QueueMapping
+from ..sessions.writer import AnyConnection, Writer, writing
+from .claim import Fenced, Hold, Identity, LetGo, Token, by_mapping
+from .show import show_written
+from .statements import (
     DATES,
     KEYS,
     LATER,
@@ -36,11 +41,6 @@ from .fenced_statements import (
     ValuesOf,
     fenced_statements,
 )
-from .fencing import Fenced, Hold, Identity, LetGo, Token, by_mapping
-from .model.keys import key_batches, key_is_in, key_values, locked_by_key
-from .model.mapping import QueueMapping
-from .sessions.writer import AnyConnection, Writer, writing
-from .showing import show_written
 
 log = logging.getLogger("sa_jobqueue.finish")
 lost_log = logging.getLogger("sa_jobqueue.lost")
