@@ -44,11 +44,11 @@ from .errors import (
 )
 from .fence.claim import Claim, Fence, fence_of, with_fence
 from .finishing import complete, fail, give_up, release, renew
-from .locks import Holder, NamedLock, named_lock
 from .model.mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, ScheduleMixin
 from .model.status import JobStatus
 from .ordering import finish_rate, position, positions, waiting_time
-from .owners import Owner, OwnerState, connection_owner, owner_state
+from .owners.named_lock import Holder, NamedLock, named_lock
+from .owners.owner import Owner, OwnerState, connection_owner, owner_state
 from .queue import JobQueue
 from .reaping import Reaped, ReapedJob, ReapReason, reap
 from .rounds import RoundProgress, round_progress, start_round

@@ -31,7 +31,7 @@ from .model.keys import key_is_in, key_values, keys_of
 from .model.mapping import QueueMapping, any_mapping_of, mapping_of, word_of
 from .model.mixins import OWNER_LENGTH
 from .model.status import CLAIMED, UNCLAIMED
-from .owners import SEPARATOR, ConnectionOwner, Owner
+from .owners.owner import SEPARATOR, ConnectionOwner, Owner
 from .sessions.undo import undone_with_transaction
 from .sessions.writer import (
     AnyConnection,

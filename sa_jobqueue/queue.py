@@ -30,7 +30,7 @@ from .fence.claim import Claim
 from .model.mapping import QueueMapping
 from .model.status import CLAIMED, DONE, UNCLAIMED
 from .ordering import finish_rate_of, positions_in, waiting_time_in
-from .owners import Owner
+from .owners.owner import Owner
 from .rates import RECENT, Finishes
 from .reaping import Reaped, reap_claims
 from .sessions.writer import AnyConnection, AnySession

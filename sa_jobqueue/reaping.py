@@ -47,7 +47,7 @@ from .model.mapping import QueueMapping, mapping_of, status_is
 from .model.plain_rows import word_literal
 from .model.status import FAILED, UNCLAIMED
 from .model.transitions import joins_round, or_join
-from .owners import OwnerState, is_connection_owner, owner_states
+from .owners.owner import OwnerState, is_connection_owner, owner_states
 from .sessions.writer import AnySession, Writer, expire_with_savepoint, writing
 from .strategies import ClaimSpec
 

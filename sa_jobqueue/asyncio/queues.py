@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from sqlalchemy import Row
 
 from ..fence.claim import Claim
-from ..owners import Owner
+from ..owners.owner import Owner
 from ..queue import JobQueue
 from ..sessions.writer import AnySession
 from .sessions import AnyAsyncSession, async_session_of, sync_session_of

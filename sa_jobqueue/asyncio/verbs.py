@@ -11,10 +11,11 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from .. import changing, claiming, enqueueing, finishing, ordering, owners, reaping, rounds, stats
+from .. import changing, claiming, enqueueing, finishing, ordering, reaping, rounds, stats
 from ..advisory import make_fit
 from ..fence.claim import Claim
-from ..owners import Owner
+from ..owners import owner
+from ..owners.owner import Owner
 from ..sessions.writer import AnySession
 from ..strategies import AUTO
 from .sessions import AnyAsyncSession, async_session_of, sync_session_of
@@ -104,12 +105,12 @@ async def enqueue(
 cancel = _awaited(changing.cancel)
 claimed_by = _awaited(claiming.claimed_by)
 complete = _awaited(finishing.complete)
-connection_owner = _awaited(owners.connection_owner)
+connection_owner = _awaited(owner.connection_owner)
 count_by_status = _awaited(stats.count_by_status)
 fail = _awaited(finishing.fail)
 finish_rate = _awaited(ordering.finish_rate)
 give_up = _awaited(finishing.give_up)
-owner_state = _awaited(owners.owner_state)
+owner_state = _awaited(owner.owner_state)
 position = _awaited(ordering.position)
 positions = _awaited(ordering.positions)
 prune = _awaited(changing.prune)

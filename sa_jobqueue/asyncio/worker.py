@@ -27,7 +27,7 @@ from sqlalchemy.util import await_only, greenlet_spawn
 from ..backoff import Backoff
 from ..errors import ArgumentError
 from ..fence.claim import Claim
-from ..owners import Owner
+from ..owners.owner import Owner
 from ..queue import JobQueue
 from ..worker import (
     LONGEST_POLL,

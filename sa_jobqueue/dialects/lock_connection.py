@@ -30,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..errors import LockLost
 from .drivers import driver_connection
 
-log = logging.getLogger("sa_jobqueue.locks")
+log = logging.getLogger("sa_jobqueue.owners.named_lock")
 
 Answer = TypeVar("Answer")
 

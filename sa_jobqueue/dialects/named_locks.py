@@ -1,6 +1,6 @@
 """Named locks, as one kind of database keeps them.
 
-:mod:`sa_jobqueue.locks` is what users call. Here is what it asks of a database:
+:mod:`sa_jobqueue.owners.named_lock` is what users call. Here is what it asks of a database:
 :class:`ServerLocks` takes a lock and tells who has it, :class:`HeldLock` is a lock
 that was taken. A database has them in its ``named_locks()``.
 """

@@ -19,7 +19,7 @@ from ..dialects import database_of
 from ..errors import ArgumentError
 from ..fence.claim import Claim, fence_of
 from ..heartbeat import Heartbeat
-from ..owners import Owner
+from ..owners.owner import Owner
 from ..queue import JobQueue
 from ..signals import handled
 from ..waiting import THREADS, Waiting

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..errors import LockLost, UnsupportedDatabase
-from ..owners import Owner
+from ..owners.owner import Owner
 from ..waiting import Waiting
 from .patience import Patience
 

@@ -47,7 +47,7 @@ from sa_jobqueue.dialects.named_locks import Deadline
 from sa_jobqueue.dialects.postgresql.database import PostgreSQL
 from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLLocks
 from sa_jobqueue.dialects.sqlite import named_locks
-from sa_jobqueue.locks import lock_holder
+from sa_jobqueue.owners.named_lock import lock_holder
 from tests.lockers import NOW, PATIENCE, Locker
 from tests.proxy import Proxy
 from tests.support import make_engine, until

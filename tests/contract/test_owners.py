@@ -33,7 +33,7 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.dialects import database_of
 from sa_jobqueue.dialects.postgresql import database
-from sa_jobqueue.owners import ConnectionOwner, is_connection_owner, lock_name, owner_states
+from sa_jobqueue.owners.owner import ConnectionOwner, is_connection_owner, lock_name, owner_states
 from tests.models import Base, Email, add_emails, recipients
 from tests.servers.server import is_denied
 from tests.support import make_engine, statements_seen

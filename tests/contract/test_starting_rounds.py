@@ -24,7 +24,7 @@ from sa_jobqueue import (
     round_progress,
     start_round,
 )
-from sa_jobqueue.locks import lock_holder
+from sa_jobqueue.owners.named_lock import lock_holder
 from tests.contract.claimers import committed
 from tests.contract.round_models import (
     Badge,

@@ -35,7 +35,7 @@ from sa_jobqueue import (
     retry,
 )
 from sa_jobqueue.doctor import examine
-from sa_jobqueue.locks import NamedLock
+from sa_jobqueue.owners.named_lock import NamedLock
 from sa_jobqueue.worker.lanes import FAIR_EVERY
 from tests.support import statements_seen
 from tests.videos import S, Video, VideoLog, add_videos, videos

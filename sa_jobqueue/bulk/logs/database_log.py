@@ -31,7 +31,7 @@ from sqlalchemy import (
 from sqlalchemy import inspect as sa_inspect
 
 from ...errors import ArgumentError, BrokenLog, LockLost, LockNotHeld, LockTimeout
-from ...locks import NamedLock, named_lock
+from ...owners.named_lock import NamedLock, named_lock
 from ..log import BEFORE, NOTHING, Head, Log, Marks
 from ..sources.insert_batches import transaction
 from ..states import LoadState

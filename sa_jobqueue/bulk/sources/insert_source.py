@@ -27,7 +27,7 @@ from sqlalchemy import Connection, Engine
 
 from ...dialects import database_of, database_of_engine
 from ...errors import ArgumentError, SourceChanged
-from ...locks import checked_engine
+from ...owners.named_lock import checked_engine
 from ...sessions.transactions import connected_beside
 from ..log import INSERTED, INSERTING_IT, Entry
 from ..source import DivisibleSource, Metadata

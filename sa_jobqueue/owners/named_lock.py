@@ -22,13 +22,13 @@ from typing import Literal
 
 from sqlalchemy import Connection, Engine
 
-from .dialects import database_of, database_of_engine
-from .dialects.named_locks import Deadline, HeldLock, Holder
-from .errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
+from ..dialects import database_of, database_of_engine
+from ..dialects.named_locks import Deadline, HeldLock, Holder
+from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
 
 __all__ = ["Holder", "NamedLock", "lock_holder", "named_lock"]
 
-log = logging.getLogger("sa_jobqueue.locks")
+log = logging.getLogger("sa_jobqueue.owners.named_lock")
 
 
 class _Default(enum.Enum):

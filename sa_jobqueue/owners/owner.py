@@ -31,12 +31,12 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
-from .dialects import Database, database_of
-from .dialects.owner_liveness import IDENTITY_LENGTH, OwnerState, Process, Server
-from .errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
-from .locks import NamedLock, checked_engine
-from .model.mixins import OWNER_LENGTH
-from .sessions.writer import AnySession, session_of
+from ..dialects import Database, database_of
+from ..dialects.owner_liveness import IDENTITY_LENGTH, OwnerState, Process, Server
+from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
+from ..model.mixins import OWNER_LENGTH
+from ..sessions.writer import AnySession, session_of
+from .named_lock import NamedLock, checked_engine
 
 __all__ = [
     "ConnectionOwner",

@@ -1,0 +1,1 @@
+"""Owners: who claims, and whether they are alive."""
