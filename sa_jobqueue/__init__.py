@@ -18,7 +18,6 @@ At least once, fenced; exactly once for effects that are written in the same
 transaction as the finish.
 """
 
-from .advisory import advisory_session
 from .backoff import Backoff, ConstantBackoff, ExponentialBackoff
 from .bulk import BulkLoad, DatabaseLog, EnqueueSource, FileLog, InsertSource
 from .changing import cancel, prune, reprioritize, retry
@@ -54,6 +53,7 @@ from .reaping import Reaped, ReapedJob, ReapReason, reap
 from .rounds import RoundProgress, round_progress, start_round
 from .starting import RoundStart
 from .stats import QueueStats, count_by_status, queue_stats
+from .strategies.advisory_session import advisory_session
 from .version import __version__
 from .worker import Cancel, Failed, Outcome, Retry, Worker
 from .workflow import Step, Transition, Workflow

@@ -12,12 +12,12 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from .. import changing, claiming, enqueueing, finishing, ordering, reaping, rounds, stats
-from ..advisory import make_fit
 from ..fence.claim import Claim
 from ..owners import owner
 from ..owners.owner import Owner
 from ..sessions.writer import AnySession
 from ..strategies import AUTO
+from ..strategies.advisory_session import make_fit
 from .sessions import AnyAsyncSession, async_session_of, sync_session_of
 
 P = ParamSpec("P")

@@ -12,12 +12,12 @@ from typing import Any
 from sqlalchemy import Connection, Executable, select, update
 from sqlalchemy.orm import Session
 
-from ..advisory import advisory_session
 from ..dialects import Database, database_of
 from ..dialects.examination import Examination, Plan, ServerIndex
 from ..model.mapping import QueueMapping
 from ..queue import JobQueue
 from ..strategies import ClaimSpec, Strategy
+from ..strategies.advisory_session import advisory_session
 from .wanted import Wanted, same_predicate, wanted_by_reapers, wanted_index
 
 #: Under which a claim is made that is rolled back.

@@ -33,14 +33,14 @@ from sqlalchemy import column as sa_column
 from sqlalchemy.sql import ColumnElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from ..advisory import ISOLATION, check_connection, check_database
-from ..advisory_locks import LockKey, locks_of
 from ..dialects import Database
 from ..errors import UnsupportedDatabase
 from ..fence.claim import Identity
 from ..model.keys import key_values, keys_of
 from ..model.plain_rows import row_columns
 from ..sessions.writer import Writer
+from .advisory_locks import LockKey, locks_of
+from .advisory_session import ISOLATION, check_connection, check_database
 from .base import LIMIT, Strategy
 from .spec import ClaimSpec, Request, Taken
 

@@ -25,7 +25,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, joinedload, mapped_
 from sa_jobqueue import (
     ClaimLost,
     NotClaimed,
-    advisory_locks,
     advisory_session,
     claim,
     complete,
@@ -34,6 +33,7 @@ from sa_jobqueue import (
     release,
     with_fence,
 )
+from sa_jobqueue.strategies import advisory_locks
 from tests.contract.subscriptions import (
     Subscription,
     SubscriptionBase,

@@ -20,13 +20,13 @@ from weakref import ref
 
 from sqlalchemy import Connection, event
 
-from .dialects import database_of
-from .dialects.after_commit import Ending, ending_of, fetched, follow
-from .errors import NotClaimed
-from .fence.claim import Hold, Identity, LetGo
-from .model.mapping import QueueMapping
+from ..dialects import database_of
+from ..dialects.after_commit import Ending, ending_of, fetched, follow
+from ..errors import NotClaimed
+from ..fence.claim import Hold, Identity, LetGo
+from ..model.mapping import QueueMapping
 
-log = logging.getLogger("sa_jobqueue.advisory")
+log = logging.getLogger("sa_jobqueue.strategies.advisory_session")
 
 #: The arguments of the lock functions: the oid of a table, and what stands for a key in it.
 LockKey: TypeAlias = tuple[int, int]

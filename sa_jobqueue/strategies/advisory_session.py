@@ -23,8 +23,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.orm import Session
 
-from .dialects import Database, database_of
-from .errors import UnsupportedDatabase
+from ..dialects import Database, database_of
+from ..errors import UnsupportedDatabase
 
 #: The isolation levels in which a second statement sees what was committed after the first.
 ISOLATION = ("read committed", "read uncommitted")
