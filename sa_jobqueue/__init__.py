@@ -18,12 +18,8 @@ At least once, fenced; exactly once for effects that are written in the same
 transaction as the finish.
 """
 
-from .backoff import Backoff, ConstantBackoff, ExponentialBackoff
 from .bulk import BulkLoad, DatabaseLog, EnqueueSource, FileLog, InsertSource
-from .changing import cancel, prune, reprioritize, retry
-from .claiming import claim, claim_statements, claimed_by
 from .dialects import is_transient
-from .enqueueing import enqueue
 from .errors import (
     ArgumentError,
     BatchInDoubt,
@@ -42,18 +38,22 @@ from .errors import (
     UnsupportedDatabase,
 )
 from .fence.claim import Claim, Fence, fence_of, with_fence
-from .finishing import complete, fail, give_up, release, renew
 from .model.mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, ScheduleMixin
 from .model.status import JobStatus
 from .ordering import finish_rate, position, positions, waiting_time
 from .owners.named_lock import Holder, NamedLock, named_lock
 from .owners.owner import Owner, OwnerState, connection_owner, owner_state
 from .queue import JobQueue
-from .reaping import Reaped, ReapedJob, ReapReason, reap
 from .rounds import RoundProgress, round_progress, start_round
 from .starting import RoundStart
-from .stats import QueueStats, count_by_status, queue_stats
 from .strategies.advisory_session import advisory_session
+from .verbs.backoff import Backoff, ConstantBackoff, ExponentialBackoff
+from .verbs.claim import claim, claim_statements, claimed_by
+from .verbs.enqueue import enqueue
+from .verbs.finish import complete, fail, give_up, release, renew
+from .verbs.manage import cancel, prune, reprioritize, retry
+from .verbs.reap import Reaped, ReapedJob, ReapReason, reap
+from .verbs.stats import QueueStats, count_by_status, queue_stats
 from .version import __version__
 from .worker import Cancel, Failed, Outcome, Retry, Worker
 from .workflow import Step, Transition, Workflow

@@ -22,9 +22,6 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Row
 
-from . import finishing
-from .backoff import Backoff, check_backoff
-from .claiming import claiming
 from .errors import ArgumentError
 from .fence.claim import Claim
 from .model.mapping import QueueMapping
@@ -32,9 +29,12 @@ from .model.status import CLAIMED, DONE, UNCLAIMED
 from .ordering import finish_rate_of, positions_in, waiting_time_in
 from .owners.owner import Owner
 from .rates import RECENT, Finishes
-from .reaping import Reaped, reap_claims
 from .sessions.writer import AnyConnection, AnySession
 from .strategies import WAIT, said
+from .verbs import finish
+from .verbs.backoff import Backoff, check_backoff
+from .verbs.claim import claiming
+from .verbs.reap import Reaped, reap_claims
 
 T = TypeVar("T")
 
@@ -168,7 +168,7 @@ class JobQueue(Generic[T]):
 
     def complete(self, session: AnyConnection, jobs: Any, *, delete: bool | None = None) -> None:
         """Finish jobs with the queue's `then`; see :func:`sa_jobqueue.complete`."""
-        finishing.complete(session, jobs, delete=delete, then=self.then)
+        finish.complete(session, jobs, delete=delete, then=self.then)
 
     def fail(
         self,
@@ -182,21 +182,21 @@ class JobQueue(Generic[T]):
 
         Without `retry_in` they wait by the queue's backoff.
         """
-        finishing.fail(
+        finish.fail(
             session, jobs, error=error, retry_in=retry_in, backoff=self.backoff, ready=self.ready
         )
 
     def release(self, session: AnyConnection, jobs: Any) -> None:
         """Give jobs back; see :func:`sa_jobqueue.release`."""
-        finishing.release(session, jobs, ready=self.ready)
+        finish.release(session, jobs, ready=self.ready)
 
     def renew(self, session: AnyConnection, jobs: Any) -> None:
         """Start the lease again; see :func:`sa_jobqueue.renew`."""
-        finishing.renew(session, jobs)
+        finish.renew(session, jobs)
 
     def give_up(self, session: AnyConnection, jobs: Any, *, reason: str | None = None) -> None:
         """Cancel jobs that we have claimed; see :func:`sa_jobqueue.give_up`."""
-        finishing.give_up(session, jobs, reason=reason)
+        finish.give_up(session, jobs, reason=reason)
 
     def claimed_by(self, session: AnySession, owner: str | int | Owner) -> Claim[T]:
         """Return an owner's claims of this queue; see :func:`sa_jobqueue.claimed_by`."""

@@ -11,13 +11,18 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from .. import changing, claiming, enqueueing, finishing, ordering, reaping, rounds, stats
+from .. import ordering
+from .. import rounds as rounds_
 from ..fence.claim import Claim
 from ..owners import owner
 from ..owners.owner import Owner
 from ..sessions.writer import AnySession
 from ..strategies import AUTO
 from ..strategies.advisory_session import make_fit
+from ..verbs import claim as claim_
+from ..verbs import enqueue as enqueue_
+from ..verbs import finish, manage, stats
+from ..verbs import reap as reap_
 from .sessions import AnyAsyncSession, async_session_of, sync_session_of
 
 P = ParamSpec("P")
@@ -50,7 +55,7 @@ async def claim(
 ) -> Claim[T]:
     """Claim up to `limit` jobs in the caller's transaction; see :func:`sa_jobqueue.claim`."""
     return await async_session_of(session).run_sync(
-        claiming.claim,
+        claim_.claim,
         entity,
         *where,
         owner=owner,
@@ -93,7 +98,7 @@ async def enqueue(
 ) -> int | None:
     """Insert unclaimed jobs in the caller's transaction; see :func:`sa_jobqueue.enqueue`."""
     return await async_session_of(session).run_sync(
-        enqueueing.enqueue,
+        enqueue_.enqueue,
         entity,
         rows,
         priority=priority,
@@ -102,27 +107,27 @@ async def enqueue(
     )
 
 
-cancel = _awaited(changing.cancel)
-claimed_by = _awaited(claiming.claimed_by)
-complete = _awaited(finishing.complete)
+cancel = _awaited(manage.cancel)
+claimed_by = _awaited(claim_.claimed_by)
+complete = _awaited(finish.complete)
 connection_owner = _awaited(owner.connection_owner)
 count_by_status = _awaited(stats.count_by_status)
-fail = _awaited(finishing.fail)
+fail = _awaited(finish.fail)
 finish_rate = _awaited(ordering.finish_rate)
-give_up = _awaited(finishing.give_up)
+give_up = _awaited(finish.give_up)
 owner_state = _awaited(owner.owner_state)
 position = _awaited(ordering.position)
 positions = _awaited(ordering.positions)
-prune = _awaited(changing.prune)
+prune = _awaited(manage.prune)
 queue_stats = _awaited(stats.queue_stats)
-reap = _awaited(reaping.reap)
-release = _awaited(finishing.release)
-renew = _awaited(finishing.renew)
-reprioritize = _awaited(changing.reprioritize)
-retry = _awaited(changing.retry)
+reap = _awaited(reap_.reap)
+release = _awaited(finish.release)
+renew = _awaited(finish.renew)
+reprioritize = _awaited(manage.reprioritize)
+retry = _awaited(manage.retry)
 waiting_time = _awaited(ordering.waiting_time)
-round_progress = _awaited(rounds.round_progress)
-start_round = _awaited(rounds.start_round)
+round_progress = _awaited(rounds_.round_progress)
+start_round = _awaited(rounds_.start_round)
 
 
 @asynccontextmanager

@@ -24,11 +24,11 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from ..backoff import Backoff
 from ..errors import ArgumentError
 from ..fence.claim import Claim
 from ..owners.owner import Owner
 from ..queue import JobQueue
+from ..verbs.backoff import Backoff
 from ..worker import (
     LONGEST_POLL,
     REAP_EVERY,

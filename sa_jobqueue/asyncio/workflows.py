@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from ..reaping import Reaped
+from ..verbs.reap import Reaped
 from ..workflow import Workflow
 from .sessions import AnyAsyncSession, async_session_of
 

@@ -13,8 +13,8 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from ..queue import JobQueue
-from ..reaping import ReapedJob
 from ..sessions.transactions import in_transaction
+from ..verbs.reap import ReapedJob
 from ..workflow import Step, Workflow
 from .databases import open_engine, require_table, url_option
 from .errors import in_one_line

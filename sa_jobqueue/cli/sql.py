@@ -10,10 +10,10 @@ from sqlalchemy import Executable, make_url
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql import ClauseElement
 
-from ..claiming import claim_statements
 from ..dialects import database_of_dialect
 from ..queue import JobQueue
 from ..strategies import AUTO, STRATEGIES
+from ..verbs.claim import claim_statements
 from .importing import load_queue
 
 _EXPANDING = re.compile(r"(?P<open>\()?__\[POSTCOMPILE_(?P<name>\w+)\](?(open)\))")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from sqlalchemy.orm import Session
 
-from ..stats import QueueStats, count_by_status, queue_stats
+from ..verbs.stats import QueueStats, count_by_status, queue_stats
 from ..workflow import Step
 from .databases import open_engine, require_table, url_option
 from .importing import load_work

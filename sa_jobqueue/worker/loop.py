@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from ..backoff import DEFAULT_BACKOFF, Backoff, check_backoff, wait_anyhow
 from ..dialects import database_of
 from ..errors import ArgumentError
 from ..fence.claim import Claim, fence_of
@@ -22,6 +21,7 @@ from ..heartbeat import Heartbeat
 from ..owners.owner import Owner
 from ..queue import JobQueue
 from ..signals import handled
+from ..verbs.backoff import DEFAULT_BACKOFF, Backoff, check_backoff, wait_anyhow
 from ..waiting import THREADS, Waiting
 from .batch import Batch
 from .lanes import Lane, lanes_of

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from ..backoff import LONGEST_WAIT
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
+from ..verbs.backoff import LONGEST_WAIT
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from ..queue import JobQueue
-from ..reaping import Reaped
 from ..sessions.transactions import committed
+from ..verbs.reap import Reaped
 from .patience import Patience
 
 log = logging.getLogger("sa_jobqueue.worker")

@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, inspect, select
 from sqlalchemy.orm import InstanceState
 
-from ..changing import CHANGE_KEYS, cancelled, updating, waiting_as
 from ..errors import ArgumentError
 from ..fence.claim import Fence, fenced, identified
 from ..fence.statements import Time
@@ -23,6 +22,7 @@ from ..model.keys import key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..model.plain_rows import word_literal
 from ..sessions.writer import AnyConnection, AnySession, show_expired, writing
+from ..verbs.manage import CHANGE_KEYS, cancelled, updating, waiting_as
 
 
 def move_on(session: AnyConnection, jobs: Any, word: str) -> None:

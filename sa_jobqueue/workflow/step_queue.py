@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement
 
-from .. import finishing
-from ..claiming import Claiming
 from ..fence.claim import Claim
 from ..model.status import CANCELLED, FAILED
 from ..queue import JobQueue
-from ..reaping import Reaped
 from ..sessions.writer import AnyConnection, AnySession
+from ..verbs import finish
+from ..verbs.claim import Claiming
+from ..verbs.reap import Reaped
 from .graph import Graph, Node
 from .history import History, Transition
 from .moving import move_on
@@ -70,7 +70,7 @@ class StepQueue(JobQueue[T]):
         def write(jobs: Any) -> None:
             if self._graph.is_final(after):
                 gone = delete if after == self._graph.done else False
-                finishing.complete(session, jobs, delete=gone, then=after)
+                finish.complete(session, jobs, delete=gone, then=after)
             else:
                 move_on(session, jobs, after)
 

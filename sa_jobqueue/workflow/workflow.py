@@ -10,13 +10,13 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement
 
-from ..changing import cancelled, change, due_as
 from ..errors import InvalidTransition, NotWaiting
 from ..fence.claim import each, identified
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import CANCELLED
-from ..reaping import Reaped
 from ..sessions.writer import AnySession
+from ..verbs.manage import cancelled, change, due_as
+from ..verbs.reap import Reaped
 from . import drawing
 from .graph import Arrow, Graph, Node
 from .history import History, Listener

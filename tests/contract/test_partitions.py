@@ -55,7 +55,6 @@ from sa_jobqueue import (
     reprioritize,
     retry,
 )
-from sa_jobqueue.claiming import dialect_of
 from sa_jobqueue.dialects import database_of_dialect
 from sa_jobqueue.migration import (
     add_job_columns,
@@ -69,6 +68,7 @@ from sa_jobqueue.migration import (
     tune_storage,
 )
 from sa_jobqueue.model.mixins import timestamp_type
+from sa_jobqueue.verbs.claim import dialect_of
 from tests.innodb_locks import locked_rows
 from tests.migration.support import migrating
 from tests.support import make_engine, statements_seen

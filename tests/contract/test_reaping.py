@@ -33,12 +33,12 @@ from sa_jobqueue import (
     is_transient,
     owner_state,
     reap,
-    reaping,
     renew,
 )
 from sa_jobqueue.dialects.clock import as_utc, utc_now
 from sa_jobqueue.model import keys
 from sa_jobqueue.model.mapping import mapping_of
+from sa_jobqueue.verbs import reap
 from tests.innodb_locks import locked_rows
 from tests.models import (
     Account,

@@ -29,8 +29,8 @@ from sa_jobqueue import (
     retry,
 )
 from sa_jobqueue.asyncio import AsyncJobQueue
-from sa_jobqueue.claiming import dialect_of
 from sa_jobqueue.dialects import database_of
+from sa_jobqueue.verbs.claim import dialect_of
 from tests.support import impatient, statements_seen
 
 from .asyncio_support import (

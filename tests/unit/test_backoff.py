@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from sa_jobqueue import ArgumentError, ConstantBackoff, ExponentialBackoff, JobQueue
 from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.backoff import DEFAULT_BACKOFF, LONGEST_WAIT, wait_after, wait_anyhow
+from sa_jobqueue.verbs.backoff import DEFAULT_BACKOFF, LONGEST_WAIT, wait_after, wait_anyhow
 from tests.models import Email, Pair, Task
 
 NOTHING = timedelta(0)

@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 
 from ...dialects import database_of
 from ...model.status import CLAIMED, UNCLAIMED
-from ...stats import count_by_status
 from ...strategies import AUTO, STRATEGIES
 from ...strategies.candidates import Candidates
+from ...verbs.stats import count_by_status
 from ..databases import open_engine, shown, url_option
 from ..stopping import Stopping
 from .figures import AfterPause, Figures

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from .dialects.clock import EPOCH, as_utc, utc_now
-from .model.mapping import QueueMapping, mapping_of
-from .model.status import JobStatus
-from .sessions.writer import AnySession, Writer, writing
+from ..dialects.clock import EPOCH, as_utc, utc_now
+from ..model.mapping import QueueMapping, mapping_of
+from ..model.status import JobStatus
+from ..sessions.writer import AnySession, Writer, writing
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,15 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import BigInteger, Column, Integer, bindparam, case, literal_column, null, select
 
-from .dialects import Database
-from .dialects.clock import utc_now
-from .errors import ArgumentError
-from .fence.claim import each, identified
-from .model.keys import key_batches, key_is_in, key_values, locked_by_key
-from .model.mapping import QueueMapping, mapping_of, status_is, word_of
-from .model.plain_rows import word_literal
-from .model.status import CANCELLED, DONE, FAILED, UNCLAIMED
-from .sessions.writer import AnySession, Writer, show_expired, writing
+from ..dialects import Database
+from ..dialects.clock import utc_now
+from ..errors import ArgumentError
+from ..fence.claim import each, identified
+from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
+from ..model.mapping import QueueMapping, mapping_of, status_is, word_of
+from ..model.plain_rows import word_literal
+from ..model.status import CANCELLED, DONE, FAILED, UNCLAIMED
+from ..sessions.writer import AnySession, Writer, show_expired, writing
 
 Values: TypeAlias = Callable[[QueueMapping], Mapping[Column[Any], Any]]
 Words: TypeAlias = Callable[[QueueMapping], tuple[str, ...]]

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from .errors import ArgumentError
-from .model.mapping import QueueMapping
+from ..errors import ArgumentError
+from ..model.mapping import QueueMapping
 
 log = logging.getLogger("sa_jobqueue.failure")
 

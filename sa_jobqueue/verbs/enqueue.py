@@ -11,13 +11,13 @@ from typing import Any, Literal, overload
 from sqlalchemy import Column, Insert, insert, literal_column, select
 from sqlalchemy.engine import Result
 
-from .dialects import Database
-from .dialects.clock import as_utc, utc_now
-from .errors import ArgumentError
-from .model.mapping import QueueMapping, mapping_of
-from .model.plain_rows import word_literal
-from .model.status import UNCLAIMED
-from .sessions.writer import AnySession, Writer, writing
+from ..dialects import Database
+from ..dialects.clock import as_utc, utc_now
+from ..errors import ArgumentError
+from ..model.mapping import QueueMapping, mapping_of
+from ..model.plain_rows import word_literal
+from ..model.status import UNCLAIMED
+from ..sessions.writer import AnySession, Writer, writing
 
 #: Rows per statement: memory stays bounded for a generator of any length.
 CHUNK = 1_000

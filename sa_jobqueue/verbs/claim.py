@@ -24,16 +24,16 @@ from sqlalchemy import ColumnElement, Executable, select
 from sqlalchemy.engine import Dialect
 from sqlalchemy.engine.url import make_url
 
-from .dialects import Database, database_of_dialect
-from .errors import ArgumentError
-from .fence.claim import Claim, Fenced, LetGo, Token, put_up
-from .model.keys import key_is_in, key_values, keys_of
-from .model.mapping import QueueMapping, any_mapping_of, mapping_of, word_of
-from .model.mixins import OWNER_LENGTH
-from .model.status import CLAIMED, UNCLAIMED
-from .owners.owner import SEPARATOR, ConnectionOwner, Owner
-from .sessions.undo import undone_with_transaction
-from .sessions.writer import (
+from ..dialects import Database, database_of_dialect
+from ..errors import ArgumentError
+from ..fence.claim import Claim, Fenced, LetGo, Token, put_up
+from ..model.keys import key_is_in, key_values, keys_of
+from ..model.mapping import QueueMapping, any_mapping_of, mapping_of, word_of
+from ..model.mixins import OWNER_LENGTH
+from ..model.status import CLAIMED, UNCLAIMED
+from ..owners.owner import SEPARATOR, ConnectionOwner, Owner
+from ..sessions.undo import undone_with_transaction
+from ..sessions.writer import (
     AnyConnection,
     AnySession,
     Writer,
@@ -41,7 +41,7 @@ from .sessions.writer import (
     session_of,
     writing,
 )
-from .strategies import (
+from ..strategies import (
     AUTO,
     WAIT,
     ClaimSpec,

@@ -40,16 +40,16 @@ from sqlalchemy import (
 )
 from sqlalchemy import inspect as sa_inspect
 
-from .dialects.clock import utc_now
-from .errors import ArgumentError
-from .model.keys import by_key, key_batches, key_is_in, key_values
-from .model.mapping import QueueMapping, mapping_of, status_is
-from .model.plain_rows import word_literal
-from .model.status import FAILED, UNCLAIMED
-from .model.transitions import joins_round, or_join
-from .owners.owner import OwnerState, is_connection_owner, owner_states
-from .sessions.writer import AnySession, Writer, expire_with_savepoint, writing
-from .strategies import ClaimSpec
+from ..dialects.clock import utc_now
+from ..errors import ArgumentError
+from ..model.keys import by_key, key_batches, key_is_in, key_values
+from ..model.mapping import QueueMapping, mapping_of, status_is
+from ..model.plain_rows import word_literal
+from ..model.status import FAILED, UNCLAIMED
+from ..model.transitions import joins_round, or_join
+from ..owners.owner import OwnerState, is_connection_owner, owner_states
+from ..sessions.writer import AnySession, Writer, expire_with_savepoint, writing
+from ..strategies import ClaimSpec
 
 log = logging.getLogger("sa_jobqueue.reap")
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from sqlalchemy import Select, select
 
+from ..dialects import Database
+from ..fence.claim import Fenced, Identity, by_mapping
+from ..fence.statements import KEYS
+from ..model.keys import by_key, key_batches, key_is_in, key_values
+from ..model.mapping import QueueMapping
+from ..sessions.writer import AnyConnection, writing
 from .backoff import Backoff, check_backoff, wait_after
-from .dialects import Database
-from .fence.claim import Fenced, Identity, by_mapping
-from .fence.statements import KEYS
-from .model.keys import by_key, key_batches, key_is_in, key_values
-from .model.mapping import QueueMapping
-from .sessions.writer import AnyConnection, writing
 
 
 def by_wait(

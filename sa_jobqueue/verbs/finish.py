@@ -28,17 +28,17 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, bindparam, case, null, or_, select
 
+from ..dialects.clock import as_utc, utc_now
+from ..errors import ArgumentError
+from ..fence.claim import Fenced, LetGo, by_mapping, fenced
+from ..fence.statements import NOW, OWNER, SHIFT, Time, Values, ValuesOf
+from ..fence.write import Change, write
+from ..model.last_error import error_length, error_text, first_line
+from ..model.mapping import QueueMapping, word_of
+from ..model.plain_rows import word_literal
+from ..model.status import CANCELLED, DONE, FAILED, UNCLAIMED
+from ..sessions.writer import AnyConnection, writing
 from .backoff import Backoff
-from .dialects.clock import as_utc, utc_now
-from .errors import ArgumentError
-from .fence.claim import Fenced, LetGo, by_mapping, fenced
-from .fence.statements import NOW, OWNER, SHIFT, Time, Values, ValuesOf
-from .fence.write import Change, write
-from .model.last_error import error_length, error_text, first_line
-from .model.mapping import QueueMapping, word_of
-from .model.plain_rows import word_literal
-from .model.status import CANCELLED, DONE, FAILED, UNCLAIMED
-from .sessions.writer import AnyConnection, writing
 from .waits import by_wait
 
 failure_log = logging.getLogger("sa_jobqueue.failure")

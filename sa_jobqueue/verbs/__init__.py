@@ -1,0 +1,1 @@
+"""The verbs: one file for each stage of a job's life."""
