@@ -40,9 +40,9 @@ from .errors import (
 from .fence.claim import Claim, Fence, fence_of, with_fence
 from .model.mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, ScheduleMixin
 from .model.status import JobStatus
-from .ordering import finish_rate, position, positions, waiting_time
 from .owners.named_lock import Holder, NamedLock, named_lock
 from .owners.owner import Owner, OwnerState, connection_owner, owner_state
+from .positions.position import finish_rate, position, positions, waiting_time
 from .queue import JobQueue
 from .rounds import RoundProgress, round_progress, start_round
 from .starting import RoundStart

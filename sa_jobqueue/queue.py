@@ -26,9 +26,9 @@ from .errors import ArgumentError
 from .fence.claim import Claim
 from .model.mapping import QueueMapping
 from .model.status import CLAIMED, DONE, UNCLAIMED
-from .ordering import finish_rate_of, positions_in, waiting_time_in
 from .owners.owner import Owner
-from .rates import RECENT, Finishes
+from .positions.finish_rate import RECENT, Finishes
+from .positions.position import finish_rate_of, positions_in, waiting_time_in
 from .sessions.writer import AnyConnection, AnySession
 from .strategies import WAIT, said
 from .verbs import finish

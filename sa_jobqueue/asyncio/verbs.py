@@ -11,11 +11,11 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from .. import ordering
 from .. import rounds as rounds_
 from ..fence.claim import Claim
 from ..owners import owner
 from ..owners.owner import Owner
+from ..positions import position as position_
 from ..sessions.writer import AnySession
 from ..strategies import AUTO
 from ..strategies.advisory_session import make_fit
@@ -113,11 +113,11 @@ complete = _awaited(finish.complete)
 connection_owner = _awaited(owner.connection_owner)
 count_by_status = _awaited(stats.count_by_status)
 fail = _awaited(finish.fail)
-finish_rate = _awaited(ordering.finish_rate)
+finish_rate = _awaited(position_.finish_rate)
 give_up = _awaited(finish.give_up)
 owner_state = _awaited(owner.owner_state)
-position = _awaited(ordering.position)
-positions = _awaited(ordering.positions)
+position = _awaited(position_.position)
+positions = _awaited(position_.positions)
 prune = _awaited(manage.prune)
 queue_stats = _awaited(stats.queue_stats)
 reap = _awaited(reap_.reap)
@@ -125,7 +125,7 @@ release = _awaited(finish.release)
 renew = _awaited(finish.renew)
 reprioritize = _awaited(manage.reprioritize)
 retry = _awaited(manage.retry)
-waiting_time = _awaited(ordering.waiting_time)
+waiting_time = _awaited(position_.waiting_time)
 round_progress = _awaited(rounds_.round_progress)
 start_round = _awaited(rounds_.start_round)
 

@@ -18,14 +18,14 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from .errors import ArgumentError
-from .fence.claim import identified
-from .model.mapping import QueueMapping, mapping_of
-from .model.status import DONE, UNCLAIMED
-from .places import Key, places_in
-from .rates import RECENT, Finishes
-from .sessions.writer import AnySession, writing
-from .strategies import ClaimSpec
+from ..errors import ArgumentError
+from ..fence.claim import identified
+from ..model.mapping import QueueMapping, mapping_of
+from ..model.status import DONE, UNCLAIMED
+from ..sessions.writer import AnySession, writing
+from ..strategies import ClaimSpec
+from .count import Key, places_in
+from .finish_rate import RECENT, Finishes
 
 
 def position(session: AnySession, job: Any) -> int | None:

@@ -23,14 +23,14 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, union_all
 
-from .dialects import Database
-from .model.indexes import claim_index
-from .model.keys import by_key, key_batches, key_is_in, key_values
-from .model.mapping import QueueMapping
-from .model.plain_rows import exact_pattern
+from ..dialects import Database
+from ..model.indexes import claim_index
+from ..model.keys import by_key, key_batches, key_is_in, key_values
+from ..model.mapping import QueueMapping
+from ..model.plain_rows import exact_pattern
+from ..sessions.writer import Writer
+from ..strategies import AUTO, ClaimSpec, choose
 from .ranges import Ordering
-from .sessions.writer import Writer
-from .strategies import AUTO, ClaimSpec, choose
 
 Key: TypeAlias = tuple[Any, ...]
 

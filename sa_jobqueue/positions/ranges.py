@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import UnaryExpression
 
-from .dialects import Database
+from ..dialects import Database
 
 
 @dataclass(frozen=True, eq=False)

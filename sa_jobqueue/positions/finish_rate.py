@@ -16,13 +16,13 @@ from typing import Any
 
 from sqlalchemy import BigInteger, bindparam, func, select
 
-from .dialects.clock import as_utc, utc_now
-from .dialects.examination import ServerIndex, normalised
-from .errors import ArgumentError
-from .model.mapping import QueueMapping, word_of
-from .model.status import CANCELLED, FAILED
-from .sessions.writer import Writer
-from .strategies import ClaimSpec
+from ..dialects.clock import as_utc, utc_now
+from ..dialects.examination import ServerIndex, normalised
+from ..errors import ArgumentError
+from ..model.mapping import QueueMapping, word_of
+from ..model.status import CANCELLED, FAILED
+from ..sessions.writer import Writer
+from ..strategies import ClaimSpec
 
 #: How far back finishes are counted, unless told otherwise.
 RECENT = timedelta(minutes=5)

@@ -1,0 +1,1 @@
+"""Positions: how many jobs come before a job, and how long they take."""
