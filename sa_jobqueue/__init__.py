@@ -44,8 +44,8 @@ from .owners.named_lock import Holder, NamedLock, named_lock
 from .owners.owner import Owner, OwnerState, connection_owner, owner_state
 from .positions.position import finish_rate, position, positions, waiting_time
 from .queue import JobQueue
-from .rounds import RoundProgress, round_progress, start_round
-from .starting import RoundStart
+from .rounds.rounds import RoundProgress, round_progress, start_round
+from .rounds.start import RoundStart
 from .strategies.advisory_session import advisory_session
 from .verbs.backoff import Backoff, ConstantBackoff, ExponentialBackoff
 from .verbs.claim import claim, claim_statements, claimed_by

@@ -11,11 +11,11 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from .. import rounds as rounds_
 from ..fence.claim import Claim
 from ..owners import owner
 from ..owners.owner import Owner
 from ..positions import position as position_
+from ..rounds import rounds as rounds_
 from ..sessions.writer import AnySession
 from ..strategies import AUTO
 from ..strategies.advisory_session import make_fit

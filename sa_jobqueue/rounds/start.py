@@ -36,17 +36,17 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from .dialects.clock import utc_now
-from .model.keys import by_key, key_batches, key_is_in, key_values
-from .model.mapping import QueueMapping, status_is
-from .model.round_table import round_log
-from .model.status import JobStatus
-from .model.transitions import as_new
-from .owners.named_lock import named_lock
-from .sessions.transactions import in_transaction
-from .sessions.writer import Writer, expire_with_savepoint, show_expired, writing
+from ..dialects.clock import utc_now
+from ..model.keys import by_key, key_batches, key_is_in, key_values
+from ..model.mapping import QueueMapping, status_is
+from ..model.round_table import round_log
+from ..model.status import JobStatus
+from ..model.transitions import as_new
+from ..owners.named_lock import named_lock
+from ..sessions.transactions import in_transaction
+from ..sessions.writer import Writer, expire_with_savepoint, show_expired, writing
 
-log = logging.getLogger("sa_jobqueue.rounds")
+log = logging.getLogger("sa_jobqueue.rounds.rounds")
 
 R = TypeVar("R")
 

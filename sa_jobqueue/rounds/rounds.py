@@ -35,12 +35,12 @@ from sqlalchemy import (
     select,
 )
 
-from .errors import ArgumentError
-from .model.mapping import QueueMapping, any_mapping_of, status_is
-from .model.round_table import round_log
-from .model.status import CANCELLED, DONE, FAILED, JobStatus
-from .sessions.writer import AnySession, writing
-from .starting import RoundStart, Starting
+from ..errors import ArgumentError
+from ..model.mapping import QueueMapping, any_mapping_of, status_is
+from ..model.round_table import round_log
+from ..model.status import CANCELLED, DONE, FAILED, JobStatus
+from ..sessions.writer import AnySession, writing
+from .start import RoundStart, Starting
 
 #: How many rows one UPDATE, and with an Engine one transaction, puts into a round.
 CHUNK = 10_000

@@ -1,0 +1,1 @@
+"""Rounds: the same rows once more."""
