@@ -40,7 +40,7 @@ from ..worker import (
     Worker,
 )
 from .queues import AsyncJobQueue
-from .waiting import Tasks
+from .tasks import Tasks
 
 T = TypeVar("T")
 

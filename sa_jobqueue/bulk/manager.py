@@ -27,7 +27,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from ..errors import ArgumentError, InvalidState, LoadStopped
-from ..signals import ctrl_c_is_ours, stopping_gently
+from ..worker.signals import ctrl_c_is_ours, stopping_gently
 from .batches import Batches
 from .crew import work_off
 from .log import Entry, Head, Log

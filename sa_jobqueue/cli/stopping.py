@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from ..signals import handled
+from ..worker.signals import handled
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

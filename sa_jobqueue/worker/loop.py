@@ -17,18 +17,18 @@ from sqlalchemy.orm import Session
 from ..dialects import database_of
 from ..errors import ArgumentError
 from ..fence.claim import Claim, fence_of
-from ..heartbeat import Heartbeat
 from ..owners.owner import Owner
 from ..queue import JobQueue
-from ..signals import handled
 from ..verbs.backoff import DEFAULT_BACKOFF, Backoff, check_backoff, wait_anyhow
-from ..waiting import THREADS, Waiting
 from .batch import Batch
+from .heartbeat import Heartbeat
 from .lanes import Lane, lanes_of
 from .outcomes import Cancel, Failed, Outcome, Retry
 from .owning import Owning
 from .patience import Patience
 from .rescue import REAP_EVERY, Rescue
+from .signals import handled
+from .threads import THREADS, Waiting
 from .turns import Turned, Turns
 
 log = logging.getLogger("sa_jobqueue.worker")

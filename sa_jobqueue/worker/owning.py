@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from ..errors import LockLost, UnsupportedDatabase
 from ..owners.owner import Owner
-from ..waiting import Waiting
 from .patience import Patience
+from .threads import Waiting
 
 log = logging.getLogger("sa_jobqueue.worker")
 

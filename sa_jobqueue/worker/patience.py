@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from ..dialects import is_transient
 from ..errors import LockTimeout
 from ..sessions.transactions import committed
-from ..waiting import Waiting
+from .threads import Waiting
 
 log = logging.getLogger("sa_jobqueue.worker")
 

@@ -40,7 +40,7 @@ from sa_jobqueue import (
     owner_state,
     reap,
 )
-from sa_jobqueue.heartbeat import Heartbeat
+from sa_jobqueue.worker.heartbeat import Heartbeat
 from tests.models import Account, Base, Email, Letter, Message, Task, add_emails, add_tasks
 from tests.support import cut_connections, make_engine, statements_seen, until
 

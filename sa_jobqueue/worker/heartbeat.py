@@ -18,11 +18,11 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from .dialects import is_transient
-from .errors import ClaimLost
-from .fence.claim import Fence
-from .sessions.transactions import committed, connected_beside
-from .waiting import THREADS, Companion, Waiting
+from ..dialects import is_transient
+from ..errors import ClaimLost
+from ..fence.claim import Fence
+from ..sessions.transactions import committed, connected_beside
+from .threads import THREADS, Companion, Waiting
 
 log = logging.getLogger("sa_jobqueue.worker")
 
