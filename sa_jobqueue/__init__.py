@@ -42,8 +42,8 @@ from .model.mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, Sched
 from .model.status import JobStatus
 from .owners.named_lock import Holder, NamedLock, named_lock
 from .owners.owner import Owner, OwnerState, connection_owner, owner_state
-from .positions.position import finish_rate, position, positions, waiting_time
 from .queue import JobQueue
+from .queue_position.position import finish_rate, position, positions, waiting_time
 from .rounds.rounds import RoundProgress, round_progress, start_round
 from .rounds.start import RoundStart
 from .strategies.advisory_session import advisory_session

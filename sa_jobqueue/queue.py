@@ -27,8 +27,8 @@ from .fence.claim import Claim
 from .model.mapping import QueueMapping
 from .model.status import CLAIMED, DONE, UNCLAIMED
 from .owners.owner import Owner
-from .positions.finish_rate import RECENT, Finishes
-from .positions.position import finish_rate_of, positions_in, waiting_time_in
+from .queue_position.finish_rate import RECENT, Finishes
+from .queue_position.position import finish_rate_of, positions_in, waiting_time_in
 from .sessions.writer import AnyConnection, AnySession
 from .strategies import WAIT, said
 from .verbs import finish

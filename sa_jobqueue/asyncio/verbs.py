@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from ..fence.claim import Claim
 from ..owners import owner
 from ..owners.owner import Owner
-from ..positions import position as position_
+from ..queue_position import position as position_
 from ..rounds import rounds as rounds_
 from ..sessions.writer import AnySession
 from ..strategies import AUTO

@@ -855,7 +855,7 @@ def test_a_file_that_is_removed_as_it_is_opened_is_no_lock(
             removed[0].unlink()
         return locked(number, exclusively=exclusively)
 
-    monkeypatch.setattr(file_locks, "_locked", removing)
+    monkeypatch.setattr(named_locks, "_locked", removing)
 
     with lock:
         assert len(removed) == 1
@@ -915,7 +915,7 @@ def test_a_creators_database_is_found_though_the_url_does_not_name_it(db_url: UR
 def test_a_platform_without_file_locks_is_refused_with_the_way_out(
     lock: NamedLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_locks, "fcntl", None)
+    monkeypatch.setattr(named_locks, "fcntl", None)
 
     with pytest.raises(UnsupportedDatabase, match=r"flock.*Linux or macOS"):
         lock.acquire()

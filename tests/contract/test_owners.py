@@ -32,7 +32,8 @@ from sa_jobqueue import (
     owner_state,
 )
 from sa_jobqueue.dialects import database_of
-from sa_jobqueue.dialects.postgresql import database
+from sa_jobqueue.dialects.innodb import database as innodb_database
+from sa_jobqueue.dialects.postgresql import database as postgresql_database
 from sa_jobqueue.owners.owner import ConnectionOwner, is_connection_owner, lock_name, owner_states
 from tests.models import Base, Email, add_emails, recipients
 from tests.servers.server import is_denied
@@ -427,10 +428,10 @@ def no_server(pool: Any) -> Any:
 def in_cluster(db_alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the server look like one node of several."""
     if db_alias == "postgresql":
-        standby = database._DATABASE.replace("pg_is_in_recovery()", "true")
-        monkeypatch.setattr(postgresql, "_DATABASE", standby)
+        standby = postgresql_database._DATABASE.replace("pg_is_in_recovery()", "true")
+        monkeypatch.setattr(postgresql_database, "_DATABASE", standby)
     else:
-        monkeypatch.setattr(innodb, "_IN_CLUSTER", ("datadir",))  # one that is never empty
+        monkeypatch.setattr(innodb_database, "_IN_CLUSTER", ("datadir",))  # one that is never empty
 
 
 @pytest.mark.only_on(*SERVERS)
@@ -809,9 +810,9 @@ def test_a_clock_that_was_set_back_makes_connections_no_owners(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They would look older than the server, and so dead."""
-    later = text(database._PROCESSES.text.replace("pg_postmaster_start_time()", "now()"))
+    later = text(postgresql_database._PROCESSES.text.replace("pg_postmaster_start_time()", "now()"))
     monkeypatch.setattr(
-        postgresql, "_PROCESSES", later.bindparams(bindparam("pids", expanding=True))
+        postgresql_database, "_PROCESSES", later.bindparams(bindparam("pids", expanding=True))
     )
 
     with (

@@ -713,7 +713,7 @@ def test_deleted_rows_tell_no_rate(session: Session) -> None:
 def test_more_finishes_than_are_counted_are_measured_by_their_own_time(
     mine: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sa_jobqueue.positions.finish_rate.MOST_FINISHES", 10)
+    monkeypatch.setattr("sa_jobqueue.queue_position.finish_rate.MOST_FINISHES", 10)
     jobs = prints(mine, 20)
     complete(mine, jobs)
     for number, job in enumerate(jobs):

@@ -38,7 +38,7 @@ from sa_jobqueue import (
 from sa_jobqueue.dialects.clock import as_utc, utc_now
 from sa_jobqueue.model import keys
 from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.verbs import reap
+from sa_jobqueue.verbs import reap as reap_module
 from tests.innodb_locks import locked_rows
 from tests.models import (
     Account,
@@ -577,7 +577,7 @@ def test_more_rows_and_owners_than_a_statement_takes_are_reaped(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "MOST_KEYS", 3)
-    monkeypatch.setattr(reaping, "MOST_OWNERS", 2)
+    monkeypatch.setattr(reap_module, "MOST_OWNERS", 2)
     add_emails(session, *"abcdefghij")
     for number in range(5):
         claimed(session, Email, f"w{number}", 2)

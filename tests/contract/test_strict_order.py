@@ -51,6 +51,7 @@ from sa_jobqueue import (
     reprioritize,
 )
 from sa_jobqueue.dialects import database_of
+from sa_jobqueue.dialects.postgresql import database as postgresql_database
 from sa_jobqueue.dialects.postgresql.turns import SPACE
 from tests.models import (
     Account,
@@ -567,7 +568,7 @@ def test_the_callers_own_lock_timeout_is_back_after_the_claim(
 def test_without_a_lock_timeout_the_wait_has_a_limit_all_the_same(
     session: Session, other: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgresql, "LOCK_WAIT", timedelta(milliseconds=200))
+    monkeypatch.setattr(postgresql_database, "LOCK_WAIT", timedelta(milliseconds=200))
     queue = JobQueue(Email, strict_order=True)
     queue.claim(session, owner="first")
     other.connection().exec_driver_sql("SET LOCAL lock_timeout = 0")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import URL, Engine
 
+from sa_jobqueue.dialects.innodb import examination
 from tests.support import make_engine
 
 from .models import Base
@@ -15,7 +16,7 @@ from .models import Base
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask for a fresh list of transactions for as long as other tests keep it old."""
-    monkeypatch.setattr(innodb_examination, "_COPIES", 100)
+    monkeypatch.setattr(examination, "_COPIES", 100)
 
 
 @pytest.fixture
