@@ -27,7 +27,7 @@ from benchmarks.model import Base, Job, Plain, make_engine
 from benchmarks.report import say
 from benchmarks.written import RESULTS, table, write_json
 from sa_jobqueue import enqueue
-from sa_jobqueue.model.mixins import timestamp_type
+from sa_jobqueue.migration import timestamp_type
 from tests.servers import ServerUnavailable
 
 

@@ -16,7 +16,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import String
 
-from sa_jobqueue import JobMixin, JobQueue, RetryMixin, ScheduleMixin, Worker
+from sa_jobqueue import JobMixin, JobQueue, RetryMixin, ScheduleMixin
+from sa_jobqueue.worker import Worker
 
 
 class Base(DeclarativeBase):

@@ -40,8 +40,8 @@ from sa_jobqueue.migration import (
     drop_claim_index,
     drop_reap_index,
     patiently,
+    timestamp_type,
 )
-from sa_jobqueue.model.mixins import timestamp_type
 
 BATCH = 5
 YEAR = timedelta(days=365)

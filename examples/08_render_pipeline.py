@@ -32,15 +32,9 @@ from sqlalchemy import Engine, create_engine, event, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import String
 
-from sa_jobqueue import (
-    JobMixin,
-    NotWaiting,
-    RetryMixin,
-    Transition,
-    Worker,
-    Workflow,
-    count_by_status,
-)
+from sa_jobqueue import JobMixin, RetryMixin, count_by_status
+from sa_jobqueue.worker import Worker
+from sa_jobqueue.workflow import NotWaiting, Transition, Workflow
 
 CLIPS = 30
 

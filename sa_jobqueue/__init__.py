@@ -16,30 +16,26 @@
 
 At least once, fenced; exactly once for effects that are written in the same
 transaction as the finish.
+
+Workers live in :mod:`sa_jobqueue.worker`, workflows in :mod:`sa_jobqueue.workflow`, bulk loads in
+:mod:`sa_jobqueue.bulk`, and all of them for async code in :mod:`sa_jobqueue.asyncio`.
 """
 
-from .bulk import BulkLoad, DatabaseLog, EnqueueSource, FileLog, InsertSource
 from .dialects import is_transient
+from .dialects.clock import utc_now
 from .errors import (
     ArgumentError,
-    BatchInDoubt,
-    BrokenLog,
     ClaimLost,
-    InvalidState,
-    InvalidTransition,
     JobQueueError,
-    LoadStopped,
     LockLost,
     LockNotHeld,
     LockTimeout,
     NotClaimed,
-    NotWaiting,
-    SourceChanged,
     UnsupportedDatabase,
 )
 from .fence.claim import Claim, Fence, fence_of, with_fence
 from .model.mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, ScheduleMixin
-from .model.status import JobStatus
+from .model.status import TRANSITIONS, JobStatus
 from .owners.named_lock import Holder, NamedLock, named_lock
 from .owners.owner import Owner, OwnerState, connection_owner, owner_state
 from .queue import JobQueue
@@ -50,46 +46,31 @@ from .strategies.advisory_session import advisory_session
 from .verbs.backoff import Backoff, ConstantBackoff, ExponentialBackoff
 from .verbs.claim import claim, claim_statements, claimed_by
 from .verbs.enqueue import enqueue
-from .verbs.finish import complete, fail, give_up, release, renew
+from .verbs.finish import cancel_claimed, complete, fail, release, renew
 from .verbs.manage import cancel, prune, reprioritize, retry
 from .verbs.reap import Reaped, ReapedJob, ReapReason, reap
 from .verbs.stats import QueueStats, count_by_status, queue_stats
 from .version import __version__
-from .worker import Cancel, Failed, Outcome, Retry, Worker
-from .workflow import Step, Transition, Workflow
 
 __all__ = [
+    "TRANSITIONS",
     "ArgumentError",
     "Backoff",
-    "BatchInDoubt",
-    "BrokenLog",
-    "BulkLoad",
-    "Cancel",
     "Claim",
     "ClaimLost",
     "ConstantBackoff",
-    "DatabaseLog",
-    "EnqueueSource",
     "ExponentialBackoff",
-    "Failed",
     "Fence",
-    "FileLog",
     "Holder",
-    "InsertSource",
-    "InvalidState",
-    "InvalidTransition",
     "JobMixin",
     "JobQueue",
     "JobQueueError",
     "JobStatus",
-    "LoadStopped",
     "LockLost",
     "LockNotHeld",
     "LockTimeout",
     "NamedLock",
     "NotClaimed",
-    "NotWaiting",
-    "Outcome",
     "Owner",
     "OwnerState",
     "PriorityMixin",
@@ -97,21 +78,16 @@ __all__ = [
     "ReapReason",
     "Reaped",
     "ReapedJob",
-    "Retry",
     "RetryMixin",
     "RoundMixin",
     "RoundProgress",
     "RoundStart",
     "ScheduleMixin",
-    "SourceChanged",
-    "Step",
-    "Transition",
     "UnsupportedDatabase",
-    "Worker",
-    "Workflow",
     "__version__",
     "advisory_session",
     "cancel",
+    "cancel_claimed",
     "claim",
     "claim_statements",
     "claimed_by",
@@ -122,7 +98,6 @@ __all__ = [
     "fail",
     "fence_of",
     "finish_rate",
-    "give_up",
     "is_transient",
     "named_lock",
     "owner_state",
@@ -137,6 +112,7 @@ __all__ = [
     "retry",
     "round_progress",
     "start_round",
+    "utc_now",
     "waiting_time",
     "with_fence",
 ]

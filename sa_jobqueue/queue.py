@@ -194,9 +194,11 @@ class JobQueue(Generic[T]):
         """Start the lease again; see :func:`sa_jobqueue.renew`."""
         finish.renew(session, jobs)
 
-    def give_up(self, session: AnyConnection, jobs: Any, *, reason: str | None = None) -> None:
-        """Cancel jobs that we have claimed; see :func:`sa_jobqueue.give_up`."""
-        finish.give_up(session, jobs, reason=reason)
+    def cancel_claimed(
+        self, session: AnyConnection, jobs: Any, *, reason: str | None = None
+    ) -> None:
+        """Cancel jobs that we have claimed; see :func:`sa_jobqueue.cancel_claimed`."""
+        finish.cancel_claimed(session, jobs, reason=reason)
 
     def claimed_by(self, session: AnySession, owner: str | int | Owner) -> Claim[T]:
         """Return an owner's claims of this queue; see :func:`sa_jobqueue.claimed_by`."""

@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import String
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin, Transition, Workflow
+from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
+from sa_jobqueue.workflow import Transition, Workflow
 from tests.models import Base
 
 

@@ -24,7 +24,8 @@ from benchmarks.growth.timing import Latency
 from benchmarks.hosting import Answer, Host, hosts
 from benchmarks.model import Base, Job, make_engine
 from benchmarks.shared import UNFINISHED
-from sa_jobqueue import JobQueue, Worker, enqueue, is_transient
+from sa_jobqueue import JobQueue, enqueue, is_transient
+from sa_jobqueue.worker import Worker
 
 STOP = "stop"
 

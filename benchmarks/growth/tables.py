@@ -22,8 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from benchmarks.model import Base, Job
-from sa_jobqueue import JobMixin
-from sa_jobqueue.dialects.clock import utc_now
+from sa_jobqueue import JobMixin, utc_now
 
 #: Rows of one transaction.
 CHUNK = 100_000

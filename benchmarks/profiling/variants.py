@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 from benchmarks.catalogue import BASELINE, CATALOGUE, INNODB, SQLITE
 from benchmarks.host import load
 from benchmarks.model import Job, make_engine
-from sa_jobqueue import JobQueue
-from sa_jobqueue.dialects.clock import utc_now
+from sa_jobqueue import JobQueue, utc_now
 
 OWNER = "profiled"
 TABLE: Any = Job.__table__

@@ -96,7 +96,7 @@ class AsyncJobQueue(Generic[T]):
     complete = _awaited(JobQueue[Any].complete)
     fail = _awaited(JobQueue[Any].fail)
     finish_rate = _awaited(JobQueue[Any].finish_rate)
-    give_up = _awaited(JobQueue[Any].give_up)
+    cancel_claimed = _awaited(JobQueue[Any].cancel_claimed)
     position = _awaited(JobQueue[Any].position)
     positions = _awaited(JobQueue[Any].positions)
     reap = _awaited(JobQueue[Any].reap)

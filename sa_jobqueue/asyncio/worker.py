@@ -6,7 +6,7 @@
 
     await AsyncWorker(async_engine, JobQueue(Email), send, limit=10, concurrency=10).run()
 
-It is :class:`sa_jobqueue.Worker` itself, run in a greenlet: its transactions go by
+It is :class:`sa_jobqueue.worker.Worker` itself, run in a greenlet: its transactions go by
 the async driver, its pauses and its handlers are awaited, and its heartbeat is a
 task.
 """
@@ -50,7 +50,7 @@ AsyncHandler = Callable[[T], Coroutine[Any, Any, Retry | Cancel | None]]
 class AsyncWorker(Generic[T]):
     """A loop over one queue, or over steps of a workflow, with handlers that are awaited.
 
-    The arguments are those of :class:`sa_jobqueue.Worker`; what differs:
+    The arguments are those of :class:`sa_jobqueue.worker.Worker`; what differs:
 
     Args:
         engine: an AsyncEngine.

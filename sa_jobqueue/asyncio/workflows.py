@@ -29,17 +29,17 @@ class AsyncWorkflow(Generic[T]):
         return f"<AsyncWorkflow of {self.sync_workflow!r}>"
 
     async def signal(self, session: AnyAsyncSession, job: Any, status: str) -> None:
-        """Move a job that waits; see :meth:`sa_jobqueue.Workflow.signal`."""
+        """Move a job that waits; see :meth:`sa_jobqueue.workflow.Workflow.signal`."""
         await async_session_of(session).run_sync(self.sync_workflow.signal, job, status)
 
     async def cancel(self, session: AnyAsyncSession, jobs: Any) -> list[T]:
-        """Cancel jobs that nobody works on; see :meth:`sa_jobqueue.Workflow.cancel`."""
+        """Cancel jobs that nobody works on; see :meth:`sa_jobqueue.workflow.Workflow.cancel`."""
         return await async_session_of(session).run_sync(self.sync_workflow.cancel, jobs)
 
     async def retry(
         self, session: AnyAsyncSession, jobs: Any, status: str | None = None
     ) -> list[T]:
-        """Take ended jobs to a step again; see :meth:`sa_jobqueue.Workflow.retry`."""
+        """Take ended jobs to a step again; see :meth:`sa_jobqueue.workflow.Workflow.retry`."""
         return await async_session_of(session).run_sync(self.sync_workflow.retry, jobs, status)
 
     async def reap(
@@ -50,7 +50,7 @@ class AsyncWorkflow(Generic[T]):
         max_runtime: timedelta | None = None,
         limit: int | None = None,
     ) -> Reaped:
-        """Take back claims of every step; see :meth:`sa_jobqueue.Workflow.reap`."""
+        """Take back claims of every step; see :meth:`sa_jobqueue.workflow.Workflow.reap`."""
         return await async_session_of(session).run_sync(
             self.sync_workflow.reap, lease=lease, max_runtime=max_runtime, limit=limit
         )

@@ -10,6 +10,7 @@
 See docs/bulk.md for the states, what each log promises, and the command line.
 """
 
+from ..errors import BatchInDoubt, BrokenLog, InvalidState, LoadStopped, SourceChanged
 from .log import Entry, Head, Log
 from .logs.database_log import DatabaseLog
 from .logs.file_log import FileLog
@@ -22,6 +23,8 @@ from .sources.insert_source import InsertSource
 from .states import LoadState
 
 __all__ = [
+    "BatchInDoubt",
+    "BrokenLog",
     "BulkLoad",
     "DatabaseLog",
     "DivisibleSource",
@@ -31,10 +34,13 @@ __all__ = [
     "Hand",
     "Head",
     "InsertSource",
+    "InvalidState",
     "LoadState",
+    "LoadStopped",
     "LoadTables",
     "Log",
     "Metadata",
     "Progress",
+    "SourceChanged",
     "load_tables",
 ]

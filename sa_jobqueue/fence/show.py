@@ -8,7 +8,8 @@ from typing import Any
 from ..dialects import Database
 from ..dialects.clock import as_utc
 from ..model.mapping import QueueMapping
-from ..sessions.writer import Writer, show, show_deleted, show_expired
+from ..sessions.show import show, show_deleted, show_expired
+from ..sessions.writer import Writer
 from .claim import Fenced, Token
 from .statements import FenceKind, Found, ValuesOf, fenced_statements
 

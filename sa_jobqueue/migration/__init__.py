@@ -21,6 +21,7 @@ of ``context.configure()``. See ``docs/migrations.md``. This package is the only
 that imports Alembic, and ``import sa_jobqueue`` does not import it.
 """
 
+from ..model.mixins import timestamp_type
 from .columns import add_job_columns, drop_job_columns
 from .filling import BATCH, Progress, backfill
 from .indexes import create_claim_index, create_reap_index, drop_claim_index, drop_reap_index
@@ -43,5 +44,6 @@ __all__ = [
     "drop_reap_index",
     "patiently",
     "reset_storage",
+    "timestamp_type",
     "tune_storage",
 ]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Table, bindparam, select, tuple_
-from sqlalchemy.orm import load_only
+from sqlalchemy import ColumnElement, Select, Table, bindparam, tuple_
 from sqlalchemy.orm.attributes import instance_state
 
 from ..dialects import Database
-from ..sessions.writer import Writer
 from .mapping import QueueMapping
 
 #: Keys of one statement: SQLite takes 32,766 parameters, some drivers 65,535.
@@ -93,16 +91,3 @@ def keys_of(
         (place,) = places
         return [(row[place],) for row in jobs]
     return [tuple(row[place] for place in places) for row in jobs]
-
-
-def refresh(
-    writer: Writer, mapping: QueueMapping, entities: Sequence[Any], attributes: Sequence[str]
-) -> None:
-    """Load some attributes of entities again, by one SELECT for all of them."""
-    if not attributes or not entities:
-        return
-    for entity in entities:
-        writer.session.expire(entity, attributes)
-    wanted = load_only(*(getattr(mapping.entity, key) for key in attributes))
-    again = select(mapping.entity).where(key_is_in(mapping, "claim_keys")).options(wanted)
-    writer.orm(again, {"claim_keys": key_values(keys_of(mapping, entities))}).unique().all()

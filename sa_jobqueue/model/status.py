@@ -32,7 +32,7 @@ TRANSITIONS: Mapping[str, frozenset[tuple[JobStatus, JobStatus]]] = {
     "claim": frozenset({(UNCLAIMED, CLAIMED)}),
     "complete": frozenset({(CLAIMED, DONE)}),
     "fail": frozenset({(CLAIMED, UNCLAIMED), (CLAIMED, FAILED)}),
-    "give_up": frozenset({(CLAIMED, CANCELLED)}),
+    "cancel_claimed": frozenset({(CLAIMED, CANCELLED)}),
     "release": frozenset({(CLAIMED, UNCLAIMED)}),
     "reap": frozenset({(CLAIMED, UNCLAIMED), (CLAIMED, FAILED)}),
     "cancel": frozenset({(UNCLAIMED, CANCELLED)}),

@@ -43,8 +43,9 @@ from ..model.round_table import round_log
 from ..model.status import JobStatus
 from ..model.transitions import as_new
 from ..owners.named_lock import named_lock
+from ..sessions.show import expire_with_savepoint, show_expired
 from ..sessions.transactions import in_transaction
-from ..sessions.writer import Writer, expire_with_savepoint, show_expired, writing
+from ..sessions.writer import Writer, writing
 
 log = logging.getLogger("sa_jobqueue.rounds.rounds")
 

@@ -12,7 +12,7 @@ No verb commits or rolls back. What this module adds to the caller's session:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +31,6 @@ from sqlalchemy import (
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.engine import CursorResult, Result
 from sqlalchemy.orm import Mapper, Session, scoped_session
-from sqlalchemy.orm.attributes import set_committed_value
 
 from ..dialects import Database, database_of
 from ..errors import ArgumentError
@@ -248,46 +247,3 @@ def _pinned(session: Session, mapping: QueueMapping) -> Iterator[Writer]:
         yield connected(session, mapping)
     finally:
         del vars(session)["get_bind"]
-
-
-def show(session: Session, shown: Sequence[tuple[Any, dict[str, Any]]]) -> None:
-    """Let entities show what was just written to their rows.
-
-    Args:
-        shown: entities, each with the new values of its attributes.
-    """
-    for entity, values in shown:
-        for key, value in values.items():
-            set_committed_value(entity, key, value)
-    if session.in_nested_transaction():
-        keys = {key for _, values in shown for key in values}
-        expire_with_savepoint(session, [entity for entity, _ in shown], list(keys))
-
-
-def expire_with_savepoint(session: Session, entities: Sequence[Any], keys: list[str]) -> None:
-    """Have entities read attributes again once a savepoint is rolled back.
-
-    A session expires what it flushed in a savepoint, but not what was set as
-    committed in one.
-    """
-
-    def expire() -> None:
-        for entity in entities:
-            if entity in session:
-                session.expire(entity, keys)
-
-    undone_with_savepoint(session, expire)
-
-
-def show_expired(session: Session, entities: list[Any], mapping: QueueMapping) -> None:
-    """Have entities read the queue's attributes again when they are next looked at."""
-    for entity in entities:
-        if entity in session:
-            session.expire(entity, list(mapping.attributes.values()))
-
-
-def show_deleted(session: Session, entities: list[Any]) -> None:
-    """Leave entities whose rows were deleted as session.delete() and flush() would."""
-    states = [sa_inspect(entity) for entity in entities if entity in session]
-    if states:
-        session._remove_newly_deleted(states)  # what flush() itself calls; it has no public name

@@ -18,8 +18,9 @@ from sqlalchemy.orm.attributes import instance_dict
 from ..dialects import Database
 from ..dialects.clock import as_utc
 from ..model.indexes import claim_index
-from ..model.keys import key_batches, key_values, keys_of, refresh
-from ..sessions.writer import Writer, show
+from ..model.keys import key_batches, key_values, keys_of
+from ..sessions.show import refresh, show
+from ..sessions.writer import Writer
 from .base import Strategy
 from .spec import Request, Taken
 

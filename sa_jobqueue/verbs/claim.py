@@ -32,12 +32,12 @@ from ..model.mapping import QueueMapping, any_mapping_of, mapping_of, word_of
 from ..model.mixins import OWNER_LENGTH
 from ..model.status import CLAIMED, UNCLAIMED
 from ..owners.owner import SEPARATOR, ConnectionOwner, Owner
+from ..sessions.show import expire_with_savepoint
 from ..sessions.undo import undone_with_transaction
 from ..sessions.writer import (
     AnyConnection,
     AnySession,
     Writer,
-    expire_with_savepoint,
     session_of,
     writing,
 )

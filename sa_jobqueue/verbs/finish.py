@@ -118,15 +118,17 @@ def fail(
         failure_log.warning("failed jobs: %d: %s", count, first_line(error))
 
 
-def give_up(session: AnyConnection, jobs: Any, *, reason: str | None = None) -> None:
+def cancel_claimed(session: AnyConnection, jobs: Any, *, reason: str | None = None) -> None:
     """Cancel jobs that we have claimed ourselves; the reason goes to ``last_error``.
 
     Raises:
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
     parts = fenced(jobs)
-    _check_queues("give_up", parts)
-    change = Change("give_up", _given_up, {"finish_error": _text_for(parts, reason)})
+    _check_queues("cancel_claimed", parts)
+    change = Change(
+        "cancel_claimed", _claimed_cancelled, {"finish_error": _text_for(parts, reason)}
+    )
     write(session, [(change, parts)])
 
 
@@ -238,7 +240,7 @@ def _released_as(ready: str) -> ValuesOf:
     return values
 
 
-def _given_up(mapping: QueueMapping, unmarked: bool, now: Time, later: Time) -> Values:
+def _claimed_cancelled(mapping: QueueMapping, unmarked: bool, now: Time, later: Time) -> Values:
     written = {**_status(mapping, mapping.word(CANCELLED)), **_kept_owner(mapping, unmarked, now)}
     if mapping.has("last_error"):
         error = mapping.column("last_error")

@@ -22,7 +22,8 @@ from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping, mapping_of, status_is, word_of
 from ..model.plain_rows import word_literal
 from ..model.status import CANCELLED, DONE, FAILED, UNCLAIMED
-from ..sessions.writer import AnySession, Writer, show_expired, writing
+from ..sessions.show import show_expired
+from ..sessions.writer import AnySession, Writer, writing
 
 Values: TypeAlias = Callable[[QueueMapping], Mapping[Column[Any], Any]]
 Words: TypeAlias = Callable[[QueueMapping], tuple[str, ...]]

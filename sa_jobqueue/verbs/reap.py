@@ -48,7 +48,8 @@ from ..model.plain_rows import word_literal
 from ..model.status import FAILED, UNCLAIMED
 from ..model.transitions import joins_round, or_join
 from ..owners.owner import OwnerState, is_connection_owner, owner_states
-from ..sessions.writer import AnySession, Writer, expire_with_savepoint, writing
+from ..sessions.show import expire_with_savepoint
+from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
 
 log = logging.getLogger("sa_jobqueue.reap")

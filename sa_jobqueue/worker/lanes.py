@@ -80,7 +80,7 @@ class Lane(Generic[T]):
 
     def _finish_otherwise(self, session: Session, job: T, outcome: Retry | Cancel | Failed) -> None:
         if isinstance(outcome, Cancel):
-            self.queue.give_up(session, job, reason=outcome.reason)
+            self.queue.cancel_claimed(session, job, reason=outcome.reason)
         else:
             self._fail(session, job, outcome)
 

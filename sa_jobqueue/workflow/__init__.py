@@ -22,9 +22,10 @@ next step, where the job is unclaimed again, in one fenced UPDATE.
 A job is in one status at a time: there are no parallel branches that join again.
 """
 
+from ..errors import InvalidTransition, NotWaiting
 from .graph import Arrow
 from .history import Transition
 from .step import Step
 from .workflow import Workflow
 
-__all__ = ["Arrow", "Step", "Transition", "Workflow"]
+__all__ = ["Arrow", "InvalidTransition", "NotWaiting", "Step", "Transition", "Workflow"]

@@ -137,7 +137,7 @@ class Graph:
                 yield Arrow(node.during, target, "complete")
             yield Arrow(node.during, node.ready, "release")
             yield Arrow(node.during, node.ready, "reap")
-            yield Arrow(node.during, cancelled, "give_up")
+            yield Arrow(node.during, cancelled, "cancel_claimed")
             yield Arrow(node.during, failed, "fail")
             if self.mapping.has("attempts"):
                 yield Arrow(node.during, node.ready, "fail")

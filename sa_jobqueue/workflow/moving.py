@@ -21,7 +21,8 @@ from ..fence.write import Change, write
 from ..model.keys import key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..model.plain_rows import word_literal
-from ..sessions.writer import AnyConnection, AnySession, show_expired, writing
+from ..sessions.show import show_expired
+from ..sessions.writer import AnyConnection, AnySession, writing
 from ..verbs.manage import CHANGE_KEYS, cancelled, updating, waiting_as
 
 

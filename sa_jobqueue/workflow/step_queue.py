@@ -99,11 +99,17 @@ class StepQueue(JobQueue[T]):
         release = super().release
         self._written(session, jobs, lambda jobs: release(session, jobs), self.ready, "release")
 
-    def give_up(self, session: AnyConnection, jobs: Any, *, reason: str | None = None) -> None:
-        """Cancel jobs that we have claimed; see :func:`sa_jobqueue.give_up`."""
-        give_up, after = super().give_up, self.mapping.word(CANCELLED)
+    def cancel_claimed(
+        self, session: AnyConnection, jobs: Any, *, reason: str | None = None
+    ) -> None:
+        """Cancel jobs that we have claimed; see :func:`sa_jobqueue.cancel_claimed`."""
+        cancel_claimed, after = super().cancel_claimed, self.mapping.word(CANCELLED)
         self._written(
-            session, jobs, lambda jobs: give_up(session, jobs, reason=reason), after, "give_up"
+            session,
+            jobs,
+            lambda jobs: cancel_claimed(session, jobs, reason=reason),
+            after,
+            "cancel_claimed",
         )
 
     def reap(

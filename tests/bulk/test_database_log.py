@@ -23,15 +23,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateSchema, DropSchema
 
-from sa_jobqueue import (
-    ArgumentError,
-    BrokenLog,
-    LockLost,
-    LockTimeout,
-    NamedLock,
-    named_lock,
-)
-from sa_jobqueue.bulk import BulkLoad, DatabaseLog, InsertSource, LoadTables, load_tables
+from sa_jobqueue import ArgumentError, LockLost, LockTimeout, NamedLock, named_lock
+from sa_jobqueue.bulk import BrokenLog, BulkLoad, DatabaseLog, InsertSource, LoadTables, load_tables
 from sa_jobqueue.bulk.log import INSERTED, INSERTING_IT, NOTHING, REMOVED, Head
 from sa_jobqueue.bulk.states import BLOCKED, CANCELLED, CLEANING, INSERTING, PREPARING
 from tests.support import statements_seen

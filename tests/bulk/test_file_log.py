@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from sa_jobqueue import BrokenLog, LockTimeout
-from sa_jobqueue.bulk import BulkLoad, FileLog, Head
+from sa_jobqueue import LockTimeout
+from sa_jobqueue.bulk import BrokenLog, BulkLoad, FileLog, Head
 from sa_jobqueue.bulk.log import INSERTED, MARKS
 from sa_jobqueue.bulk.logs.lines import Appender, entry_of, line_of, whole_lines, write_anew
 from sa_jobqueue.bulk.states import BLOCKED, CLEANING, FINISHED, STARTING

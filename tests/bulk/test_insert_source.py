@@ -29,8 +29,16 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, BatchInDoubt, LockTimeout, UnsupportedDatabase
-from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, Log, load_tables
+from sa_jobqueue import ArgumentError, LockTimeout, UnsupportedDatabase
+from sa_jobqueue.bulk import (
+    BatchInDoubt,
+    BulkLoad,
+    DatabaseLog,
+    FileLog,
+    InsertSource,
+    Log,
+    load_tables,
+)
 from sa_jobqueue.bulk.log import INSERTED, INSERTING_IT, REMOVED, Entry
 from sa_jobqueue.bulk.sources.insert_batches import TRIES
 from sa_jobqueue.bulk.sources.predecessors import await_predecessors, hold_slot

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from sqlalchemy import MetaData, create_engine
 
-from sa_jobqueue import ArgumentError, InvalidState, LoadStopped, LockTimeout
+from sa_jobqueue import ArgumentError, LockTimeout
 from sa_jobqueue.bulk import (
     BulkLoad,
     DatabaseLog,
     FileLog,
+    InvalidState,
     LoadState,
+    LoadStopped,
     Log,
     Metadata,
     Progress,

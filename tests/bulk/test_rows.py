@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, delete
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, SourceChanged
-from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource, Progress
+from sa_jobqueue import ArgumentError
+from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource, Progress, SourceChanged
 from sa_jobqueue.bulk.log import REMOVED
 from sa_jobqueue.bulk.sources.insert_source import fingerprint
 from sa_jobqueue.bulk.sources.keys import read_keys, written_keys

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sa_jobqueue import JobMixin, RetryMixin, Workflow
+from sa_jobqueue import JobMixin, RetryMixin
+from sa_jobqueue.workflow import Workflow
 
 
 class Base(DeclarativeBase):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sa_jobqueue import Cancel, JobMixin, JobQueue, RetryMixin
-from sa_jobqueue.worker import Outcome
+from sa_jobqueue import JobMixin, JobQueue, RetryMixin
+from sa_jobqueue.worker import Cancel, Outcome
 
 NOT_A_QUEUE = 7
 

@@ -21,11 +21,11 @@ from sa_jobqueue import (
     ClaimLost,
     JobStatus,
     cancel,
+    cancel_claimed,
     claim,
     complete,
     enqueue,
     fail,
-    give_up,
     positions,
     reap,
     release,
@@ -154,8 +154,10 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         self._finish(worker, place, release, released)
 
     @rule(worker=workers, place=places)
-    def give_up(self, worker: int, place: int) -> None:
-        self._finish(worker, place, give_up, lambda job: replace(job, status=JobStatus.CANCELLED))
+    def cancel_claimed(self, worker: int, place: int) -> None:
+        self._finish(
+            worker, place, cancel_claimed, lambda job: replace(job, status=JobStatus.CANCELLED)
+        )
 
     @rule(worker=workers, place=places)
     def renew(self, worker: int, place: int) -> None:

@@ -41,10 +41,10 @@ from sa_jobqueue import (
     JobQueue,
     UnsupportedDatabase,
     advisory_session,
+    cancel_claimed,
     claim,
     complete,
     fail,
-    give_up,
     release,
     renew,
 )
@@ -513,12 +513,12 @@ def test_many_processes_finish_every_row_once_and_none_ever_waits(
 def test_a_queue_with_all_mixins_is_finished_as_ever(engine: Engine, mailing: Session) -> None:
     add_tasks(mailing, "done", "failed", "given up", "released", "renewed", max_attempts=2)
     claimed = claim(mailing, Task, strategy="advisory", owner="w", limit=5)
-    done, failed, given_up, released, renewed = claimed
+    done, failed, cancelled_claimed, released, renewed = claimed
     mailing.commit()
 
     complete(mailing, done)
     fail(mailing, failed, error="no route")
-    give_up(mailing, given_up, reason="bounced")
+    cancel_claimed(mailing, cancelled_claimed, reason="bounced")
     release(mailing, released)
     renew(mailing, renewed)
     assert kept(engine) == 4
@@ -570,7 +570,7 @@ def test_without_the_mixin_nothing_is_written_and_the_rows_are_the_callers(
     ("verb", "way_out"),
     [
         (fail, "Mark the row yourself and complete"),
-        (give_up, "Mark the row yourself and complete"),
+        (cancel_claimed, "Mark the row yourself and complete"),
         (lambda session, jobs: complete(session, jobs, delete=True), r"session\.delete\(\)"),
     ],
 )

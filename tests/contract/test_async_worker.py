@@ -18,8 +18,9 @@ from sqlalchemy import URL, Engine, event, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session, selectinload
 
-from sa_jobqueue import ArgumentError, Cancel, Claim, JobQueue, Outcome, Owner, Retry, Worker, reap
+from sa_jobqueue import ArgumentError, Claim, JobQueue, Owner, reap
 from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker, claim
+from sa_jobqueue.worker import Cancel, Outcome, Retry, Worker
 from tests.contract.asyncio_support import (
     DRIVERS_OF_INNODB,
     DRIVERS_OF_POSTGRESQL,

@@ -10,8 +10,8 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import NotWaiting, Workflow
 from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker, AsyncWorkflow
+from sa_jobqueue.workflow import NotWaiting, Workflow
 from tests.contract.asyncio_support import (
     DRIVERS_OF_INNODB,
     DRIVERS_OF_POSTGRESQL,

@@ -40,6 +40,7 @@ from sa_jobqueue.asyncio import (
     AsyncJobQueue,
     advisory_session,
     cancel,
+    cancel_claimed,
     claim,
     claimed_by,
     complete,
@@ -47,7 +48,6 @@ from sa_jobqueue.asyncio import (
     count_by_status,
     enqueue,
     fail,
-    give_up,
     owner_state,
     position,
     positions,
@@ -130,7 +130,7 @@ async def test_jobs_are_failed_released_given_up_and_deleted(
 
         await fail(own, tasks[0], error=ValueError("no"), retry_in=timedelta(minutes=1))
         await release(own, tasks[1])
-        await give_up(own, tasks[2], reason="no use")
+        await cancel_claimed(own, tasks[2], reason="no use")
         await complete(own, tasks[3], delete=True)
         await own.commit()
 
@@ -296,7 +296,7 @@ async def test_a_queue_has_its_verbs_awaited(async_engine: AsyncEngine, session:
         await queue.fail(own, second[1], error="no")
         await own.commit()
         rows = await queue.claim_rows(own, owner="v", limit=2)
-        await queue.give_up(own, rows.fences[0])
+        await queue.cancel_claimed(own, rows.fences[0])
         await queue.complete(own, rows.fences[1])
         await queue.claim(own, owner="u")
         await own.commit()

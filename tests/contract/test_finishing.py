@@ -19,12 +19,12 @@ from sa_jobqueue import (
     JobQueue,
     NotClaimed,
     cancel,
+    cancel_claimed,
     claim,
     claimed_by,
     complete,
     fail,
     fence_of,
-    give_up,
     prune,
     release,
     renew,
@@ -135,7 +135,7 @@ def test_after_a_rollback_nothing_of_the_batch_happened(
     assert [status for _, status, _ in statuses(other)] == ["claimed"] * 3
 
 
-@pytest.mark.parametrize("verb", [complete, fail, release, renew, give_up])
+@pytest.mark.parametrize("verb", [complete, fail, release, renew, cancel_claimed])
 def test_no_verb_writes_to_a_lost_claim(
     session: Session,
     other: Session,
@@ -373,7 +373,7 @@ def test_give_up_cancels_our_own_claim(session: Session, strategy: str) -> None:
     task = claim(session, Task, owner="w", strategy=strategy).first()
     assert task is not None
 
-    give_up(session, task, reason="nobody wants it")
+    cancel_claimed(session, task, reason="nobody wants it")
     session.commit()
 
     session.refresh(task)

@@ -52,7 +52,7 @@ from sa_jobqueue import (
     count_by_status,
     enqueue,
 )
-from sa_jobqueue.model.mixins import timestamp_type
+from sa_jobqueue.migration import timestamp_type
 from tests.support import make_engine
 
 metadata = MetaData()

@@ -42,11 +42,11 @@ from sa_jobqueue import (
     ScheduleMixin,
     advisory_session,
     cancel,
+    cancel_claimed,
     claim,
     claim_statements,
     complete,
     fail,
-    give_up,
     is_transient,
     prune,
     reap,
@@ -65,9 +65,9 @@ from sa_jobqueue.migration import (
     drop_reap_index,
     patiently,
     reset_storage,
+    timestamp_type,
     tune_storage,
 )
-from sa_jobqueue.model.mixins import timestamp_type
 from sa_jobqueue.verbs.claim import dialect_of
 from tests.innodb_locks import locked_rows
 from tests.migration.support import migrating
@@ -217,7 +217,7 @@ VERBS: dict[str, tuple[Callable[[Session, Any], object], str | None]] = {
     "complete": (complete, "done"),
     "delete": (lambda session, jobs: complete(session, jobs, delete=True), None),
     "fail": (lambda session, jobs: fail(session, jobs, error="no"), "failed"),
-    "give_up": (give_up, "cancelled"),
+    "cancel_claimed": (cancel_claimed, "cancelled"),
     "release": (release, "unclaimed"),
     "renew": (renew, "claimed"),
 }

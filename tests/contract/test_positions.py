@@ -44,20 +44,20 @@ from sa_jobqueue import (
     PriorityMixin,
     ScheduleMixin,
     cancel,
+    cancel_claimed,
     claim,
     complete,
     enqueue,
     fail,
     fence_of,
     finish_rate,
-    give_up,
     position,
     positions,
     reprioritize,
+    utc_now,
     waiting_time,
 )
 from sa_jobqueue.dialects import database_of
-from sa_jobqueue.dialects.clock import utc_now
 from tests.models import (
     Animal,
     Cat,
@@ -652,7 +652,7 @@ def test_the_rate_is_that_of_the_finishes_in_the_window(mine: Session) -> None:
     jobs = prints(mine, 20)
     complete(mine, jobs[:12])
     fail(mine, jobs[12:15])
-    give_up(mine, jobs[15:16])
+    cancel_claimed(mine, jobs[15:16])
     waiting = [Print(), Print()]
     mine.add_all(waiting)
     mine.flush()

@@ -18,11 +18,7 @@ from sa_jobqueue import (
     ClaimLost,
     ConstantBackoff,
     ExponentialBackoff,
-    Failed,
     JobQueue,
-    Outcome,
-    Retry,
-    Worker,
     cancel,
     claim,
     enqueue,
@@ -32,6 +28,7 @@ from sa_jobqueue import (
     release,
     retry,
 )
+from sa_jobqueue.worker import Failed, Outcome, Retry, Worker
 from tests.models import Email, Order, Task, add_emails, add_tasks, names
 from tests.support import statements_seen
 

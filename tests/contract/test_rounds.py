@@ -17,12 +17,12 @@ from sa_jobqueue import (
     JobQueue,
     RoundProgress,
     RoundStart,
+    cancel_claimed,
     claim,
     claimed_by,
     complete,
     enqueue,
     fail,
-    give_up,
     reap,
     release,
     renew,
@@ -77,7 +77,7 @@ def test_a_row_comes_into_a_round_without_owner_attempts_or_error(
     fail(session, failed, error="unreachable")
     session.commit()
     gone = claim(session, Subscriber, owner="w")
-    give_up(session, gone, reason="no such address")
+    cancel_claimed(session, gone, reason="no such address")
     session.commit()
 
     start(Subscriber)
@@ -170,7 +170,7 @@ ENDS: dict[str, Callable[[Session, Any], object]] = {
     "complete": complete,
     "fail": lambda session, jobs: fail(session, jobs, error="unreachable"),
     "release": release,
-    "give_up": lambda session, jobs: give_up(session, jobs, reason="gone"),
+    "cancel_claimed": lambda session, jobs: cancel_claimed(session, jobs, reason="gone"),
     "reap": lambda session, jobs: reap(session, Subscriber, max_runtime=timedelta(0)),
 }
 
@@ -396,7 +396,7 @@ def test_progress_counts_the_rows_of_a_round_by_what_became_of_them(
     number = start(Subscriber, Subscriber.id < 8)
     jobs = claim(session, Subscriber, Subscriber.round == number, owner="w", limit=5)
     complete(session, jobs[:2])
-    give_up(session, jobs[2])
+    cancel_claimed(session, jobs[2])
     session.execute(update(Subscriber).where(Subscriber.id == jobs[3].id).values(status="failed"))
     session.commit()
 

@@ -18,19 +18,19 @@ from sa_jobqueue import (
     ArgumentError,
     JobQueue,
     UnsupportedDatabase,
-    Worker,
+    cancel_claimed,
     claim_statements,
     claimed_by,
     complete,
     enqueue,
     fail,
-    give_up,
     release,
     retry,
 )
 from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.dialects import database_of
 from sa_jobqueue.verbs.claim import dialect_of
+from sa_jobqueue.worker import Worker
 from tests.support import impatient, statements_seen
 
 from .asyncio_support import (
@@ -117,7 +117,7 @@ def lose(session: Session, job: Mail) -> None:
     session.execute(delete(Mail).where(Mail.id == job.id))
 
 
-@pytest.mark.parametrize("end", [complete, fail_for_good, give_up, lose])
+@pytest.mark.parametrize("end", [complete, fail_for_good, cancel_claimed, lose])
 def test_a_job_that_ends_frees_its_key_at_once(
     session: Session, other: Session, end: Callable[..., None]
 ) -> None:

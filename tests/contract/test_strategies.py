@@ -14,11 +14,11 @@ from sa_jobqueue import (
     JobQueue,
     NotClaimed,
     UnsupportedDatabase,
+    cancel_claimed,
     claim,
     complete,
     fail,
     fence_of,
-    give_up,
     release,
     renew,
 )
@@ -284,7 +284,7 @@ class TestHeld:
         claimed = claim(session, Email, strategy="held")
         session.commit()
 
-        for verb in (complete, fail, release, renew, give_up):
+        for verb in (complete, fail, release, renew, cancel_claimed):
             if verb is not renew:
                 with pytest.raises(NotClaimed, match="one transaction"):
                     verb(session, claimed)

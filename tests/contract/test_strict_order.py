@@ -42,7 +42,6 @@ from sa_jobqueue import (
     JobQueue,
     LockTimeout,
     UnsupportedDatabase,
-    Worker,
     cancel,
     claim,
     complete,
@@ -53,6 +52,7 @@ from sa_jobqueue import (
 from sa_jobqueue.dialects import database_of
 from sa_jobqueue.dialects.postgresql import database as postgresql_database
 from sa_jobqueue.dialects.postgresql.turns import SPACE
+from sa_jobqueue.worker import Worker
 from tests.models import (
     Account,
     Base,

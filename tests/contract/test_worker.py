@@ -28,18 +28,16 @@ from sqlalchemy.orm import Session, selectinload
 
 from sa_jobqueue import (
     ArgumentError,
-    Cancel,
     Fence,
     JobQueue,
     Owner,
     OwnerState,
-    Retry,
     UnsupportedDatabase,
-    Worker,
     claim,
     owner_state,
     reap,
 )
+from sa_jobqueue.worker import Cancel, Retry, Worker
 from sa_jobqueue.worker.heartbeat import Heartbeat
 from tests.models import Account, Base, Email, Letter, Message, Task, add_emails, add_tasks
 from tests.support import cut_connections, make_engine, statements_seen, until

@@ -16,16 +16,9 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     ArgumentError,
-    Cancel,
     ClaimLost,
-    InvalidTransition,
     JobStatus,
-    NotWaiting,
     Owner,
-    Retry,
-    Transition,
-    Worker,
-    Workflow,
     cancel,
     count_by_status,
     fence_of,
@@ -36,7 +29,9 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.doctor import examine
 from sa_jobqueue.owners.named_lock import NamedLock
+from sa_jobqueue.worker import Cancel, Retry, Worker
 from sa_jobqueue.worker.lanes import FAIR_EVERY
+from sa_jobqueue.workflow import InvalidTransition, NotWaiting, Transition, Workflow
 from tests.support import statements_seen
 from tests.videos import S, Video, VideoLog, add_videos, videos
 
@@ -470,7 +465,7 @@ def test_every_verb_is_told_and_legal(session: Session) -> None:
     claimed()
     session.commit()
     check.queue.reap(session, max_runtime=FORCE)
-    check.queue.give_up(session, claimed())
+    check.queue.cancel_claimed(session, claimed())
     workflow.retry(session, video)
     workflow.cancel(session, video)
     workflow.retry(session, video, S.RENDERED)
@@ -478,7 +473,7 @@ def test_every_verb_is_told_and_legal(session: Session) -> None:
 
     told = logged(session)
     assert {verb for *_, verb in told} == {
-        *("claim", "release", "fail", "reap", "give_up", "retry", "cancel")
+        *("claim", "release", "fail", "reap", "cancel_claimed", "retry", "cancel")
     }
     assert set(told) <= workflow.arrows
     assert all(before == after for (_, after, _), (before, *_) in pairwise(told))

@@ -19,8 +19,8 @@ from hypothesis.stateful import invariant, rule
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ClaimLost, InvalidTransition, NotWaiting
-from sa_jobqueue.workflow import Step
+from sa_jobqueue import ClaimLost
+from sa_jobqueue.workflow import InvalidTransition, NotWaiting, Step
 from tests.videos import S, Video, VideoLog, videos
 
 from .sessions_machine import SessionsMachine, Worker, one_of, places, workers
@@ -211,12 +211,15 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
         self._finish(worker, place, verb, released)
 
     @rule(worker=workers, place=places)
-    def give_up(self, worker: int, place: int) -> None:
+    def cancel_claimed(self, worker: int, place: int) -> None:
         def verb(session: Session, hand: InHand) -> None:
-            hand.step.queue.give_up(session, hand.video)
+            hand.step.queue.cancel_claimed(session, hand.video)
 
         self._finish(
-            worker, place, verb, lambda job, _: job.moved("cancelled", "give_up", by=job.owner)
+            worker,
+            place,
+            verb,
+            lambda job, _: job.moved("cancelled", "cancel_claimed", by=job.owner),
         )
 
     @rule(worker=workers, place=places)

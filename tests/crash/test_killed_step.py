@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Worker
+from sa_jobqueue.worker import Worker
 from tests.models import Base
 from tests.support import make_engine, until
 from tests.videos import S, Video, add_videos, videos

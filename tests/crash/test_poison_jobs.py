@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy import URL, Engine, NullPool, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ConstantBackoff, JobQueue, Worker, retry
+from sa_jobqueue import ConstantBackoff, JobQueue, retry
+from sa_jobqueue.worker import Worker
 from tests.models import Base, Task, add_tasks
 from tests.support import make_engine
 

@@ -18,7 +18,8 @@ import pytest
 from sqlalchemy import URL, Engine, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, Worker, claim, reap
+from sa_jobqueue import JobQueue, claim, reap
+from sa_jobqueue.worker import Worker
 from tests.models import Base, Email, add_emails
 from tests.support import make_engine, until
 

@@ -12,8 +12,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from sa_jobqueue import JobMixin, UnsupportedDatabase, claim_statements, dialects, is_transient
-from sa_jobqueue.dialects.clock import utc_now
+from sa_jobqueue import (
+    JobMixin,
+    UnsupportedDatabase,
+    claim_statements,
+    dialects,
+    is_transient,
+    utc_now,
+)
 
 from .markdown import code_blocks, page
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import sa_jobqueue
-from sa_jobqueue import JobStatus
-from sa_jobqueue.model.status import TRANSITIONS
+from sa_jobqueue import TRANSITIONS, JobStatus
 
 from .markdown import ROOT, code_blocks, page, table
 
@@ -59,7 +58,7 @@ def layers() -> dict[str, int]:
     return {
         name: place
         for place, line in enumerate(table(PAGE, "layer"))
-        for name in re.findall(r"`(\w+)`", line["modules"])
+        for name in re.findall(r"`(\w+)`", line["packages"])
     }
 
 

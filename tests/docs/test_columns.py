@@ -18,11 +18,11 @@ from sa_jobqueue import (
     ScheduleMixin,
     UnsupportedDatabase,
     cancel,
+    cancel_claimed,
     claim,
     complete,
     enqueue,
     fail,
-    give_up,
     prune,
     reap,
     release,
@@ -81,7 +81,7 @@ FINISHES: Mapping[str, Callable[[Session, Any], object]] = {
     "fail, no RetryMixin": lambda session, jobs: fail(session, jobs),
     "release": release,
     "renew": renew,
-    "give_up": give_up,
+    "cancel_claimed": cancel_claimed,
     "reap, attempts remain": take_back,
     "reap, attempts used up": take_back,
     "reap, no RetryMixin": take_back,
@@ -97,7 +97,7 @@ GIVEN: Mapping[str, Callable[[Session, Any], object]] = {
     "claimed": nothing,
     "done": complete,
     "failed": fail,
-    "cancelled": give_up,
+    "cancelled": cancel_claimed,
 }
 
 

@@ -75,10 +75,10 @@ def test_the_code_of_the_page_runs(engine: Engine) -> None:
 def test_an_error_is_cut_to_what_the_users_own_column_holds(engine: Engine) -> None:
     with Session(engine) as session:
         session.add_all([Email(recipient="anna@example.org"), Email(recipient="bert@example.org")])
-        failed, given_up = sa_jobqueue.claim(session, Email, owner="w", limit=2)
+        failed, cancelled_claimed = sa_jobqueue.claim(session, Email, owner="w", limit=2)
 
         sa_jobqueue.fail(session, failed, error="\N{PILE OF POO}" * 501)
-        sa_jobqueue.give_up(session, given_up, reason="ä" * 501)
+        sa_jobqueue.cancel_claimed(session, cancelled_claimed, reason="ä" * 501)
         session.commit()
 
         kept = [str(text) for text in session.scalars(select(Email.last_error))]

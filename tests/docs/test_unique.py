@@ -17,7 +17,6 @@ from sa_jobqueue import (
     JobMixin,
     JobQueue,
     RetryMixin,
-    Worker,
     claim,
     complete,
     enqueue,
@@ -26,6 +25,7 @@ from sa_jobqueue import (
     release,
     retry,
 )
+from sa_jobqueue.worker import Worker
 from tests.support import make_engine
 
 from .markdown import code_blocks, page

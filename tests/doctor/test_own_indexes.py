@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine, inspect
 
-from sa_jobqueue import JobQueue, Workflow
+from sa_jobqueue import JobQueue
 from sa_jobqueue.doctor import examine
 from sa_jobqueue.migration import create_claim_index, drop_claim_index
 from sa_jobqueue.testing import assert_claim_is_indexed
+from sa_jobqueue.workflow import Workflow
 from tests.migration.support import migrating
 
 from .models import Mail, add_mails, run

@@ -25,38 +25,26 @@ from sqlalchemy.orm import (
 
 from sa_jobqueue import (
     Backoff,
-    BulkLoad,
-    Cancel,
     Claim,
     ClaimLost,
     ConstantBackoff,
-    DatabaseLog,
-    EnqueueSource,
     ExponentialBackoff,
     Fence,
-    FileLog,
-    InsertSource,
-    InvalidTransition,
     JobMixin,
     JobQueue,
     JobStatus,
     NotClaimed,
-    NotWaiting,
     PriorityMixin,
     QueueStats,
     Reaped,
     ReapedJob,
-    Retry,
     RetryMixin,
     RoundMixin,
     RoundProgress,
     RoundStart,
     ScheduleMixin,
-    Step,
-    Transition,
-    Worker,
-    Workflow,
     cancel,
+    cancel_claimed,
     claim,
     claim_statements,
     claimed_by,
@@ -66,7 +54,6 @@ from sa_jobqueue import (
     fail,
     fence_of,
     finish_rate,
-    give_up,
     is_transient,
     position,
     positions,
@@ -83,7 +70,20 @@ from sa_jobqueue import (
     with_fence,
 )
 from sa_jobqueue import asyncio as aio
-from sa_jobqueue.bulk import DivisibleSource, LoadState, Metadata, Progress, load_tables
+from sa_jobqueue.bulk import (
+    BulkLoad,
+    DatabaseLog,
+    DivisibleSource,
+    EnqueueSource,
+    FileLog,
+    InsertSource,
+    LoadState,
+    Metadata,
+    Progress,
+    load_tables,
+)
+from sa_jobqueue.worker import Cancel, Retry, Worker
+from sa_jobqueue.workflow import InvalidTransition, NotWaiting, Step, Transition, Workflow
 
 
 class Base(DeclarativeBase):
@@ -181,7 +181,7 @@ def finish(session: Session, email: Email, emails: list[Email]) -> None:
     fail(session, emails, error="no", backoff=ConstantBackoff(timedelta(minutes=1)))
     release(session, emails)
     renew(session, fence_of(email))
-    give_up(session, email, reason="no such address")
+    cancel_claimed(session, email, reason="no such address")
     assert_type(fence_of(email), Fence)
     assert_type(with_fence(email, fence_of(email)), Email)
     assert_type(cancel(session, emails), list[Any])

@@ -87,7 +87,7 @@ def test_no_verb_leaves_a_status_as_it_is() -> None:
         ("claim", {"unclaimed"}, {"claimed"}),
         ("complete", {"claimed"}, {"done"}),
         ("fail", {"claimed"}, {"unclaimed", "failed"}),
-        ("give_up", {"claimed"}, {"cancelled"}),
+        ("cancel_claimed", {"claimed"}, {"cancelled"}),
         ("release", {"claimed"}, {"unclaimed"}),
         ("cancel", {"unclaimed"}, {"cancelled"}),
         ("retry", {"failed", "done", "cancelled"}, {"unclaimed"}),
