@@ -33,7 +33,8 @@ from .errors import (
     NotClaimed,
     UnsupportedDatabase,
 )
-from .fence.claim import Claim, Fence, fence_of, with_fence
+from .fence.claim import Claim, fence_of, with_fence
+from .fence.token import Fence
 from .model.mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, ScheduleMixin
 from .model.status import TRANSITIONS, JobStatus
 from .owners.named_lock import Holder, NamedLock, named_lock

@@ -33,7 +33,7 @@ from .sessions.writer import AnyConnection, AnySession
 from .strategies import WAIT, said
 from .verbs import finish
 from .verbs.backoff import Backoff, check_backoff
-from .verbs.claim import claiming
+from .verbs.claim import claim_plan
 from .verbs.reap import Reaped, reap_claims
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class JobQueue(Generic[T]):
         on_retry: str = WAIT,
     ) -> None:
         self.entity = entity
-        self.plan = claiming(
+        self.plan = claim_plan(
             entity,
             *where,
             order_by=order_by,

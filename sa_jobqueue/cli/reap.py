@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from ..queue import JobQueue
-from ..sessions.transactions import in_transaction
+from ..sessions.transactions import run_with_retries
 from ..verbs.reap import ReapedJob
 from ..workflow import Step, Workflow
 from .databases import open_engine, require_table, url_option
@@ -96,7 +96,7 @@ def reap_all(
     jobs: list[ReapedJob] = []
     more = True
     while more and not stopping:
-        reaped = in_transaction(engine, lambda session: queue.reap(session, **how))
+        reaped = run_with_retries(engine, lambda session: queue.reap(session, **how))
         jobs += reaped.jobs
         more = bool(reaped) and reaped.more
     return jobs

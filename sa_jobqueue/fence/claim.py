@@ -1,10 +1,8 @@
-"""The fence: what a claim wrote, by which every later write knows its own row.
+"""The jobs of a claim, and the fence that each claimed entity carries.
 
-A fence holds the primary key, the status, the owner and the owner_date of a
-claim. It is kept beside the entity, in ``inspect(job).info``, and never read
-back from the entity or the database: so it survives ``expire_on_commit``,
-costs no reload, and a row that meanwhile belongs to somebody else is not
-mistaken for ours::
+The fence of an entity is kept beside it, in ``inspect(job).info``, and never read back
+from its attributes or from the database. So it survives ``expire_on_commit``, it costs no
+reload, and a row that belongs to somebody else by now is not mistaken for ours::
 
     fence = fence_of(job)                  # to another thread or process
     with_fence(session.get(Email, 1), fence)
@@ -12,17 +10,12 @@ mistaken for ours::
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from enum import Enum, auto
 from functools import cached_property, partial
 from itertools import chain, count, islice
-from types import MappingProxyType
 from typing import Any, Generic, TypeVar, overload
 
-from sqlalchemy import Connection
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import InstanceState
@@ -30,116 +23,23 @@ from sqlalchemy.orm.attributes import instance_state
 
 from ..errors import ArgumentError, NotClaimed
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
+from .token import Fence, Identity, Token
 
 _INFO = "sa_jobqueue.fence"
 _T = TypeVar("_T")
 T = TypeVar("T")
 
-Identity = tuple[Any, ...]
-
-
-class Hold(ABC):
-    """What keeps the rows of a claim that wrote nothing: locks of its connection.
-
-    Attributes:
-        rounds: the round that each row was claimed in, where the hold does not keep a
-            new round from taking it.
-    """
-
-    rounds: Mapping[Identity, int] = MappingProxyType({})
-
-    @abstractmethod
-    def still_held(
-        self, connection: Connection, mapping: QueueMapping, identities: Sequence[Identity]
-    ) -> list[Identity]:
-        """Return those of the rows that this hold still keeps.
-
-        Raises:
-            NotClaimed: not on this connection, or not in this transaction.
-        """
-
-    @abstractmethod
-    def let_go(
-        self,
-        connection: Connection,
-        mapping: QueueMapping,
-        identities: Sequence[Identity],
-        when: LetGo,
-    ) -> None:
-        """Free the rows, once their change was written."""
-
-
-class LetGo(Enum):
-    """When a change frees the rows of an unmarked claim."""
-
-    AT_COMMIT = auto()
-    AT_END = auto()  # of the transaction, however it ends
-    NOW = auto()
-    NEVER = auto()
-
-
-@dataclass(eq=False)
-class Token:
-    """What all jobs of one claim have in common.
-
-    Attributes:
-        status: the status that the claim wrote, or left where it wrote nothing.
-        owner: as the claim wrote it; None in an unmarked claim without one.
-        dates: every owner_date that the claim has had. A renewal adds one
-            before it writes it, so that the handler's own finish is accepted
-            while a heartbeat in another session is in flight, committed or
-            rolled back.
-        hold: what keeps the rows of an unmarked claim.
-    """
-
-    status: str
-    owner: str | None
-    dates: list[datetime] = field(default_factory=list)
-    hold: Hold | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.hold is not None:
-            raise ArgumentError(
-                "a claim that wrote nothing lives in its connection and cannot be carried "
-                "to another process"
-            )
-        return Token, (self.status, self.owner, self.dates)
-
-
-@dataclass(frozen=True)
-class Fence:
-    """One claimed job, to be finished without its entity.
-
-    Attributes:
-        entity: the mapped class.
-        identity: the primary key's values.
-        token: shared with the other jobs of the same claim.
-    """
-
-    entity: type[Any]
-    identity: tuple[Any, ...]
-    token: Token
-
-    @property
-    def owner(self) -> str | None:
-        """The owner, as the claim wrote it."""
-        return self.token.owner
-
-    @property
-    def owner_date(self) -> datetime | None:
-        """The time of the claim, or of its last renewal through this fence."""
-        return self.token.dates[-1] if self.token.dates else None
-
 
 @dataclass(frozen=True, eq=False)
-class Fenced:
+class FencedJobs:
     """Jobs behind one token: what a claim, or a part of it, keeps and a finish writes.
 
     Attributes:
         identities: the primary key of each job.
         jobs: entities, plain rows or fences.
-        rows: they are all plain rows, in which nothing is shown.
-        places: where each stood among the jobs that were given; empty: in this order.
+        rows: whether the jobs are all plain rows, which show no new values.
+        indices: the index of each job among the jobs that a verb was given; empty: in
+            this order.
     """
 
     mapping: QueueMapping
@@ -147,16 +47,16 @@ class Fenced:
     identities: list[Identity]
     jobs: list[Any]
     rows: bool = False
-    places: list[int] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
 
     def __reduce__(self) -> tuple[Any, ...]:
         given = (self.mapping.entity, self.token, self.identities, self.jobs, self.rows)
-        return _fenced_again, given
+        return _unpickled, given
 
     @property
-    def placed(self) -> Iterator[tuple[int, Any, Identity]]:
-        """Each job with its place and its key."""
-        return zip(self.places or range(len(self.jobs)), self.jobs, self.identities, strict=True)
+    def indexed(self) -> Iterator[tuple[int, Any, Identity]]:
+        """Each job with its index and its key."""
+        return zip(self.indices or range(len(self.jobs)), self.jobs, self.identities, strict=True)
 
     @property
     def has_entities(self) -> bool:
@@ -175,29 +75,30 @@ class Claim(Sequence[T], Generic[T]):
     """The jobs of one claim, in claim order.
 
     Attributes:
-        fenced: the jobs by their tokens, in claim order.
-        candidates: how many rows were looked at, None where the strategy
+        parts: the jobs by their tokens, in claim order.
+        candidates: how many rows were looked at; None where the strategy
             cannot know.
-        lost: how many of those others had first; None likewise. Many lost
-            ones tell that there are too many claimers for this batch size.
+        lost: how many of the candidates another claimer had first; None where
+            the strategy cannot know. Many lost candidates mean too many claimers
+            for this batch size.
     """
 
     def __init__(
         self,
-        fenced: Sequence[Fenced] = (),
+        parts: Sequence[FencedJobs] = (),
         *,
         candidates: int | None = None,
         lost: int | None = None,
     ) -> None:
-        self.fenced = fenced
-        self._jobs: tuple[T, ...] = tuple(chain.from_iterable(part.jobs for part in fenced))
+        self.parts = parts
+        self._jobs: tuple[T, ...] = tuple(chain.from_iterable(part.jobs for part in parts))
         self.candidates = candidates
         self.lost = lost
 
     @cached_property
     def fences(self) -> tuple[Fence, ...]:
         """The fence of each job, in the same order."""
-        return tuple(chain.from_iterable(part.fences for part in self.fenced))
+        return tuple(chain.from_iterable(part.fences for part in self.parts))
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -224,7 +125,7 @@ def fence_of(job: Any) -> Fence:
     """Return the fence of a claimed entity.
 
     Raises:
-        NotClaimed: the entity was not claimed itself: it comes from another
+        NotClaimed: no claim returned this very entity: it comes from another
             session, a merge or a query, or was never claimed.
     """
     if isinstance(job, Fence):
@@ -238,7 +139,7 @@ def _fence_in(state: InstanceState[Any]) -> tuple[type[Any], Identity, Token]:
     found = state.info.get(_INFO)
     if found is None:
         raise NotClaimed(
-            f"{_described(state)} carries no fence: it was not claimed through this entity. "
+            f"{_row_name(state)} carries no fence: it was not claimed through this entity. "
             "claim() it, find an owner's claims with claimed_by(), or carry the fence over "
             "with with_fence(job, fence_of(claimed_job))"
         )
@@ -256,18 +157,17 @@ def with_fence(job: _T, fence: Fence) -> _T:
     of_class = state.mapper.base_mapper is sa_inspect(fence.entity).base_mapper
     if not of_class or state.identity is None or tuple(state.identity) != fence.identity:
         raise ArgumentError(
-            f"{_described(state)} is not the row {fence.identity!r} that the fence was made for"
+            f"{_row_name(state)} is not the row {fence.identity!r} that the fence was made for"
         )
     state.info[_INFO] = (fence.entity, fence.identity, fence.token)
     return job
 
 
-def put_up(part: Fenced) -> list[Callable[[], None]]:
-    """Put fences around entities that were just claimed.
+def attach_fences(part: FencedJobs) -> list[Callable[[], None]]:
+    """Attach their fences to entities that were just claimed.
 
     Returns:
-        What brings back the fences of earlier claims: a claim that is rolled back has
-        ended none.
+        Undo callbacks: a rolled-back claim must restore the earlier fences.
     """
     entity, token = part.mapping.entity, part.token
     earlier: list[Callable[[], None]] = []
@@ -279,58 +179,57 @@ def put_up(part: Fenced) -> list[Callable[[], None]]:
     return earlier
 
 
-def fenced(jobs: Any) -> list[Fenced]:
-    """Sort the given jobs by their tokens.
+def jobs_by_token(jobs: Any) -> list[FencedJobs]:
+    """Group the given jobs by their tokens.
 
     Args:
         jobs: an entity, a fence, a Claim, or an iterable of those.
 
     Raises:
-        NotClaimed: an entity without a fence.
-        ArgumentError: what is no job.
+        NotClaimed: an entity has no fence.
+        ArgumentError: something given is not a job.
     """
-    if isinstance(jobs, Claim) and len(jobs.fenced) < 2:
-        return list(jobs.fenced)
+    if isinstance(jobs, Claim) and len(jobs.parts) < 2:
+        return list(jobs.parts)
     if isinstance(jobs, Fence) or _is_mapped(jobs) or isinstance(jobs, Claim):
         jobs = (jobs,)
     elif not isinstance(jobs, Iterable):
-        raise _no_job(jobs)
-    found: dict[int, Fenced] = {}
-    place = count()
+        raise _not_a_job(jobs)
+    found: dict[int, FencedJobs] = {}
+    index = count()
     for job in jobs:
         for part in _parts_of(job):
             own = found.get(id(part.token))
             if own is None:
-                own = found[id(part.token)] = Fenced(part.mapping, part.token, [], [])
+                own = found[id(part.token)] = FencedJobs(part.mapping, part.token, [], [])
             own.identities.extend(part.identities)
             own.jobs.extend(part.jobs)
-            own.places.extend(islice(place, len(part.jobs)))
+            own.indices.extend(islice(index, len(part.jobs)))
     return list(found.values())
 
 
-def by_mapping(parts: Sequence[Fenced]) -> list[tuple[QueueMapping, list[Fenced]]]:
-    """Sort jobs behind their tokens by their classes."""
-    groups: dict[QueueMapping, list[Fenced]] = {}
+def by_mapping(parts: Sequence[FencedJobs]) -> list[tuple[QueueMapping, list[FencedJobs]]]:
+    """Group the parts by their mapped classes."""
+    groups: dict[QueueMapping, list[FencedJobs]] = {}
     for part in parts:
         groups.setdefault(part.mapping, []).append(part)
     return list(groups.items())
 
 
-def _fenced_again(entity: type[Any], *rest: Any) -> Fenced:
-    """Make what was pickled."""
-    return Fenced(any_mapping_of(entity), *rest)
+def _unpickled(entity: type[Any], *rest: Any) -> FencedJobs:
+    return FencedJobs(any_mapping_of(entity), *rest)
 
 
-def _parts_of(job: Any) -> Sequence[Fenced]:
+def _parts_of(job: Any) -> Sequence[FencedJobs]:
     if isinstance(job, Claim):
-        return job.fenced
+        return job.parts
     if isinstance(job, Fence):
-        return [Fenced(any_mapping_of(job.entity), job.token, [job.identity], [job])]
+        return [FencedJobs(any_mapping_of(job.entity), job.token, [job.identity], [job])]
     entity, identity, token = _fence_in(_state_of(job))
-    return [Fenced(any_mapping_of(entity), token, [identity], [job])]
+    return [FencedJobs(any_mapping_of(entity), token, [identity], [job])]
 
 
-def each(jobs: Any) -> Iterator[Any]:
+def each_job(jobs: Any) -> Iterator[Any]:
     """Iterate over one job or many."""
     if isinstance(jobs, Iterable) and not _is_mapped(jobs):
         yield from jobs
@@ -338,16 +237,20 @@ def each(jobs: Any) -> Iterator[Any]:
         yield jobs
 
 
-def identified(jobs: Any) -> list[tuple[Any, QueueMapping, tuple[Any, ...]]]:
-    """Pair each given entity with its mapping and primary key, claimed or not."""
+def jobs_with_keys(jobs: Any) -> list[tuple[Any, QueueMapping, tuple[Any, ...]]]:
+    """Return each given job with its mapping and primary key, whether claimed or not.
+
+    Raises:
+        ArgumentError: something given is not a job, or is not in the database yet.
+    """
     found = []
-    for job in each(jobs):
+    for job in each_job(jobs):
         if isinstance(job, Fence):
             found.append((job, mapping_of(job.entity), job.identity))
             continue
         state = _state_of(job)
         if state.identity is None:
-            raise ArgumentError(f"{_described(state)} is not in the database yet; flush it first")
+            raise ArgumentError(f"{_row_name(state)} is not in the database yet; flush it first")
         found.append((job, mapping_of(state.mapper), tuple(state.identity)))
     return found
 
@@ -362,17 +265,17 @@ def _state_of(job: Any) -> InstanceState[Any]:
     except NoInspectionAvailable:
         state = None
     if not isinstance(state, InstanceState):
-        raise _no_job(job)
+        raise _not_a_job(job)
     return state
 
 
-def _no_job(job: Any) -> ArgumentError:
+def _not_a_job(job: Any) -> ArgumentError:
     return ArgumentError(
         f"{job!r} is not a job: an entity, a fence or a Claim is needed; rows of "
         "claim_rows() are finished by their claim, or by claim.fences[i]"
     )
 
 
-def _described(state: InstanceState[Any]) -> str:
+def _row_name(state: InstanceState[Any]) -> str:
     key = f" {', '.join(map(str, state.identity))}" if state.identity else ""
     return f"{state.class_.__name__}{key}"

@@ -8,17 +8,18 @@ from typing import Any
 from ..dialects import Database
 from ..dialects.clock import as_utc
 from ..model.mapping import QueueMapping
-from ..sessions.show import show, show_deleted, show_expired
+from ..sessions.show import expire_entities, show, show_deleted
 from ..sessions.writer import Writer
-from .claim import Fenced, Token
+from .claim import FencedJobs
 from .statements import FenceKind, Found, ValuesOf, fenced_statements
+from .token import Token
 
 
 def show_written(
     writer: Writer,
     mapping: QueueMapping,
     values_of: ValuesOf | None,
-    written: Sequence[tuple[Fenced, Found]],
+    written: Sequence[tuple[FencedJobs, Found]],
 ) -> None:
     """Let the entities of a batch show what was written.
 
@@ -44,7 +45,7 @@ def show_written(
             continue
         # Those that a new round has are as it left them.
         moved = [entity for entity, values in entities if not values]
-        show_expired(writer.session, moved, mapping)
+        expire_entities(writer.session, moved, mapping)
         show(
             writer.session,
             [(entity, _shown(mapping, attributes, values)) for entity, values in entities],

@@ -31,7 +31,7 @@ from ..model.keys import key_is_in, locked_by_key
 from ..model.mapping import QueueMapping, status_is
 from ..model.transitions import or_join
 from ..sessions.writer import Writer
-from .claim import Identity, Token
+from .token import Identity, Token
 
 # The parameters of every fenced statement.
 KEYS, OWNER, DATES = "finish_keys", "finish_owner", "finish_dates"

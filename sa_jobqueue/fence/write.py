@@ -1,4 +1,4 @@
-"""Fenced writes: how a change reaches exactly the rows of a claim.
+"""FencedJobs writes: how a change reaches exactly the rows of a claim.
 
 Where RETURNING tells which rows were ours, one statement per claim; else the
 count of rows tells whether all were. Where not, or where entities are to show
@@ -26,7 +26,7 @@ from ..errors import ClaimLost
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping
 from ..sessions.writer import AnyConnection, Writer, writing
-from .claim import Fenced, Hold, Identity, LetGo, Token, by_mapping
+from .claim import FencedJobs, by_mapping
 from .show import show_written
 from .statements import (
     DATES,
@@ -41,6 +41,7 @@ from .statements import (
     ValuesOf,
     fenced_statements,
 )
+from .token import Hold, Identity, LetGo, Token
 
 log = logging.getLogger("sa_jobqueue.finish")
 lost_log = logging.getLogger("sa_jobqueue.lost")
@@ -66,9 +67,9 @@ class Change:
     let_go: LetGo = LetGo.AT_COMMIT
 
 
-def write(session: AnyConnection, changes: Iterable[tuple[Change, Sequence[Fenced]]]) -> None:
+def write(session: AnyConnection, changes: Iterable[tuple[Change, Sequence[FencedJobs]]]) -> None:
     """Write changes to fenced rows; report all that were lost at the end."""
-    written: list[tuple[Fenced, Found]] = []
+    written: list[tuple[FencedJobs, Found]] = []
     verb = ""
     for change, parts in changes:
         for mapping, of_mapping in by_mapping(parts):
@@ -83,8 +84,8 @@ def write(session: AnyConnection, changes: Iterable[tuple[Change, Sequence[Fence
 
 
 def _write_one(
-    writer: Writer, mapping: QueueMapping, change: Change, parts: Sequence[Fenced]
-) -> list[tuple[Fenced, Found]]:
+    writer: Writer, mapping: QueueMapping, change: Change, parts: Sequence[FencedJobs]
+) -> list[tuple[FencedJobs, Found]]:
     """Write one change to rows of one class, a statement for each claim."""
     with writer.atomically():
         written = [(part, _write_part(writer, mapping, change, part)) for part in parts]
@@ -98,7 +99,7 @@ def _write_one(
     return written
 
 
-def _any_lost(written: Sequence[tuple[Fenced, Found]]) -> bool:
+def _any_lost(written: Sequence[tuple[FencedJobs, Found]]) -> bool:
     """Tell whether any job was not ours; one that was given twice counts once."""
     return any(
         len(found) < len(part.identities) and len(found) < len(set(part.identities))
@@ -106,18 +107,18 @@ def _any_lost(written: Sequence[tuple[Fenced, Found]]) -> bool:
     )
 
 
-def _in_order(written: Sequence[tuple[Fenced, Found]], *, ours: bool) -> list[Any]:
+def _in_order(written: Sequence[tuple[FencedJobs, Found]], *, ours: bool) -> list[Any]:
     """List the jobs that were ours, or those that were not, as they were given."""
-    placed = [
-        (place, job)
+    indexed = [
+        (index, job)
         for part, found in written
-        for place, job, identity in part.placed
+        for index, job, identity in part.indexed
         if (identity in found) is ours
     ]
-    return [job for _, job in sorted(placed, key=itemgetter(0))]
+    return [job for _, job in sorted(indexed, key=itemgetter(0))]
 
 
-def _write_part(writer: Writer, mapping: QueueMapping, change: Change, part: Fenced) -> Found:
+def _write_part(writer: Writer, mapping: QueueMapping, change: Change, part: FencedJobs) -> Found:
     """Write to the rows of one claim, as many at a time as the engines take well."""
     has_entities = part.has_entities
     if has_entities:

@@ -26,7 +26,7 @@ from ..dialects.ddl import AddColumns, DropColumns, RenameColumn, SetDefault
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping, status_is
 from ..model.mixins import QueueColumns
-from ..model.round_table import round_log
+from ..model.round_table import round_table
 from ..model.status import DONE, UNCLAIMED
 from .filling import BATCH, Batches, Progress, criterion, fill, table_of
 from .running import PATIENCE, Op, Runner
@@ -79,7 +79,7 @@ def add_job_columns(
     with runner.alone():
         adoption.run()
         if _are_of_rounds(queue, adoption.columns):
-            rounds = round_log(queue)
+            rounds = round_table(queue)
             runner.change([CreateTable(rounds, if_not_exists=True)], what=rounds.description)
 
 
@@ -112,7 +112,7 @@ def drop_job_columns(
             columns = [column for column in columns if column.name in there]
         _drop(runner, queue.table, columns)
         if of_rounds:
-            rounds = round_log(queue)
+            rounds = round_table(queue)
             runner.change([DropTable(rounds, if_exists=True)], what=rounds.description)
 
 

@@ -86,7 +86,7 @@ def keys_of(
     """Return the primary keys of entities, or of plain rows."""
     if not rows:
         return [tuple(instance_state(job).identity or ()) for job in jobs]
-    places = mapping.key_places
+    places = mapping.key_ordinals
     if len(places) == 1:
         (place,) = places
         return [(row[place],) for row in jobs]

@@ -252,22 +252,22 @@ class QueueMapping:
     # -- places in a plain row of the table -----------------------------
 
     @cached_property
-    def key_places(self) -> tuple[int, ...]:
+    def key_ordinals(self) -> tuple[int, ...]:
         """Where the primary key stands in a plain row of :attr:`table`."""
         return self._places(self.keys)
 
     @cached_property
-    def owner_date_place(self) -> int:
+    def owner_date_ordinal(self) -> int:
         """Where owner_date stands in a plain row of :attr:`table`."""
         return self._places([self.column("owner_date")])[0]
 
     @cached_property
-    def round_place(self) -> int:
+    def round_ordinal(self) -> int:
         """Where the round stands in a plain row of :attr:`table`."""
         return self._places([self.column("round")])[0]
 
     @cached_property
-    def order_places(self) -> tuple[int, ...]:
+    def order_ordinals(self) -> tuple[int, ...]:
         """Where the columns of the mixins' own order stand in a plain row."""
         return self._places([*self._order_columns, *self.keys])
 

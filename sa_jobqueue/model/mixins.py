@@ -37,7 +37,7 @@ from .indexes import add_indexes
 from .last_error import SHORTEST_LENGTH
 from .mapping import QueueMapping
 from .options import QueueArgs
-from .round_table import add_round_log
+from .round_table import add_round_table
 from .status import STATUS_LENGTH, UNCLAIMED
 
 OWNER_LENGTH = 64
@@ -240,7 +240,7 @@ def _become_queue(mapper: Mapper[Any], class_: type) -> None:
     if mapping.is_ordered:
         add_indexes(mapping)
     if mapping.has("round"):
-        add_round_log(mapping, timestamp_type())
+        add_round_table(mapping, timestamp_type())
     if mapping.time_keys:
         _read_back_as_utc(mapping)
 

@@ -32,7 +32,7 @@ _logs: WeakKeyDictionary[Table, Table] = WeakKeyDictionary()
 _ours: WeakSet[Table] = WeakSet()
 
 
-def add_round_log(mapping: QueueMapping, timestamp: TypeEngine[Any]) -> None:
+def add_round_table(mapping: QueueMapping, timestamp: TypeEngine[Any]) -> None:
     """Put the table of a queue's rounds into the metadata of its own, once.
 
     Raises:
@@ -60,7 +60,7 @@ def add_round_log(mapping: QueueMapping, timestamp: TypeEngine[Any]) -> None:
     _logs[table] = there
 
 
-def round_log(mapping: QueueMapping) -> Table:
+def round_table(mapping: QueueMapping) -> Table:
     """Return the table of a queue's rounds.
 
     Raises:

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import ArgumentError
-from ..fence.claim import identified
+from ..fence.claim import jobs_with_keys
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import DONE, UNCLAIMED
 from ..sessions.writer import AnySession, writing
@@ -57,7 +57,7 @@ def positions(session: AnySession, jobs: Any) -> list[int | None]:
         ArgumentError: as for :func:`position`.
     """
     groups: dict[QueueMapping, list[tuple[int, Key]]] = {}
-    given = identified(jobs)
+    given = jobs_with_keys(jobs)
     for number, (_, mapping, key) in enumerate(given):
         groups.setdefault(mapping, []).append((number, key))
     found: list[int | None] = [None] * len(given)
@@ -100,7 +100,7 @@ def waiting_time(session: AnySession, job: Any, *, over: timedelta = RECENT) -> 
     Raises:
         ArgumentError: as for :func:`position` and :func:`finish_rate`.
     """
-    ((_, mapping, _),) = identified([job])
+    ((_, mapping, _),) = jobs_with_keys([job])
     return waiting_time_in(session, Finishes(_queue_of(mapping), DONE), job, over)
 
 
@@ -126,7 +126,7 @@ def positions_in(session: AnySession, spec: ClaimSpec, jobs: Any) -> list[int | 
         ArgumentError: a job of another class, too.
     """
     base = spec.mapping.mapper.base_mapper
-    given = identified(jobs)
+    given = jobs_with_keys(jobs)
     for job, mapping, _ in given:
         if mapping.mapper.base_mapper is not base:
             raise ArgumentError(f"{job!r} is no job of this queue, which is one of {spec.mapping}")

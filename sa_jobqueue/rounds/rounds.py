@@ -37,7 +37,7 @@ from sqlalchemy import (
 
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping, any_mapping_of, status_is
-from ..model.round_table import round_log
+from ..model.round_table import round_table
 from ..model.status import CANCELLED, DONE, FAILED, JobStatus
 from ..sessions.writer import AnySession, writing
 from .start import RoundStart, Starting
@@ -139,7 +139,7 @@ def round_progress(
         ArgumentError: a class without RoundMixin.
     """
     mapping = _with_rounds(entity)
-    rounds = round_log(mapping)
+    rounds = round_table(mapping)
     with writing(session, mapping) as writer:
         newest = select(func.max(rounds.c.round))
         round_: int = (writer.core(newest).scalar() or 0) if number is None else number
@@ -152,7 +152,7 @@ def round_progress(
 
 def _with_rounds(entity: Any) -> QueueMapping:
     mapping = any_mapping_of(entity)
-    round_log(mapping)  # refuses a class without rounds
+    round_table(mapping)  # refuses a class without rounds
     if mapping.column("round").table is not mapping.table:
         raise ArgumentError(
             f"the round of {mapping} is in another table than its status: put RoundMixin where "

@@ -39,12 +39,12 @@ from sqlalchemy.orm import Session
 from ..dialects.clock import utc_now
 from ..model.keys import by_key, key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping, status_is
-from ..model.round_table import round_log
+from ..model.round_table import round_table
 from ..model.status import JobStatus
 from ..model.transitions import as_new
 from ..owners.named_lock import named_lock
-from ..sessions.show import expire_with_savepoint, show_expired
-from ..sessions.transactions import in_transaction
+from ..sessions.show import expire_entities, expire_on_savepoint_rollback
+from ..sessions.transactions import run_with_retries
 from ..sessions.writer import Writer, writing
 
 log = logging.getLogger("sa_jobqueue.rounds.rounds")
@@ -100,7 +100,7 @@ class Starting:
     @cached_property
     def rounds(self) -> Table:
         """The table of the rounds."""
-        return round_log(self.mapping)
+        return round_table(self.mapping)
 
     # -- in the caller's transaction ------------------------------------
 
@@ -139,7 +139,7 @@ class Starting:
                 writer.lock_writes(self.mapping.table)
                 return work(writer)
 
-        return in_transaction(engine, in_session)
+        return run_with_retries(engine, in_session)
 
     def _begin_or_go_on(self, writer: Writer) -> int:
         found = select(func.max(self.rounds.c.round)).where(*self._broken_off(writer))
@@ -301,6 +301,6 @@ def _show_started(writer: Writer, mapping: QueueMapping) -> None:
     """Have what the session has loaded read its state again."""
     loaded = writer.session.identity_map.values()
     entities = [entity for entity in loaded if isinstance(entity, mapping.entity)]
-    show_expired(writer.session, entities, mapping)
+    expire_entities(writer.session, entities, mapping)
     attributes = [*mapping.attributes.values(), *mapping.onupdate_keys]
-    expire_with_savepoint(writer.session, entities, attributes)
+    expire_on_savepoint_rollback(writer.session, entities, attributes)

@@ -12,7 +12,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 
 from ..model.keys import key_is_in, key_values, keys_of
 from ..model.mapping import QueueMapping
-from .undo import undone_with_savepoint
+from .undo import undo_on_savepoint_rollback
 from .writer import Writer
 
 
@@ -27,10 +27,12 @@ def show(session: Session, shown: Sequence[tuple[Any, dict[str, Any]]]) -> None:
             set_committed_value(entity, key, value)
     if session.in_nested_transaction():
         keys = {key for _, values in shown for key in values}
-        expire_with_savepoint(session, [entity for entity, _ in shown], list(keys))
+        expire_on_savepoint_rollback(session, [entity for entity, _ in shown], list(keys))
 
 
-def expire_with_savepoint(session: Session, entities: Sequence[Any], keys: list[str]) -> None:
+def expire_on_savepoint_rollback(
+    session: Session, entities: Sequence[Any], keys: list[str]
+) -> None:
     """Have entities read attributes again once a savepoint is rolled back.
 
     A session expires what it flushed in a savepoint, but not what was set as
@@ -42,10 +44,10 @@ def expire_with_savepoint(session: Session, entities: Sequence[Any], keys: list[
             if entity in session:
                 session.expire(entity, keys)
 
-    undone_with_savepoint(session, expire)
+    undo_on_savepoint_rollback(session, expire)
 
 
-def show_expired(session: Session, entities: list[Any], mapping: QueueMapping) -> None:
+def expire_entities(session: Session, entities: list[Any], mapping: QueueMapping) -> None:
     """Have entities read the queue's attributes again when they are next looked at."""
     for entity in entities:
         if entity in session:

@@ -20,7 +20,7 @@ R = TypeVar("R")
 TRIES = 10
 
 
-def committed(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
+def run_in_transaction(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
     """Run `work` in a session, commit, and return what it returned."""
     with Session(bind, expire_on_commit=False) as session:
         try:
@@ -39,7 +39,7 @@ def committed(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
         return result
 
 
-def in_transaction(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
+def run_with_retries(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
     """Run `work` in a session and commit; again after a transient error, a few times.
 
     Raises:
@@ -47,16 +47,16 @@ def in_transaction(bind: Engine | Connection, work: Callable[[Session], R]) -> R
     """
     for tries in range(1, TRIES):
         try:
-            return committed(bind, work)
+            return run_in_transaction(bind, work)
         except DBAPIError as error:
             if not is_transient(error):
                 raise
         time.sleep(0.02 * 2**tries * random.uniform(0.5, 1.0))
-    return committed(bind, work)
+    return run_in_transaction(bind, work)
 
 
 @contextmanager
-def connected_beside(engine: Engine) -> Iterator[Connection]:
+def connected_outside_pool(engine: Engine) -> Iterator[Connection]:
     """Connect with the engine's settings and events, but not from its pool.
 
     The pool's connections may all be in the hands of somebody who waits for us.

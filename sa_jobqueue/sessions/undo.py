@@ -20,7 +20,7 @@ _INFO = "sa_jobqueue.undo"
 Undo = Callable[[], None]
 
 
-def undone_with_transaction(session: Session, undo: Undo) -> None:
+def undo_on_rollback(session: Session, undo: Undo) -> None:
     """Have something done if the transaction that is open now, or its savepoint, is undone."""
     transaction = session.get_nested_transaction() or session.get_transaction()
     if transaction is None:
@@ -31,10 +31,10 @@ def undone_with_transaction(session: Session, undo: Undo) -> None:
         event.listen(session, "after_transaction_end", _ended)
 
 
-def undone_with_savepoint(session: Session, undo: Undo) -> None:
+def undo_on_savepoint_rollback(session: Session, undo: Undo) -> None:
     """Have something done if the savepoint that is open now, if any, is undone."""
     if session.in_nested_transaction():
-        undone_with_transaction(session, undo)
+        undo_on_rollback(session, undo)
 
 
 def _committed(session: Session) -> None:

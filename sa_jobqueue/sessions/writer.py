@@ -35,7 +35,7 @@ from sqlalchemy.orm import Mapper, Session, scoped_session
 from ..dialects import Database, database_of
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
-from .undo import undone_with_savepoint
+from .undo import undo_on_savepoint_rollback
 
 AnySession: TypeAlias = "Session | scoped_session[Any]"
 
@@ -125,14 +125,14 @@ class Writer:
         """Whether do_orm_execute hooks may add criteria to what the session selects."""
         return self.of_session is not None and bool(self.of_session.dispatch.do_orm_execute)
 
-    def undone_with_savepoint(self, undo: Callable[[], None]) -> None:
+    def undo_on_savepoint_rollback(self, undo: Callable[[], None]) -> None:
         """Have something done when the savepoint that is open now is rolled back.
 
         Raises:
             ArgumentError: it is one of a Connection, which does not tell.
         """
         if self.of_session is not None:
-            undone_with_savepoint(self.of_session, undo)
+            undo_on_savepoint_rollback(self.of_session, undo)
         elif self.connection.in_nested_transaction():
             raise ArgumentError("a held claim in a savepoint needs a Session, not a Connection")
 
@@ -190,11 +190,11 @@ def writing(
     if not session._is_clean():  # what flush() itself asks, which is refused inside of a flush
         session.flush()
     if type(session).get_bind is Session.get_bind:
-        return nullcontext(connected(session, mapping))
+        return nullcontext(writer_for(session, mapping))
     return _pinned(session, mapping)
 
 
-def connected(session: Session, mapping: QueueMapping) -> Writer:
+def writer_for(session: Session, mapping: QueueMapping) -> Writer:
     """Take the session's connection for a mapped class, its transaction fit for claims."""
     connection = session.connection(bind_arguments={"mapper": mapping.mapper})
     return _writer(session, connection, mapping)
@@ -244,6 +244,6 @@ def _pinned(session: Session, mapping: QueueMapping) -> Iterator[Writer]:
 
     vars(session)["get_bind"] = get_bind
     try:
-        yield connected(session, mapping)
+        yield writer_for(session, mapping)
     finally:
         del vars(session)["get_bind"]

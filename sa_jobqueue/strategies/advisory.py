@@ -35,7 +35,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from ..dialects import Database
 from ..errors import UnsupportedDatabase
-from ..fence.claim import Identity
+from ..fence.token import Identity
 from ..model.keys import key_values, keys_of
 from ..model.plain_rows import row_columns
 from ..sessions.writer import Writer
@@ -115,7 +115,7 @@ class Advisory(Strategy):
         if not mapping.has("round"):
             return {}
         if request.rows:
-            place = mapping.round_place
+            place = mapping.round_ordinal
             rounds = [row[place] for row in jobs]
         else:
             rounds = [getattr(job, mapping.attributes["round"]) for job in jobs]

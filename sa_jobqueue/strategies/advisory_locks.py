@@ -23,7 +23,7 @@ from sqlalchemy import Connection, event
 from ..dialects import database_of
 from ..dialects.after_commit import Ending, ending_of, fetched, follow
 from ..errors import NotClaimed
-from ..fence.claim import Hold, Identity, LetGo
+from ..fence.token import Hold, Identity, LetGo
 from ..model.mapping import QueueMapping
 
 log = logging.getLogger("sa_jobqueue.strategies.advisory_session")

@@ -292,7 +292,7 @@ class Strategy(ABC):
     def _dated(self, request: Request, jobs: Sequence[Any]) -> Taken:
         """Hand back jobs that were read after the mark, with the dates that they show."""
         if request.rows:
-            place = self.mapping.owner_date_place
+            place = self.mapping.owner_date_ordinal
             return Taken(jobs, [row[place] for row in jobs])
         key = self.mapping.attributes["owner_date"]
         return Taken(jobs, [as_utc(instance_dict(job)[key]) for job in jobs])

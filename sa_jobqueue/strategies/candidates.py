@@ -19,7 +19,7 @@ from sqlalchemy import Executable, Select, select
 from sqlalchemy.orm import Session
 
 from ..model.keys import by_key, key_values
-from ..sessions.writer import Writer, connected
+from ..sessions.writer import Writer, writer_for
 from .base import OVERDRAW
 from .locking import LockingStrategy
 from .skip_locked import SkipLocked
@@ -93,7 +93,7 @@ class Candidates(LockingStrategy):
     def _draw(
         self, writer: Writer, request: Request, source: Session | None
     ) -> list[tuple[Any, ...]]:
-        reader = writer if source is None else connected(source, self.mapping)
+        reader = writer if source is None else writer_for(source, self.mapping)
         draw = self.draw if source is None else self.draw_elsewhere
         drawn = self.in_steps(
             reader,

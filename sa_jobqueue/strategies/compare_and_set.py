@@ -46,7 +46,7 @@ class CompareAndSet(Strategy):
             return self._dated(request, self._take_and_read_back(writer, request))
         if request.rows:
             rows = self._claim(writer, request, self.claim_rows)
-            return self._dated(request, _sorted(rows, self.mapping.order_places))
+            return self._dated(request, _sorted(rows, self.mapping.order_ordinals))
         claimed = self._claim(writer, request, self.claim_entities)
         entities = [entity for (entity,) in claimed]
         return self._dated(request, _sorted_by_attributes(entities, self.mapping.order_attributes))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from sqlalchemy import Connection, Executable
 
 from ..errors import NotClaimed, UnsupportedDatabase
-from ..fence.claim import Hold, Identity, LetGo
+from ..fence.token import Hold, Identity, LetGo
 from ..model.mapping import QueueMapping
 from ..sessions.writer import Writer
 from .locking import LockingStrategy
@@ -34,7 +34,7 @@ class Held(LockingStrategy):
             )
         locked = self.lock(writer, request)
         hold = RowLocks(writer.connection.get_transaction())
-        writer.undone_with_savepoint(hold.void)
+        writer.undo_on_savepoint_rollback(hold.void)
         return Taken(locked if request.rows else [entity for entity, _ in locked], hold=hold)
 
     def statements(self) -> list[Executable]:

@@ -115,7 +115,7 @@ class LockingStrategy(Strategy):
         priority by priority makes several.
         """
         if request.rows:
-            place = self.mapping.owner_date_place
+            place = self.mapping.owner_date_ordinal
             dates = [row[place] for row in locked]
             jobs: Sequence[Any] = locked
         else:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.operators import and_ as and_operator
 from sqlalchemy.sql.operators import eq
 
-from ..fence.claim import Hold
+from ..fence.token import Hold
 from ..model.mapping import QueueMapping
 from .limits import WAIT, KeyLimit
 

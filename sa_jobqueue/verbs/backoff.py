@@ -32,7 +32,7 @@ log = logging.getLogger("sa_jobqueue.failure")
 Backoff: TypeAlias = Callable[[int], timedelta]
 
 #: The longest wait: a time beyond it may be none that the engines can store.
-LONGEST_WAIT = timedelta(days=3650)
+LONGEST_DELAY = timedelta(days=3650)
 
 #: Attempts that no column counts beyond.
 _MOST_ATTEMPTS = 2**31
@@ -130,7 +130,7 @@ def check_backoff(mapping: QueueMapping, backoff: Any) -> None:
         )
 
 
-def wait_after(backoff: Backoff, attempts: int) -> timedelta:
+def delay_after(backoff: Backoff, attempts: int) -> timedelta:
     """Ask a policy how long a job waits after so many attempts.
 
     Raises:
@@ -141,17 +141,17 @@ def wait_after(backoff: Backoff, attempts: int) -> timedelta:
     return wait
 
 
-def wait_anyhow(backoff: Backoff, attempts: int) -> timedelta:
+def delay_or_default(backoff: Backoff, attempts: int) -> timedelta:
     """Ask a policy likewise, and go by the default where it fails: the job has its own troubles."""
     try:
-        return wait_after(backoff, attempts)
+        return delay_after(backoff, attempts)
     except Exception as error:
         log.warning("a backoff failed, and the default is taken: %s", error, exc_info=error)
         return DEFAULT_BACKOFF(attempts)
 
 
 def _check_wait(name: str, wait: Any) -> None:
-    if not isinstance(wait, timedelta) or not timedelta(0) <= wait <= LONGEST_WAIT:
+    if not isinstance(wait, timedelta) or not timedelta(0) <= wait <= LONGEST_DELAY:
         raise ArgumentError(f"{name} is a timedelta from nothing to ten years: {wait!r}")
 
 

@@ -8,7 +8,7 @@
 How it is done is the strategy's affair (``strategies/``); here is what all of
 them share: the arguments are checked, the session's writing connection is
 prepared, fences are put around what was claimed. A statement is built once per
-:class:`Claiming`; :class:`sa_jobqueue.JobQueue` keeps one.
+:class:`ClaimPlan`; :class:`sa_jobqueue.JobQueue` keeps one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from sqlalchemy.engine.url import make_url
 
 from ..dialects import Database, database_of_dialect
 from ..errors import ArgumentError
-from ..fence.claim import Claim, Fenced, LetGo, Token, put_up
+from ..fence.claim import Claim, FencedJobs, attach_fences
+from ..fence.token import LetGo, Token
 from ..model.keys import key_is_in, key_values, keys_of
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of, word_of
 from ..model.mixins import OWNER_LENGTH
 from ..model.status import CLAIMED, UNCLAIMED
 from ..owners.owner import SEPARATOR, ConnectionOwner, Owner
-from ..sessions.show import expire_with_savepoint
-from ..sessions.undo import undone_with_transaction
+from ..sessions.show import expire_on_savepoint_rollback
+from ..sessions.undo import undo_on_rollback
 from ..sessions.writer import (
     AnyConnection,
     AnySession,
@@ -60,7 +61,7 @@ lost_log = logging.getLogger("sa_jobqueue.lost")
 T = TypeVar("T")
 
 
-class Claiming(Generic[T]):
+class ClaimPlan(Generic[T]):
     """What is claimed and how, with its statements built at first use."""
 
     def __init__(self, spec: ClaimSpec, strategy: str = AUTO) -> None:
@@ -146,7 +147,7 @@ class Claiming(Generic[T]):
         taken = Taken(jobs, [getattr(job, date_key) for job in jobs])
         parts = list(self._parts(Request(owner=name, limit=1), taken))
         for part in parts:
-            put_up(part)
+            attach_fences(part)
         return Claim(parts)
 
     def _fenced(
@@ -155,31 +156,31 @@ class Claiming(Generic[T]):
         parts = list(self._parts(request, taken))
         claim: Claim[Any] = Claim(parts, candidates=taken.candidates, lost=taken.lost)
         if not request.rows:
-            earlier = [bring_back for part in parts for bring_back in put_up(part)]
+            earlier = [bring_back for part in parts for bring_back in attach_fences(part)]
             if taken.hold is None:
                 for bring_back in earlier:
-                    undone_with_transaction(writer.session, bring_back)
+                    undo_on_rollback(writer.session, bring_back)
                 attributes = list(self.mapping.attributes.values())
-                expire_with_savepoint(writer.session, taken.jobs, attributes)
+                expire_on_savepoint_rollback(writer.session, taken.jobs, attributes)
         log.debug("%s: %d of %s, %s", request.owner, len(claim), self.mapping, strategy.name)
         if taken.lost:
             lost_log.debug("%d of %d candidates lost", taken.lost, taken.candidates)
         return claim
 
-    def _parts(self, request: Request, taken: Taken) -> Iterator[Fenced]:
+    def _parts(self, request: Request, taken: Taken) -> Iterator[FencedJobs]:
         """Make the tokens: one for each moment of the claim, or one where nothing was marked."""
         mapping, jobs = self.mapping, list(taken.jobs)
         keys = keys_of(mapping, jobs, rows=request.rows)
         if taken.hold is not None:
             token = Token(self.spec.ready, request.owner, hold=taken.hold)
-            yield Fenced(mapping, token, keys, jobs, request.rows)
+            yield FencedJobs(mapping, token, keys, jobs, request.rows)
             return
         tokens: dict[datetime, Token] = {}
         begin = 0
         for date, same in groupby(taken.dates):
             end = begin + sum(1 for _ in same)
             token = tokens.setdefault(date, Token(self.spec.during, request.owner, [date]))
-            yield Fenced(mapping, token, keys[begin:end], jobs[begin:end], request.rows)
+            yield FencedJobs(mapping, token, keys[begin:end], jobs[begin:end], request.rows)
             begin = end
 
 
@@ -247,7 +248,7 @@ def _load_options(
     writer.orm(again, {"claim_keys": key_values(keys_of(mapping, jobs))}).unique().all()
 
 
-def claiming(
+def claim_plan(
     entity: type[T],
     *where: ColumnElement[bool],
     order_by: Any = (),
@@ -258,7 +259,7 @@ def claiming(
     serial_by: Any = None,
     limit_by: Mapping[Any, int] | None = None,
     on_retry: str = WAIT,
-) -> Claiming[T]:
+) -> ClaimPlan[T]:
     """Say what is claimed and how; statuses are given as JobStatus or as words."""
     mapping = any_mapping_of(entity) if needs_no_mixin(strategy) else mapping_of(entity)
     spec = ClaimSpec(
@@ -272,7 +273,7 @@ def claiming(
         on_retry=on_retry,
     )
     mapping.refuse_other_tables(spec.where)
-    return Claiming(spec, strategy)
+    return ClaimPlan(spec, strategy)
 
 
 def _checked_order(order_by: Any) -> tuple[Any, ...]:
@@ -323,7 +324,7 @@ def claim(
         ArgumentError: a limit below 1, an owner that cannot be stored, ..
         DBAPIError: what the engine says; see :func:`is_transient`.
     """
-    plan = claiming(entity, *where, order_by=order_by, strategy=strategy)
+    plan = claim_plan(entity, *where, order_by=order_by, strategy=strategy)
     return plan.claim(
         session, owner=owner, limit=limit, candidates_from=candidates_from, options=options
     )
@@ -340,7 +341,7 @@ def claimed_by(session: AnySession, entity: type[T], owner: str | int | Owner) -
     Raises:
         ArgumentError: an owner that cannot be.
     """
-    return claiming(entity).claimed_by(session, owner)
+    return claim_plan(entity).claimed_by(session, owner)
 
 
 def claim_statements(
@@ -361,8 +362,8 @@ def claim_statements(
         UnsupportedDatabase: no such claim on this database.
     """
     plan = getattr(entity, "plan", None)
-    if not isinstance(plan, Claiming):
-        plan = claiming(entity, *where, order_by=order_by, strategy=strategy)
+    if not isinstance(plan, ClaimPlan):
+        plan = claim_plan(entity, *where, order_by=order_by, strategy=strategy)
     return plan.built_for(database_of_dialect(dialect_of(dialect))).statements()
 
 

@@ -30,8 +30,9 @@ from sqlalchemy import Column, ColumnElement, bindparam, case, null, or_, select
 
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
-from ..fence.claim import Fenced, LetGo, by_mapping, fenced
+from ..fence.claim import FencedJobs, by_mapping, jobs_by_token
 from ..fence.statements import NOW, OWNER, SHIFT, Time, Values, ValuesOf
+from ..fence.token import LetGo
 from ..fence.write import Change, write
 from ..model.last_error import error_length, error_text, first_line
 from ..model.mapping import QueueMapping, word_of
@@ -39,7 +40,7 @@ from ..model.plain_rows import word_literal
 from ..model.status import CANCELLED, DONE, FAILED, UNCLAIMED
 from ..sessions.writer import AnyConnection, writing
 from .backoff import Backoff
-from .waits import by_wait
+from .waits import by_delay
 
 failure_log = logging.getLogger("sa_jobqueue.failure")
 
@@ -67,9 +68,9 @@ def complete(
             were written.
         NotClaimed: an entity without a fence; nothing was written.
     """
-    kept: list[Fenced] = []
-    deleted: list[Fenced] = []
-    for part in fenced(jobs):
+    kept: list[FencedJobs] = []
+    deleted: list[FencedJobs] = []
+    for part in jobs_by_token(jobs):
         keep = part.mapping.args.keep if delete is None else not delete
         if not keep:
             _check_deletable(part.mapping)
@@ -104,13 +105,13 @@ def fail(
             that returns no wait; nothing was written.
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
-    parts = fenced(jobs)
+    parts = jobs_by_token(jobs)
     _check_queues("fail", parts)
     if retry_in is not None:
         _check_schedule(parts)
-    waits: dict[timedelta | None, list[Fenced]] = {retry_in: parts}
+    waits: dict[timedelta | None, list[FencedJobs]] = {retry_in: parts}
     if retry_in is None and backoff is not None:
-        waits = by_wait(session, parts, backoff)
+        waits = by_delay(session, parts, backoff)
     text = _text_for(parts, error)
     write(session, [(_failure(text, wait, ready), waiting) for wait, waiting in waits.items()])
     if parts:
@@ -124,7 +125,7 @@ def cancel_claimed(session: AnyConnection, jobs: Any, *, reason: str | None = No
     Raises:
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
-    parts = fenced(jobs)
+    parts = jobs_by_token(jobs)
     _check_queues("cancel_claimed", parts)
     change = Change(
         "cancel_claimed", _claimed_cancelled, {"finish_error": _text_for(parts, reason)}
@@ -141,7 +142,7 @@ def release(session: AnyConnection, jobs: Any, *, ready: str = UNCLAIMED) -> Non
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
     change = Change("release", _released_as(ready), let_go=LetGo.NOW)
-    write(session, [(change, fenced(jobs))])
+    write(session, [(change, jobs_by_token(jobs))])
 
 
 def renew(session: AnyConnection, jobs: Any) -> None:
@@ -154,7 +155,7 @@ def renew(session: AnyConnection, jobs: Any) -> None:
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
     changes = []
-    for mapping, parts in by_mapping(fenced(jobs)):
+    for mapping, parts in by_mapping(jobs_by_token(jobs)):
         with writing(session, mapping, rows=True) as writer:
             now = as_utc(writer.core(select(utc_now())).scalar_one())
         # The new date is known to the fence before it is written: a finish that
@@ -278,11 +279,11 @@ def _counted(mapping: QueueMapping, unmarked: bool) -> dict[Column[Any], Any]:
     return {attempts: attempts + 1}
 
 
-def _text_for(parts: list[Fenced], error: str | BaseException | None) -> str | None:
+def _text_for(parts: list[FencedJobs], error: str | BaseException | None) -> str | None:
     return error_text(error, error_length(*(mapping for mapping, _ in by_mapping(parts))))
 
 
-def _check_queues(verb: str, parts: list[Fenced]) -> None:
+def _check_queues(verb: str, parts: list[FencedJobs]) -> None:
     for mapping, _ in by_mapping(parts):
         if not mapping.is_queue:
             raise ArgumentError(
@@ -304,7 +305,7 @@ def _check_deletable(mapping: QueueMapping) -> None:
         )
 
 
-def _check_schedule(parts: list[Fenced]) -> None:
+def _check_schedule(parts: list[FencedJobs]) -> None:
     for mapping, _ in by_mapping(parts):
         if not mapping.has("run_at"):
             raise ArgumentError(

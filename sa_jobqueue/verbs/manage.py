@@ -17,12 +17,12 @@ from sqlalchemy import BigInteger, Column, Integer, bindparam, case, literal_col
 from ..dialects import Database
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError
-from ..fence.claim import each, identified
+from ..fence.claim import each_job, jobs_with_keys
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping, mapping_of, status_is, word_of
 from ..model.plain_rows import word_literal
 from ..model.status import CANCELLED, DONE, FAILED, UNCLAIMED
-from ..sessions.show import show_expired
+from ..sessions.show import expire_entities
 from ..sessions.writer import AnySession, Writer, writing
 
 Values: TypeAlias = Callable[[QueueMapping], Mapping[Column[Any], Any]]
@@ -68,8 +68,8 @@ def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
     """
     if not isinstance(priority, int) or not -(2**15) <= priority < 2**15:
         raise ArgumentError(f"a priority is an integer from -32768 to 32767: {priority!r}")
-    jobs = list(each(jobs))
-    for _, mapping, _ in identified(jobs):
+    jobs = list(each_job(jobs))
+    for _, mapping, _ in jobs_with_keys(jobs):
         if not mapping.has("priority"):
             raise ArgumentError(f"{mapping} has no priority: add PriorityMixin")
     return change(session, jobs, _prioritized, leaving=_unclaimed, new_priority=priority)
@@ -187,7 +187,7 @@ def change(
         given: the values of further parameters.
     """
     groups: dict[QueueMapping, list[tuple[Any, Any]]] = {}
-    for job, mapping, identity in identified(jobs):
+    for job, mapping, identity in jobs_with_keys(jobs):
         groups.setdefault(mapping, []).append((job, identity))
     changed: list[Any] = []
     for mapping, pairs in groups.items():
@@ -199,7 +199,7 @@ def change(
             for batch in key_batches(list(found)):
                 writer.core(statement, {CHANGE_KEYS: key_values(batch), **given})
             # Those left alone too: what they are now is worth a look.
-            show_expired(writer.session, [job for job, _ in pairs], mapping)
+            expire_entities(writer.session, [job for job, _ in pairs], mapping)
         changed += [job for job, identity in pairs if identity in found]
     return changed
 

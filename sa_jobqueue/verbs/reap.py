@@ -48,7 +48,7 @@ from ..model.plain_rows import word_literal
 from ..model.status import FAILED, UNCLAIMED
 from ..model.transitions import joins_round, or_join
 from ..owners.owner import OwnerState, is_connection_owner, owner_states
-from ..sessions.show import expire_with_savepoint
+from ..sessions.show import expire_on_savepoint_rollback
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
 
@@ -370,4 +370,4 @@ def _show_expired(writer: Writer, mapping: QueueMapping, reaped: Reaped) -> None
     entities = [entity for entity in found if entity is not None]
     for entity in entities:
         writer.session.expire(entity, keys)
-    expire_with_savepoint(writer.session, entities, keys)
+    expire_on_savepoint_rollback(writer.session, entities, keys)

@@ -13,17 +13,18 @@ from typing import Any
 from sqlalchemy import Select, select
 
 from ..dialects import Database
-from ..fence.claim import Fenced, Identity, by_mapping
+from ..fence.claim import FencedJobs, by_mapping
 from ..fence.statements import KEYS
+from ..fence.token import Identity
 from ..model.keys import by_key, key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..sessions.writer import AnyConnection, writing
-from .backoff import Backoff, check_backoff, wait_after
+from .backoff import Backoff, check_backoff, delay_after
 
 
-def by_wait(
-    session: AnyConnection, parts: list[Fenced], backoff: Backoff
-) -> dict[timedelta | None, list[Fenced]]:
+def by_delay(
+    session: AnyConnection, parts: list[FencedJobs], backoff: Backoff
+) -> dict[timedelta | None, list[FencedJobs]]:
     """Sort failed jobs by how long they wait; with jitter, each for itself.
 
     Raises:
@@ -31,16 +32,16 @@ def by_wait(
     """
     for mapping, _ in by_mapping(parts):
         check_backoff(mapping, backoff)
-    waits: dict[timedelta | None, list[Fenced]] = {}
+    waits: dict[timedelta | None, list[FencedJobs]] = {}
     for part in parts:
         attempts = _attempts(session, part)
-        wait_of = {identity: wait_after(backoff, count) for identity, count in attempts.items()}
+        wait_of = {identity: delay_after(backoff, count) for identity, count in attempts.items()}
         for wait, alike in _divided(part, wait_of).items():
             waits.setdefault(wait, []).append(alike)
     return waits
 
 
-def _attempts(session: AnyConnection, part: Fenced) -> dict[Identity, int]:
+def _attempts(session: AnyConnection, part: FencedJobs) -> dict[Identity, int]:
     """Read how often jobs were tried, this attempt included; 1 where the row is gone.
 
     Locked in the order of their keys, so that the writes may come in any order.
@@ -64,12 +65,12 @@ def _locking(mapping: QueueMapping, database: Database) -> Select[Any]:
     return locking.with_for_update(key_share=database.no_key_update)
 
 
-def _divided(part: Fenced, wait_of: dict[Identity, timedelta]) -> dict[timedelta, Fenced]:
-    divided: dict[timedelta, Fenced] = {}
-    for place, job, identity in part.placed:
+def _divided(part: FencedJobs, wait_of: dict[Identity, timedelta]) -> dict[timedelta, FencedJobs]:
+    divided: dict[timedelta, FencedJobs] = {}
+    for index, job, identity in part.indexed:
         wait = wait_of[identity]
-        alike = divided.setdefault(wait, Fenced(part.mapping, part.token, [], [], part.rows))
+        alike = divided.setdefault(wait, FencedJobs(part.mapping, part.token, [], [], part.rows))
         alike.identities.append(identity)
         alike.jobs.append(job)
-        alike.places.append(place)
+        alike.indices.append(index)
     return divided

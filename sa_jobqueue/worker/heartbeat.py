@@ -20,8 +20,8 @@ from sqlalchemy.orm import Session
 
 from ..dialects import is_transient
 from ..errors import ClaimLost
-from ..fence.claim import Fence
-from ..sessions.transactions import committed, connected_beside
+from ..fence.token import Fence
+from ..sessions.transactions import connected_outside_pool, run_in_transaction
 from .threads import THREADS, Companion, Waiting
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -158,8 +158,8 @@ class Heartbeat:
                 lost.extend(error.lost)
                 log.warning("%s", error)
 
-        with connected_beside(self._engine) as connection:
-            committed(connection, renew)
+        with connected_outside_pool(self._engine) as connection:
+            run_in_transaction(connection, renew)
         return lost
 
     def _note(self, fences: tuple[Fence, ...], lost: Sequence[Fence], pause: float) -> None:

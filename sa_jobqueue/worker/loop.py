@@ -19,7 +19,7 @@ from ..errors import ArgumentError
 from ..fence.claim import Claim, fence_of
 from ..owners.owner import Owner
 from ..queue import JobQueue
-from ..verbs.backoff import DEFAULT_BACKOFF, Backoff, check_backoff, wait_anyhow
+from ..verbs.backoff import DEFAULT_BACKOFF, Backoff, check_backoff, delay_or_default
 from .batch import Batch
 from .heartbeat import Heartbeat
 from .lanes import Lane, lanes_of
@@ -243,7 +243,7 @@ class Worker(Generic[T]):
         if not (mapping.has("run_at") and mapping.has("attempts")):
             return None
         attempts = getattr(job, mapping.attributes["attempts"])
-        return wait_anyhow(self.backoff or lane.queue.backoff or DEFAULT_BACKOFF, attempts)
+        return delay_or_default(self.backoff or lane.queue.backoff or DEFAULT_BACKOFF, attempts)
 
     def _check_handlers(self) -> None:
         """Refuse handlers that this kind of worker cannot call."""

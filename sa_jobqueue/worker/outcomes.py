@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
-from ..verbs.backoff import LONGEST_WAIT
+from ..verbs.backoff import LONGEST_DELAY
 
 
 @dataclass(frozen=True)
@@ -74,5 +74,5 @@ def check_outcome(outcome: Any, mapping: QueueMapping) -> None:
         return
     if not mapping.has("run_at"):
         raise ArgumentError(f"Retry(in_=) needs ScheduleMixin on {mapping}")
-    if not isinstance(outcome.in_, timedelta) or not abs(outcome.in_) <= LONGEST_WAIT:
+    if not isinstance(outcome.in_, timedelta) or not abs(outcome.in_) <= LONGEST_DELAY:
         raise ArgumentError(f"Retry(in_=) takes a timedelta of at most ten years: {outcome!r}")

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from ..dialects import is_transient
 from ..errors import LockTimeout
-from ..sessions.transactions import committed
+from ..sessions.transactions import run_in_transaction
 from .threads import Waiting
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -80,4 +80,4 @@ class Patience:
             self.in_doubt = True  # until the answer to the COMMIT is here
             return result
 
-        return committed(self.engine, doubted)
+        return run_in_transaction(self.engine, doubted)

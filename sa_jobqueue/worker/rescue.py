@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from ..queue import JobQueue
-from ..sessions.transactions import committed
+from ..sessions.transactions import run_in_transaction
 from ..verbs.reap import Reaped
 from .patience import Patience
 
@@ -57,7 +57,7 @@ class Rescue:
             return
         reaped = Reaped()
         try:
-            reaped = committed(self._patience.engine, self._take_back)
+            reaped = run_in_transaction(self._patience.engine, self._take_back)
         except DBAPIError as error:
             if not self._patience.passes(error):
                 raise

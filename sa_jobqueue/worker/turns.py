@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy.orm import Session
 
 from ..errors import LockLost
-from ..fence.claim import Claim, Fence, fence_of, fenced
+from ..fence.claim import Claim, fence_of, jobs_by_token
+from ..fence.token import Fence
 from .batch import Batch, InHand
 from .lanes import Lane, Rota, lost_of
 from .outcomes import Outcome
@@ -102,7 +103,7 @@ class Turns(Generic[T]):
                 for job in lane.queue.claimed_by(session, name)
                 if (fence_of(job).identity, fence_of(job).owner_date) not in known
             ]
-            found.append((lane, Claim[T](fenced(unknown))))
+            found.append((lane, Claim[T](jobs_by_token(unknown))))
         return [(lane, claim) for lane, claim in found if claim]
 
     def _finish(self, session: Session, handled: Sequence[InHand[T]]) -> list[InHand[T]]:

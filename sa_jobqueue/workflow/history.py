@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 from sqlalchemy import select
 
 from ..errors import ClaimLost
-from ..fence.claim import Claim, Fence, Fenced, each, fenced
+from ..fence.claim import Claim, FencedJobs, each_job, jobs_by_token
+from ..fence.token import Fence
 from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..sessions.writer import AnyConnection, writing
@@ -89,8 +90,8 @@ class History:
         if not self.listeners:
             write(jobs)
             return
-        jobs = jobs if isinstance(jobs, Claim) else list(each(jobs))  # read twice
-        parts = fenced(jobs)
+        jobs = jobs if isinstance(jobs, Claim) else list(each_job(jobs))  # read twice
+        parts = jobs_by_token(jobs)
         try:
             write(jobs)
         except ClaimLost as lost:
@@ -131,11 +132,11 @@ class History:
         return found
 
 
-def _fences(parts: Iterable[Fenced], kept: set[int] | None = None) -> list[Fence]:
+def _fences(parts: Iterable[FencedJobs], kept: set[int] | None = None) -> list[Fence]:
     """List the fences of the jobs, or of those of them that were kept."""
     return [
         Fence(part.mapping.entity, identity, part.token)
         for part in parts
-        for _, job, identity in part.placed
+        for _, job, identity in part.indexed
         if kept is None or id(job) in kept
     ]

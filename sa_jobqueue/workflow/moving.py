@@ -15,13 +15,14 @@ from sqlalchemy import Column, ColumnElement, inspect, select
 from sqlalchemy.orm import InstanceState
 
 from ..errors import ArgumentError
-from ..fence.claim import Fence, fenced, identified
+from ..fence.claim import jobs_by_token, jobs_with_keys
 from ..fence.statements import Time
+from ..fence.token import Fence
 from ..fence.write import Change, write
 from ..model.keys import key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..model.plain_rows import word_literal
-from ..sessions.show import show_expired
+from ..sessions.show import expire_entities
 from ..sessions.writer import AnyConnection, AnySession, writing
 from ..verbs.manage import CHANGE_KEYS, cancelled, updating, waiting_as
 
@@ -32,7 +33,7 @@ def move_on(session: AnyConnection, jobs: Any, word: str) -> None:
     Raises:
         ClaimLost, NotClaimed: as for :func:`sa_jobqueue.complete`.
     """
-    write(session, [(_moved_to(word), fenced(jobs))])
+    write(session, [(_moved_to(word), jobs_by_token(jobs))])
 
 
 @lru_cache
@@ -61,7 +62,7 @@ def move_waiting(
         moved = writer.core(statement, {CHANGE_KEYS: key_values([identity])}).rowcount
         loaded = mapping.mapper.identity_key_from_primary_key(identity)
         entity = writer.session.identity_map.get(loaded)
-        show_expired(writer.session, [] if entity is None else [entity], mapping)
+        expire_entities(writer.session, [] if entity is None else [entity], mapping)
     return moved > 0
 
 
@@ -81,7 +82,7 @@ def identity_of(mapping: QueueMapping, job: Any) -> tuple[Any, ...]:
         ArgumentError: a job of another class, or a key of another length.
     """
     if isinstance(job, Fence) or isinstance(inspect(job, raiseerr=False), InstanceState):
-        ((_, found, identity),) = identified(job)
+        ((_, found, identity),) = jobs_with_keys(job)
         if found.table is not mapping.table:
             raise ArgumentError(f"a job of {mapping} is needed, not one of {found}")
         return identity

@@ -13,7 +13,7 @@ from ..model.status import CANCELLED, FAILED
 from ..queue import JobQueue
 from ..sessions.writer import AnyConnection, AnySession
 from ..verbs import finish
-from ..verbs.claim import Claiming
+from ..verbs.claim import ClaimPlan
 from ..verbs.reap import Reaped
 from .graph import Graph, Node
 from .history import History, Transition
@@ -40,7 +40,7 @@ class StepQueue(JobQueue[T]):
             then=node.targets[0],
             **how,
         )
-        self.plan = _ToldClaiming(self.plan, history, node)
+        self.plan = _ToldPlan(self.plan, history, node)
         self._graph = graph
         self._history = history
         self._node = node
@@ -152,16 +152,16 @@ class StepQueue(JobQueue[T]):
         )
 
 
-class _ToldClaiming(Claiming[T]):
+class _ToldPlan(ClaimPlan[T]):
     """The claims of a step, however they are made: the workflow's listeners are told."""
 
-    def __init__(self, plan: Claiming[T], history: History, node: Node) -> None:
+    def __init__(self, plan: ClaimPlan[T], history: History, node: Node) -> None:
         super().__init__(plan.spec, plan.strategy)
         self._history = history
         self._node = node
 
     def claim(self, session: AnyConnection, **request: Any) -> Claim[Any]:
-        """Claim, and tell of it; see :meth:`Claiming.claim`."""
+        """Claim, and tell of it; see :meth:`ClaimPlan.claim`."""
         claim = super().claim(session, **request)
         self._history.claimed(session, claim, self._node.ready, self._node.during)
         return claim

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import ColumnElement
 
 from ..errors import InvalidTransition, NotWaiting
-from ..fence.claim import each, identified
+from ..fence.claim import each_job, jobs_with_keys
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import CANCELLED
 from ..sessions.writer import AnySession
@@ -250,10 +250,10 @@ class Workflow(Generic[T]):
         verb: str,
     ) -> list[T]:
         """Change jobs that nobody has, a status at a time, so that it is known what each left."""
-        jobs, changed = list(each(jobs)), []
+        jobs, changed = list(each_job(jobs)), []
         for before in leaving:
             found = change(session, jobs, values, leaving=partial(_only, before))
-            identities = [identity for _, _, identity in identified(found)]
+            identities = [identity for _, _, identity in jobs_with_keys(found)]
             self._history.changed(session, identities, before, after, verb)
             changed += found
         return changed

@@ -30,7 +30,7 @@ from sa_jobqueue import (
     round_progress,
     start_round,
 )
-from sa_jobqueue.model.round_table import round_log
+from sa_jobqueue.model.round_table import round_table
 from tests.contract.round_models import (
     Reader,
     Sheet,
@@ -455,7 +455,7 @@ def test_what_cannot_be_is_refused_with_the_way_out(engine: Engine, session: Ses
 
 def test_the_rounds_are_remembered_in_a_table_beside(session: Session, start: Start) -> None:
     add(session, Subscriber, 1)
-    rounds = round_log(JobQueue(Subscriber).mapping)
+    rounds = round_table(JobQueue(Subscriber).mapping)
 
     start(Subscriber)
     start(Subscriber, Subscriber.kind == 1)

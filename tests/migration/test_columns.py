@@ -48,7 +48,7 @@ from sa_jobqueue.migration import (
     drop_reap_index,
 )
 from sa_jobqueue.model.mapping import any_mapping_of
-from sa_jobqueue.model.round_table import round_log
+from sa_jobqueue.model.round_table import round_table
 from tests.migration.support import (
     MIXINS,
     ORDERS,
@@ -535,7 +535,7 @@ def test_rounds_alone_come_and_go(shop: Engine, table: Any) -> None:
 
 @pytest.mark.only_on("sqlite", "postgresql")
 def test_the_table_of_the_rounds_may_be_there_already(shop: Engine) -> None:
-    round_log(any_mapping_of(Mailing)).create(shop)
+    round_table(any_mapping_of(Mailing)).create(shop)
 
     for _ in range(2):
         adopt(shop, "done", JobMixin, RoundMixin)

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from sa_jobqueue import ArgumentError, ConstantBackoff, ExponentialBackoff, JobQueue
 from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.verbs.backoff import DEFAULT_BACKOFF, LONGEST_WAIT, wait_after, wait_anyhow
+from sa_jobqueue.verbs.backoff import DEFAULT_BACKOFF, LONGEST_DELAY, delay_after, delay_or_default
 from tests.models import Email, Pair, Task
 
 NOTHING = timedelta(0)
@@ -24,7 +24,7 @@ many = settings(
     max_examples=200, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 attempts = st.integers(min_value=-(10**40), max_value=10**400)
-waits = st.timedeltas(timedelta(microseconds=1), LONGEST_WAIT)
+waits = st.timedeltas(timedelta(microseconds=1), LONGEST_DELAY)
 
 
 @st.composite
@@ -158,14 +158,14 @@ def test_an_async_worker_goes_by_the_same_policies() -> None:
 @pytest.mark.parametrize("returned", [-SECOND, timedelta.max, None, 5])
 def test_what_a_function_returns_is_checked(returned: Any) -> None:
     with pytest.raises(ArgumentError, match="for 3 attempts is a timedelta from nothing"):
-        wait_after(lambda attempts: returned, 3)
+        delay_after(lambda attempts: returned, 3)
 
 
 def test_a_policy_that_fails_gives_way_to_the_default(caplog: pytest.LogCaptureFixture) -> None:
     def broken(attempts: int) -> timedelta:
         raise ZeroDivisionError
 
-    wait = wait_anyhow(broken, 1)
+    wait = delay_or_default(broken, 1)
 
     assert timedelta(seconds=0.9) <= wait <= SECOND
     assert "a backoff failed, and the default is taken" in caplog.text

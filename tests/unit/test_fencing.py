@@ -29,7 +29,7 @@ from sa_jobqueue import (
     renew,
     with_fence,
 )
-from sa_jobqueue.fence.claim import Token
+from sa_jobqueue.fence.token import Token
 from sa_jobqueue.strategies.held import RowLocks
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

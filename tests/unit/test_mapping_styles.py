@@ -41,7 +41,7 @@ from sa_jobqueue import (
     ScheduleMixin,
 )
 from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.model.round_table import round_log
+from sa_jobqueue.model.round_table import round_table
 
 DIALECTS = {
     alias: make_url(f"{driver}://").get_dialect()()
@@ -516,10 +516,10 @@ def test_the_table_of_the_rounds_goes_where_the_queue_is() -> None:
         __tablename__ = "box" * 20
         id: Mapped[int] = mapped_column(primary_key=True)
 
-    rounds = round_log(mapping_of(Box))
+    rounds = round_table(mapping_of(Box))
 
     assert (rounds.schema, len(rounds.name), rounds.name[-7:]) == ("depot", 63, "_rounds")
-    assert round_log(mapping_of(Box)) is rounds
+    assert round_table(mapping_of(Box)) is rounds
 
 
 def test_a_hierarchy_in_one_table_has_one_table_of_rounds() -> None:
@@ -532,7 +532,7 @@ def test_a_hierarchy_in_one_table_has_one_table_of_rounds() -> None:
     class Ferry(Ship):
         __mapper_args__ = {"polymorphic_identity": "ferry"}  # noqa: RUF012 - likewise
 
-    assert round_log(mapping_of(Ferry)) is round_log(mapping_of(Ship))
+    assert round_table(mapping_of(Ferry)) is round_table(mapping_of(Ship))
 
 
 def test_a_table_that_has_the_name_already_is_an_error() -> None:

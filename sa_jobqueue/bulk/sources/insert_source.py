@@ -28,7 +28,7 @@ from sqlalchemy import Connection, Engine
 from ...dialects import database_of, database_of_engine
 from ...errors import ArgumentError, SourceChanged
 from ...owners.named_lock import checked_engine
-from ...sessions.transactions import connected_beside
+from ...sessions.transactions import connected_outside_pool
 from ..log import INSERTED, INSERTING_IT, Entry
 from ..source import DivisibleSource, Metadata
 from .insert_batches import RowBatch, RowHand
@@ -298,7 +298,7 @@ def connected(engine: Engine) -> Iterator[Connection]:
         if not database_of(connection).seen_by_others(connection):
             yield connection
             return
-    with connected_beside(engine) as connection:
+    with connected_outside_pool(engine) as connection:
         yield connection
 
 

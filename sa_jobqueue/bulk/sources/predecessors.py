@@ -18,7 +18,7 @@ from ...dialects import database_of
 from ...dialects.connection_locks import ConnectionLocks
 from ...dialects.named_locks import Deadline
 from ...errors import LockTimeout, UnsupportedDatabase
-from ...sessions.transactions import connected_beside
+from ...sessions.transactions import connected_outside_pool
 
 #: Seconds between two tries.
 _AGAIN = 0.05
@@ -62,7 +62,7 @@ def await_predecessors(engine: Engine, load: str, slots: int, wait: timedelta) -
         LockTimeout: one still is.
     """
     deadline = Deadline(wait)
-    with connected_beside(engine) as connection:
+    with connected_outside_pool(engine) as connection:
         for slot in range(slots):
             left = timedelta(seconds=deadline.left(wait.total_seconds()))
             hold_slot(connection, load, slot, left)

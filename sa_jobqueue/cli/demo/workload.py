@@ -24,7 +24,7 @@ from ...fence.claim import Claim
 from ...model.mapping import mapping_of
 from ...model.status import UNCLAIMED
 from ...queue import JobQueue
-from ...sessions.transactions import in_transaction
+from ...sessions.transactions import run_with_retries
 from ...strategies import AUTO
 from ..databases import make_engine
 from .model import LENGTH, Finished, Inserted, Record
@@ -75,7 +75,7 @@ def produce(number: int, workload: Workload, go_on: GoOn) -> Iterator[Produced]:
     """Insert rows until told to stop."""
     engine = make_engine(workload.url)
     while go_on() is not None:
-        in_transaction(engine, lambda session: insert(session, number, log=workload.log))
+        run_with_retries(engine, lambda session: insert(session, number, log=workload.log))
         yield Produced(number, ROWS_PER_COMMIT)
         time.sleep(workload.pause)
 
@@ -105,7 +105,7 @@ def consume(number: int, workload: Workload, go_on: GoOn) -> Iterator[Consumed]:
         batch += bool(claimed)
         keys = finish(engine, queue, claimed, workload, consumer=number, batch=batch)
         yield Consumed(number, keys, claimed.candidates, claimed.lost)
-        if draining and not claimed and in_transaction(engine, nothing_waits):
+        if draining and not claimed and run_with_retries(engine, nothing_waits):
             return
         time.sleep(0 if draining and claimed else workload.pause)
 
@@ -119,7 +119,7 @@ def queue_of(letter: str, strategy: str) -> JobQueue[Record]:
 
 def claim(engine: Engine, queue: JobQueue[Record], owner: str) -> Claim[Record]:
     """Claim one batch in a transaction."""
-    return in_transaction(engine, lambda session: queue.claim(session, owner=owner, limit=BATCH))
+    return run_with_retries(engine, lambda session: queue.claim(session, owner=owner, limit=BATCH))
 
 
 def finish(
@@ -140,7 +140,7 @@ def finish(
             session.add_all(Finished(record_id=key, consumer=consumer, batch=batch) for key in keys)
 
     if claimed:
-        in_transaction(engine, complete_and_log)
+        run_with_retries(engine, complete_and_log)
     return keys
 
 

@@ -1,0 +1,119 @@
+"""What a claim knows its rows by: the token of the claim, and the fence of each job.
+
+A fence is the primary key of one job and the token that it shares with the other jobs of
+its claim: the status, the owner and the owner_date that the claim wrote. Every later
+write names all four, so it reaches the row only while the row is still ours.
+
+A claim that wrote nothing has a hold instead: what keeps its rows from others.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import Connection
+
+from ..errors import ArgumentError
+from ..model.mapping import QueueMapping
+
+#: The values of a primary key.
+Identity = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Fence:
+    """One claimed job, to be finished without its entity.
+
+    Attributes:
+        entity: the mapped class.
+        identity: the primary key's values.
+        token: shared with the other jobs of the same claim.
+    """
+
+    entity: type[Any]
+    identity: Identity
+    token: Token
+
+    @property
+    def owner(self) -> str | None:
+        """The owner, as the claim wrote it."""
+        return self.token.owner
+
+    @property
+    def owner_date(self) -> datetime | None:
+        """The time of the claim, or of its last renewal through this fence."""
+        return self.token.dates[-1] if self.token.dates else None
+
+
+@dataclass(eq=False)
+class Token:
+    """What all jobs of one claim have in common.
+
+    Attributes:
+        status: the status that the claim wrote, or left where it wrote nothing.
+        owner: as the claim wrote it; None in an unmarked claim without an owner.
+        dates: every owner_date that the claim has had. A renewal adds its date
+            before it writes it, so that the handler's own finish is accepted
+            while a heartbeat in another session is in flight, committed or
+            rolled back.
+        hold: what keeps the rows of an unmarked claim.
+    """
+
+    status: str
+    owner: str | None
+    dates: list[datetime] = field(default_factory=list)
+    hold: Hold | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.hold is not None:
+            raise ArgumentError(
+                "a claim that wrote nothing lives in its connection and cannot be carried "
+                "to another process"
+            )
+        return Token, (self.status, self.owner, self.dates)
+
+
+class LetGo(Enum):
+    """When a write frees the rows of an unmarked claim."""
+
+    AT_COMMIT = auto()
+    AT_END = auto()  # of the transaction, however it ends
+    NOW = auto()
+    NEVER = auto()
+
+
+class Hold(ABC):
+    """What keeps the rows of a claim that wrote nothing: locks of its connection.
+
+    Attributes:
+        rounds: the round that each row was claimed in, where the hold does not keep a
+            new round from taking it.
+    """
+
+    rounds: Mapping[Identity, int] = MappingProxyType({})
+
+    @abstractmethod
+    def still_held(
+        self, connection: Connection, mapping: QueueMapping, identities: Sequence[Identity]
+    ) -> list[Identity]:
+        """Return those of the rows that this hold still keeps.
+
+        Raises:
+            NotClaimed: not on this connection, or not in this transaction.
+        """
+
+    @abstractmethod
+    def let_go(
+        self,
+        connection: Connection,
+        mapping: QueueMapping,
+        identities: Sequence[Identity],
+        when: LetGo,
+    ) -> None:
+        """Free the rows, once their change was written."""
