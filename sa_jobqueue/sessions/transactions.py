@@ -56,6 +56,36 @@ def run_with_retries(bind: Engine | Connection, work: Callable[[Session], R]) ->
 
 
 @contextmanager
+def transaction(connection: Connection) -> Iterator[None]:
+    """Make everything inside the block one transaction, also in autocommit; then commit it."""
+    database = database_of(connection)
+    try:
+        if database.in_autocommit(connection):
+            with database.transaction_in_autocommit(connection):
+                yield
+        else:
+            database.begin(connection)
+            if not connection.in_transaction():
+                # COPY bypasses SQLAlchemy, which would not know that there is
+                # something to commit.
+                connection.begin()
+            database.begin_write(connection)
+            yield
+        connection.commit()
+    except BaseException:
+        _roll_back(connection)
+        raise
+
+
+def _roll_back(connection: Connection) -> None:
+    connection.rollback()
+    # SQLite refuses to commit while somebody reads, and its transaction stays open.
+    # SQLAlchemy takes it for ended, so the next commit would include its rows.
+    if not connection.invalidated:
+        connection.connection.rollback()
+
+
+@contextmanager
 def connected_outside_pool(engine: Engine) -> Iterator[Connection]:
     """Connect with the engine's settings and events, but not from its pool.
 

@@ -32,8 +32,8 @@ from sqlalchemy import inspect as sa_inspect
 
 from ...errors import ArgumentError, BrokenLog, LockLost, LockNotHeld, LockTimeout
 from ...owners.named_lock import NamedLock, named_lock
+from ...sessions.transactions import transaction
 from ..log import BEFORE, NOTHING, Head, Log, Marks
-from ..sources.insert_batches import transaction
 from ..states import LoadState
 from .tables import NAME_LENGTH, LoadTables, load_tables
 

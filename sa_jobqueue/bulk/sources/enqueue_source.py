@@ -21,8 +21,9 @@ from ...dialects.clock import as_utc, utc_now
 from ...errors import ArgumentError
 from ...model.mapping import mapping_of
 from ...model.status import UNCLAIMED, status_word
+from ...sessions.transactions import transaction
 from ..source import Metadata
-from .insert_batches import RowBatch, transaction
+from .insert_batches import RowBatch
 from .insert_source import BATCH_SIZE, InsertSource, OnExisting, connected
 from .rows import Row
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from ...dialects import database_of, is_transient
 from ...errors import ArgumentError, BatchInDoubt
+from ...sessions.transactions import transaction
 from ..log import INSERTED, REMOVED, Entry
 from .copy import Copy, rows_by_names
 from .keys import Key, read_keys, written_keys
@@ -267,33 +267,3 @@ def _by_key(batch: RowBatch, *, updates: bool) -> dict[Key, Mapping[str, Any]]:
         elif updates:
             rows[key] = {**rows[key], **row}
     return rows
-
-
-@contextmanager
-def transaction(connection: Connection) -> Iterator[None]:
-    """Make what is done in between one transaction, whatever the engine's isolation level."""
-    database = database_of(connection)
-    try:
-        if database.in_autocommit(connection):
-            with database.transaction_in_autocommit(connection):
-                yield
-        else:
-            database.begin(connection)
-            if not connection.in_transaction():
-                # COPY goes past SQLAlchemy, which would not know that there is
-                # something to commit.
-                connection.begin()
-            database.begin_write(connection)
-            yield
-        connection.commit()
-    except BaseException:
-        _roll_back(connection)
-        raise
-
-
-def _roll_back(connection: Connection) -> None:
-    connection.rollback()
-    # SQLite refuses to commit while somebody reads, and the transaction is still open;
-    # SQLAlchemy takes it for ended, and the next one would commit its rows.
-    if not connection.invalidated:
-        connection.connection.rollback()
