@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from benchmarks.catalogue import BASELINE, ENGINES, entries
-from benchmarks.databases import database
-from benchmarks.draining import Drain
-from benchmarks.plots import plot_drains
-from benchmarks.report import as_markdown, say, write
-from benchmarks.rounds import Plan, measure
+from benchmarks.adapters.catalogue import BASELINE, ENGINES, entries
+from benchmarks.drain import Drain
+from benchmarks.harness.databases import database
+from benchmarks.harness.plots import plot_drains
+from benchmarks.harness.report import as_markdown, say, write
+from benchmarks.harness.rounds import Plan, measure
 from tests.servers import ServerUnavailable
 
 RESULTS = Path(__file__).resolve().parent / "results"

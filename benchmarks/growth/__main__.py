@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 
 from benchmarks.__main__ import batch_sizes
-from benchmarks.catalogue import ENGINES
-from benchmarks.databases import database
+from benchmarks.adapters.catalogue import ENGINES
 from benchmarks.growth.measuring import GrowthPlan, measure
-from benchmarks.plots import plot_growth
-from benchmarks.report import say
-from benchmarks.written import RESULTS, write_json
+from benchmarks.harness.databases import database
+from benchmarks.harness.plots import plot_growth
+from benchmarks.harness.report import say
+from benchmarks.harness.written import RESULTS, write_json
 from tests.servers import ServerUnavailable
 
 #: The sizes of the table, in rows already done.

@@ -1,6 +1,6 @@
 """Producers and consumers at once: latencies, and which errors the engine gave.
 
-Each member is a process of :mod:`benchmarks.host`. Consumers end when they meet a job whose
+Each member is a process of :mod:`benchmarks.harness.host`. Consumers end when they meet a job whose
 payload says so; such jobs are inserted behind all others, once the producers are done.
 """
 
@@ -19,11 +19,11 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from benchmarks.draining import JobsLost
-from benchmarks.growth.timing import Latency
-from benchmarks.hosting import Answer, Host, hosts
-from benchmarks.model import Base, Job, make_engine
-from benchmarks.shared import UNFINISHED
+from benchmarks.adapters.model import Base, Job, make_engine
+from benchmarks.adapters.shared_table import UNFINISHED
+from benchmarks.drain import JobsLost
+from benchmarks.growth.sizes import Latency
+from benchmarks.harness.processes import Answer, Host, hosts
 from sa_jobqueue import JobQueue, enqueue, is_transient
 from sa_jobqueue.worker import Worker
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from benchmarks.growth.courses import PARTS, courses
 from benchmarks.growth.crowd import CONSUMERS, crowd
-from benchmarks.growth.drains import PARTS, courses
 from benchmarks.growth.report import Growth
-from benchmarks.growth.timing import Size, Timed, time_sizes
+from benchmarks.growth.sizes import Size, Timed, time_sizes
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from benchmarks.growth.courses import PARTS, Course
 from benchmarks.growth.crowd import Crowd
-from benchmarks.growth.drains import PARTS, Course
-from benchmarks.growth.timing import Latency, Timed
-from benchmarks.written import table
+from benchmarks.growth.sizes import Latency, Timed
+from benchmarks.harness.written import table
 
 
 @dataclass

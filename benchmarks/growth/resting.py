@@ -6,8 +6,8 @@ import time
 
 from sqlalchemy import Connection, create_engine
 
-from benchmarks.catalogue import INNODB, SQLITE
-from benchmarks.settling import settle
+from benchmarks.adapters.catalogue import INNODB, SQLITE
+from benchmarks.harness.settling import settle
 
 #: Versions that InnoDB has still to purge; so few are those of others.
 FEW = 1_000

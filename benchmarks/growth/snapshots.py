@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from sqlalchemy import NullPool, create_engine, select
 
-from benchmarks.catalogue import SQLITE
-from benchmarks.model import Job
+from benchmarks.adapters.catalogue import SQLITE
+from benchmarks.adapters.model import Job
 
 
 def snapshot_if(wanted: bool, engine: str, url: str) -> AbstractContextManager[None]:

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from benchmarks.model import Base, Job
+from benchmarks.adapters.model import Base, Job
 from sa_jobqueue import JobMixin, utc_now
 
 #: Rows of one transaction.

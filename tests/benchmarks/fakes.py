@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.adapter import Adapter
-from benchmarks.catalogue import Entry
+from benchmarks.adapters.adapter import Adapter
+from benchmarks.adapters.catalogue import Entry
 
 
 class Folder(Adapter):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from benchmarks.growth.courses import Course
 from benchmarks.growth.crowd import Crowd
-from benchmarks.growth.drains import Course
 from benchmarks.growth.report import Growth
-from benchmarks.growth.timing import Latency, Size, Timed
+from benchmarks.growth.sizes import Latency, Size, Timed
 
 
 def timed(size: Size, *, snapshot: bool, p50: float = 1.2) -> Timed:

@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import make_url
 
-from benchmarks.catalogue import CATALOGUE
-from benchmarks.host import load
-from benchmarks.hosting import Host, hosts
+from benchmarks.adapters.catalogue import CATALOGUE
+from benchmarks.harness.host import load
+from benchmarks.harness.processes import Host, hosts
 
 HOST = f"{__name__}:Switching"
 

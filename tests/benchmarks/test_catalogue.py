@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.catalogue import BASELINE, CATALOGUE, ENGINES, entries
+from benchmarks.adapters.catalogue import BASELINE, CATALOGUE, ENGINES, entries
 
 
 @pytest.mark.parametrize("engine", ENGINES)

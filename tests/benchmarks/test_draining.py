@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
-from benchmarks import draining
-from benchmarks.adapter import Adapter
-from benchmarks.catalogue import entries
-from benchmarks.draining import Drain, JobsLost, drain
-from benchmarks.hosting import HostFailed
+from benchmarks import drain as draining
+from benchmarks.adapters.adapter import Adapter
+from benchmarks.adapters.catalogue import entries
+from benchmarks.drain import Drain, JobsLost, drain
+from benchmarks.harness.processes import HostFailed
 
 from .fakes import Breaking, Folder, Leaving, Losing, Repeating, Retrying, fake
 from .switching import switching_hosts

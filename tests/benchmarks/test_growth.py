@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import URL, Engine, func, select
 
-from benchmarks.growth.drains import rates_of
+from benchmarks.adapters.model import Job, make_engine
+from benchmarks.growth.courses import rates_of
 from benchmarks.growth.measuring import GrowthPlan, measure
+from benchmarks.growth.sizes import Latency, Size
 from benchmarks.growth.tables import Growing, Small
-from benchmarks.growth.timing import Latency, Size
-from benchmarks.hosting import Answer
-from benchmarks.model import Job, make_engine
+from benchmarks.harness.processes import Answer
 
 from .growths import crowd, growth, timed
 

@@ -7,12 +7,12 @@ import time
 import pytest
 from sqlalchemy import URL
 
-from benchmarks.enqueueing import WAYS, measure
-from benchmarks.enqueueing import as_markdown as as_table
-from benchmarks.profiling.__main__ import as_markdown
-from benchmarks.profiling.measuring import profile
-from benchmarks.profiling.stages import DRIVER, OURS, RESULT, STAGES, Stopwatch
-from benchmarks.profiling.variants import VARIANTS
+from benchmarks.enqueue import WAYS, measure
+from benchmarks.enqueue import as_markdown as as_table
+from benchmarks.profile.__main__ import as_markdown
+from benchmarks.profile.measuring import profile
+from benchmarks.profile.stages import DRIVER, OURS, RESULT, STAGES, Stopwatch
+from benchmarks.profile.variants import VARIANTS
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.draining import Drain
-from benchmarks.plots import plot_drains, plot_growth
-from benchmarks.report import as_markdown, write
-from benchmarks.rounds import Plan, Result, measure
+from benchmarks.drain import Drain
+from benchmarks.harness.plots import plot_drains, plot_growth
+from benchmarks.harness.report import as_markdown, write
+from benchmarks.harness.rounds import Plan, Result, measure
 
 from .fakes import Folder, Retrying, fake
 from .growths import growth

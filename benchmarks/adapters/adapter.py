@@ -1,0 +1,79 @@
+"""What is measured: one way to queue, behind five methods.
+
+An adapter is made in a process of its own, one for each worker and one that sets up; see
+:mod:`benchmarks.harness.host`. This module imports nothing but the standard library: peers run it
+in virtual environments of their own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from urllib.parse import urlsplit
+
+
+class Adapter(ABC):
+    """One way to queue.
+
+    Args:
+        url: an SQLAlchemy URL of an empty database.
+        batch: how many jobs a claim takes; where there are no batches, how many
+            run at once.
+
+    Attributes:
+        retries: how often a transaction was run again after a deadlock.
+        ended_at: when the last job was finished, by ``time.monotonic()``, of an adapter that
+            takes time to notice that no job is left; else it is when drain() returns.
+    """
+
+    def __init__(self, url: str, batch: int) -> None:
+        self.url = url
+        self.batch = batch
+        self.retries = 0
+        self.ended_at: float | None = None
+
+    @abstractmethod
+    def create(self) -> None:
+        """Make an empty queue, without what an earlier one left."""
+
+    @abstractmethod
+    def fill(self, jobs: int) -> None:
+        """Insert jobs with the numbers 1 to `jobs`, as fast as is recommended."""
+
+    @abstractmethod
+    def left(self) -> int:
+        """Return how many jobs are not finished."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """Connect as a worker, and warm up on the queue while it is empty."""
+
+    @abstractmethod
+    def drain(self) -> list[int]:
+        """Work until no job is left, and return the numbers of those that were run."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """Disconnect."""
+
+
+def plain(url: str) -> str:
+    """Return an SQLAlchemy URL without the driver, as libraries other than it read it."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme.partition('+')[0]}://{rest}"
+
+
+def connect_arguments(url: str) -> dict[str, str | int]:
+    """Take a URL apart for a driver: host, port, user, password, database."""
+    parts = urlsplit(url)
+    found = {
+        "host": parts.hostname,
+        "port": parts.port,
+        "user": parts.username,
+        "password": parts.password,
+        "database": parts.path.removeprefix("/"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def file_of(url: str) -> str:
+    """Return the path in the URL of an SQLite database."""
+    return urlsplit(url).path.removeprefix("/")

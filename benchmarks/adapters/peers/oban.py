@@ -1,0 +1,86 @@
+"""oban-py: jobs are taken as many at once as are wanted, and written as done one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any, ClassVar
+
+# Only the peer's environment has it.
+from oban import Job, Oban, telemetry, worker  # type: ignore[import-not-found]
+from oban.schema import install  # type: ignore[import-not-found]
+
+from benchmarks.adapters.peers.asynchronous import EMPTY, POOL_SIZE, Asynchronous
+
+UNFINISHED = (
+    "SELECT count(*) FROM oban_jobs WHERE state IN ('available', 'scheduled', 'executing', "
+    "'retryable')"
+)
+QUEUE = "default"
+JOBS_AT_ONCE = 5_000
+
+#: The numbers of the jobs that were run: oban makes the workers itself.
+RUN: list[int] = []
+
+
+@worker(queue=QUEUE)
+class Numbered:
+    """A worker that does nothing."""
+
+    new: ClassVar[Any]  # which the decorator adds
+
+    async def process(self, job: Job) -> None:
+        """Remember the number."""
+        RUN.append(job.args["number"])
+
+
+class ObanPy(Asynchronous):
+    """A queue with a limit; the producer of an instance that was started.
+
+    The pool is of the size that its guide to production calls comfortable; finished jobs are
+    kept, and its pruner deletes them after a day.
+    """
+
+    async def create_soon(self) -> None:
+        await self._connect()
+        async with self.pool.connection() as connection:
+            await connection.execute(EMPTY)
+        await install(self.pool)
+        self.oban = Oban(pool=self.pool)
+
+    async def fill_soon(self, numbers: range) -> None:
+        for first in range(0, len(numbers), JOBS_AT_ONCE):
+            some = numbers[first : first + JOBS_AT_ONCE]
+            await self.oban.enqueue_many(Numbered.new({"number": number}) for number in some)
+
+    async def left_soon(self) -> int:
+        async with self.pool.connection() as connection:
+            found = await (await connection.execute(UNFINISHED)).fetchone()
+        return int(found[0])
+
+    async def open_soon(self) -> None:
+        await self._connect()
+        self.empty = asyncio.Event()
+        self.written = 0
+        telemetry.attach("benchmark", ["oban.producer.ack.stop"], self._count)
+        telemetry.attach("benchmark", ["oban.producer.get.stop"], self._look)
+        self.node = f"worker-{os.getpid()}"
+        self.oban = Oban(pool=self.pool, node=self.node, queues={QUEUE: self.batch})
+        await self.oban.start()
+        await self.drain_soon()
+
+    async def drain_soon(self) -> list[int]:
+        self.empty.clear()
+        await self.oban.resume_queue(QUEUE, node=self.node)  # which wakes the producer
+        await self.empty.wait()
+        return RUN
+
+    async def _connect(self) -> None:
+        self.pool = await Oban.create_pool(self.dsn, max_size=POOL_SIZE)
+
+    def _count(self, _: str, event: dict[str, Any]) -> None:
+        self.written += event["count"]
+
+    def _look(self, _: str, event: dict[str, Any]) -> None:
+        if not event["count"] and self.written == len(RUN):
+            self.empty.set()

@@ -1,0 +1,81 @@
+"""PgQueuer: jobs are taken in batches; what is done is written in batches, too."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+# Only the peer's environment has these.
+import asyncpg  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from pgqueuer.db import AsyncpgDriver  # type: ignore[import-not-found]
+from pgqueuer.models import Job  # type: ignore[import-not-found]
+from pgqueuer.qm import QueueManager  # type: ignore[import-not-found]
+from pgqueuer.queries import Queries  # type: ignore[import-not-found]
+from pgqueuer.types import QueueExecutionMode  # type: ignore[import-not-found]
+
+from benchmarks.adapters.peers.asynchronous import EMPTY, Asynchronous
+
+JOBS_AT_ONCE = 10_000
+
+
+class Timed(Queries):  # type: ignore[misc]  # it has no types here
+    """Remembers when the last jobs were written as done.
+
+    The worker notices an empty queue up to 0.1 seconds later, while others have jobs.
+    """
+
+    ended_at: float
+
+    async def log_jobs(self, job_status: list[Any]) -> None:
+        """Write jobs as done."""
+        await super().log_jobs(job_status)
+        self.ended_at = time.monotonic()
+
+
+class PgQueuer(Asynchronous):
+    """QueueManager.run() in drain mode, on one connection of asyncpg.
+
+    As the guide to performance recommends: ``pgq autovac`` applied, one connection and no
+    pool for the queue manager, durability as it is by default.
+    """
+
+    async def create_soon(self) -> None:
+        await self._connect()
+        await self.connection.execute(EMPTY)
+        await self.queries.install()
+        await self.queries.optimize_autovacuum()
+
+    async def fill_soon(self, numbers: range) -> None:
+        for first in range(0, len(numbers), JOBS_AT_ONCE):
+            some = [b"%d" % number for number in numbers[first : first + JOBS_AT_ONCE]]
+            await self.queries.enqueue(["numbered"] * len(some), some, [0] * len(some))
+
+    async def left_soon(self) -> int:
+        return sum(size.count for size in await self.queries.queue_size())
+
+    async def open_soon(self) -> None:
+        await self._connect()
+        await self.drain_soon()
+        await self.connection.reset()  # the listener of the warm-up would go on listening
+
+    async def drain_soon(self) -> list[int]:
+        run: list[int] = []
+        self.queries.ended_at = time.monotonic()
+        manager = QueueManager(self.queries)
+
+        @manager.entrypoint("numbered", accepts_context=False)  # type: ignore[untyped-decorator]
+        async def numbered(job: Job) -> None:
+            run.append(int(job.payload))
+
+        await manager.run(
+            batch_size=self.batch,
+            mode=QueueExecutionMode.drain,
+            dequeue_timeout=timedelta(seconds=1),
+        )
+        self.ended_at = self.queries.ended_at
+        return run
+
+    async def _connect(self) -> None:
+        self.connection = await asyncpg.connect(self.dsn)
+        self.queries = Timed(AsyncpgDriver(self.connection))

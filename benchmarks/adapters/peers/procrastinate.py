@@ -1,0 +1,60 @@
+"""procrastinate: jobs are taken one by one, as many run at once as a batch has jobs."""
+
+from __future__ import annotations
+
+# Only the peer's environment has these.
+import psycopg  # type: ignore[import-not-found, unused-ignore]
+from procrastinate import App, PsycopgConnector  # type: ignore[import-not-found]
+
+from benchmarks.adapters.peers.asynchronous import EMPTY, POOL_SIZE, Asynchronous
+
+UNFINISHED = "SELECT count(*) AS jobs FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
+JOBS_AT_ONCE = 5_000
+
+
+class Procrastinate(Asynchronous):
+    """run_worker_async() until the queue is empty; finished jobs are deleted at once.
+
+    The how-to on finished jobs recommends ``delete_jobs``. The listener is off: it has
+    nothing to say while a queue is drained.
+    """
+
+    async def create_soon(self) -> None:
+        async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
+            await connection.execute(EMPTY)
+        await self._connect()
+        await self.app.schema_manager.apply_schema_async()
+
+    async def fill_soon(self, numbers: range) -> None:
+        for first in range(0, len(numbers), JOBS_AT_ONCE):
+            some = numbers[first : first + JOBS_AT_ONCE]
+            await self.task.batch_defer_async(*({"number": number} for number in some))
+
+    async def left_soon(self) -> int:
+        found = await self.app.connector.execute_query_one_async(UNFINISHED)
+        return int(found["jobs"])
+
+    async def open_soon(self) -> None:
+        await self._connect()
+        await self.drain_soon()
+
+    async def drain_soon(self) -> list[int]:
+        await self.app.run_worker_async(
+            concurrency=self.batch,
+            wait=False,
+            delete_jobs="always",
+            listen_notify=False,
+            install_signal_handlers=False,
+        )
+        return self.run
+
+    async def _connect(self) -> None:
+        connector = PsycopgConnector(conninfo=self.dsn, min_size=1, max_size=POOL_SIZE)
+        self.app = App(connector=connector)
+        self.run: list[int] = []
+
+        async def numbered(number: int) -> None:
+            self.run.append(number)
+
+        self.task = self.app.task(numbered, name="numbered")
+        await self.app.open_async()
