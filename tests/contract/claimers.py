@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 from collections.abc import Callable
@@ -111,3 +112,19 @@ def drain_by_locks(url: str, batch: int, seed: int) -> None:
                 complete(session, finished)
                 session.commit()
     engine.dispose()
+
+
+SPAWNING = multiprocessing.get_context("spawn")
+
+
+def run_processes(target: object, arguments: list[tuple[object, ...]]) -> None:
+    """Run a process for each tuple of arguments; fail if one fails."""
+    processes = [
+        SPAWNING.Process(target=target, args=given, daemon=True)  # type: ignore[arg-type]  # any function
+        for given in arguments
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(240)
+    assert [process.exitcode for process in processes] == [0] * len(processes)

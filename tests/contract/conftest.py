@@ -9,8 +9,16 @@ import pytest
 from sqlalchemy import URL, Engine, delete
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import start_round
-from tests.models import Base
+from sa_jobqueue import (
+    Claim,
+    claim,
+    start_round,
+)
+from tests.models import (
+    Base,
+    Email,
+    add_emails,
+)
 from tests.support import ALL_STRATEGIES, STRATEGIES, make_engine
 
 
@@ -81,8 +89,6 @@ def other(new_session: Callable[..., Session]) -> Session:
     return new_session()
 
 
-# Rounds
-
 Start = Callable[..., int]
 
 
@@ -111,3 +117,12 @@ def start_either(
         return number
 
     return start_by_engine if request.param == "engine" else start
+
+
+@pytest.fixture
+def claimed(session: Session, strategy: str) -> Claim[Email]:
+    """Three emails, claimed by w and committed."""
+    add_emails(session, "a", "b", "c")
+    claimed = claim(session, Email, owner="w", limit=3, strategy=strategy)
+    session.commit()
+    return claimed

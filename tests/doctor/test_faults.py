@@ -13,7 +13,7 @@ from sqlalchemy import URL, Engine, NullPool
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.doctor import Finding, Report, Severity, examine
-from tests.contract.test_owners import restricted_user
+from tests.contract.owners.restricted_user import restricted_user
 from tests.servers.errors import NotHere
 from tests.servers.pgbouncer import transaction_pooler
 from tests.support import make_engine

@@ -18,7 +18,7 @@ from sa_jobqueue.doctor import Report, Severity, claim_checks, examine
 from sa_jobqueue.doctor.case import Case
 from sa_jobqueue.testing import assert_claim_is_indexed
 from tests import models
-from tests.contract.test_owners import restricted_user
+from tests.contract.owners.restricted_user import restricted_user
 from tests.support import STRATEGIES, impatient
 
 from .models import (

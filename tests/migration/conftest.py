@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import URL, Engine, NullPool
 
-from tests.migration.support import ORDERS
+from tests.migration.support import (
+    ORDERS,
+    Order,
+)
 from tests.support import make_engine
 
 
@@ -23,4 +26,14 @@ def engine(fresh_database: URL) -> Iterator[Engine]:
 def shop(engine: Engine) -> Engine:
     """The engine of a database with a table of orders, without rows."""
     ORDERS.create(engine)
+    return engine
+
+
+@pytest.fixture
+def queue(engine: Engine) -> Engine:
+    """A queue with its columns and without its indexes."""
+    Order.__table__.create(engine)  # type: ignore[attr-defined]  # a Table
+    with engine.begin() as connection:
+        for index in Order.__table__.indexes:  # type: ignore[attr-defined]  # likewise
+            index.drop(connection)
     return engine

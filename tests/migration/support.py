@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
@@ -29,12 +30,22 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
+from sa_jobqueue import (
+    JobMixin,
+    PriorityMixin,
+    RetryMixin,
+    ScheduleMixin,
+    claim,
+)
+from sa_jobqueue.migration import (
+    add_job_columns,
+)
 from tests.support import make_engine
 
 ROOT = Path(__file__).parents[2]
+
 
 #: As it was before anybody thought of a queue.
 ORDERS = Table(
@@ -44,6 +55,7 @@ ORDERS = Table(
     Column("amount", Integer, nullable=False),
     Column("note", String(50)),
 )
+
 
 #: URLs that name a dialect and no server.
 SERVERS = {
@@ -219,3 +231,26 @@ def scalar(bind: Engine | Connection, statement: str) -> Any:
         with bind.connect() as connection:
             return scalar(connection, statement)
     return bind.execute(text(statement)).scalar()
+
+
+def adopt(engine: Engine, existing_rows: Any, *mixins: Any, **options: Any) -> None:
+    with migrating(engine) as op:
+        add_job_columns(op, "orders", *(mixins or MIXINS), existing_rows=existing_rows, **options)
+
+
+def differences(engine: Engine, metadata: MetaData) -> list[Any]:
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+        return list(compare_metadata(context, metadata))
+
+
+def claimed(engine: Engine, entity: Any = Order) -> list[int]:
+    with Session(engine) as session:
+        jobs = claim(session, entity, owner="worker", limit=100)
+        session.commit()
+        return sorted(job.amount for job in jobs)
+
+
+def columns_of(engine: Engine, index: str, table: str = "orders") -> list[str | None]:
+    found = {each["name"]: each for each in inspect(engine).get_indexes(table)}
+    return found[index]["column_names"]

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import (
-    BigInteger,
     Column,
     ForeignKey,
     Index,
     Integer,
-    MetaData,
-    SmallInteger,
     String,
     Table,
     UniqueConstraint,
-    Uuid,
-    make_url,
 )
 from sqlalchemy.orm import (
     DeclarativeBase,
@@ -29,76 +23,16 @@ from sqlalchemy.orm import (
     mapped_column,
     registry,
 )
-from sqlalchemy.schema import CreateColumn, CreateIndex
 from sqlmodel import Field, SQLModel
 
 from sa_jobqueue import (
-    ArgumentError,
     JobMixin,
     PriorityMixin,
     RetryMixin,
-    RoundMixin,
     ScheduleMixin,
 )
 from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.model.round_table import round_table
-
-DIALECTS = {
-    alias: make_url(f"{driver}://").get_dialect()()
-    for alias, driver in {
-        "postgresql": "postgresql+psycopg2",
-        "mysql": "mysql+pymysql",
-        "sqlite": "sqlite",
-    }.items()
-}
-
-JOB_COLUMNS = [
-    "status VARCHAR(16) DEFAULT 'unclaimed' NOT NULL",
-    "owner VARCHAR(64)",
-    "owner_date TIMESTAMP WITH TIME ZONE",
-]
-
-
-def table_of(entity: Any) -> Table:
-    table = entity.__table__
-    assert isinstance(table, Table)
-    return table
-
-
-def columns(table: Table, *names: str, dialect: str = "postgresql") -> list[str]:
-    """Write some of a table's columns as CREATE TABLE does."""
-    wanted = [table.c[name] for name in names]
-    return [str(CreateColumn(column).compile(dialect=DIALECTS[dialect])) for column in wanted]
-
-
-def indexes(table: Table, dialect: str = "postgresql") -> list[str]:
-    """Write a table's indexes as CREATE INDEX does, in the order of their names."""
-    made = [str(CreateIndex(index).compile(dialect=DIALECTS[dialect])) for index in table.indexes]
-    return sorted(made)
-
-
-def claim_index(entity: Any, dialect: str = "postgresql") -> str:
-    (made,) = (text for text in indexes(table_of(entity), dialect) if "_claim ON" in text)
-    return made
-
-
-def assert_queue(entity: Any, claim: str = "status, id") -> None:
-    """Assert that a class has a queue's columns and both indexes, under their own names."""
-    table = table_of(entity)
-    name = table.name
-    partial = [
-        f"CREATE INDEX ix_{name}_claim ON {name} ({claim}) WHERE status = 'unclaimed'",
-        f"CREATE INDEX ix_{name}_reap ON {name} (status, owner_date) WHERE status = 'claimed'",
-    ]
-    assert columns(table, "status", "owner", "owner_date") == JOB_COLUMNS
-    assert indexes(table, "postgresql") == partial
-    assert indexes(table, "sqlite") == partial
-    assert indexes(table, "mysql") == [text.partition(" WHERE")[0] for text in partial]
-
-
-class Base(DeclarativeBase):
-    pass
-
+from tests.unit.mapping import Base, assert_queue, columns, indexes, table_of
 
 # The bases and the body of the class
 
@@ -378,284 +312,3 @@ def example() -> type[Any]:
 
 def test_declarative_base_without_mapped_becomes_a_queue() -> None:
     assert_queue(example())
-
-
-# Names
-
-
-def test_a_schema_is_part_of_the_table_and_not_of_the_index_name() -> None:
-    class Memo(JobMixin, Base):
-        __tablename__ = "memo"
-        __table_args__ = {"schema": "office"}  # noqa: RUF012 - as users write it
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    assert claim_index(Memo) == (
-        "CREATE INDEX ix_memo_claim ON office.memo (status, id) WHERE status = 'unclaimed'"
-    )
-    assert claim_index(Memo, "sqlite") == (
-        "CREATE INDEX office.ix_memo_claim ON memo (status, id) WHERE status = 'unclaimed'"
-    )
-
-
-def test_a_naming_convention_with_a_constraint_name_names_the_indexes() -> None:
-    class ConventionBase(DeclarativeBase):
-        metadata = MetaData(naming_convention={"ix": "idx_%(table_name)s_%(constraint_name)s"})
-
-    class Bill(JobMixin, ConventionBase):
-        __tablename__ = "bill"
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    assert index_names(Bill) == ["idx_bill_claim", "idx_bill_reap"]
-
-
-@pytest.mark.parametrize(
-    "convention", ["ix_%(column_0_label)s", "ix_%(table_name)s_%(column_0_N_name)s"]
-)
-def test_a_naming_convention_without_a_constraint_name_leaves_ours(convention: str) -> None:
-    class PlainConventionBase(DeclarativeBase):
-        metadata = MetaData(naming_convention={"ix": convention, "pk": "pk_%(table_name)s"})
-
-    class Fee(JobMixin, PlainConventionBase):
-        __tablename__ = "fee"
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    assert index_names(Fee) == ["ix_fee_claim", "ix_fee_reap"]
-
-
-def index_names(entity: Any) -> list[str]:
-    """List the names as the DDL writes them."""
-    return [text.split()[2] for text in indexes(table_of(entity))]
-
-
-def test_long_table_names_get_short_and_unique_index_names() -> None:
-    class Long(JobMixin, Base):
-        __tablename__ = "a" * 62 + "b"
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    class AsLong(JobMixin, Base):
-        __tablename__ = "a" * 62 + "c"
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    class Umlauts(JobMixin, Base):
-        __tablename__ = "ü" * 31
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    names = [str(index.name) for job in (Long, AsLong, Umlauts) for index in table_of(job).indexes]
-
-    assert len(set(names)) == 6
-    assert max(len(name.encode()) for name in names) <= 63
-    assert all(name.startswith("ix_") for name in names)
-
-
-# Keys
-
-
-def test_keys_of_every_type_end_the_index() -> None:
-    class Bigint(JobMixin, Base):
-        __tablename__ = "bigint_key"
-        id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-
-    class Unique(JobMixin, Base):
-        __tablename__ = "uuid_key"
-        id: Mapped[uuid.UUID] = mapped_column(Uuid(), primary_key=True, default=uuid.uuid4)
-
-    class Text(JobMixin, Base):
-        __tablename__ = "string_key"
-        id: Mapped[str] = mapped_column(String(20), primary_key=True)
-
-    for entity in (Bigint, Unique, Text):
-        assert_queue(entity)
-
-
-def test_a_composite_key_ends_the_index_in_its_own_order() -> None:
-    class Seat(JobMixin, ScheduleMixin, Base):
-        __tablename__ = "seat"
-        hall: Mapped[int] = mapped_column(primary_key=True)
-        number: Mapped[str] = mapped_column(String(5), primary_key=True)
-
-    assert_queue(Seat, claim="status, run_at, hall, number")
-
-
-# Rounds
-
-
-def test_rounds_come_first_in_the_claim_index_and_have_a_table_beside() -> None:
-    class Invitation(JobMixin, RoundMixin, PriorityMixin, ScheduleMixin, Base):
-        __tablename__ = "invitation"
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    assert_queue(Invitation, claim="status, round, priority, run_at, id")
-    assert columns(table_of(Invitation), "round") == ["round INTEGER DEFAULT '0' NOT NULL"]
-    rounds = Base.metadata.tables["invitation_rounds"]
-    assert columns(rounds, "round", "criteria", "begun_at", "started_at", dialect="mysql") == [
-        "round INTEGER NOT NULL",
-        "criteria VARCHAR(64) NOT NULL",
-        "begun_at DATETIME(6) NOT NULL",
-        "started_at DATETIME(6)",
-    ]
-
-
-def test_rounds_alone_have_an_index_of_round_and_key_and_nothing_more() -> None:
-    class Catalogue(RoundMixin.named(round="edition"), Base):  # type: ignore[misc]  # a call
-        __tablename__ = "catalogue"
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    assert list(table_of(Catalogue).c.keys()) == ["id", "edition"]
-    for dialect in DIALECTS:
-        assert indexes(table_of(Catalogue), dialect) == [
-            "CREATE INDEX ix_catalogue_claim ON catalogue (edition, id)"
-        ]
-
-
-def test_the_table_of_the_rounds_goes_where_the_queue_is() -> None:
-    class Depot(JobMixin, RoundMixin, DeclarativeBase):  # the mixin on the Base itself
-        __abstract__ = True
-        metadata = MetaData(schema="depot")
-
-    class Box(Depot):
-        __tablename__ = "box" * 20
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    rounds = round_table(mapping_of(Box))
-
-    assert (rounds.schema, len(rounds.name), rounds.name[-7:]) == ("depot", 63, "_rounds")
-    assert round_table(mapping_of(Box)) is rounds
-
-
-def test_a_hierarchy_in_one_table_has_one_table_of_rounds() -> None:
-    class Ship(JobMixin, RoundMixin, Base):
-        __tablename__ = "ship"
-        __mapper_args__ = {"polymorphic_on": "kind"}  # noqa: RUF012 - as users write it
-        id: Mapped[int] = mapped_column(primary_key=True)
-        kind: Mapped[str]
-
-    class Ferry(Ship):
-        __mapper_args__ = {"polymorphic_identity": "ferry"}  # noqa: RUF012 - likewise
-
-    assert round_table(mapping_of(Ferry)) is round_table(mapping_of(Ship))
-
-
-def test_a_table_that_has_the_name_already_is_an_error() -> None:
-    class Guest(Base):
-        __tablename__ = "hotel_rounds"
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    with pytest.raises(ArgumentError, match="the table that remembers the rounds of Hotel"):
-
-        class Hotel(JobMixin, RoundMixin, Base):
-            __tablename__ = "hotel"
-            id: Mapped[int] = mapped_column(primary_key=True)
-
-
-# Names of the user's own
-
-
-def test_a_column_may_be_renamed_in_the_body() -> None:
-    class Sms(JobMixin, PriorityMixin, Base):
-        __tablename__ = "sms"
-        id: Mapped[int] = mapped_column(primary_key=True)
-        status = mapped_column("sms_status", String(20))
-        priority = mapped_column("urgency", SmallInteger)
-
-    assert columns(table_of(Sms), "sms_status", "urgency") == [
-        "sms_status VARCHAR(20) DEFAULT 'unclaimed' NOT NULL",
-        "urgency SMALLINT DEFAULT '0' NOT NULL",
-    ]
-    assert claim_index(Sms) == (
-        "CREATE INDEX ix_sms_claim ON sms (sms_status, urgency, id) WHERE sms_status = 'unclaimed'"
-    )
-
-
-def test_named_gives_attributes_and_columns_other_names() -> None:
-    class Order(
-        JobMixin.named(status="job_status", owner="job_owner"),  # type: ignore[misc]  # a call
-        PriorityMixin.named(priority="job_priority"),  # type: ignore[misc]  # a call
-        Base,
-    ):
-        __tablename__ = "customer_order"
-        id: Mapped[int] = mapped_column(primary_key=True)
-        status: Mapped[str] = mapped_column(String(9))
-        owner: Mapped[int]
-        priority: Mapped[str]
-
-    table = table_of(Order)
-
-    assert columns(table, "job_status", "job_owner", "owner_date", "job_priority") == [
-        "job_status VARCHAR(16) DEFAULT 'unclaimed' NOT NULL",
-        "job_owner VARCHAR(64)",
-        "owner_date TIMESTAMP WITH TIME ZONE",
-        "job_priority SMALLINT DEFAULT '0' NOT NULL",
-    ]
-    assert columns(table, "status", "owner") == [
-        "status VARCHAR(9) NOT NULL",
-        "owner INTEGER NOT NULL",
-    ]
-    assert indexes(table) == [
-        "CREATE INDEX ix_customer_order_claim ON customer_order (job_status, job_priority, id) "
-        "WHERE job_status = 'unclaimed'",
-        "CREATE INDEX ix_customer_order_reap ON customer_order (job_status, owner_date) "
-        "WHERE job_status = 'claimed'",
-    ]
-
-
-# __queue_args__
-
-
-def test_equality_columns_lead_the_index() -> None:
-    class Push(JobMixin, PriorityMixin, Base):
-        __tablename__ = "push"
-        __queue_args__ = {"equality": ["channel", "device"]}  # noqa: RUF012 - as users write it
-        id: Mapped[int] = mapped_column(primary_key=True)
-        device: Mapped[str]
-        channel: Mapped[str]
-
-    assert_queue(Push, claim="channel, device, status, priority, id")
-
-
-def test_order_by_replaces_the_order_and_the_key_still_ends_it() -> None:
-    class Page(JobMixin, PriorityMixin, Base):
-        __tablename__ = "page"
-        __queue_args__ = {"order_by": ["weight desc", "created"]}  # noqa: RUF012 - as users write it
-        id: Mapped[int] = mapped_column(primary_key=True)
-        created: Mapped[int]
-        weight: Mapped[int]
-
-    assert_queue(Page, claim="status, weight DESC, created, id")
-
-
-def test_an_order_by_the_key_names_it_once() -> None:
-    class Stack(JobMixin, Base):
-        __tablename__ = "stack"
-        __queue_args__ = {"order_by": "id desc"}  # noqa: RUF012 - as users write it
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    assert_queue(Stack, claim="status, id DESC")
-
-
-def test_a_tables_own_words_stand_in_default_and_indexes() -> None:
-    class Fax(JobMixin, Base):
-        __tablename__ = "fax"
-        __queue_args__ = {"names": {"unclaimed": "unsent", "claimed": "sending"}}  # noqa: RUF012
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    table = table_of(Fax)
-
-    assert columns(table, "status") == ["status VARCHAR(16) DEFAULT 'unsent' NOT NULL"]
-    assert indexes(table) == [
-        "CREATE INDEX ix_fax_claim ON fax (status, id) WHERE status = 'unsent'",
-        "CREATE INDEX ix_fax_reap ON fax (status, owner_date) WHERE status = 'sending'",
-    ]
-
-
-def test_further_ready_statuses_are_served_by_the_index() -> None:
-    class Video(JobMixin, Base):
-        __tablename__ = "video"
-        __queue_args__ = {"ready": ["rendered", "cut"]}  # noqa: RUF012 - as users write it
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    assert claim_index(Video) == (
-        "CREATE INDEX ix_video_claim ON video (status, id) "
-        "WHERE status IN ('unclaimed', 'rendered', 'cut')"
-    )
-    # SQLite would prove a partial index from the very same IN only, which no claim says.
-    assert claim_index(Video, "sqlite") == "CREATE INDEX ix_video_claim ON video (status, id)"

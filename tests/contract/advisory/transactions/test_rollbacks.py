@@ -1,0 +1,340 @@
+"""What is rolled back keeps its advisory locks, and a claim that breaks off leaves none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    Engine,
+    event,
+    exc,
+    func,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ClaimLost,
+    claim,
+    complete,
+    fail,
+    release,
+)
+from tests.contract.advisory.transactions.support import Seat
+from tests.contract.subscriptions import (
+    Subscription,
+    claim_subscriptions,
+    ids,
+    kept,
+    mark,
+)
+from tests.models import Email, add_emails, recipients
+
+pytestmark = pytest.mark.only_on("postgresql")
+
+
+# -- what is undone ------------------------------------------------------------
+
+
+def test_a_finish_that_is_rolled_back_keeps_the_rows(engine: Engine, mailing: Session) -> None:
+    claimed = claim_subscriptions(mailing)
+    mark(claimed)
+    complete(mailing, claimed)
+
+    mailing.rollback()
+
+    assert kept(engine) == 2
+    mailing.commit()
+    assert kept(engine) == 2
+    complete(mailing, claimed[0])
+    mailing.commit()
+    assert kept(engine) == 1
+
+
+def test_after_the_rollback_of_a_finish_a_release_frees_at_once(
+    engine: Engine, mailing: Session
+) -> None:
+    claimed = claim_subscriptions(mailing)
+    complete(mailing, claimed)
+    mailing.rollback()
+
+    release(mailing, claimed)
+
+    assert kept(engine) == 0
+
+
+def test_a_finish_in_a_savepoint_is_undone_with_it(engine: Engine, mailing: Session) -> None:
+    first, second, third, fourth = claim_subscriptions(mailing, limit=4)
+    complete(mailing, first)
+    kept_savepoint = mailing.begin_nested()
+    complete(mailing, second)
+    undone_savepoint = mailing.begin_nested()
+    complete(mailing, third)
+    undone_savepoint.rollback()
+    complete(mailing, fourth)
+    kept_savepoint.commit()
+
+    mailing.commit()
+
+    assert kept(engine) == 1
+    complete(mailing, third)
+    mailing.commit()
+    assert kept(engine) == 0
+
+
+def test_a_finish_in_a_savepoint_of_the_callers_own_sql_is_undone(
+    engine: Engine, mailing: Session
+) -> None:
+    claimed = claim_subscriptions(mailing)
+    with mailing.begin_nested():
+        mailing.execute(text("SAVEPOINT here"))
+        complete(mailing, claimed)
+        mailing.execute(text("rollback to HERE;"))
+
+    mailing.commit()
+
+    assert kept(engine) == 2
+
+
+def test_the_rollback_of_an_outer_savepoint_undoes_the_inner_ones(
+    engine: Engine, mailing: Session
+) -> None:
+    first, second = claim_subscriptions(mailing)
+    outer = mailing.begin_nested()
+    complete(mailing, first)
+    with mailing.begin_nested():
+        complete(mailing, second)
+    outer.rollback()
+
+    mailing.commit()
+
+    assert kept(engine) == 2
+
+
+def test_the_rollback_of_a_savepoint_leaves_what_was_finished_before_it(
+    engine: Engine, mailing: Session
+) -> None:
+    first, second = claim_subscriptions(mailing)
+    complete(mailing, first)
+    savepoint = mailing.begin_nested()
+    complete(mailing, second)
+    savepoint.rollback()
+
+    mailing.commit()
+
+    assert kept(engine) == 1
+    complete(mailing, second)
+    mailing.commit()
+    assert kept(engine) == 0
+
+
+def test_a_claim_in_a_savepoint_outlives_it(engine: Engine, mailing: Session) -> None:
+    savepoint = mailing.begin_nested()
+    claimed = claim_subscriptions(mailing)
+    savepoint.rollback()
+
+    assert kept(engine) == 2
+    complete(mailing, claimed.fences)
+    mailing.commit()
+    assert kept(engine) == 0
+
+
+def test_a_row_completed_and_then_released_is_freed_however_it_ends(
+    engine: Engine, mailing: Session
+) -> None:
+    claimed = claim_subscriptions(mailing)
+    complete(mailing, claimed)
+
+    release(mailing, claimed)
+
+    assert kept(engine) == 2  # another session would find them unfinished
+    with pytest.raises(ClaimLost):
+        complete(mailing, claimed)
+    mailing.rollback()
+    assert kept(engine) == 0
+
+
+def test_a_finish_by_two_statements_of_one_transaction_frees_both(
+    engine: Engine, mailing: Session
+) -> None:
+    first, second = claim_subscriptions(mailing)
+
+    complete(mailing, first)
+    complete(mailing, [first, second])
+    mailing.commit()
+
+    assert kept(engine) == 0
+
+
+def claim_a_seat(session: Session) -> Seat:
+    session.add_all([Seat(id=1, guest=1), Seat(id=2, guest=2)])
+    session.commit()
+    seat = claim(session, Seat, strategy="advisory").first()
+    assert seat is not None
+    return seat
+
+
+def test_a_failing_commit_keeps_the_rows(engine: Engine, mailing: Session) -> None:
+    seat = claim_a_seat(mailing)
+    seat.guest = 3 - seat.guest
+    complete(mailing, seat)
+
+    with pytest.raises(exc.IntegrityError):
+        mailing.commit()
+
+    assert kept(engine) == 1
+    mailing.rollback()
+    mailing.commit()
+    assert kept(engine) == 1
+    release(mailing, seat)
+
+
+def test_the_next_commit_does_not_make_up_for_one_that_failed(engine: Engine) -> None:
+    with engine.connect() as connection:
+        session = Session(connection, expire_on_commit=False)
+        seat = claim_a_seat(session)
+        session.commit()
+        transaction = connection.begin()
+        complete(session, seat)
+        connection.execute(update(Seat).values(guest=1))
+        session.close()
+        with pytest.raises(exc.IntegrityError):
+            transaction.commit()
+        transaction.rollback()  # SQLAlchemy sends none: the transaction has ended
+
+        with connection.begin():
+            connection.execute(select(Seat.id)).all()
+
+        assert kept(engine) == 1
+
+
+def test_a_commit_that_the_server_answers_with_rollback_keeps_the_rows(
+    engine: Engine, mailing: Session
+) -> None:
+    """PostgreSQL does so, and says no word, if a statement of the transaction has failed."""
+    claimed = claim_subscriptions(mailing)
+    mark(claimed)
+    complete(mailing, claimed)
+    with pytest.raises(exc.DataError):
+        mailing.execute(text("SELECT 1 / 0"))
+
+    mailing.commit()
+
+    assert mailing.scalars(select(Subscription.id).where(Subscription.mailed == 1)).all() == []
+    assert kept(engine) == 2
+
+
+def test_lost_rows_are_freed_when_the_transaction_ends(engine: Engine, mailing: Session) -> None:
+    add_emails(mailing, "a", "b")
+    claimed = claim(mailing, Email, strategy="advisory", limit=2)
+    with Session(engine) as other:
+        by_another_strategy = claim(other, Email, owner="w")
+        other.commit()
+        assert recipients(by_another_strategy) == ["a"]
+
+    with pytest.raises(ClaimLost) as lost:
+        complete(mailing, claimed)
+    mailing.rollback()
+
+    assert (recipients(lost.value.lost), recipients(lost.value.kept)) == (["a"], ["b"])
+    assert kept(engine) == 1
+    complete(mailing, lost.value.kept)
+    mailing.commit()
+    assert kept(engine) == 0
+
+
+def test_a_failed_job_is_claimable_after_the_commit(engine: Engine, mailing: Session) -> None:
+    add_emails(mailing, "a")
+    claimed = claim(mailing, Email, strategy="advisory")
+
+    fail(mailing, claimed, error="x")
+    mailing.commit()
+
+    assert kept(engine) == 0
+
+
+def break_off(session: Session) -> None:
+    """Claim until a row divides by zero, the others before it are locked."""
+    with pytest.raises(exc.DataError, match="division by zero"):
+        claim_subscriptions(session, 1 / Subscription.divisor > 0, limit=5, order_by=())
+
+
+@pytest.fixture
+def broken(mailing: Session) -> Session:
+    """A session that has a row, a lock of its own, and a row that is no number to divide by."""
+    mailing.execute(update(Subscription).where(Subscription.id == 4).values(divisor=0))
+    mailing.commit()
+    assert ids(claim_subscriptions(mailing, limit=1)) == [1]
+    mailing.execute(select(func.pg_advisory_lock(1, 2)))
+    mailing.execute(select(func.pg_advisory_xact_lock(3, 4)))
+    mailing.commit()
+    return mailing
+
+
+# -- claims that break off -----------------------------------------------------
+
+
+def test_a_claim_that_breaks_off_leaves_no_lock_after_the_rollback(
+    engine: Engine, broken: Session
+) -> None:
+    break_off(broken)
+    assert kept(engine) > 1 + 1
+
+    broken.rollback()
+
+    assert kept(engine) == 1 + 1  # the row from before, and the lock that is the caller's
+
+
+def test_nor_after_the_rollback_to_a_savepoint(engine: Engine, broken: Session) -> None:
+    savepoint = broken.begin_nested()
+    break_off(broken)
+
+    savepoint.rollback()
+
+    assert kept(engine) == 1 + 1
+    broken.commit()
+    assert kept(engine) == 1 + 1
+
+
+def test_nor_where_the_check_breaks_off(engine: Engine, broken: Session) -> None:
+    def break_in_between(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+        if "WHERE subscription.id = ANY" in statement:
+            raise ZeroDivisionError
+
+    connection = broken.connection()
+    event.listen(connection, "before_cursor_execute", break_in_between)
+    with pytest.raises(ZeroDivisionError):
+        claim_subscriptions(broken)
+    event.remove(connection, "before_cursor_execute", break_in_between)
+    assert kept(engine) == 1 + 1 + 2
+
+    assert ids(claim_subscriptions(broken, limit=1)) == [2]
+
+    assert kept(engine) == 2 + 1
+
+
+def test_nor_where_a_later_round_breaks_off(engine: Engine, mailing: Session) -> None:
+    """What the first round has found is freed too: the caller never sees it."""
+    connection = mailing.connection()
+    rounds: list[str] = []
+
+    def finish_or_break(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+        if "WHERE subscription.id = ANY" in statement:
+            rounds.append(statement)
+            if len(rounds) == 2:
+                conn.exec_driver_sql("SELECT 1 / 0")
+            with Session(engine) as other:
+                other.execute(update(Subscription).where(Subscription.id == 1).values(mailed=1))
+                other.commit()
+
+    event.listen(connection, "before_cursor_execute", finish_or_break)
+    with pytest.raises(exc.DataError):
+        claim_subscriptions(mailing)
+    event.remove(connection, "before_cursor_execute", finish_or_break)
+
+    mailing.rollback()
+
+    assert kept(engine) == 0

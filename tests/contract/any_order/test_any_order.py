@@ -1,0 +1,36 @@
+"""Whatever several sessions do to one queue, in whatever order: no job is lost or had twice."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from sqlalchemy import Engine
+
+from tests.contract.any_order.queue_machine import QueueMachine
+from tests.contract.any_order.workflow_machine import WorkflowMachine
+
+#: Runs of a machine, and the steps of each: for CI, and for --full.
+SIZES = {False: (10, 20), True: (100, 50)}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", [QueueMachine, WorkflowMachine])
+def test_no_order_of_the_verbs_breaks_the_queue(
+    kind: type[RuleBasedStateMachine], engine: Engine, request: pytest.FixtureRequest
+) -> None:
+    full = request.config.getoption("--full")
+    examples, steps = SIZES[full]
+
+    run_state_machine_as_test(
+        type("Machine", (kind,), {"engine": engine}),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            derandomize=not full,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=(Phase.generate, Phase.shrink),
+        ),
+    )

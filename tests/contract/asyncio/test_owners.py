@@ -1,0 +1,168 @@
+"""Owners, advisory locks and rounds with an AsyncSession."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+)
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ArgumentError,
+    Owner,
+    OwnerState,
+    UnsupportedDatabase,
+)
+from sa_jobqueue.asyncio import (
+    advisory_session,
+    claim,
+    complete,
+    connection_owner,
+    enqueue,
+    owner_state,
+    round_progress,
+    start_round,
+)
+from tests.contract.asyncio.support import (
+    DRIVERS_OF_INNODB,
+    DRIVERS_OF_POSTGRESQL,
+    DRIVERS_OF_SQLITE,
+    in_event_loop,
+    new_async_session,
+)
+from tests.contract.round_models import Subscriber, emptied
+from tests.contract.subscriptions import (
+    NOT_MAILED,
+    Subscription,
+    SubscriptionBase,
+    add_subscriptions,
+    kept,
+    mark,
+)
+from tests.models import Email, add_emails
+
+# Owners
+
+
+@in_event_loop
+async def test_an_owner_of_a_synchronous_engine_claims(
+    async_engine: AsyncEngine, engine: Engine, session: Session
+) -> None:
+    add_emails(session, "a")
+    session.commit()
+    async with new_async_session(async_engine) as own:
+        with Owner(engine) as owner:
+            (email,) = await claim(own, Email, owner=owner)
+            await own.commit()
+            alive = await owner_state(own, str(email.owner))
+        dead = await owner_state(own, str(email.owner))
+
+    assert (alive, dead) == (OwnerState.ALIVE, OwnerState.DEAD)
+
+
+def test_an_owner_of_an_async_engine_is_refused_with_the_way_out(
+    async_engine: AsyncEngine,
+) -> None:
+    with pytest.raises(ArgumentError, match="one of a synchronous driver for the same database"):
+        Owner(async_engine)  # type: ignore[arg-type]  # what is refused
+    with pytest.raises(UnsupportedDatabase, match="an Engine of a synchronous driver"):
+        Owner(async_engine.sync_engine).open()
+
+
+@pytest.mark.parametrize("driver", [*DRIVERS_OF_POSTGRESQL, *DRIVERS_OF_INNODB])
+@in_event_loop
+async def test_a_connection_is_an_owner(async_engine: AsyncEngine, session: Session) -> None:
+    add_emails(session, "a")
+    async with async_engine.connect() as connection, AsyncSession(connection) as own:
+        name = await connection_owner(own)
+        (email,) = await claim(own, Email, owner=name)
+
+        assert email.owner == name
+        assert await owner_state(own, name) is OwnerState.ALIVE
+
+
+@pytest.fixture
+def mailing(engine: Engine) -> Any:
+    SubscriptionBase.metadata.drop_all(engine)  # other tests may have left rows
+    SubscriptionBase.metadata.create_all(engine)
+    with Session(engine) as session:
+        add_subscriptions(session, 5)
+    yield engine
+    SubscriptionBase.metadata.drop_all(engine)
+
+
+async def claim_subscriptions(session: AsyncSession, **options: Any) -> Any:
+    options = {"limit": 2, "order_by": Subscription.id, **options}
+    return await claim(session, Subscription, NOT_MAILED, strategy="advisory", **options)
+
+
+def ids(rows: Any) -> list[int]:
+    return [row.id for row in rows]
+
+
+# Advisory locks
+
+
+@pytest.mark.parametrize("driver", DRIVERS_OF_POSTGRESQL)
+@in_event_loop
+async def test_advisory_claims_are_freed_by_the_commit_of_their_finish(
+    async_engine: AsyncEngine, mailing: Engine
+) -> None:
+    async with advisory_session(async_engine) as one, advisory_session(async_engine) as two:
+        first = await claim_subscriptions(one)
+        second = await claim_subscriptions(two)
+        assert (ids(first), ids(second), kept(mailing)) == ([1, 2], [3, 4], 4)
+
+        mark(first)
+        await complete(one, first)
+        before = kept(mailing)
+        await one.commit()
+
+        assert (before, kept(mailing)) == (4, 2)
+        assert ids(await claim_subscriptions(one, limit=5)) == [5]
+    assert kept(mailing) == 0
+
+
+@pytest.mark.parametrize("driver", DRIVERS_OF_POSTGRESQL)
+@in_event_loop
+async def test_a_commit_that_the_server_rolls_back_frees_nothing(
+    async_engine: AsyncEngine, mailing: Engine
+) -> None:
+    async with advisory_session(async_engine) as own:
+        claimed = await claim_subscriptions(own)
+        await own.commit()
+        mark(claimed)
+        await complete(own, claimed)
+        with pytest.raises(DBAPIError):
+            await own.execute(text("SELECT 1 / 0"))
+        await own.commit()  # the server answers ROLLBACK, and no error
+
+        assert kept(mailing) == 2
+    assert kept(mailing) == 0
+
+
+@pytest.mark.parametrize("driver", [*DRIVERS_OF_INNODB, *DRIVERS_OF_SQLITE])
+@in_event_loop
+async def test_advisory_sessions_are_refused_elsewhere(async_engine: AsyncEngine) -> None:
+    with pytest.raises(UnsupportedDatabase, match="no advisory locks for rows"):
+        async with advisory_session(async_engine):
+            pass
+
+
+@in_event_loop
+async def test_a_round_is_started_and_counted(async_engine: AsyncEngine, engine: Engine) -> None:
+    emptied(engine)
+    async with new_async_session(async_engine) as session:
+        await enqueue(session, Subscriber, [{"id": 1}, {"id": 2}])
+        await complete(session, await claim(session, Subscriber, owner="w", limit=2))
+
+        number = await start_round(session, Subscriber, chunk=1)
+
+        progress = await round_progress(session, Subscriber)
+        assert (number, progress.unclaimed, progress.done) == (1, 2, 0)

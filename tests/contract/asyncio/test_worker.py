@@ -1,0 +1,257 @@
+"""The worker in an event loop, by every async driver."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session, selectinload
+
+from sa_jobqueue import ArgumentError, Claim, JobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
+from sa_jobqueue.worker import Cancel, Outcome, Retry, Worker
+from tests.contract.asyncio.support import (
+    DRIVERS_OF_POSTGRESQL,
+    DRIVERS_OF_SQLITE,
+    in_event_loop,
+)
+from tests.contract.asyncio.worker_support import draining, nothing, states, statuses
+from tests.models import Account, Email, Letter, Task, add_emails, add_tasks
+
+SOON = timedelta(milliseconds=20)
+
+
+# Jobs
+
+
+@in_event_loop
+async def test_a_drained_queue_is_finished(async_engine: AsyncEngine, session: Session) -> None:
+    add_emails(session, *"abcde")
+    handled: list[str] = []
+
+    async def handler(email: Email) -> None:
+        await asyncio.sleep(0)
+        handled.append(email.recipient)
+
+    await draining(async_engine, JobQueue(Email), handler, limit=2).run()
+
+    assert handled == list("abcde")
+    assert set(statuses(session).values()) == {"done"}
+
+
+@in_event_loop
+async def test_what_a_handler_says_becomes_of_its_job(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_tasks(session, "again", "bad", "never", "nonsense", max_attempts=2)
+
+    async def handler(task: Task) -> Any:
+        if task.name == "bad":
+            raise ValueError("no luck")
+        if task.name == "again" and task.attempts == 1:
+            return Retry(in_=SOON, reason="busy")
+        return {"never": Cancel("no address"), "nonsense": 5}.get(task.name)
+
+    await draining(async_engine, AsyncJobQueue(JobQueue(Task)), handler, limit=4).run()
+
+    found = states(session)
+    assert found["again"] == ("done", 2, "busy")
+    assert found["bad"] == ("failed", 2, "ValueError: no luck")
+    assert found["never"] == ("cancelled", 1, "no address")
+    assert found["nonsense"][:2] == ("failed", 2)
+
+
+@pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE)
+@in_event_loop
+async def test_a_handler_that_cannot_be_awaited_is_told_so(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_tasks(session, "a", max_attempts=1)
+
+    await draining(async_engine, JobQueue(Task), lambda task: None).run()
+
+    assert "an AsyncWorker awaits its handlers" in str(states(session)["a"])
+
+
+@pytest.mark.parametrize("driver", [DRIVERS_OF_POSTGRESQL[0], *DRIVERS_OF_SQLITE])
+@in_event_loop
+async def test_a_handler_that_is_cancelled_from_within_fails_its_own_job_only(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_emails(session, *"ab")
+
+    async def handler(email: Email) -> None:
+        if email.recipient == "a":
+            raise asyncio.CancelledError
+
+    await draining(async_engine, JobQueue(Email), handler, limit=2).run()
+
+    assert statuses(session) == {"a": "failed", "b": "done"}
+
+
+@pytest.mark.parametrize("driver", [DRIVERS_OF_POSTGRESQL[0], *DRIVERS_OF_SQLITE])
+@pytest.mark.parametrize("awaited", [True, False])
+@in_event_loop
+async def test_claims_and_outcomes_are_told_to_plain_functions_and_awaited_ones(
+    async_engine: AsyncEngine, session: Session, awaited: bool
+) -> None:
+    add_emails(session, *"ab")
+    told: list[object] = []
+
+    def on_claim(claimed: Claim[Email]) -> None:
+        told.append(len(claimed))
+
+    def on_outcome(email: Email, outcome: Outcome) -> None:
+        told.append((email.recipient, outcome))
+
+    async def await_claim(claimed: Claim[Email]) -> None:
+        await asyncio.sleep(0)
+        on_claim(claimed)
+
+    async def await_outcome(email: Email, outcome: Outcome) -> None:
+        await asyncio.sleep(0)
+        on_outcome(email, outcome)
+
+    await draining(
+        async_engine,
+        JobQueue(Email),
+        nothing,
+        limit=2,
+        on_claim=await_claim if awaited else on_claim,
+        on_outcome=await_outcome if awaited else on_outcome,
+    ).run()
+
+    assert told == [2, ("a", None), ("b", None)]
+
+
+@in_event_loop
+async def test_jobs_are_deleted_and_their_relationships_loaded(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    session.add(Letter(copy_to=Account(name="anna")))
+    session.commit()
+    seen: list[str] = []
+
+    async def handler(letter: Letter) -> None:
+        assert letter.copy_to is not None
+        seen.append(letter.copy_to.name)
+
+    options = [selectinload(Letter.copy_to)]
+    await draining(async_engine, JobQueue(Letter), handler, delete=True, options=options).run()
+
+    assert seen == ["anna"]
+    assert session.scalars(select(Letter)).all() == []
+
+
+@in_event_loop
+async def test_a_finish_takes_no_transaction_of_its_own(
+    async_engine: AsyncEngine, engine: Engine, session: Session
+) -> None:
+    add_emails(session, *"abcd")
+    with commits_counted(engine) as synchronous:
+        Worker(engine, JobQueue(Email), lambda email: None, limit=2, drain=True, owner="w").run()
+    add_emails(session, *"abcd")
+
+    with commits_counted(async_engine.sync_engine) as awaited:
+        await draining(async_engine, JobQueue(Email), nothing, limit=2, owner="w").run()
+
+    assert len(awaited) == len(synchronous)
+
+
+@contextmanager
+def commits_counted(engine: Engine) -> Iterator[list[object]]:
+    seen: list[object] = []
+    see = seen.append
+    event.listen(engine, "commit", see)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "commit", see)
+
+
+# Several at once
+
+
+@in_event_loop
+async def test_as_many_handlers_run_at_once_as_were_asked_for(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_emails(session, *"abcdef")
+    together = asyncio.Barrier(3)
+    running: set[str] = set()
+    most = 0
+
+    async def handler(email: Email) -> None:
+        nonlocal most
+        running.add(email.recipient)
+        most = max(most, len(running))
+        await together.wait()
+        running.discard(email.recipient)
+
+    worker = draining(async_engine, JobQueue(Email), handler, limit=6, concurrency=3)
+    await asyncio.wait_for(worker.run(), 20)
+
+    assert most == 3
+    assert set(statuses(session).values()) == {"done"}
+
+
+@in_event_loop
+async def test_several_workers_in_one_loop_handle_every_job_once(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_emails(session, *map(str, range(60)))
+    handled: Counter[str] = Counter()
+
+    async def handler(email: Email) -> None:
+        await asyncio.sleep(0)
+        handled[email.recipient] += 1
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(4):
+            worker = draining(
+                async_engine,
+                JobQueue(Email),
+                handler,
+                limit=4,
+                concurrency=2,
+                owner=f"worker-{number}",
+            )
+            group.create_task(worker.run())
+
+    assert (len(handled), set(handled.values())) == (60, {1})
+    assert set(statuses(session).values()) == {"done"}
+
+
+# Arguments
+
+
+def test_the_arguments_are_those_of_the_worker() -> None:
+    awaited = dict(inspect.signature(AsyncWorker).parameters)
+    concurrency = awaited.pop("concurrency")
+
+    plain = inspect.signature(Worker).parameters
+
+    assert [(name, one.default, one.kind) for name, one in awaited.items()] == [
+        (name, one.default, one.kind) for name, one in plain.items()
+    ]
+    assert concurrency.default == 1
+
+
+@pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE)
+def test_what_cannot_work_is_refused(async_engine: AsyncEngine) -> None:
+    with pytest.raises(ArgumentError, match="needs an AsyncEngine"):
+        AsyncWorker(async_engine.sync_engine, JobQueue(Email), nothing)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"needs an Engine, .* AsyncWorker"):
+        Worker(async_engine, JobQueue(Email), print)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="at least 1: 0"):
+        AsyncWorker(async_engine, JobQueue(Email), nothing, concurrency=0)
+    with pytest.raises(ArgumentError, match="a worker commits between claim and finish"):
+        AsyncWorker(async_engine, JobQueue(Email, strategy="held"), nothing)

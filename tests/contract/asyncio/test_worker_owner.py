@@ -1,0 +1,182 @@
+"""Leases, owners and reaping of a worker in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import URL, Engine, event, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue, Owner, reap
+from sa_jobqueue.asyncio import claim
+from tests.contract.asyncio.support import (
+    DRIVERS_OF_INNODB,
+    DRIVERS_OF_POSTGRESQL,
+    DRIVERS_OF_SQLITE,
+    in_event_loop,
+    new_async_session,
+)
+from tests.contract.asyncio.worker_support import draining, nothing, statuses
+from tests.models import Base, Email, add_emails
+from tests.support import cut_connections, make_engine
+
+SHORT_LEASE = timedelta(milliseconds=600)
+
+
+# Lease and heartbeat
+
+
+@in_event_loop
+async def test_a_long_handler_and_those_who_wait_behind_it_outlive_their_lease(
+    async_engine: AsyncEngine, engine: Engine, session: Session
+) -> None:
+    add_emails(session, *"ab")
+    began = asyncio.get_running_loop().time()
+
+    def reaped() -> int:
+        with Session(engine) as own:
+            return len(reap(own, Email, lease=SHORT_LEASE))
+
+    async def handler(email: Email) -> None:
+        if email.recipient == "a":
+            while asyncio.get_running_loop().time() < began + 2.5 * SHORT_LEASE.total_seconds():
+                assert await asyncio.to_thread(reaped) == 0
+                await asyncio.sleep(0.05)
+
+    await draining(
+        async_engine, JobQueue(Email, lease=SHORT_LEASE), handler, limit=2, owner="plain"
+    ).run()
+
+    assert statuses(session) == {"a": "done", "b": "done"}
+    assert "sa_jobqueue heartbeat" not in {task.get_name() for task in asyncio.all_tasks()}
+
+
+@in_event_loop
+async def test_claims_that_were_lost_are_not_handled(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_emails(session, *"abc")
+    handled: list[str] = []
+
+    async def handler(email: Email) -> None:
+        handled.append(email.recipient)
+        if email.recipient == "a":
+            session.execute(text("UPDATE email SET owner = 'thief' WHERE recipient = 'b'"))
+            session.commit()
+            while not worker._worker._heartbeat._lost:
+                await asyncio.sleep(0.02)
+
+    worker = draining(async_engine, JobQueue(Email, lease=SHORT_LEASE), handler, limit=3)
+    await asyncio.wait_for(worker.run(), 20)
+
+    assert handled == ["a", "c"]
+    assert statuses(session) == {"a": "done", "b": "claimed", "c": "done"}
+
+
+@pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE)
+@in_event_loop
+async def test_a_database_in_memory_is_worked_on_without_a_heartbeat(driver: str) -> None:
+    engine = create_async_engine("sqlite+aiosqlite://")
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    async with new_async_session(engine) as own:
+        own.add(Email(recipient="a"))
+        await own.commit()
+    tasks: set[str] = set()
+
+    async def handler(email: Email) -> None:
+        tasks.update(task.get_name() for task in asyncio.all_tasks())
+
+    await draining(engine, JobQueue(Email), handler).run()
+    await engine.dispose()
+
+    assert "sa_jobqueue worker" in tasks
+    assert "sa_jobqueue heartbeat" not in tasks
+
+
+# Owners and reaping
+
+
+@in_event_loop
+async def test_a_worker_claims_as_the_owner_it_is_given(
+    async_engine: AsyncEngine, engine: Engine, session: Session
+) -> None:
+    add_emails(session, "a")
+
+    with Owner(engine) as owner:
+        await draining(async_engine, JobQueue(Email), nothing, owner=owner).run()
+        name = owner.name
+
+    assert session.scalars(select(Email.owner)).all() == [name]
+
+
+@pytest.mark.parametrize("driver", [*DRIVERS_OF_POSTGRESQL, *DRIVERS_OF_INNODB])
+@in_event_loop
+async def test_an_owner_that_loses_its_lock_takes_another_beside_the_event_loop(
+    apart: AsyncEngine, fresh_database: URL, db_alias: str
+) -> None:
+    engine = make_engine(fresh_database)
+    connecting: set[threading.Thread] = set()
+    claimed_as: set[str | None] = set()
+
+    async def handler(email: Email) -> None:
+        claimed_as.add(email.owner)
+        if email.recipient == "a":
+            assert owner._held is not None
+            lock = owner._held.lock
+            cut_connections(fresh_database, db_alias)
+            while not lock.lost:
+                await asyncio.sleep(0.02)
+            event.listen(engine, "do_connect", connect)
+
+    def connect(*args: object) -> None:
+        connecting.add(threading.current_thread())
+
+    with Owner(engine) as owner:
+        worker = draining(apart, JobQueue(Email), handler, owner=owner)
+        await asyncio.wait_for(worker.run(), 30)
+        claimed_as.discard(owner.name)
+    event.remove(engine, "do_connect", connect)
+    engine.dispose()
+
+    assert len(claimed_as) == 1  # the name that was lost
+    assert connecting
+    assert threading.main_thread() not in connecting
+
+
+@in_event_loop
+async def test_a_worker_without_an_owner_says_what_its_claims_wait_for(
+    async_engine: AsyncEngine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_emails(session, "a")
+
+    await draining(async_engine, JobQueue(Email), nothing).run()
+
+    (message,) = [record.getMessage() for record in caplog.records if "lease" in record.message]
+    assert "synchronous driver" in message
+    (owner,) = session.scalars(select(Email.owner))
+    assert owner is not None
+    assert "~" not in owner
+
+
+@in_event_loop
+async def test_claims_of_the_dead_are_taken_back_and_handled(
+    async_engine: AsyncEngine, engine: Engine, session: Session
+) -> None:
+    add_emails(session, "a")
+    with Owner(engine) as owner:
+        async with new_async_session(async_engine) as own:
+            await claim(own, Email, owner=owner)
+            await own.commit()
+    handled: list[str] = []
+
+    async def handler(email: Email) -> None:
+        handled.append(email.recipient)
+
+    await draining(async_engine, JobQueue(Email), handler).run()
+
+    assert handled == ["a"]

@@ -1,0 +1,214 @@
+"""Two sessions take steps between each other's statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ClaimLost,
+    NotClaimed,
+    cancel,
+    claim,
+    complete,
+    fence_of,
+    release,
+    renew,
+)
+from tests.contract.steps import before, unless_refused
+from tests.models import Email, add_emails, recipients
+from tests.support import impatient
+
+Sessions = Callable[..., Session]
+
+
+MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
+
+
+@pytest.mark.parametrize("between", ["SELECT", "UPDATE email SET status='claimed'"])
+@pytest.mark.parametrize("order_by", [(), Email.id.desc()])
+def test_no_step_between_two_statements_gives_a_row_twice(
+    engine: Engine,
+    new_session: Sessions,
+    strategy: str,
+    between: str,
+    order_by: Any,
+) -> None:
+    session = new_session()
+    add_emails(session, "a", "b")
+    theirs: list[str] = []
+    other = new_session(impatient(engine))
+
+    def steal() -> None:
+        taken = claim(other, Email, owner="w", limit=2, order_by=order_by)
+        other.commit()
+        theirs.extend(recipients(taken))
+
+    with before(engine, between, unless_refused(steal, other)):
+        mine = claim(session, Email, owner="w", limit=2, order_by=order_by, strategy=strategy)
+
+    assert not set(recipients(mine)) & set(theirs)
+    complete(session, mine)  # each of them is ours to finish
+    session.commit()
+
+
+@pytest.mark.strategies("skip_locked", "candidates", "compare_and_set")
+@pytest.mark.parametrize("between", ["SELECT", "UPDATE email SET status='cancelled'"])
+def test_a_job_claimed_meanwhile_is_not_cancelled(
+    engine: Engine, new_session: Sessions, strategy: str, between: str
+) -> None:
+    session, other = new_session(), new_session(impatient(engine))
+    (email,) = add_emails(session, "a")
+    stolen: list[str] = []
+
+    def steal() -> None:
+        stolen.extend(recipients(claim(other, Email, owner="w", strategy=strategy)))
+        other.commit()
+
+    with before(engine, between, unless_refused(steal, other)):
+        cancelled = cancel(session, [email])
+    session.commit()
+
+    status = new_session().scalar(select(Email.status))
+    assert (cancelled == [email], bool(stolen), status) in [
+        (True, False, "cancelled"),
+        (False, True, "claimed"),
+    ]
+
+
+@pytest.mark.strategies(*MARKING)
+def test_a_renewal_while_the_finish_is_on_its_way_does_not_lose_it(
+    engine: Engine, new_session: Sessions, strategy: str, db_alias: str
+) -> None:
+    session, other = new_session(), new_session()
+    add_emails(session, "a", "b")
+    claimed = claim(session, Email, owner="w", limit=2, strategy=strategy)
+    session.commit()
+    verb = "SELECT" if db_alias in ("mysql", "mariadb") else "UPDATE"
+
+    def heartbeat() -> None:
+        renew(other, [fence_of(email) for email in claimed])
+        other.commit()
+
+    with before(engine, verb, heartbeat) as taken:
+        complete(session, claimed)
+    session.commit()
+
+    assert taken
+    assert set(new_session().scalars(select(Email.status))) == {"done"}
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_held_claim_ends_with_its_savepoint(session: Session, other: Session) -> None:
+    add_emails(session, "a")
+    savepoint = session.begin_nested()
+    held = claim(session, Email, strategy="held")
+    savepoint.rollback()
+
+    with pytest.raises(NotClaimed):
+        complete(session, held)
+
+
+@pytest.mark.parametrize("how", ["rollback", "close", "savepoint", "released savepoint"])
+@pytest.mark.strategies(*MARKING)
+def test_a_second_claim_that_is_undone_leaves_the_first_one(
+    session: Session, other: Session, strategy: str, how: str, db_alias: str
+) -> None:
+    add_emails(session, "a")
+    (email,) = claim(session, Email, owner="w", strategy=strategy)
+    session.commit()
+    if db_alias == "sqlite":  # its driver begins nothing before a SAVEPOINT
+        session.connection().exec_driver_sql("BEGIN")
+    savepoint = session.begin_nested() if "savepoint" in how else None
+    release(session, email)
+    assert list(claim(session, Email, owner="w", strategy=strategy)) == [email]
+
+    if savepoint is not None and how == "released savepoint":
+        savepoint.commit()
+    if savepoint is not None and how == "savepoint":
+        savepoint.rollback()
+    elif how == "close":
+        session.close()
+    else:
+        session.rollback()
+
+    complete(other if how == "close" else session, email)
+    session.commit()
+    other.commit()
+    assert other.scalars(select(Email.status)).all() == ["done"]
+
+
+@pytest.mark.strategies(*MARKING)
+def test_a_second_claim_that_is_committed_takes_the_place_of_the_first(
+    session: Session, strategy: str, db_alias: str
+) -> None:
+    add_emails(session, "a")
+    (email,) = claim(session, Email, owner="w", strategy=strategy)
+    session.commit()
+    if db_alias == "sqlite":
+        session.connection().exec_driver_sql("BEGIN")
+    with session.begin_nested():
+        release(session, email)
+        claim(session, Email, owner="w", strategy=strategy)
+    session.commit()
+    session.rollback()
+    session.begin_nested().rollback()
+
+    complete(session, email)
+    session.commit()
+    assert session.scalars(select(Email.status)).all() == ["done"]
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_held_claim_ends_with_the_savepoint_around_its_own(session: Session) -> None:
+    add_emails(session, "a", "b")
+    outer = session.begin_nested()
+    with session.begin_nested():
+        held = claim(session, Email, strategy="held", limit=1)
+    session.begin_nested().rollback()  # one in which nothing was claimed
+    complete(session, held)
+    with session.begin_nested():
+        undone = claim(session, Email, strategy="held", limit=1)
+    outer.rollback()
+
+    with pytest.raises(NotClaimed):
+        complete(session, undone)
+
+
+@pytest.mark.strategies(*MARKING)
+def test_a_claim_in_a_savepoint_is_forgotten_with_it(
+    session: Session, strategy: str, db_alias: str
+) -> None:
+    (email,) = add_emails(session, "a")
+    if db_alias == "sqlite":  # its driver begins nothing before a SAVEPOINT
+        session.connection().exec_driver_sql("BEGIN")
+    savepoint = session.begin_nested()
+    claimed = claim(session, Email, owner="w", strategy=strategy)
+    assert email.status == "claimed"
+    savepoint.rollback()
+
+    assert email.status == "unclaimed"
+    with pytest.raises(ClaimLost):
+        complete(session, claimed)
+
+
+@pytest.mark.strategies(*MARKING)
+def test_detached_jobs_are_finished_in_a_savepoint_of_another_session(
+    session: Session, other: Session, strategy: str, db_alias: str
+) -> None:
+    add_emails(session, "a")
+    claimed = claim(session, Email, owner="w", strategy=strategy)
+    session.commit()
+    session.expunge_all()
+    if db_alias == "sqlite":
+        other.connection().exec_driver_sql("BEGIN")
+
+    with other.begin_nested():
+        complete(other, claimed)
+    other.commit()
+
+    assert other.scalars(select(Email.status)).all() == ["done"]

@@ -1,0 +1,234 @@
+"""A hand-written SKIP LOCKED worker and a claim over the same table never take the same row."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, bindparam, insert, select, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.types import DateTime, String
+
+from sa_jobqueue import ClaimLost, JobMixin, claim, complete, reap
+from tests.contract.claimers import committed
+from tests.support import make_engine
+
+Sessions = Callable[..., Session]
+
+pytestmark = pytest.mark.only_on("postgresql", "mysql", "mariadb")
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Parcel(
+    JobMixin.named(  # type: ignore[misc]  # mypy knows no call as a base class
+        status="state", owner="locked_by", owner_date="claimed_at"
+    ),
+    Base,
+):
+    """The table of the old workers, which write locked_at and no claimed_at."""
+
+    __tablename__ = "adopted_parcel"
+    __queue_args__ = {  # noqa: RUF012 - as users write it
+        "names": {"unclaimed": "new", "claimed": "working", "done": "sent"}
+    }
+    id: Mapped[int] = mapped_column(primary_key=True)
+    locked_at: Mapped[datetime | None] = mapped_column(DateTime)
+
+
+class Sent(Base):
+    """A line for each finish; nothing here is unique."""
+
+    __tablename__ = "adopted_sent"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    parcel: Mapped[int]
+    worker: Mapped[str] = mapped_column(String(20))
+
+
+OLD_LOCK = text(
+    "SELECT id FROM adopted_parcel WHERE state = 'new' ORDER BY id LIMIT :batch "
+    "FOR UPDATE SKIP LOCKED"
+)
+OLD_MARK, OLD_FINISH = (
+    text(f"UPDATE adopted_parcel SET {change} WHERE id IN :ids").bindparams(
+        bindparam("ids", expanding=True)
+    )
+    for change in (
+        "state = 'working', locked_by = 'old', locked_at = CURRENT_TIMESTAMP",
+        "state = 'sent'",
+    )
+)
+
+
+def old_claim(session: Session, batch: int = 2) -> list[int]:
+    ids = list(session.execute(OLD_LOCK, {"batch": batch}).scalars())
+    if ids:
+        session.execute(OLD_MARK, {"ids": ids})
+    return ids
+
+
+@pytest.fixture
+def old_engine(db_url: URL) -> Iterator[Engine]:
+    """An engine with READ COMMITTED, since InnoDB locks the gaps too by default."""
+    engine = make_engine(db_url, isolation_level="READ COMMITTED")
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+    yield engine
+    Base.metadata.drop_all(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def session(old_engine: Engine, new_session: Sessions) -> Session:
+    return new_session(old_engine)
+
+
+@pytest.fixture
+def old(old_engine: Engine, new_session: Sessions) -> Session:
+    return new_session(old_engine)
+
+
+def add(session: Session, rows: int) -> None:
+    session.execute(insert(Parcel), [{"id": number} for number in range(1, rows + 1)])
+    session.commit()
+
+
+def ids(claimed: Any) -> list[int]:
+    return [parcel.id for parcel in claimed]
+
+
+STRATEGIES = ("skip_locked", "candidates", "auto")
+
+
+@pytest.mark.parametrize("by", STRATEGIES)
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_claim_passes_over_what_an_old_worker_has(
+    session: Session, old: Session, by: str, committed: bool
+) -> None:
+    add(session, 5)
+    taken = old_claim(old)
+    if committed:
+        old.commit()
+
+    claimed = claim(session, Parcel, owner="new", limit=5, strategy=by)
+
+    assert (taken, ids(claimed)) == ([1, 2], [3, 4, 5])
+
+
+@pytest.mark.parametrize("by", STRATEGIES)
+@pytest.mark.parametrize("committed", [False, True])
+def test_an_old_worker_passes_over_what_is_claimed(
+    session: Session, old: Session, by: str, committed: bool
+) -> None:
+    add(session, 5)
+    claimed = claim(session, Parcel, owner="new", limit=2, strategy=by)
+    if committed:
+        session.commit()
+
+    taken = old_claim(old, 5)
+
+    assert (ids(claimed), taken) == ([1, 2], [3, 4, 5])
+
+
+def test_claims_of_old_workers_have_no_lease_and_are_not_reaped(
+    session: Session, old: Session
+) -> None:
+    """They write no claimed_at, so nobody can say how old they are."""
+    add(session, 2)
+    old_claim(old)
+    old.commit()
+
+    reaped = reap(session, Parcel, lease=timedelta(microseconds=1))
+
+    assert not reaped
+
+
+@pytest.mark.parametrize(("also", "taken"), [("", 1), (", claimed_at = NULL", 0)])
+def test_a_job_that_is_set_back_by_hand_without_its_time_is_reaped_from_an_old_worker(
+    session: Session, old: Session, also: str, taken: int
+) -> None:
+    add(session, 1)
+    complete(session, claim(session, Parcel, owner="new"))
+    session.commit()
+    old.execute(text(f"UPDATE adopted_parcel SET state = 'new'{also}"))
+    assert old_claim(old) == [1]
+    old.commit()
+
+    reaped = reap(session, Parcel, lease=timedelta(microseconds=1))
+
+    assert len(reaped) == taken
+
+
+def test_what_an_old_worker_takes_back_by_time_is_lost_to_a_claim_and_not_sent_twice(
+    session: Session, old: Session
+) -> None:
+    """As hand-written rescues do; the fence notices it."""
+    add(session, 2)
+    claimed = claim(session, Parcel, owner="new", limit=2)
+    session.commit()
+    old.execute(text("UPDATE adopted_parcel SET state = 'new' WHERE state = 'working'"))
+    assert old_claim(old) == [1, 2]
+    old.commit()
+
+    with pytest.raises(ClaimLost) as lost:
+        complete(session, claimed)
+
+    assert len(lost.value.lost) == 2
+
+
+def test_old_and_new_workers_side_by_side_send_each_parcel_once(old_engine: Engine) -> None:
+    with Session(old_engine) as session:
+        add(session, 400)
+    workers = [
+        threading.Thread(target=drain, args=(old_engine, turn), daemon=True)
+        for turn in (old_turn, new_turn) * 2
+    ]
+
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+
+    with Session(old_engine) as session:
+        sent = Counter(session.scalars(select(Sent.parcel)))
+        assert set(session.scalars(select(Sent.worker))) == {"old", "new"}
+    assert sent == dict.fromkeys(range(1, 401), 1)
+
+
+def drain(engine: Engine, turn: Callable[[Engine], bool]) -> None:
+    while turn(engine):
+        pass
+
+
+def old_turn(engine: Engine) -> bool:
+    taken = committed(engine, lambda session: old_claim(session, 5))
+
+    def finish(session: Session) -> None:
+        session.execute(OLD_FINISH, {"ids": taken})
+        note(session, "old", taken)
+
+    if taken:
+        committed(engine, finish)
+    return bool(taken)
+
+
+def new_turn(engine: Engine) -> bool:
+    claimed = committed(engine, lambda session: claim(session, Parcel, owner="new", limit=5))
+
+    def finish(session: Session) -> None:
+        complete(session, claimed)
+        note(session, "new", ids(claimed))
+
+    if claimed:
+        committed(engine, finish)
+    return bool(claimed)
+
+
+def note(session: Session, worker: str, parcels: list[int]) -> None:
+    session.execute(insert(Sent), [{"parcel": number, "worker": worker} for number in parcels])

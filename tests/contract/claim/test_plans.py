@@ -1,0 +1,271 @@
+"""Claims walk the claim index: read from EXPLAIN, and from the rows that were locked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, select, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue, claim, claim_statements, complete
+from sa_jobqueue.dialects import database_of
+from sa_jobqueue.model.mapping import status_is
+from tests.contract.plans import (
+    PARAMETERS,
+    analyze,
+    explained,
+    fill,
+    locking,
+    rows_read,
+    sorts_the_queue,
+)
+from tests.innodb_locks import locked_rows
+from tests.models import Base, Email, Message, Task
+from tests.support import make_engine
+from tests.videos import Video, videos
+
+#: Rows that are done, and rows that are due tomorrow at a better priority.
+DONE_ROWS = 100_000
+
+
+LATER_ROWS, LATER_ROWS_IN_FULL = 200_000, 1_000_000
+
+
+VIDEO_ROWS = 10_000
+
+
+#: All in one worker: each that had some of these tests would fill tables of its own.
+pytestmark = pytest.mark.xdist_group("plans")
+
+
+@pytest.fixture(scope="module")
+def big(db_url: URL) -> Iterator[Engine]:
+    """An engine whose tables are emptied, and filled by the tests of this module."""
+    engine = make_engine(db_url)
+    Base.metadata.create_all(engine)
+    yield engine
+    # Made anew: to delete a million rows took MySQL a minute.
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def done_rows(big: Engine) -> Engine:
+    """100,000 done rows and a few that wait, as a queue in production has."""
+    fill(
+        big,
+        "INSERT INTO email (recipient, status) SELECT 'r', "
+        "CASE WHEN number % 1000 = 0 THEN 'unclaimed' ELSE 'done' END",
+        DONE_ROWS,
+    )
+    fill(
+        big,
+        "INSERT INTO message (sequence, channel, message_status) SELECT number, 'sms', "
+        "CASE WHEN number % 1000 = 0 THEN 'unsent' ELSE 'sent' END",
+        DONE_ROWS,
+    )
+    for table in ("email", "message"):
+        analyze(big, table)
+    return big
+
+
+@pytest.mark.parametrize("queue", [JobQueue(Email), JobQueue(Message, Message.channel == "sms")])
+def test_the_claim_index_serves_the_claim_without_a_sort(
+    done_rows: Engine, strategy: str, queue: JobQueue[Any]
+) -> None:
+    served = JobQueue(queue.entity, *queue.plan.spec.where, strategy=strategy)
+    with done_rows.connect() as connection:
+        statements = claim_statements(served, dialect=connection.dialect)
+
+        plan = explained(connection, locking(statements, done_rows))
+
+    assert re.search(rf"'?ix_{queue.entity.__tablename__}_claim\b(?!,)", plan), plan
+    assert not re.search(rf"'ix_{queue.entity.__tablename__}_reap'", plan), plan
+    assert not sorts_the_queue(plan, done_rows), plan
+
+
+@pytest.fixture(scope="module")
+def many_videos(big: Engine) -> Engine:
+    """10,000 published videos, and some that wait for each step or are in it."""
+    statuses = [*Video.__queue_args__["ready"], *Video.__queue_args__["during"], "uploaded"]
+    waiting = " ".join(f"WHEN {n} THEN '{status}'" for n, status in enumerate(statuses))
+    fill(
+        big,
+        "INSERT INTO video (title, status, owner, owner_date) SELECT 'v', "
+        f"CASE number % 500 {waiting} ELSE 'published' END, 'w', '2030-01-01 00:00:00'",
+        VIDEO_ROWS,
+    )
+    analyze(big, "video")
+    return big
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["check", "send", "publish"])
+def test_the_indexes_serve_every_step_of_a_workflow(
+    many_videos: Engine, strategy: str, place: int
+) -> None:
+    step = videos(strategy=strategy).steps[place]
+    oldest = select(Video.id).where(status_is(Video.status, step.during))
+    with many_videos.connect() as connection:
+        statements = claim_statements(step.queue, dialect=connection.dialect)
+
+        claimed = explained(connection, locking(statements, many_videos))
+        reaped = explained(connection, oldest.order_by(Video.owner_date).limit(50))
+
+    assert re.search(r"ix_video_claim\b", claimed), claimed
+    assert not sorts_the_queue(claimed, many_videos), claimed
+    assert re.search(r"ix_video_reap\b", reaped), reaped
+    assert not sorts_the_queue(reaped, many_videos), reaped
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+@pytest.mark.strategies("skip_locked", "held", "candidates")
+def test_a_claim_locks_what_it_takes_and_little_more(done_rows: Engine, strategy: str) -> None:
+    with Session(done_rows) as session:
+        taken = claim(session, Email, owner="w", limit=50, strategy=strategy)
+
+        locked = locked_rows(session.connection(), "email")
+
+        assert len(taken) == 50
+        assert 50 <= locked <= 60 if done_rows.dialect.name == "mysql" else locked <= 120
+        session.rollback()
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_predicate_that_no_index_serves_locks_only_what_is_claimed(done_rows: Engine) -> None:
+    with Session(done_rows) as session:
+        taken = claim(session, Email, Email.recipient.like("r%"), owner="w", limit=20)
+
+        assert taken.candidates is not None  # candidates, by auto
+        assert 20 <= locked_rows(session.connection(), "email") <= 50
+        session.rollback()
+
+
+@pytest.fixture(scope="module")
+def later_rows(big: Engine, full: bool) -> Engine:
+    """Many jobs due tomorrow at a better priority, and a few that are due."""
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%d %H:%M:%S.%f")
+    with big.begin() as connection:
+        connection.execute(text("DELETE FROM task"))
+    fill(
+        big,
+        f"INSERT INTO task (name, priority, run_at) SELECT 'later', -(number % 5), '{tomorrow}'",
+        LATER_ROWS_IN_FULL if full else LATER_ROWS,
+    )
+    fill(big, "INSERT INTO task (name, priority) SELECT 'now', 1 + number % 3", 100)
+    analyze(big, "task")
+    return big
+
+
+def test_jobs_due_later_are_never_walked_over(later_rows: Engine, strategy: str) -> None:
+    """Rows read, as the engine counts them, stay near the limit."""
+    with Session(later_rows) as session:
+        before = rows_read(session.connection())
+
+        tasks = claim(session, Task, owner="w", limit=50, strategy=strategy)
+
+        read = rows_read(session.connection()) - before
+        assert [task.name for task in tasks] == ["now"] * 50
+        assert read < 1_000
+        if later_rows.dialect.name == "postgresql":
+            assert buffers_of(session, strategy) < 1_200  # to walk over them: 1,900 more
+        session.rollback()
+
+
+def buffers_of(session: Session, strategy: str) -> int:
+    """Count the pages that the claim touches; PostgreSQL counts rows only at commit."""
+    session.rollback()
+    connection = session.connection()
+    queue = JobQueue(Task, strategy=strategy)
+    built = queue.plan.built_for(database_of(connection)).statements()
+    pages = 0
+    for statement in built:
+        compiled = statement.compile(dialect=connection.dialect)  # type: ignore[attr-defined]
+        if "claim_keys" in compiled.params:
+            continue
+        given = {**PARAMETERS, "claim_priority": -4}
+        parameters = compiled.construct_params(
+            {**compiled.params, **{k: v for k, v in given.items() if k in compiled.params}}
+        )
+        plan = connection.exec_driver_sql(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {compiled}", parameters
+        ).scalar_one()[0]["Plan"]
+        pages += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    session.rollback()
+    return pages
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_young_table_is_not_sorted_before_its_first_analyze(
+    fresh_database: URL, strategy: str
+) -> None:
+    """The planner without statistics takes the claim index too."""
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE task SET (autovacuum_enabled = false)"))
+    fill(engine, "INSERT INTO task (name, priority) SELECT 'now', number % 3", 20_000)
+
+    for statistics in ("none", "fresh"):
+        if statistics == "fresh":
+            analyze(engine, "task")
+        with Session(engine) as session:
+            assert buffers_of(session, strategy) < 2_000, statistics
+    engine.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_sqlite_steps_through_an_index_in_few_instructions(later_rows: Engine) -> None:
+    with Session(later_rows) as session:
+        driver = session.connection().connection.driver_connection
+        assert driver is not None
+        ticks: list[int] = []
+        driver.set_progress_handler(lambda: bool(ticks.append(1)), 1_000)  # type: ignore[func-returns-value]  # False: go on
+
+        tasks = claim(session, Task, owner="w", limit=50)
+
+        driver.set_progress_handler(None, 0)
+        assert len(tasks) == 50
+        assert len(ticks) < 50  # 1,000 virtual instructions each
+        session.rollback()
+
+
+def test_a_finish_goes_by_primary_key(done_rows: Engine) -> None:
+    with Session(done_rows) as session:
+        emails = claim(session, Email, owner="w", limit=20)
+        before = rows_read(session.connection())
+
+        complete(session, emails)
+
+        assert rows_read(session.connection()) - before < 300
+        session.rollback()
+
+
+#: Jobs behind the done rows: so many, and so few of all, that optimizers reckon that the
+#: first of them are found sooner in the order of the primary key.
+WAITING_ROWS = 20_000
+
+
+@pytest.fixture(scope="module")
+def waiting_rows(done_rows: Engine) -> Engine:
+    """More jobs behind the 100,000 done rows."""
+    fill(done_rows, "INSERT INTO email (recipient) SELECT 'w'", WAITING_ROWS)
+    analyze(done_rows, "email")
+    return done_rows
+
+
+@pytest.mark.parametrize("where", [(), (Email.recipient == "w",)], ids=["served", "not served"])
+def test_done_rows_are_never_walked_over(
+    waiting_rows: Engine, strategy: str, where: tuple[Any, ...]
+) -> None:
+    with Session(waiting_rows) as session:
+        before = rows_read(session.connection())
+        taken = claim(session, Email, *where, owner="w", limit=10, strategy=strategy)
+
+        assert len(taken) == 10
+        assert rows_read(session.connection()) - before < 2_000
+        session.rollback()

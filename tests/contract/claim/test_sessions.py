@@ -1,0 +1,154 @@
+"""A claim goes by the session: hooks, routing, scopes, schemas, plain rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import Engine, select, text
+from sqlalchemy.orm import (
+    ORMExecuteState,
+    Session,
+    scoped_session,
+    sessionmaker,
+    with_loader_criteria,
+)
+
+from sa_jobqueue import JobQueue, claim, complete, enqueue
+from tests.models import (
+    Email,
+    Task,
+    add_emails,
+    add_tasks,
+    names,
+    recipients,
+)
+
+Sessions = Callable[..., Session]
+
+
+def test_criteria_of_do_orm_execute_hooks_hold_in_claims(
+    new_session: Sessions, strategy: str
+) -> None:
+    session = new_session()
+    add_emails(session, *["tenant1"] * 3, *["tenant2"] * 3)
+    from sqlalchemy import event
+
+    @event.listens_for(session, "do_orm_execute")
+    def only_tenant_2(state: ORMExecuteState) -> None:
+        if state.is_select and not state.is_relationship_load:
+            state.statement = state.statement.options(
+                with_loader_criteria(Email, Email.recipient == "tenant2")
+            )
+
+    emails = claim(session, Email, owner="w", limit=2, strategy=strategy)
+    rows = JobQueue(Email, strategy=strategy).claim_rows(session, owner="w", limit=1)
+
+    assert recipients(emails) == ["tenant2"] * 2
+    assert recipients(rows) == ["tenant2"]
+
+
+def test_a_routing_session_claims_on_the_writer(
+    engine: Engine, new_session: Sessions, strategy: str
+) -> None:
+    from sqlalchemy import Delete, Update, create_engine
+
+    replica = create_engine("sqlite://")  # without a single table
+
+    class RoutingSession(Session):
+        def get_bind(self, mapper=None, clause=None):  # type: ignore[no-untyped-def,override]
+            if self._flushing or isinstance(clause, (Update, Delete)):
+                return engine
+            return replica
+
+    with RoutingSession(expire_on_commit=False) as session:
+        enqueue(session, Email, [{"recipient": "a"}, {"recipient": "b"}])
+        session.commit()
+        claimed = claim(session, Email, owner="w", limit=2, strategy=strategy)
+        if strategy != "held":
+            session.commit()
+        complete(session, claimed)
+        session.commit()
+        assert session.get_bind(None) is replica  # type: ignore[no-untyped-call]  # left as it was
+
+    assert recipients(claimed) == ["a", "b"]
+    assert new_session().scalars(select(Email.status)).all() == ["done", "done"]
+    replica.dispose()
+
+
+def test_a_scoped_session_and_one_joined_to_an_outer_transaction_work(
+    engine: Engine, strategy: str
+) -> None:
+    with engine.connect() as connection, connection.begin() as outer:
+        if engine.dialect.name == "sqlite":  # its driver begins nothing before a SAVEPOINT
+            connection.exec_driver_sql("BEGIN")
+        factory = sessionmaker(
+            connection, join_transaction_mode="create_savepoint", expire_on_commit=False
+        )
+        scoped = scoped_session(factory)
+        add_emails(scoped(), "a", "b")
+
+        claimed = claim(scoped, Email, owner="w", limit=5, strategy=strategy)
+        complete(scoped, claimed)
+        scoped.commit()
+
+        assert recipients(claimed) == ["a", "b"]
+        assert scoped.scalars(select(Email.status)).all() == ["done", "done"]
+        scoped.remove()
+        outer.rollback()
+    with Session(engine) as session:
+        assert session.scalars(select(Email)).all() == []
+
+
+def test_schema_translate_map_is_followed(
+    engine: Engine, new_session: Sessions, strategy: str, db_alias: str
+) -> None:
+    schema = "main" if db_alias == "sqlite" else engine.url.database
+    if db_alias == "postgresql":
+        schema = "elsewhere"
+        with engine.begin() as connection:
+            connection.execute(text("CREATE SCHEMA IF NOT EXISTS elsewhere"))
+    translated = engine.execution_options(schema_translate_map={None: schema})
+    Email.metadata.tables["email"].create(translated, checkfirst=True)
+    session = new_session(translated)
+    add_emails(session, "a")
+
+    claimed = claim(session, Email, owner="w", strategy=strategy)
+    complete(session, claimed, delete=True)
+    session.commit()
+
+    assert recipients(claimed) == ["a"]
+
+
+def test_a_row_inserted_by_plain_sql_is_a_job(session: Session, strategy: str) -> None:
+    session.execute(text("INSERT INTO task (name) VALUES ('plain')"))
+    session.commit()
+
+    (task,) = claim(session, Task, owner="w", limit=2, strategy=strategy)
+
+    assert (task.name, task.priority) == ("plain", 0)
+    assert task.attempts == (0 if strategy == "held" else 1)
+
+
+def test_plain_rows_are_those_that_entities_would_be(
+    session: Session, other: Session, strategy: str
+) -> None:
+    add_tasks(session, "a", "b", "c", priority=2)
+    queue = JobQueue(Task, Task.name != "b", strategy=strategy)
+
+    rows = queue.claim_rows(session, owner="w", limit=2)
+    written = session.execute(
+        select(*Task.__table__.c).where(Task.name != "b").order_by(Task.id)
+    ).all()
+
+    assert names(rows) == ["a", "c"]
+    assert [row.status for row in rows] == [row.status for row in written]
+    assert [row.owner for row in rows] == [row.owner for row in written]
+    assert [row.attempts for row in rows] == [row.attempts for row in written]
+    assert all(row.run_at.tzinfo is not None for row in rows)
+    queue.complete(session, rows)
+    session.commit()
+    assert other.scalars(select(Task.status).order_by(Task.id)).all() == [
+        "done",
+        "unclaimed",
+        "done",
+    ]

@@ -1,0 +1,156 @@
+"""A claim sees what was committed, whatever the isolation level of its transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Engine, inspect, select, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import (
+    Session,
+)
+
+from sa_jobqueue import claim, complete, is_transient
+from tests.models import (
+    Account,
+    Email,
+    Task,
+    add_emails,
+    add_tasks,
+    recipients,
+)
+
+Sessions = Callable[..., Session]
+
+
+MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
+
+
+def test_jobs_committed_after_an_empty_claim_are_found_by_the_next(
+    session: Session, other: Session, strategy: str
+) -> None:
+    assert not claim(session, Email, owner="w", strategy=strategy)
+    if strategy == "compare_and_set":
+        session.commit()  # an open write would keep the other from inserting
+    add_emails(other, "a")
+
+    assert recipients(claim(session, Email, owner="w", strategy=strategy)) == ["a"]
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_new_jobs_are_found_in_a_callers_repeatable_read_transaction(
+    engine: Engine, new_session: Sessions, other: Session, strategy: str
+) -> None:
+    session = new_session(engine.execution_options(isolation_level="REPEATABLE READ"))
+    allow_changed_records(session)
+    account = Account(name="x")
+    session.add(account)
+    session.flush()
+    assert session.scalars(select(Email)).all() == []  # the snapshot is taken
+    add_emails(other, "a", "b")
+
+    found = claim(session, Email, owner="w", limit=2, strategy=strategy)
+
+    assert recipients(found) == ["a", "b"]
+    assert found[0].status == ("unclaimed" if strategy == "held" else "claimed")
+    assert not inspect(account).expired_attributes
+
+
+def allow_changed_records(session: Session, *, allowed: bool = True) -> None:
+    """Have MariaDB read what changed since the snapshot; since 11.6.2 it refuses by default."""
+    connection = session.connection()
+    if connection.dialect.is_mariadb:  # type: ignore[attr-defined]  # on MySQL's dialects
+        value = "OFF" if allowed else "ON"
+        connection.exec_driver_sql(f"SET SESSION innodb_snapshot_isolation = {value}")
+
+
+@pytest.mark.only_on("mariadb")
+def test_a_record_changed_since_the_snapshot_is_claimed_or_a_transient_error(
+    new_session: Sessions, other: Session, strategy: str
+) -> None:
+    add_emails(other, "a", "b")
+    session = new_session()
+    allow_changed_records(session, allowed=False)
+    assert len(session.scalars(select(Email.id)).all()) == 2
+    other.execute(update(Email).values(subject="changed"))
+    other.commit()
+
+    try:
+        claimed = recipients(claim(session, Email, owner="w", strategy=strategy))
+    except DBAPIError as error:
+        claimed = ["refused"] if is_transient(error) else []
+    allow_changed_records(session)  # on this very connection, which goes back to its pool
+
+    assert claimed in (["a"], ["refused"])
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_snapshot_taken_by_a_plain_read_is_noticed(
+    new_session: Sessions, other: Session, strategy: str
+) -> None:
+    session = new_session()  # the engine's default, REPEATABLE READ
+    allow_changed_records(session)
+    assert session.scalar(select(Email.id)) is None  # a SELECT tells the driver nothing of it
+    add_emails(other, "a")
+
+    assert recipients(claim(session, Email, owner="w", strategy=strategy)) == ["a"]
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+@pytest.mark.strategies("candidates")
+def test_a_transaction_that_a_verb_began_draws_candidates_each_time(
+    session: Session, other: Session, strategy: str
+) -> None:
+    add_emails(other, "a", "b")
+    claim(session, Email, owner="w", strategy=strategy)
+
+    again = claim(session, Email, owner="w", strategy=strategy)
+
+    assert (recipients(again), again.candidates) == (["b"], 1)
+
+
+@pytest.mark.strategies("candidates")
+def test_after_a_claim_that_lost_every_candidate_the_next_finds_new_jobs(
+    session: Session, other: Session, strategy: str
+) -> None:
+    add_emails(session, "a", "b")
+    claim(other, Email, owner="1", limit=2, strategy="skip_locked")
+    lost = claim(session, Email, owner="2", limit=2, strategy=strategy)
+    assert (len(lost), lost.candidates, lost.lost) == (0, 2, 2)
+    other.commit()
+    add_emails(other, "c")
+
+    assert recipients(claim(session, Email, owner="2", strategy=strategy)) == ["c"]
+
+
+@pytest.mark.strategies(*MARKING)
+def test_two_autocommit_claimers_never_share_a_job(
+    engine: Engine, new_session: Sessions, strategy: str
+) -> None:
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+    session, other = new_session(autocommit), new_session(autocommit)
+    add_emails(session, *"abcdefgh")
+
+    taken = [
+        *claim(session, Email, owner="1", limit=3, strategy=strategy),
+        *claim(other, Email, owner="2", limit=3, strategy=strategy),
+        *claim(session, Email, owner="1", limit=3, strategy=strategy),
+    ]
+
+    assert recipients(taken) == list("abcdefgh")
+    assert [email.owner for email in taken] == ["1"] * 3 + ["2"] * 3 + ["1"] * 2
+
+
+@pytest.mark.strategies(*MARKING)
+def test_a_finish_works_under_autocommit(
+    engine: Engine, new_session: Sessions, strategy: str
+) -> None:
+    session = new_session(engine.execution_options(isolation_level="AUTOCOMMIT"))
+    add_tasks(session, "a", "b")
+    claimed = claim(session, Task, owner="w", limit=2, strategy=strategy)
+
+    complete(session, claimed[0])
+    complete(session, claimed[1], delete=True)
+
+    assert session.scalars(select(Task.status)).all() == ["done"]

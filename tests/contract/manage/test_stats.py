@@ -1,0 +1,50 @@
+"""Jobs are counted by status, and stats tell depth, age and owners."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import claim, count_by_status, queue_stats
+from tests.models import Email, Message, Task, add_emails, add_tasks
+
+
+def test_statuses_are_counted_in_the_tables_own_words(session: Session) -> None:
+    session.add_all([Message(sequence=1), Message(sequence=2)])
+    session.commit()
+    claim(session, Message, owner="w", limit=1)
+
+    assert count_by_status(session, Message) == {
+        "unsent": 1,
+        "claimed": 1,
+        "sent": 0,
+        "failed": 0,
+        "cancelled": 0,
+    }
+
+
+def test_stats_tell_depth_schedule_age_and_owners(session: Session) -> None:
+    hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    add_tasks(session, "old", run_at=hour_ago)
+    add_tasks(session, "new")
+    add_tasks(session, "later", run_at=tomorrow)
+    add_tasks(session, "first", run_at=hour_ago, priority=-1)
+    claim(session, Task, owner="w")
+
+    stats = queue_stats(session, Task)
+
+    assert (stats.depth, stats.scheduled, stats.claimed) == (2, 1, {"w": 1})
+    assert stats.oldest_waiting is not None
+    assert timedelta(minutes=59) < stats.oldest_waiting < timedelta(minutes=61)
+
+
+def test_the_waiting_age_is_none_where_nothing_tells_it(session: Session) -> None:
+    add_emails(session, "a")
+    session.execute(text("INSERT INTO task (name) VALUES ('plain')"))  # due at once, since when?
+
+    assert queue_stats(session, Email).oldest_waiting is None
+    assert queue_stats(session, Task).oldest_waiting is None
+    assert queue_stats(session, Task).depth == 1

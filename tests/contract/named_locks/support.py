@@ -1,0 +1,41 @@
+"""What the tests of named locks share."""
+
+from __future__ import annotations
+
+from sa_jobqueue import (
+    NamedLock,
+)
+from sa_jobqueue.dialects.capabilities import Database
+from sa_jobqueue.dialects.connection_locks import ConnectionLocks
+from sa_jobqueue.dialects.innodb.database import InnoDB
+from sa_jobqueue.dialects.innodb.named_locks import InnoDBLocks
+from sa_jobqueue.dialects.postgresql.database import PostgreSQL
+from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLLocks
+from tests.lockers import NOW
+
+LOCKS: dict[str, type[ConnectionLocks]] = {
+    "postgresql": PostgreSQLLocks,
+    "mysql": InnoDBLocks,
+    "mariadb": InnoDBLocks,
+}
+
+
+DATABASES: dict[str, type[Database]] = {
+    "postgresql": PostgreSQL,
+    "mysql": InnoDB,
+    "mariadb": InnoDB,
+}
+
+
+def same(lock: NamedLock) -> NamedLock:
+    """Make another lock of the same name."""
+    return NamedLock(lock.engine, lock.name, lock.timeout)
+
+
+def is_free(lock: NamedLock) -> bool:
+    """Tell whether somebody else could have the lock now."""
+    other = same(lock)
+    taken = other.acquire(NOW)
+    if taken:
+        other.release()
+    return taken

@@ -1,0 +1,142 @@
+"""Named locks of SQLite are files beside the database."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, StaticPool, create_engine, text
+
+from sa_jobqueue import (
+    NamedLock,
+    UnsupportedDatabase,
+    named_lock,
+)
+from sa_jobqueue.dialects.sqlite import named_locks
+from sa_jobqueue.owners.named_lock import lock_holder
+from tests.contract.named_locks.support import is_free, same
+from tests.lockers import NOW
+from tests.support import make_engine
+
+
+def lock_files(url: URL) -> list[Path]:
+    return list(Path(url.database or "").parent.glob(f"{Path(url.database or '').name}.*.lock"))
+
+
+# -- files --------------------------------------------------------------
+
+
+@pytest.mark.only_on("sqlite")
+def test_the_file_of_a_lock_is_beside_the_database_while_it_is_held(
+    fresh_database: URL,
+) -> None:
+    engine = make_engine(fresh_database)
+
+    with named_lock(engine, "Nightly: report/😀"):
+        (file,) = lock_files(fresh_database)
+
+        assert ".nightly--report-" in file.name
+        assert file.read_text().split("\n")[0] == str(os.getpid())
+    assert lock_files(fresh_database) == []
+
+    engine.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_file_left_by_a_dead_process_is_taken_over(fresh_database: URL) -> None:
+    engine = make_engine(fresh_database)
+    lock = named_lock(engine, "report", timeout=NOW)
+    with lock:
+        (file,) = lock_files(fresh_database)
+    file.write_text("1\nsome-other-host-with-a-long-name\n")
+
+    assert lock.holder() is None
+    with lock:
+        assert lock.holder() == same(lock).holder() is not None
+        assert file.read_text().split("\n")[0] == str(os.getpid())
+
+    engine.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_file_that_is_removed_as_it_is_opened_is_no_lock(
+    fresh_database: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(fresh_database)
+    lock = named_lock(engine, "report", timeout=NOW)
+    locked = named_locks._locked
+    removed: list[Path] = []
+
+    def removing(number: int, *, exclusively: bool) -> bool:
+        if not removed:
+            removed.extend(lock_files(fresh_database))
+            removed[0].unlink()
+        return locked(number, exclusively=exclusively)
+
+    monkeypatch.setattr(named_locks, "_locked", removing)
+
+    with lock:
+        assert len(removed) == 1
+        assert lock_files(fresh_database) == removed
+        assert not is_free(lock)
+    engine.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_databases_in_memory_have_locks_of_their_own(engine: Engine) -> None:
+    one, other = create_engine("sqlite://"), create_engine("sqlite://")
+
+    with named_lock(one, "report", timeout=NOW) as lock:
+        assert not same(lock).acquire()
+        with named_lock(other, "report", timeout=NOW) as elsewhere:
+            assert elsewhere.held
+        with one.connect() as connection:
+            assert lock_holder(connection, "report") == lock.holder() is not None
+
+    one.dispose()
+    other.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize("pool", [{}, {"poolclass": StaticPool}], ids=["thread", "static"])
+def test_a_lock_leaves_the_transaction_of_a_shared_connection_alone(
+    db_alias: str, pool: dict[str, Any]
+) -> None:
+    engine = create_engine("sqlite://", **pool)
+    with engine.connect() as connection:
+        connection.execute(text("CREATE TABLE t (a INT)"))
+        connection.commit()
+        connection.execute(text("INSERT INTO t VALUES (1)"))
+
+        with named_lock(engine, "report") as lock:
+            lock.holder()
+            lock.check()
+
+        connection.commit()
+        assert connection.scalar(text("SELECT count(*) FROM t")) == 1
+    engine.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_creators_database_is_found_though_the_url_does_not_name_it(db_url: URL) -> None:
+    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(db_url.database or ""))
+    direct = make_engine(db_url)
+
+    with named_lock(direct, "report"):
+        assert not named_lock(engine, "report").acquire(NOW)
+
+    engine.dispose()
+    direct.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_platform_without_file_locks_is_refused_with_the_way_out(
+    lock: NamedLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named_locks, "fcntl", None)
+
+    with pytest.raises(UnsupportedDatabase, match=r"flock.*Linux or macOS"):
+        lock.acquire()

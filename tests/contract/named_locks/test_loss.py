@@ -1,0 +1,255 @@
+"""A holder notices that its lock is lost, and a silent holder loses it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Connection, NullPool, text
+
+from sa_jobqueue import (
+    LockLost,
+    LockNotHeld,
+    NamedLock,
+    named_lock,
+)
+from sa_jobqueue.dialects.lock_connection import Limits
+from tests.contract.named_locks.support import DATABASES, LOCKS, same
+from tests.lockers import NOW, PATIENCE
+from tests.proxy import Proxy
+from tests.support import make_engine, until
+
+SERVERS = ("postgresql", "mysql", "mariadb")
+
+
+@pytest.fixture
+def cut(db_alias: str) -> Callable[[NamedLock], None]:
+    """End a held lock under its holder, as the database's administrator may."""
+
+    def cut(lock: NamedLock) -> None:
+        holder = lock.holder()
+        assert holder is not None
+        if db_alias == "sqlite":
+            database = Path(lock.engine.url.database or "")
+            for file in database.parent.glob(f"{database.name}.*.lock"):
+                file.unlink()
+            return
+        kill = "SELECT pg_terminate_backend({})" if db_alias == "postgresql" else "KILL {}"
+        with lock.engine.connect() as connection:
+            connection.execute(text(kill.format(holder.process)))
+        until(lambda: lock.holder() is None)
+
+    return cut
+
+
+# -- loss ---------------------------------------------------------------
+
+
+def test_a_loss_is_noticed_by_a_check(lock: NamedLock, cut: Callable[[NamedLock], None]) -> None:
+    lock.acquire()
+    lock.check()
+    cut(lock)
+
+    with pytest.raises(LockLost, match="was lost"):
+        lock.check()
+
+    assert lock.lost
+    assert not lock.held
+
+
+def test_a_loss_is_noticed_by_the_release(
+    lock: NamedLock, cut: Callable[[NamedLock], None]
+) -> None:
+    lock.acquire()
+    cut(lock)
+
+    with pytest.raises(LockLost, match="was lost"):
+        lock.release()
+
+    assert not lock.held
+    assert not lock.lost
+    with pytest.raises(LockNotHeld):
+        lock.release()
+
+
+def test_a_loss_is_noticed_without_a_question(
+    lock: NamedLock, cut: Callable[[NamedLock], None]
+) -> None:
+    lock.acquire()
+    assert not lock.lost
+    cut(lock)
+
+    until(lambda: lock.lost)
+
+    with pytest.raises(LockLost):
+        lock.check()
+
+
+def test_a_loss_is_told_at_the_end_of_the_with_block(
+    lock: NamedLock, cut: Callable[[NamedLock], None]
+) -> None:
+    with pytest.raises(LockLost), lock:
+        cut(lock)
+
+
+def test_a_loss_hides_no_other_error(lock: NamedLock, cut: Callable[[NamedLock], None]) -> None:
+    def fail() -> None:
+        cut(lock)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), lock:
+        fail()
+
+
+def test_a_lost_lock_can_be_taken_again(lock: NamedLock, cut: Callable[[NamedLock], None]) -> None:
+    lock.acquire()
+    cut(lock)
+    until(lambda: lock.lost)
+
+    assert lock.acquire(PATIENCE)
+
+    lock.check()
+    assert lock.held
+    assert not lock.lost
+
+
+def test_a_lost_lock_is_anothers_to_have(lock: NamedLock, cut: Callable[[NamedLock], None]) -> None:
+    lock.acquire()
+    cut(lock)
+
+    with same(lock) as other:
+        with pytest.raises(LockLost):
+            lock.release()
+        other.check()
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_lock_that_the_server_has_forgotten_is_a_loss(lock: NamedLock, db_alias: str) -> None:
+    # As a pooler's DISCARD ALL would have it.
+    forget = "pg_advisory_unlock_all()" if db_alias == "postgresql" else "RELEASE_LOCK(:key)"
+    for call in (lock.check, lock.release):
+        lock.acquire(PATIENCE)
+        held: Any = lock._lock
+        forgetting = partial(Connection.execute, statement=text(f"SELECT {forget}"))
+        held._connection.ask(partial(forgetting, parameters={"key": held._key}))
+
+        with pytest.raises(LockLost):
+            call()
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_loss_is_logged_with_the_locks_name(
+    lock: NamedLock, cut: Callable[[NamedLock], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    lock.acquire()
+    cut(lock)
+
+    until(lambda: bool(caplog.records))
+
+    assert repr(lock.name) in caplog.messages[0]
+    assert caplog.records[0].levelname == "WARNING"
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_another_server_process_than_before_is_a_loss(
+    lock: NamedLock, db_alias: str, monkeypatch: pytest.MonkeyPatch, limits: Limits
+) -> None:
+    works_for_us = [1]
+    monkeypatch.setattr(DATABASES[db_alias], "told_backend", lambda *_: None)
+    monkeypatch.setattr(DATABASES[db_alias], "backend", lambda *_: works_for_us[0])
+    lock.acquire()
+    assert lock.held
+
+    works_for_us[0] = 2
+
+    until(lambda: lock.lost)
+
+
+@pytest.fixture
+def proxy(db_url: URL) -> Iterator[Proxy]:
+    with Proxy(db_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(proxy: Proxy, lock: NamedLock) -> Iterator[NamedLock]:
+    """The same lock, through a network that can be cut."""
+    engine = make_engine(proxy.url, poolclass=NullPool)
+    yield named_lock(engine, lock.name, timeout=NOW)
+    engine.dispose()
+
+
+# -- silence ------------------------------------------------------------
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_held_lock_is_kept_alive_and_a_silent_one_is_free_after_the_limit(
+    lock: NamedLock, far: NamedLock, proxy: Proxy, limits: Limits
+) -> None:
+    far.acquire()
+
+    assert not lock.acquire(2 * limits.silence)
+    far.check()
+    proxy.go_silent()
+    assert not lock.acquire(NOW)
+
+    assert lock.acquire(limits.silence + timedelta(seconds=2))
+    assert far.lost
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_holder_that_hears_nothing_gives_up_before_the_server_does(
+    lock: NamedLock, far: NamedLock, proxy: Proxy, limits: Limits
+) -> None:
+    far.acquire()
+    proxy.go_silent()
+
+    until(lambda: far.lost)
+
+    started = time.monotonic()
+    with pytest.raises(LockLost):
+        far.check()
+    with pytest.raises(LockLost):
+        far.release()
+    assert time.monotonic() - started < 1
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_question_to_a_silent_server_ends(far: NamedLock, proxy: Proxy, limits: Limits) -> None:
+    far.acquire()
+    proxy.go_silent()
+    started = time.monotonic()
+
+    with pytest.raises(LockLost):
+        far.check()
+
+    assert time.monotonic() - started < 15
+
+
+@pytest.mark.only_full
+@pytest.mark.only_on("postgresql")
+@pytest.mark.timeout(400)
+def test_a_silent_holder_is_dead_within_two_minutes(
+    lock: NamedLock, far: NamedLock, proxy: Proxy
+) -> None:
+    far.acquire()
+    proxy.go_silent()
+    started = time.monotonic()
+
+    assert lock.acquire(None)
+
+    assert time.monotonic() - started < 120
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_the_servers_limits_are_as_promised(db_alias: str) -> None:
+    limit = timedelta(minutes=2 if db_alias == "postgresql" else 10)
+
+    limits = LOCKS[db_alias].limits
+
+    assert limits.silence + limits.pulse <= limit

@@ -1,0 +1,124 @@
+"""How long a named lock is waited for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, create_engine
+
+from sa_jobqueue import (
+    LockTimeout,
+    NamedLock,
+    named_lock,
+)
+from sa_jobqueue.dialects.named_locks import Deadline
+from tests.contract.named_locks.support import same
+from tests.lockers import NOW, PATIENCE
+
+SHORTLY = timedelta(seconds=0.2)
+
+
+# -- waiting ------------------------------------------------------------
+
+
+def test_timeout_zero_tries_once(lock: NamedLock) -> None:
+    with lock:
+        started = time.monotonic()
+
+        assert not same(lock).acquire(NOW)
+
+        assert time.monotonic() - started < 1
+
+
+def test_a_timeout_is_waited_for_and_not_much_longer(lock: NamedLock) -> None:
+    with lock:
+        started = time.monotonic()
+
+        assert not same(lock).acquire(timedelta(seconds=1.3))
+
+        assert 1.3 <= time.monotonic() - started < 2.2
+
+
+def test_the_timeout_of_the_constructor_is_the_default(lock: NamedLock) -> None:
+    with lock:
+        started = time.monotonic()
+
+        assert not NamedLock(lock.engine, lock.name, SHORTLY).acquire()
+
+        assert 0.2 <= time.monotonic() - started < 1
+
+
+def test_a_with_block_that_waits_too_long_says_who_has_the_lock(lock: NamedLock) -> None:
+    other = named_lock(lock.engine, lock.name, timeout=SHORTLY)
+
+    with lock, pytest.raises(LockTimeout) as caught, other:
+        pass
+
+    assert "not had within 0:00:00.200000: process " in str(caught.value)
+    assert not other.held
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """An event that is set whenever somebody begins to wait for a lock."""
+    event = threading.Event()
+    left = Deadline.left
+
+    def announced(deadline: Deadline, at_most: float) -> float:
+        event.set()
+        return left(deadline, at_most)
+
+    monkeypatch.setattr(Deadline, "left", announced)
+    return event
+
+
+def handed_over(lock: NamedLock, waiting: threading.Event) -> float:
+    """Let one wait without end for the other's lock; return the seconds from its release."""
+    second = same(lock)
+    assert lock.acquire(NOW)
+    waiting.clear()
+    with ThreadPoolExecutor() as pool:
+
+        def take() -> float:
+            assert second.acquire(None)
+            return time.monotonic()
+
+        taking = pool.submit(take)
+        assert waiting.wait(PATIENCE.total_seconds())
+        released = time.monotonic()
+        lock.release()
+        taken = taking.result()
+    second.release()
+    return taken - released
+
+
+def test_who_waits_without_end_has_the_lock_at_once_when_it_is_free(
+    lock: NamedLock, waiting: threading.Event, db_alias: str
+) -> None:
+    # The best of some: this machine has other things to do, too.
+    took = min(handed_over(lock, waiting) for _ in range(5))
+
+    assert took < (0.3 if db_alias == "sqlite" else 0.1)
+
+
+def test_a_wait_longer_than_the_servers_and_drivers_own_limits(
+    lock: NamedLock, db_url: URL, db_alias: str
+) -> None:
+    limits: dict[str, dict[str, Any]] = {
+        "sqlite": {},
+        "postgresql": {"options": "-c statement_timeout=500 -c lock_timeout=500"},
+        "mysql": {"read_timeout": 2, "init_command": "SET max_execution_time = 500"},
+        "mariadb": {"read_timeout": 2, "init_command": "SET max_statement_time = 0.5"},
+    }
+    engine = create_engine(db_url, connect_args=limits[db_alias])
+
+    with lock:
+        taken = named_lock(engine, lock.name).acquire(timedelta(seconds=3))
+
+    assert not taken
+    engine.dispose()

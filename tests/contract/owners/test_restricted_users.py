@@ -1,0 +1,152 @@
+"""Users with few privileges see owners alive or dead, or know nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    Owner,
+    OwnerState,
+    UnsupportedDatabase,
+    claim,
+    connection_owner,
+    owner_state,
+)
+from tests.contract.owners.restricted_user import administering, restricted_user
+from tests.contract.owners.support import connected, wait_until
+from tests.models import Base, Email, add_emails
+
+ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
+
+
+SERVERS = ("postgresql", "mysql", "mariadb")
+
+
+@pytest.fixture
+def restricted(engine: Engine) -> Iterator[Engine]:
+    """An engine of a user who may read and write the tables, and nothing else."""
+    with restricted_user(engine) as theirs:
+        yield theirs
+
+
+# Restricted users
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_restricted_user_sees_who_is_alive_and_who_is_dead(
+    engine: Engine, restricted: Engine
+) -> None:
+    with Session(restricted) as theirs:
+        with Owner(engine) as owner:
+            name = owner.name
+            alive = owner_state(theirs, name)
+
+        assert (alive, owner_state(theirs, name)) == (ALIVE, DEAD)
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_restricted_user_has_owners_that_everybody_sees(
+    engine: Engine, session: Session, restricted: Engine
+) -> None:
+    add_emails(session, "a")
+    with Owner(restricted) as owner, Session(restricted) as theirs:
+        name = owner.name
+        alive = owner_state(session, name)
+        (email,) = claim(theirs, Email, owner=owner)
+        claimed_as = email.owner
+        theirs.rollback()
+
+    assert claimed_as == name
+    assert (alive, owner_state(session, name)) == (ALIVE, DEAD)
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_restricted_user_knows_nothing_of_anothers_connection(
+    engine: Engine, restricted: Engine
+) -> None:
+    with connected(engine) as (_, bound), Session(restricted) as theirs:
+        name = connection_owner(bound)
+
+        assert owner_state(theirs, name) is UNKNOWN
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_restricted_user_never_learns_that_anothers_connection_is_gone(
+    engine: Engine, session: Session, restricted: Engine
+) -> None:
+    with connected(engine) as (_, bound):
+        name = connection_owner(bound)
+    wait_until(session, name, DEAD)
+
+    with Session(restricted) as theirs:
+        assert owner_state(theirs, name) is UNKNOWN
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_restricted_user_sees_connections_of_its_own(restricted: Engine) -> None:
+    with connected(restricted) as (_, bound), Session(restricted) as theirs:
+        assert owner_state(theirs, connection_owner(bound)) is ALIVE
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_privilege_that_a_connection_does_not_have_yet_is_not_counted_on(
+    engine: Engine, restricted: Engine
+) -> None:
+    """The servers show it in the grants at once, and honour it from the next connection on."""
+    with connected(engine) as (_, bound), Session(restricted) as theirs:
+        name = connection_owner(bound)
+        theirs.connection()
+        with administering(engine) as run:
+            run(f"GRANT PROCESS ON *.* TO {restricted.url.username}")
+
+        before = owner_state(theirs, name)
+        theirs.close()
+
+        assert (before, owner_state(theirs, name)) == (UNKNOWN, ALIVE)
+
+
+@pytest.mark.only_on("postgresql")
+def test_the_same_server_is_known_to_users_who_may_not_ask_for_its_identifier(
+    fresh_database: URL,
+) -> None:
+    """All of them then go by the start of the server."""
+    engine = create_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    with administering(engine) as run, restricted_user(engine) as theirs:
+        run("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+        with Owner(theirs) as owner, Session(theirs) as own, Session(engine) as superuser:
+            name = owner.name
+            seen = (owner_state(own, name), owner_state(superuser, name))
+            owner.close()
+
+            assert (owner_state(own, name), owner_state(superuser, name)) == (DEAD, UNKNOWN)
+            assert seen == (ALIVE, UNKNOWN)
+    engine.dispose()
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_user_who_may_not_see_locks_knows_nothing_and_has_no_owners(
+    fresh_database: URL,
+) -> None:
+    engine = create_engine(fresh_database)
+    with administering(engine) as run, restricted_user(engine) as theirs:
+        run("REVOKE SELECT ON pg_locks FROM PUBLIC")
+        with Owner(engine) as owner, Session(theirs) as own:
+            assert owner_state(own, owner.name) is UNKNOWN
+        with pytest.raises(UnsupportedDatabase, match="GRANT SELECT ON pg_locks"):
+            Owner(theirs).open()
+    engine.dispose()
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_connection_that_hides_itself_is_no_owner(engine: Engine, restricted: Engine) -> None:
+    """After SET ROLE it does not see when it was made."""
+    with connected(engine) as (connection, bound):
+        connection.exec_driver_sql(f"SET ROLE {restricted.url.username}")
+
+        with pytest.raises(UnsupportedDatabase, match=r"use Owner\(engine\)"):
+            connection_owner(bound)

@@ -1,0 +1,326 @@
+"""Partitions come and go, and rows move from one to another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    URL,
+    Column,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    func,
+    inspect,
+    literal_column,
+    select,
+    text,
+)
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ArgumentError,
+    JobMixin,
+    JobQueue,
+    RetryMixin,
+    claim,
+    claim_statements,
+    complete,
+    is_transient,
+    reprioritize,
+)
+from sa_jobqueue.dialects import database_of_dialect
+from sa_jobqueue.migration import (
+    add_job_columns,
+    create_claim_index,
+    create_reap_index,
+    drop_claim_index,
+    drop_job_columns,
+    drop_reap_index,
+    patiently,
+    reset_storage,
+    timestamp_type,
+    tune_storage,
+)
+from sa_jobqueue.verbs.claim import dialect_of
+from tests.contract.partitions.support import (
+    ENTITIES,
+    FIRST_DAY,
+    Base,
+    Moving,
+    Parcel,
+    Report,
+    Urgent,
+    add,
+    ids,
+    statuses,
+)
+from tests.migration.support import migrating
+from tests.support import make_engine, statements_seen
+
+Sessions = Callable[..., Session]
+
+
+SERVERS = ("postgresql", "mysql", "mariadb")
+
+
+PARTITIONS = 8
+
+
+pytestmark = [pytest.mark.xdist_group("partitions"), pytest.mark.timeout(240)]
+
+
+entities = pytest.mark.parametrize("entity", ENTITIES)
+
+
+servers = pytest.mark.only_on(*SERVERS)
+
+
+# -- partitions that come and go -------------------------------------------------
+
+
+@servers
+def test_a_partition_of_done_rows_is_dropped_and_claims_go_on(
+    fresh_database: URL, db_alias: str
+) -> None:
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    with Session(engine, expire_on_commit=False) as session:
+        there = add(session, Report, 24)
+        first_day = Report.day == FIRST_DAY
+        complete(session, claim(session, Report, first_day, owner="w", limit=24))
+        session.commit()
+        drop = {"postgresql": "DROP TABLE report_0"}.get(
+            db_alias, "ALTER TABLE report DROP PARTITION d0"
+        )
+        session.execute(text(drop))
+        session.commit()
+
+        jobs = claim(session, Report, owner="w", limit=24)
+
+        assert ids(jobs) == [key for key in there if key % PARTITIONS]
+    engine.dispose()
+
+
+#: How a table is divided, and PostgreSQL's partitions.
+IN_PARTITIONS = {
+    "hash": {
+        "postgresql": [
+            "HASH (id)",
+            "WITH (MODULUS 2, REMAINDER 0)",
+            "WITH (MODULUS 2, REMAINDER 1)",
+        ],
+        "mysql": ["HASH (id) PARTITIONS 2"],
+    },
+    "range": {
+        "postgresql": ["RANGE (id)", "FROM (MINVALUE) TO (50)", "FROM (50) TO (MAXVALUE)"],
+        "mysql": [
+            "RANGE (id) (PARTITION low VALUES LESS THAN (50), "
+            "PARTITION high VALUES LESS THAN MAXVALUE)"
+        ],
+    },
+}
+
+
+# -- tables that are there already -----------------------------------------------
+
+
+@servers
+@pytest.mark.parametrize("by", IN_PARTITIONS)
+def test_a_table_in_partitions_becomes_a_queue(fresh_database: URL, db_alias: str, by: str) -> None:
+    engine = make_engine(fresh_database)
+    whole, *parts = IN_PARTITIONS[by].get(db_alias, IN_PARTITIONS[by]["mysql"])
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE parcel (id INT PRIMARY KEY) PARTITION BY {whole}"))
+        for number, values in enumerate(parts):
+            create = f"CREATE TABLE parcel_{number} PARTITION OF parcel FOR VALUES {values}"
+            connection.execute(text(create))
+        connection.execute(text(f"INSERT INTO parcel VALUES {NUMBERS}"))
+
+    with migrating(engine) as op:
+        add_job_columns(op, "parcel", JobMixin, RetryMixin, existing_rows="id % 10 = 0")
+        create_claim_index(op, "parcel")
+        create_reap_index(op, "parcel")
+        tune_storage(op, "parcel")
+        patiently(op, lambda: op.add_column("parcel", Column("name", String(20))))
+
+    with Session(engine) as session:
+        assert ids(claim(session, Parcel, owner="w", limit=100)) == list(range(10, 101, 10))
+
+    with migrating(engine) as op:
+        reset_storage(op, "parcel")
+        drop_reap_index(op, "parcel")
+        drop_claim_index(op, "parcel")
+        drop_job_columns(op, "parcel", JobMixin, RetryMixin)
+
+    assert {column["name"] for column in inspect(engine).get_columns("parcel")} == {"id", "name"}
+    assert inspect(engine).get_indexes("parcel") == []
+    engine.dispose()
+
+
+NUMBERS = ", ".join(f"({number})" for number in range(1, 101))
+
+
+# -- rows that move --------------------------------------------------------------
+
+
+@servers
+def test_a_new_priority_moves_rows_whose_partition_goes_by_it(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    urgent: Any = Urgent
+    urgent.__table__.create(engine)
+    add(session, urgent, 6)
+    first, *_ = rows = session.scalars(select(urgent).order_by(urgent.id)).all()
+
+    reprioritize(session, rows[:2], -1)
+    session.commit()
+
+    jobs = claim(other, urgent, owner="w", limit=6)
+    assert [(job.id, job.priority) for job in jobs[:3]] == [(1, -1), (2, -1), (3, 0)]
+    complete(other, jobs)
+    other.commit()
+    assert set(statuses(other, urgent).values()) == {"done"}
+    with pytest.raises(InvalidRequestError, match="Could not refresh"):
+        session.refresh(first)
+    session.rollback()
+    urgent.__table__.drop(engine)
+
+
+@pytest.fixture
+def moving(engine: Engine) -> Iterator[None]:
+    Moving.__table__.create(engine)
+    yield
+    Moving.__table__.drop(engine)
+
+
+#: Waits, after the statement has seen what it will claim, until the lock is given back.
+GATE = literal_column("(SELECT 1 FROM pg_advisory_xact_lock_shared(4242))", Integer) == 1
+
+
+def claimed_behind_its_back(new_session: Sessions, entity: Any) -> Callable[[], list[int]]:
+    """Have a claim see the first row, which somebody else claims before it is locked."""
+    session, other, gate = new_session(), new_session(), new_session()
+    gate.execute(select(func.pg_advisory_lock(4242)))
+    result: list[Any] = []
+
+    def late() -> None:
+        try:
+            result.append(ids(claim(session, entity, GATE, owner="late", limit=1)))
+        except DBAPIError as error:
+            result.append(error)
+        session.rollback()
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    waiting = text(  # at this gate: other tests wait for locks of their own
+        "SELECT 1 FROM pg_locks JOIN pg_database ON database = pg_database.oid "
+        "WHERE locktype = 'advisory' AND NOT granted AND objid = 4242 "
+        "AND datname = current_database()"
+    )
+    while not gate.execute(waiting).first():
+        assert thread.is_alive()
+    claim(other, entity, owner="early", limit=1)
+    other.commit()
+    gate.execute(select(func.pg_advisory_unlock(4242)))
+    thread.join(30)
+
+    def outcome() -> list[int]:
+        (found,) = result
+        if isinstance(found, DBAPIError):
+            raise found
+        return list(found)
+
+    return outcome
+
+
+@pytest.mark.only_on("postgresql")
+@entities
+def test_a_row_that_was_claimed_meanwhile_is_passed_over(
+    session: Session, new_session: Sessions, entity: Any
+) -> None:
+    there = add(session, entity, 20)
+
+    outcome = claimed_behind_its_back(new_session, entity)
+
+    assert outcome() == there[1:2]
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.usefixtures("moving")
+def test_a_row_that_moved_to_another_partition_meanwhile_is_a_transient_error(
+    session: Session, new_session: Sessions
+) -> None:
+    """Nobody gets it twice, but the claim fails: so partition by what never changes."""
+    there = add(session, Moving, 20)
+
+    outcome = claimed_behind_its_back(new_session, Moving)
+
+    with pytest.raises(DBAPIError, match="moved to another partition") as moved:
+        outcome()
+    assert is_transient(moved.value)
+    assert ids(claim(session, Moving, owner="w", limit=20)) == there[1:]
+
+
+class Restless(JobMixin, Base):
+    """A key that a claim would change, as MySQL asks for where the status partitions."""
+
+    __table__ = Table(
+        "restless",
+        MetaData(),
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("status", String(16), primary_key=True, server_default="unclaimed"),
+        Column("owner", String(64)),
+        Column("owner_date", timestamp_type()),
+    )
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", *SERVERS])
+def test_a_key_that_a_claim_would_change_is_refused(dialect: str) -> None:
+    with pytest.raises(ArgumentError, match=r"'status', which a claim writes.*never changes"):
+        claim_statements(Restless, dialect=dialect)
+
+
+@pytest.mark.parametrize("dialect", SERVERS)
+@entities
+def test_auto_draws_candidates_where_a_look_at_each_partition_would_lock(
+    entity: Any, dialect: str
+) -> None:
+    plan = JobQueue(entity).plan
+
+    chosen = plan.built_for(database_of_dialect(dialect_of(dialect)))
+
+    assert chosen.name == ("skip_locked" if dialect == "postgresql" else "candidates")
+
+
+# -- keys of several columns -----------------------------------------------------
+
+
+@servers
+def test_many_keys_of_several_columns_are_written_in_statements_that_are_planned_fast(
+    engine: Engine, session: Session
+) -> None:
+    """PostgreSQL plans (a, b) IN (..) in the square of their number."""
+    there = add(session, Report, 450)
+    jobs = claim(session, Report, owner="w", limit=450)
+    session.commit()
+
+    with statements_seen(engine) as seen:
+        complete(session, jobs)
+        session.commit()
+
+    assert len([one for one in seen if one.startswith("UPDATE report")]) == 3
+    assert statuses(session, Report) == dict.fromkeys(there, "done")
+
+
+def test_mysql_draws_the_candidates_of_partitions_by_the_claim_index() -> None:
+    """It was seen to read the whole backlog by the reap index, and sort it."""
+    draw, *_ = claim_statements(Parcel, dialect="mysql")
+
+    assert "/*+ INDEX(parcel ix_parcel_claim) */" in str(draw.compile(dialect=dialect_of("mysql")))  # type: ignore[attr-defined]  # ours can

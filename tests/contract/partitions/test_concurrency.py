@@ -1,0 +1,122 @@
+"""Several claimers share the partitions."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    Engine,
+    insert,
+    select,
+)
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    JobQueue,
+    advisory_session,
+    claim,
+    complete,
+)
+from tests.contract.claimers import Finished, claim_some, run_processes
+from tests.contract.partitions.support import ENTITIES, Parcel, Report, add, ids, statuses
+from tests.support import make_engine
+
+SERVERS = ("postgresql", "mysql", "mariadb")
+
+
+PARTITIONS = 8
+
+
+pytestmark = [pytest.mark.xdist_group("partitions"), pytest.mark.timeout(240)]
+
+
+entities = pytest.mark.parametrize("entity", ENTITIES)
+
+
+servers = pytest.mark.only_on(*SERVERS)
+
+
+# -- several at once -------------------------------------------------------------
+
+
+@servers
+@entities
+def test_a_claim_leaves_the_rows_of_other_partitions_to_others(
+    session: Session, other: Session, entity: Any
+) -> None:
+    """A locking read over partitions looks at the head of each; InnoDB keeps them locked."""
+    there = add(session, entity, PARTITIONS)
+
+    first = claim(session, entity, owner="1", limit=1)
+    second = claim(other, entity, owner="2", limit=PARTITIONS)
+
+    assert (ids(first), ids(second)) == (there[:1], there[1:])
+
+
+def drain(url: str, strategy: str, seed: int) -> None:
+    """Claim and finish batches of both tables until nothing is left."""
+    engine = make_engine(url)
+    chance = random.Random(seed)
+    for entity in ENTITIES:
+        queue = JobQueue(entity, strategy=strategy)
+        empty = 0
+        while empty < 3:
+            claimed = claim_some(engine, queue, chance.randint(1, 20))
+            empty = 0 if claimed or claimed.lost else empty + 1
+    engine.dispose()
+
+
+def drain_by_locks(url: str, seed: int) -> None:
+    """Do the same by advisory locks."""
+    engine = make_engine(url)
+    chance = random.Random(seed)
+    with advisory_session(engine) as session:
+        for entity in ENTITIES:
+            empty = 0
+            while empty < 3:
+                jobs = claim(session, entity, strategy="advisory", limit=chance.randint(1, 20))
+                complete(session, jobs)
+                lines = [{"job": job.id, "process": seed} for job in jobs]
+                if lines:
+                    session.execute(insert(Finished), lines)
+                session.commit()
+                empty = 0 if jobs or jobs.lost else empty + 1
+    engine.dispose()
+
+
+ROWS = 400
+
+
+@servers
+def test_four_processes_finish_every_row_of_every_partition_once(
+    engine: Engine, session: Session, strategy: str
+) -> None:
+    there = {*add(session, Parcel, ROWS), *add(session, Report, ROWS)}
+    url = engine.url.render_as_string(hide_password=False)
+
+    run_processes(drain, [(url, strategy, seed) for seed in range(4)])
+
+    assert_finished_once(session, there)
+
+
+@pytest.mark.only_on("postgresql")
+def test_four_processes_finish_every_row_once_by_advisory_locks(
+    engine: Engine, session: Session
+) -> None:
+    there = {*add(session, Parcel, ROWS), *add(session, Report, ROWS)}
+    url = engine.url.render_as_string(hide_password=False)
+
+    run_processes(drain_by_locks, [(url, seed) for seed in range(4)])
+
+    assert_finished_once(session, there)
+
+
+def assert_finished_once(session: Session, there: set[int]) -> None:
+    finished = Counter(session.scalars(select(Finished.job)))
+    assert set(finished) == there
+    assert set(finished.values()) == {1}
+    for entity in ENTITIES:
+        assert set(statuses(session, entity).values()) == {"done"}

@@ -1,0 +1,179 @@
+"""What claims and finishes read and lock in each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    Connection,
+    Engine,
+    delete,
+    event,
+    func,
+    select,
+)
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    claim,
+    claim_statements,
+    complete,
+)
+from tests.contract.partitions.support import DAYS, ENTITIES, Base, Report
+from tests.contract.plans import analyze, fill, locking, nodes, rows_read
+from tests.innodb_locks import locked_rows
+
+SERVERS = ("postgresql", "mysql", "mariadb")
+
+
+PARTITIONS = 8
+
+
+pytestmark = [pytest.mark.xdist_group("partitions"), pytest.mark.timeout(240)]
+
+
+entities = pytest.mark.parametrize("entity", ENTITIES)
+
+
+servers = pytest.mark.only_on(*SERVERS)
+
+
+#: Rows of each table at least; one of a hundred waits.
+MANY = 40_000
+
+
+@pytest.fixture
+def many(shared_engine: Engine) -> Iterator[Session]:
+    """A session on both tables with 40,000 rows or more, 1 % of which wait; it is rolled back."""
+    with Session(shared_engine) as session:
+        if session.scalars(select(func.count()).select_from(Report)).one() < MANY:
+            fill_tables(shared_engine)
+        session.rollback()
+        yield session
+
+
+def fill_tables(engine: Engine) -> None:
+    with engine.begin() as connection:
+        for table in Base.metadata.sorted_tables:
+            connection.execute(delete(table))
+    status = "CASE WHEN number % 100 = 0 THEN 'unclaimed' ELSE 'done' END"
+    # Not number % 8: all that wait would stand in two partitions.
+    days = " ".join(f"WHEN {n} THEN '{day}'" for n, day in enumerate(DAYS))
+    day = f"CAST(CASE (number % 800 - number % 100) / 100 {days} END AS date)"
+    fill(engine, f"INSERT INTO parcel (id, status) SELECT number, {status}", MANY)
+    fill(engine, f"INSERT INTO report (id, day, status) SELECT number, {day}, {status}", MANY)
+    for table in Base.metadata.sorted_tables:
+        analyze(engine, table.name)
+
+
+# -- plans and locks -------------------------------------------------------------
+
+
+@servers
+@entities
+@pytest.mark.parametrize("limit", [1, 50])
+def test_claim_and_finish_read_what_they_take_and_the_head_of_each_partition(
+    many: Session, entity: Any, strategy: str, limit: int
+) -> None:
+    def act() -> None:
+        jobs = claim(many, entity, owner="w", limit=limit, strategy=strategy)
+        complete(many, jobs)
+        assert len(jobs) == limit
+
+    read = rows_walked(many, act)
+
+    # A finish reads each row twice, candidates draws four for one.
+    assert limit <= read < 20 * limit + 10 * PARTITIONS, read
+
+
+def rows_walked(session: Session, act: Callable[[], None]) -> int:
+    """Count the rows that an act reads: InnoDB counts them, PostgreSQL says so in its plans."""
+    connection = session.connection()
+    if connection.dialect.name != "postgresql":
+        before = rows_read(connection)
+        act()
+        walked = rows_read(connection) - before
+        session.rollback()
+        return walked
+    seen: list[tuple[str, Any]] = []
+
+    def see(conn: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
+        seen.append((statement, parameters))
+
+    event.listen(connection.engine, "before_cursor_execute", see)
+    try:
+        act()
+    finally:
+        event.remove(connection.engine, "before_cursor_execute", see)
+    session.rollback()
+    connection = session.connection()
+    walked = sum(map(rows_of, (plan_of(connection, *statement) for statement in seen)))
+    session.rollback()
+    return walked
+
+
+def plan_of(connection: Connection, statement: str, parameters: Any) -> dict[str, Any]:
+    found = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters)
+    plan: dict[str, Any] = found.scalar_one()[0]["Plan"]
+    return plan
+
+
+def rows_of(plan: dict[str, Any]) -> int:
+    """Add up the rows that the scans of a plan have read."""
+    return sum(
+        node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+        for node in nodes(plan)
+        if "Relation Name" in node and node["Node Type"] != "ModifyTable"
+    )
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.strategies("skip_locked", "held")
+@entities
+def test_the_claim_merges_the_claim_indexes_and_locks_what_it_takes(
+    many: Session, entity: Any, strategy: str
+) -> None:
+    connection = many.connection()
+    statements = claim_statements(entity, dialect=connection.dialect, strategy=strategy)
+    given = {"claim_limit": 20, "claim_owner": "w", "claim_priority": 0}
+    finding: Any = locking(statements, connection.engine)
+    compiled = finding.compile(dialect=connection.dialect)
+    parameters = {**compiled.params, **{k: v for k, v in given.items() if k in compiled.params}}
+
+    plan = list(nodes(plan_of(connection, str(compiled), parameters)))
+
+    lock_rows = next(node for node in plan if node["Node Type"] == "LockRows")
+    below = list(nodes(lock_rows))
+    indexes = {node["Index Name"] for node in below if "Index Name" in node}
+    assert lock_rows["Actual Rows"] == 20
+    assert len(indexes) == PARTITIONS
+    assert not [node for node in below if node["Node Type"] in ("Sort", "Seq Scan")]
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+@pytest.mark.strategies("skip_locked", "held", "candidates", "update_then_select")
+@entities
+@pytest.mark.parametrize("limit", [1, 50])
+def test_innodb_locks_the_head_of_each_partition_at_most(
+    many: Session, entity: Any, strategy: str, limit: int
+) -> None:
+    jobs = claim(many, entity, owner="w", limit=limit, strategy=strategy)
+
+    locked = locked_rows(many.connection(), entity.__tablename__)
+
+    assert len(jobs) == limit
+    extra = 0 if strategy == "candidates" else PARTITIONS
+    # MariaDB counts a row in each index that led to it.
+    each = 1 if many.get_bind().dialect.name == "mysql" else 2
+    assert limit <= locked <= each * (limit + extra), locked
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+@entities
+def test_auto_locks_nothing_but_what_it_takes(many: Session, entity: Any) -> None:
+    jobs = claim(many, entity, owner="w", limit=3)
+
+    assert (len(jobs), jobs.lost) == (3, 0)
+    assert locked_rows(many.connection(), entity.__tablename__) == 3

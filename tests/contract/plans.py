@@ -1,0 +1,111 @@
+"""Many rows, their plans, and the rows that a statement reads or locks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Executable, text
+
+PARAMETERS: dict[str, Any] = {
+    "claim_limit": 50,
+    "claim_owner": "w",
+    "claim_owner_date": datetime(2030, 1, 1, tzinfo=UTC),
+    "claim_keys": [1, 2, 3],
+    "claim_priority": 0,
+    "claim_after": -40_000,
+}
+
+
+def numbers(connection: Connection, rows: int) -> str:
+    """Say a sub-select `n` that counts from 1 to `rows`, in the engine's own way."""
+    alias = connection.dialect.name
+    if alias == "postgresql":
+        return f"(SELECT generate_series(1, {rows}) AS number) AS n"
+    if alias == "sqlite":
+        return (
+            "(WITH RECURSIVE c(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM c "
+            f"WHERE number < {rows}) SELECT number FROM c) AS n"
+        )
+    digits = " UNION ALL ".join(f"SELECT {digit} AS d" for digit in range(10))
+    powers = range(len(str(rows - 1)))
+    tables = ", ".join(f"({digits}) AS t{power}" for power in powers)
+    value = " + ".join(f"t{power}.d * {10**power}" for power in powers)
+    return f"(SELECT {value} + 1 AS number FROM {tables}) AS n"
+
+
+def fill(engine: Engine, insert: str, rows: int) -> None:
+    """Insert rows by one statement, and have the planner know them."""
+    with engine.begin() as connection:
+        connection.execute(text(f"{insert} FROM {numbers(connection, rows)}"))
+
+
+def analyze(engine: Engine, table: str) -> None:
+    word = "ANALYZE TABLE" if engine.dialect.name in ("mysql", "mariadb") else "ANALYZE"
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(f"{word} {table}"))
+
+
+def explained(connection: Connection, statement: Executable) -> str:
+    """Return the plan of a statement, as the engine prints it."""
+    compiled = statement.compile(  # type: ignore[attr-defined]  # every one of ours can
+        dialect=connection.dialect, compile_kwargs={"render_postcompile": True}
+    )
+    parameters = compiled.construct_params(
+        {**compiled.params, **{k: v for k, v in PARAMETERS.items() if k in compiled.params}}
+    )
+    alias = connection.dialect.name
+    how = {"postgresql": "EXPLAIN (FORMAT JSON)", "sqlite": "EXPLAIN QUERY PLAN"}
+    how |= {"mysql": "EXPLAIN FORMAT=TRADITIONAL", "mariadb": "EXPLAIN"}
+    if compiled.positional:
+        given: Any = tuple(parameters[name] for name in compiled.positiontup)
+    else:
+        given = parameters
+    rows = connection.exec_driver_sql(f"{how[alias]} {compiled}", given).all()
+    if alias == "postgresql":
+        return json.dumps(rows[0][0])
+    return "\n".join(str(tuple(row)) for row in rows)
+
+
+def sorts_the_queue(plan: str, engine: Engine) -> bool:
+    """Tell whether a plan sorts more than the claimed rows themselves."""
+    if engine.dialect.name == "postgresql":
+        # The outermost sort puts the claimed rows, at most the limit, into order.
+        return any(
+            node["Node Type"] == "Sort" and node.get("Parent Relationship") != "Outer-most"
+            for node in nodes(json.loads(plan)[0]["Plan"], top=True)
+        )
+    return "filesort" in plan or "TEMP B-TREE" in plan
+
+
+def nodes(plan: dict[str, Any], *, top: bool = False) -> Iterator[dict[str, Any]]:
+    if top:
+        plan = {**plan, "Parent Relationship": "Outer-most"}
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+def locking(statements: list[Executable], engine: Engine) -> Executable:
+    """Pick the statement that finds rows: the first, or the one after the priorities."""
+    found = [
+        one
+        for one in statements
+        if re.search(
+            r"claim_limit|LIMIT %s|LIMIT \?",
+            str(one.compile(dialect=engine.dialect)),  # type: ignore[attr-defined]  # likewise
+        )
+        and "claim_after" not in one.compile(dialect=engine.dialect).params  # type: ignore[attr-defined]
+    ]
+    return found[0]
+
+
+def rows_read(connection: Connection) -> int:
+    """Count the rows that this connection has read, where the engine tells."""
+    if connection.dialect.name not in ("mysql", "mariadb"):
+        return 0
+    status = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'")
+    return sum(int(value) for _, value in status)

@@ -1,0 +1,303 @@
+"""reap() beside other reapers, finishes and claims; what it reads, locks and logs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, insert, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ClaimLost,
+    ReapedJob,
+    claim,
+    complete,
+    fence_of,
+    is_transient,
+    reap,
+    renew,
+)
+from sa_jobqueue.dialects.clock import as_utc
+from tests.contract.plans import fill, rows_read
+from tests.contract.reap.support import claimed, grow_old, of_the_dead, reaped, rows, statuses
+from tests.contract.steps import before, unless_refused
+from tests.innodb_locks import locked_rows
+from tests.models import (
+    Email,
+    Task,
+    add_emails,
+    add_tasks,
+    names,
+)
+from tests.support import impatient, statements_seen
+
+Sessions = Callable[..., Session]
+
+
+HOUR = timedelta(hours=1)
+
+
+FORCE = timedelta(0)
+
+
+PLAIN = "mailer-1"
+
+
+# Side by side with others
+
+
+@pytest.mark.parametrize("between", ["SELECT", "UPDATE email SET status='unclaimed'"])
+def test_two_reapers_take_nothing_twice(
+    engine: Engine, new_session: Sessions, db_alias: str, between: str
+) -> None:
+    session, other = new_session(), new_session(impatient(engine))
+    add_emails(session, "a", "b")
+    claimed(session, Email, PLAIN)
+    grow_old(session, Email, HOUR)
+    theirs: list[ReapedJob] = []
+
+    def reap_too() -> None:
+        theirs.extend(reap(other, Email).jobs)
+        other.commit()
+
+    with before(engine, between, unless_refused(reap_too, other)) as taken:
+        mine = reaped(session)
+
+    assert taken
+    assert len(mine) + len(theirs) == 2
+    assert not set(mine.jobs) & set(theirs)
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_reaper_does_not_wait_for_another(session: Session, other: Session) -> None:
+    add_emails(session, *"abcd")
+    claimed(session, Email, PLAIN)
+    grow_old(session, Email, HOUR)
+    first = reap(session, Email, limit=2)
+    began = time.monotonic()
+
+    second = reap(other, Email)
+
+    assert time.monotonic() - began < 2  # a lock would be waited for ten seconds
+    assert {len(first), len(second)} == {2}
+
+
+def test_a_finish_under_way_is_left_alone(
+    engine: Engine, new_session: Sessions, db_alias: str
+) -> None:
+    session, other = new_session(), new_session(impatient(engine))
+    add_emails(session, "a", "b")
+    emails = claimed(session, Email, PLAIN)
+    complete(session, emails[:1])
+
+    try:
+        found = len(reap(other, Email, max_runtime=FORCE))
+        other.commit()
+    except DBAPIError as error:
+        other.rollback()
+        if db_alias != "sqlite" or not is_transient(error):
+            raise
+        found = 1
+    session.commit()
+
+    assert found == 1
+    assert statuses(session)[0] == "done"
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.parametrize("end", [Session.commit, Session.rollback])
+def test_a_finish_behind_a_reap_waits_and_tells_what_it_met(
+    session: Session, other: Session, end: Callable[[Session], None]
+) -> None:
+    add_emails(session, "a")
+    emails = claimed(session, Email, PLAIN)
+    reap(other, Email, max_runtime=FORCE)
+    told: list[type[BaseException] | None] = []
+
+    def finish() -> None:
+        try:
+            complete(session, emails)
+            told.append(None)
+        except ClaimLost:
+            told.append(ClaimLost)
+        session.commit()
+
+    thread = threading.Thread(target=finish)
+    with statement_sent(session, "email"):
+        thread.start()
+    end(other)
+    thread.join(10)
+
+    reaped_first = end is Session.commit
+    assert told == [ClaimLost if reaped_first else None]
+    assert statuses(other) == ["unclaimed" if reaped_first else "done"]
+
+
+@contextmanager
+def statement_sent(session: Session, table: str) -> Iterator[None]:
+    """At the end wait until the session has sent a statement on the table."""
+    sent = threading.Event()
+    connection = session.connection()
+
+    def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+        if table in statement:
+            sent.set()
+
+    event.listen(connection, "before_cursor_execute", see)
+    yield
+    assert sent.wait(10)
+    event.remove(connection, "before_cursor_execute", see)
+
+
+@pytest.mark.parametrize("verb", ["complete", "renew", "claim"])
+def test_what_changed_between_look_and_lock_is_left_alone(
+    engine: Engine, new_session: Sessions, db_alias: str, verb: str
+) -> None:
+    """A claim is finished, renewed, or taken back and claimed anew under the same name."""
+    session, other = new_session(), new_session(impatient(engine))
+    add_emails(session, "a")
+    emails = claimed(other, Email, PLAIN)
+    grow_old(session, Email, HOUR)
+    (date,) = rows(session, Email, Email.owner_date)[0]
+    fence_of(emails[0]).token.dates.append(as_utc(date))
+
+    def change() -> None:
+        if verb == "claim":
+            reap(other, Email)
+            claim(other, Email, owner=PLAIN)
+        else:
+            {"complete": complete, "renew": renew}[verb](other, emails)
+        other.commit()
+
+    locking = "SELECT email.id, email.owner AS reaped_owner"
+    with before(engine, locking, unless_refused(change, other)) as taken:
+        found = reaped(session)
+
+    assert taken
+    if db_alias == "sqlite":  # the write lock was ours before the first look
+        assert len(found) == 1
+    else:
+        assert not found
+        assert statuses(session) == ["done" if verb == "complete" else "claimed"]
+
+
+def test_a_clients_clock_that_is_an_hour_ahead_changes_nothing(
+    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_emails(session, "a", "b")
+    claimed(session, Email, PLAIN)
+    grow_old(session, Email, timedelta(minutes=30), Email.recipient == "a")
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)
+    bound: list[Any] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def see(conn: Any, cursor: Any, statement: str, parameters: Any, *args: Any) -> None:
+        bound.extend(parameters.values() if isinstance(parameters, dict) else parameters)
+
+    try:
+        found = reaped(session, lease=timedelta(minutes=20), max_runtime=timedelta(minutes=25))
+    finally:
+        event.remove(engine, "before_cursor_execute", see)
+
+    assert len(found) == 1
+    assert not [value for value in bound if isinstance(value, datetime)]
+
+
+# Plans and locks
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_innodb_locks_the_rows_that_are_reaped_and_no_others(
+    engine: Engine, session: Session
+) -> None:
+    fill(engine, "INSERT INTO email (recipient) SELECT 'r'", 2_000)
+    claimed(session, Email, "young", 1_000)
+    claimed(session, Email, PLAIN, 1_000)
+    grow_old(session, Email, HOUR, Email.owner == PLAIN)
+    session.connection()
+
+    with statements_seen(engine) as seen:
+        found = reap(session, Email, limit=50)
+
+    assert len(found) == 50
+    # The optimizer takes the primary key by itself here, but not on every table.
+    (locking,) = [statement for statement in seen if "FOR UPDATE" in statement]
+    assert "FORCE INDEX (PRIMARY)" in locking
+    # An entry of the primary key for each, and those of the indexes that the update left.
+    assert locked_rows(session.connection(), "email") <= (
+        60 if engine.dialect.name == "mysql" else 200
+    )
+    session.rollback()
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_look_for_claims_reads_claimed_rows_only(engine: Engine, session: Session) -> None:
+    fill(engine, "INSERT INTO email (recipient, status) SELECT 'r', 'done'", 20_000)
+    session.execute(insert(Email), [{"recipient": "a"} for _ in range(20)])
+    claimed(session, Email, PLAIN)
+    with engine.connect() as connection:
+        connection.execute(text("ANALYZE TABLE email"))
+    earlier = rows_read(session.connection())
+
+    assert not reap(session, Email)
+
+    assert rows_read(session.connection()) - earlier < 500
+    session.rollback()
+
+
+def test_a_look_that_finds_nothing_is_two_statements_at_most(
+    engine: Engine, session: Session, db_alias: str
+) -> None:
+    add_emails(session, "a")
+
+    with statements_seen(engine) as seen:
+        assert not reap(session, Email)
+
+    of_table = [statement for statement in seen if "email" in statement]
+    assert len(of_table) == (2 if db_alias == "sqlite" else 1)
+
+
+# What it says
+
+
+def test_a_reap_is_logged(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sa_jobqueue.reap")
+    add_tasks(session, "a", "b", max_attempts=1)
+    reaped(session, Task)
+    assert not caplog.records
+    name = of_the_dead(engine, session, Task)
+
+    reaped(session, Task)
+
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("sa_jobqueue.reap", "INFO")
+    assert record.getMessage() == f"2 of Task, 2 of them failed; {name}: 2"
+
+
+def test_nothing_reaped_is_false_and_empty(session: Session) -> None:
+    found = reap(session, Email)
+
+    assert (bool(found), len(found), found.by_owner, found.more) == (False, 0, {}, False)
+
+
+def test_names_are_taken_as_they_are(session: Session) -> None:
+    """A percent sign, quotes, and names that differ in nothing but their case."""
+    add_tasks(session, "a", "b", "c")
+    for owner in ("100%", "o'clock", "O'Clock"):
+        claimed(session, Task, owner, 1)
+    grow_old(session, Task, HOUR)
+
+    assert reaped(session, Task).by_owner == {"100%": 1, "o'clock": 1, "O'Clock": 1}
+
+    assert names(claim(session, Task, owner="w", limit=5)) == ["a", "b", "c"]

@@ -1,0 +1,118 @@
+"""Rounds of every kind of class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Engine, event, insert, select, update
+from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
+
+from sa_jobqueue import (
+    RoundStart,
+    claim,
+    complete,
+    round_progress,
+    start_round,
+)
+from tests.contract.round_models import (
+    Badge,
+    Cat,
+    Member,
+    Pet,
+    Reader,
+    Subscriber,
+    add,
+    state,
+)
+
+Sessions = Callable[..., Session]
+
+
+Start = Callable[..., int]
+
+
+# -- all kinds of classes -------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_names_and_words_of_ones_own_and_keys_of_several_columns(
+    session: Session, start_either: Start, chunk: int | None
+) -> None:
+    keys = [(club, number) for club in "abc" for number in range(3)]
+    rows = [{"club": club, "number": number} for club, number in keys]
+    session.execute(insert(Member), rows)
+    session.commit()
+    complete(session, claim(session, Member, owner="w", limit=4))
+    session.commit()
+    told: list[RoundStart] = []
+
+    number = start_either(Member, chunk=chunk, on_progress=told.append)
+
+    assert told[-1] == RoundStart(number, rows=9, skipped=0)
+    assert {(row.job_status, row.mailing) for row in session.scalars(select(Member))} == {
+        ("unsent", 1)
+    }
+    claimed = claim(session, Member, Member.mailing == number, owner="w", limit=9)
+    assert [(row.club, row.number) for row in claimed] == keys
+    session.rollback()
+
+
+def test_keys_in_the_order_of_the_database(session: Session, start: Start) -> None:
+    session.add_all([Badge() for _ in range(9)])
+    session.commit()
+    told: list[RoundStart] = []
+
+    start(Badge, chunk=2, on_progress=told.append)
+
+    assert told[-1].rows == 9
+    assert round_progress(session, Badge).unclaimed == 9
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_of_a_hierarchy_the_rows_of_the_class_alone(
+    session: Session, start: Start, chunk: int | None
+) -> None:
+    session.add_all([Pet(id=1), Cat(id=2), Cat(id=3)])
+    session.commit()
+
+    start(Cat, chunk=chunk)
+
+    assert {id_: round_ for id_, (_, round_) in state(session, Pet).items()} == {1: 0, 2: 1, 3: 1}
+    assert round_progress(session, Cat).total == 2
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_criteria_of_the_sessions_hooks_hold(
+    engine: Engine, session: Session, new_session: Sessions, chunk: int | None
+) -> None:
+    add(session, Subscriber, 3)
+    session.execute(update(Subscriber).where(Subscriber.id == 2).values(kind=2))
+    session.commit()
+    tenant = new_session()
+
+    @event.listens_for(tenant, "do_orm_execute")
+    def only_kind_2(state: ORMExecuteState) -> None:
+        state.statement = state.statement.options(
+            with_loader_criteria(Subscriber, Subscriber.kind == 2)
+        )
+
+    start_round(tenant, Subscriber, chunk=chunk)
+    counted = round_progress(tenant, Subscriber)
+    tenant.commit()
+
+    assert {id_: round_ for id_, (_, round_) in state(session).items()} == {1: 0, 2: 1, 3: 0}
+    assert counted.total == 1
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_rounds_alone_number_the_rows_and_nothing_else(
+    session: Session, start_either: Start, chunk: int | None
+) -> None:
+    add(session, Reader, 5)
+
+    number = start_either(Reader, Reader.id > 1, chunk=chunk)
+
+    found = session.scalars(select(Reader.round).order_by(Reader.id))
+    assert list(found) == [0, *[number] * 4]
+    assert round_progress(session, Reader).unclaimed == 4

@@ -1,0 +1,138 @@
+"""What a claim with keys reads, where the model has their indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, Index, Table, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue
+from sa_jobqueue.dialects import database_of
+from sa_jobqueue.doctor import examine
+from tests.contract.plans import analyze, fill
+from tests.contract.serial.keyed import BY_ACCOUNT, KeyedBase, Mail, Note, emptied, ids
+from tests.support import make_engine
+
+pytestmark = pytest.mark.xdist_group("plans")
+
+#: Jobs that wait, in the order of their keys; and as many that are done.
+ROWS, KEYS = 5_000, 10
+
+#: Each key costs some entries of the index; to walk over all jobs is 5,000.
+FEW = 1_000
+
+
+@pytest.fixture(scope="module")
+def crowded(shared_engine: Engine) -> Iterator[Engine]:
+    """A few keys with many jobs each, one key's behind the other's; half of all rows are done."""
+    emptied(shared_engine)
+    of_key = 2 * ROWS // KEYS
+    fill(
+        shared_engine,
+        "INSERT INTO mail (account_id, status) "
+        f"SELECT ((number - 1) - (number - 1) % {of_key}) / {of_key}, "
+        "CASE WHEN number % 2 = 0 THEN 'unclaimed' ELSE 'done' END",
+        2 * ROWS,
+    )
+    analyze(shared_engine, "mail")
+    yield shared_engine
+    emptied(shared_engine)
+
+
+def read(session: Session, queue: JobQueue[Any], limit: int) -> tuple[list[Any], int]:
+    """Claim, and count the rows that the engine has read; on SQLite a twentieth of its steps."""
+    connection = session.connection()
+    if connection.dialect.name == "sqlite":
+        return _stepped(session, queue, limit)
+    examination, table = database_of(connection).examination(), queue.mapping.table
+    before = examination.rows_read(connection, table)
+    jobs = list(queue.claim(session, owner="w", limit=limit))
+    after = examination.rows_read(connection, table)
+    assert before is not None
+    assert after is not None
+    return jobs, after - before
+
+
+def _stepped(session: Session, queue: JobQueue[Any], limit: int) -> tuple[list[Any], int]:
+    driver = session.connection().connection.driver_connection
+    assert driver is not None
+    ticks: list[bool] = []
+    driver.set_progress_handler(lambda: bool(ticks.append(True)), 20)  # type: ignore[func-returns-value]  # False: go on
+    jobs = list(queue.claim(session, owner="w", limit=limit))
+    driver.set_progress_handler(None, 0)
+    return jobs, len(ticks)
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        BY_ACCOUNT,
+        JobQueue(Mail, serial_by=Mail.account_id, on_retry="skip"),
+        JobQueue(Mail, limit_by={Mail.account_id: 1}),
+    ],
+    ids=["wait", "skip", "limit"],
+)
+def test_few_keys_with_many_jobs_are_not_walked_over(crowded: Engine, queue: JobQueue[Any]) -> None:
+    with Session(crowded) as session:
+        jobs, first = read(session, queue, 20)
+        assert sorted(job.account_id for job in jobs) == list(range(KEYS))
+        none, again = read(session, queue, 20)
+
+        assert none == []
+        assert max(first, again) < FEW
+        session.rollback()
+
+
+def test_a_claim_of_one_job_reads_the_head_of_the_queue(crowded: Engine) -> None:
+    with Session(crowded) as session:
+        jobs, rows = read(session, BY_ACCOUNT, 1)
+
+        assert [job.account_id for job in jobs] == [0]
+        assert rows < FEW / 5
+        session.rollback()
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_missing_index_of_keys_is_done_without(
+    fresh_database: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = make_engine(fresh_database)
+    KeyedBase.metadata.create_all(engine)
+    _index("key_account_id").drop(engine)
+    queue = JobQueue(Mail, serial_by=Mail.account_id)
+    with Session(engine) as session:
+        session.execute(text("INSERT INTO mail (account_id) VALUES (1), (1), (2)"))
+        session.commit()
+
+        assert ids(queue.claim(session, owner="w", limit=9)) == [1, 3]
+    assert "no index of its keys" in caplog.text
+    engine.dispose()
+
+
+@pytest.mark.parametrize("entity", [Mail, Note])
+def test_the_doctor_knows_the_indexes_of_keys(shared_engine: Engine, entity: type[Any]) -> None:
+    queue = JobQueue(entity, serial_by=entity.account_id)
+
+    findings = examine(emptied(shared_engine), queue, old_snapshot=timedelta(days=1)).findings
+
+    about = [one.fix for one in findings if "key" in f"{one.message}{one.fix}"]
+    assert about == (
+        [] if entity is Mail else ['__queue_args__ = {"per_key": ["account_id"]} in the model']
+    )
+
+
+def _index(ending: str) -> Index:
+    table = Mail.__table__
+    assert isinstance(table, Table)
+    (index,) = (one for one in table.indexes if str(one.name).endswith(ending))
+    return index
+
+
+def test_the_model_has_an_index_for_each_of_its_keys() -> None:
+    words = " ".join(str(column) for column in _index("_key_region_host").expressions)
+
+    assert words.replace("mail.", "") == "status region host attempts priority run_at id"

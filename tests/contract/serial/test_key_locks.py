@@ -1,0 +1,198 @@
+"""The locks of serial keys end with the transaction."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    claimed_by,
+    complete,
+    enqueue,
+    release,
+)
+from tests.contract.serial.keyed import (
+    BY_ACCOUNT,
+    SERVERS,
+    THREE_EACH,
+    Mail,
+    add,
+    claimed,
+    locked_keys,
+)
+from tests.contract.steps import before_statement
+
+
+def end_with_error(session: Session) -> None:
+    with pytest.raises(ZeroDivisionError), session:
+        raise ZeroDivisionError
+
+
+def end_by_commit_in_sql(session: Session) -> None:
+    session.execute(text("COMMIT"))
+    session.close()
+
+
+def end_by_finish(session: Session) -> None:
+    complete(session, claimed_by(session, Mail, "w"))
+    session.commit()
+
+
+ENDS = [Session.commit, Session.rollback, Session.close, end_with_error, end_by_finish]
+
+
+# The locks of keys
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize("end", [*ENDS, end_by_commit_in_sql])
+def test_the_locks_of_keys_end_with_the_transaction(
+    engine: Engine, session: Session, end: Callable[[Session], None]
+) -> None:
+    add(session, Mail, 1, 1, 2, 3)
+    BY_ACCOUNT.claim(session, owner="w", limit=2)
+    BY_ACCOUNT.claim(session, owner="w", limit=1)
+    assert locked_keys(engine, BY_ACCOUNT) == 3
+
+    end(session)
+
+    assert locked_keys(engine, BY_ACCOUNT) == 0
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_key_that_is_claimed_from_twice_is_freed_as_well(
+    engine: Engine, session: Session
+) -> None:
+    """The lock is counted by the server, and one that was taken twice is given back twice."""
+    add(session, Mail, 1, 1)
+    for _ in range(2):
+        assert len(THREE_EACH.claim(session, owner="w")) == 1
+
+    session.commit()
+
+    assert locked_keys(engine, THREE_EACH) == 0
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_no_more_keys_are_locked_than_jobs_are_wanted(engine: Engine, session: Session) -> None:
+    add(session, Mail, *range(20), *range(20))
+
+    BY_ACCOUNT.claim(session, owner="w", limit=3)
+
+    assert locked_keys(engine, BY_ACCOUNT) == 3
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_more_keys_than_one_statement_takes_are_locked_and_freed(
+    engine: Engine, session: Session
+) -> None:
+    enqueue(session, Mail, [{"account_id": number} for number in range(201)])
+
+    assert len(BY_ACCOUNT.claim(session, owner="w", limit=201)) == 201
+    session.commit()
+
+    assert locked_keys(engine, BY_ACCOUNT) == 0
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_statement_that_fails_leaves_no_lock(engine: Engine, session: Session) -> None:
+    add(session, Mail, 1)
+    with before_statement(session, 99, lambda: None):
+
+        @event.listens_for(session.connection(), "before_cursor_execute")
+        def refuse(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+            if statement.lstrip().startswith("UPDATE"):
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            BY_ACCOUNT.claim(session, owner="w")
+    assert locked_keys(engine, BY_ACCOUNT) == 1
+
+    session.rollback()
+
+    assert locked_keys(engine, BY_ACCOUNT) == 0
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_connection_that_is_dropped_leaves_no_lock(engine: Engine, session: Session) -> None:
+    add(session, Mail, 1)
+    connection = engine.connect()
+    BY_ACCOUNT.claim_rows(connection, owner="w")
+    assert locked_keys(engine, BY_ACCOUNT) == 1
+
+    del connection
+    gc.collect()
+
+    assert locked_keys(engine, BY_ACCOUNT) == 0
+    assert engine.pool.checkedin() > 0  # type: ignore[attr-defined]  # a QueuePool counts
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_keys_are_locked_until_the_commit_is_done(engine: Engine, session: Session) -> None:
+    add(session, Mail, 1)
+    BY_ACCOUNT.claim(session, owner="w")
+    driver: Any = session.connection().connection.dbapi_connection
+    commit, locked = driver.commit, []
+
+    def watched() -> None:
+        locked.append(locked_keys(engine, BY_ACCOUNT))
+        commit()
+        locked.append(locked_keys(engine, BY_ACCOUNT))
+
+    driver.commit = watched
+    session.commit()
+    del driver.commit
+
+    assert [*locked, locked_keys(engine, BY_ACCOUNT)] == [1, 1, 0]
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_keys_that_could_not_be_freed_are_freed_later(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The COMMIT has been: an error would look as if that had failed."""
+    add(session, Mail, 1, 1)
+    with engine.connect() as connection, Session(connection) as bound:
+        (job,) = BY_ACCOUNT.claim(bound, owner="w")
+        driver: Any = connection.connection.dbapi_connection
+        error, commit = engine.dialect.loaded_dbapi.OperationalError, driver.commit
+
+        def refuse(*_: Any) -> None:
+            raise error("cancelled")
+
+        def broken() -> None:
+            commit()
+            driver.cursor = refuse
+
+        driver.commit = broken
+        bound.commit()
+        connection.commit()
+        del driver.commit, driver.cursor
+        assert "could not be freed: cancelled" in caplog.text
+        assert locked_keys(engine, BY_ACCOUNT) == 1
+
+        complete(bound, job)
+        bound.commit()
+        connection.commit()
+        assert locked_keys(engine, BY_ACCOUNT) == 0
+        assert len(BY_ACCOUNT.claim(bound, owner="w")) == 1
+
+
+def test_hundreds_of_claims_over_a_pool_leave_no_lock(
+    engine: Engine, session: Session, full: bool
+) -> None:
+    add(session, Mail, *range(20))
+    for number in range(1_000 if full else 100):
+        with Session(engine) as one, one.begin():
+            jobs = BY_ACCOUNT.claim(one, owner="w", limit=1 + number % 3)
+            release(one, jobs)
+            if number % 5 == 0:
+                one.rollback()
+
+    assert locked_keys(engine, BY_ACCOUNT) == 0
+    assert sum(claimed(session).values()) == 0

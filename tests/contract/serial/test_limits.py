@@ -1,0 +1,241 @@
+"""limit_by=: at most n claimed jobs of each key, on every engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue, complete, enqueue, fail
+from tests.contract.serial.keyed import (
+    SERVERS,
+    THREE_EACH,
+    Mail,
+    Note,
+    Sending,
+    add,
+    claimed,
+    crowd,
+    emptied,
+    ids,
+    locked_keys,
+    run,
+)
+from tests.contract.serial.test_queues import url_of
+from tests.contract.steps import before_statement, unless_refused
+from tests.support import impatient
+
+Sessions = Callable[..., Session]
+
+MOST = 3
+NOTES = JobQueue(Note, limit_by={Note.account_id: MOST})
+
+
+@pytest.fixture
+def engine(shared_engine: Engine) -> Engine:
+    """The engine with the tables of this test, which are empty."""
+    return emptied(shared_engine)
+
+
+@pytest.mark.parametrize("queue", [THREE_EACH, NOTES], ids=["every mixin", "plain"])
+def test_a_key_has_at_most_its_limit_of_claimed_jobs(
+    session: Session, other: Session, queue: JobQueue[Any]
+) -> None:
+    jobs = add(session, queue.entity, *[1] * 5, 2)
+
+    first = queue.claim(session, owner="w", limit=2)
+    session.commit()
+    second = queue.claim(other, owner="x", limit=9)
+    other.commit()
+
+    assert ids(first) == ids(jobs[:2])
+    assert ids(second) == ids([jobs[2], jobs[5]])
+    complete(session, first[0])
+    session.commit()
+    assert ids(queue.claim(other, owner="x", limit=9)) == ids([jobs[3]])
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_jobs_claimed_and_not_committed_count(session: Session, other: Session) -> None:
+    add(session, Mail, *[1] * 5)
+    *_, elsewhere = add(session, Mail, *[2] * 40)
+    THREE_EACH.claim(session, owner="a", limit=2)
+
+    assert {job.account_id for job in THREE_EACH.claim(other, owner="b", limit=9)} == {2}
+    other.commit()
+    session.commit()
+    assert [job.account_id for job in THREE_EACH.claim(other, owner="b", limit=9)] == [1]
+    assert elsewhere.status == "unclaimed"
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_claim_waits_a_moment_for_another_one_of_a_key_that_allows_both(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    """Else a worker of a busy key would find nothing, and pause."""
+    add(session, Mail, 1, 1)
+    THREE_EACH.claim(session, owner="a")
+    commits: list[int] = []
+
+    def commit() -> None:
+        commits.append(1)
+        session.commit()
+
+    with before_statement(other, 3, commit):
+        jobs = THREE_EACH.claim(other, owner="b")
+
+    assert commits
+    assert len(jobs) == 1
+
+
+def overrun(session: Session) -> Callable[[], None]:
+    """Claim what is to be had, sooner jobs first, and commit."""
+
+    def step() -> None:
+        add(session, Mail, 1, 1, priority=-1)
+        THREE_EACH.claim(session, owner="b", limit=2)
+        session.commit()
+
+    return step
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_no_step_between_two_statements_gives_a_key_too_many(
+    engine: Engine, new_session: Sessions, number: int
+) -> None:
+    session = new_session()
+    add(session, Mail, *[1] * 4)
+    other = new_session(impatient(engine))
+
+    with before_statement(session, number, unless_refused(overrun(other), other)):
+        THREE_EACH.claim(session, owner="a", limit=2)
+        session.commit()
+
+    assert 2 <= sum(claimed(session).values()) <= MOST
+
+
+def test_an_order_and_a_limit_hold_together(session: Session) -> None:
+    queue = JobQueue(Mail, serial_by=Mail.account_id, limit_by={Mail.host: 2})
+    for account in range(4):
+        add(session, Mail, account, account, host="one")
+    add(session, Mail, 1, 9, host="two")
+
+    jobs = queue.claim(session, owner="w", limit=9)
+    session.commit()
+
+    assert [(job.account_id, job.host) for job in jobs] == [(0, "one"), (1, "one"), (9, "two")]
+    complete(session, jobs[0])
+    assert [job.account_id for job in queue.claim(session, owner="w", limit=9)] == [0]
+
+
+def test_several_limits_hold_together(session: Session) -> None:
+    queue = JobQueue(Mail, limit_by={Mail.account_id: 2, (Mail.region, Mail.host): 3})
+    for account in [1, 1, 1, 2, 2, 3]:
+        add(session, Mail, account, region="eu", host="a")
+    add(session, Mail, 3, 3, 3, region="us", host="a")
+
+    jobs = queue.claim(session, owner="w", limit=20)
+
+    assert [(job.account_id, job.region) for job in jobs] == [
+        *[(1, "eu"), (1, "eu"), (2, "eu")],
+        *[(3, "us"), (3, "us")],
+    ]
+    assert ids(queue.claim(session, owner="w", limit=20)) == []
+
+
+def test_jobs_without_a_key_are_not_limited(session: Session) -> None:
+    add(session, Mail, *[None] * 5, *[1] * 5)
+
+    jobs = THREE_EACH.claim(session, owner="w", limit=20)
+
+    assert Counter(job.account_id for job in jobs) == {None: 5, 1: 3}
+
+
+@pytest.mark.parametrize("entity", [Mail, Note])
+def test_jobs_behind_many_of_a_key_that_has_enough_are_found(
+    session: Session, entity: type[Any]
+) -> None:
+    queue = JobQueue(entity, limit_by={entity.account_id: 2})
+    enqueue(session, entity, [{"account_id": 1}] * 150)
+    *_, last = add(session, entity, 1, 2)
+    assert len(queue.claim(session, owner="w", limit=2)) == 2
+
+    assert ids(queue.claim(session, owner="w", limit=2)) == [last.id]
+
+
+def test_all_jobs_that_a_key_allows_are_found_however_far_behind(session: Session) -> None:
+    add(session, Note, *[1] * 18, 2)
+    jobs = add(session, Note, *[1] * 40, 2, 2)
+    assert len(NOTES.claim(session, owner="w", limit=3)) == 3
+
+    found = NOTES.claim(session, owner="w", limit=3)
+
+    assert [job.account_id for job in found] == [2, 2, 2]
+    assert ids(found[1:]) == ids(jobs[-2:])
+
+
+def test_a_job_that_is_met_twice_takes_no_others_place(session: Session) -> None:
+    """At the head of the queue, and again as the first one of its key."""
+    add(session, Mail, *[1] * 18, 2)
+    add(session, Mail, *[1] * 40, 3)
+    assert len(THREE_EACH.claim(session, owner="w", limit=3)) == 3
+
+    found = THREE_EACH.claim(session, owner="w", limit=2)
+
+    assert [job.account_id for job in found] == [2, 3]
+
+
+def test_a_retry_of_a_key_keeps_its_others_from_nothing(session: Session) -> None:
+    """They are found behind many of other keys, too."""
+    queue = JobQueue(Mail, limit_by={Mail.account_id: 1})
+    add(session, Mail, 2)
+    fail(session, queue.claim(session, owner="w"), retry_in=timedelta(hours=1))
+    add(session, Mail, *[1] * 40)
+    (last,) = add(session, Mail, 2)
+    assert len(queue.claim(session, owner="w")) == 1
+
+    assert ids(queue.claim(session, owner="w", limit=2)) == [last.id]
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_job_whose_key_is_taken_leaves_its_other_key_to_the_next(
+    session: Session, other: Session, new_session: Sessions
+) -> None:
+    queue = JobQueue(Mail, serial_by=Mail.account_id, limit_by={Mail.host: 1})
+    add(session, Mail, 1, host="elsewhere")
+    queue.claim(session, owner="a")
+    third = new_session()
+    add(third, Mail, 1, host="here", priority=-1)
+    (behind,) = add(third, Mail, 2, host="here")
+
+    assert ids(queue.claim(other, owner="b")) == [behind.id]
+
+
+# Many processes
+
+
+@pytest.mark.xdist_group("concurrency")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("limit", [2, pytest.param(1, marks=pytest.mark.only_full)])
+def test_consumers_never_hold_more_of_a_key_than_it_allows(
+    engine: Engine, session: Session, limit: int, full: bool
+) -> None:
+    jobs, keys, consumers = (3_000, 10, 10) if full else (90, 3, 3)
+    enqueue(session, Mail, [{"account_id": number % keys} for number in range(jobs)])
+    session.commit()
+
+    run(crowd, [(url_of(engine), 2, limit, seed) for seed in range(consumers)])
+
+    held: Counter[int] = Counter()
+    most = 0
+    for line in session.scalars(select(Sending).order_by(Sending.id)):
+        held[line.account_id] += -1 if line.finished else 1
+        most = max(most, held[line.account_id])
+    assert most == 2 if full else most <= 2  # a few jobs may never meet
+    assert session.scalar(select(func.count()).where(Mail.status == "done")) == jobs
+    assert locked_keys(engine, THREE_EACH) == 0

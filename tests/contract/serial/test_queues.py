@@ -1,0 +1,239 @@
+"""Queues with serial keys: what is refused, shown, and claimed by workers and processes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import groupby
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ArgumentError,
+    JobQueue,
+    UnsupportedDatabase,
+    claim_statements,
+    enqueue,
+)
+from sa_jobqueue.asyncio import AsyncJobQueue
+from sa_jobqueue.verbs.claim import dialect_of
+from sa_jobqueue.worker import Worker
+from tests.contract.asyncio.support import (
+    DRIVERS_OF_INNODB,
+    DRIVERS_OF_POSTGRESQL,
+    DRIVERS_OF_SQLITE,
+    in_event_loop,
+    make_async_engine,
+)
+from tests.contract.serial.keyed import (
+    BY_ACCOUNT,
+    SERVERS,
+    Mail,
+    Note,
+    Sending,
+    add,
+    claimed,
+    consume,
+    ids,
+    locked_keys,
+    run,
+)
+from tests.support import statements_seen
+
+# Refused
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"serial_by": "account_id"}, "takes attributes of Mail"),
+        ({"serial_by": Note.account_id}, "takes attributes of Mail"),
+        ({"serial_by": ()}, "names no column"),
+        ({"limit_by": Mail.account_id}, "takes a dict"),
+        ({"limit_by": {}}, "takes a dict"),
+        ({"limit_by": {Mail.account_id: 0}}, "at least 1"),
+        ({"limit_by": {Mail.account_id: True}}, "at least 1"),
+        ({"serial_by": Mail.account_id, "on_retry": "never"}, "is 'wait' or 'skip'"),
+        ({"limit_by": {Mail.account_id: 2}, "on_retry": "skip"}, "without serial_by="),
+        ({"serial_by": Mail.account_id, "strategy": "held"}, "leave strategy='held' out"),
+        ({"serial_by": Mail.account_id, "strict_order": True}, "leave strict_order=True out"),
+    ],
+)
+def test_what_cannot_be_a_limit_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        JobQueue(Mail, **options)
+
+
+def test_retries_are_skipped_only_where_jobs_wait_for_them() -> None:
+    with pytest.raises(ArgumentError, match="add RetryMixin and ScheduleMixin"):
+        JobQueue(Note, serial_by=Note.account_id, on_retry="skip")
+
+
+def test_a_connection_that_commits_by_itself_is_refused(engine: Engine) -> None:
+    with (
+        Session(engine.execution_options(isolation_level="AUTOCOMMIT")) as session,
+        pytest.raises(UnsupportedDatabase, match="without AUTOCOMMIT"),
+    ):
+        BY_ACCOUNT.claim(session, owner="w")
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_transaction_that_would_not_see_the_second_look_is_refused(
+    engine: Engine, level: str
+) -> None:
+    with Session(engine.execution_options(isolation_level=level)) as session:
+        add(session, Mail, 1)
+        session.execute(select(Mail.id)).all()
+
+        with pytest.raises(UnsupportedDatabase, match="begin the transaction as READ COMMITTED"):
+            BY_ACCOUNT.claim(session, owner="w")
+
+
+@pytest.mark.parametrize("name", ["mysql", "mariadb"])
+def test_servers_without_skip_locked_are_refused(name: str) -> None:
+    dialect = dialect_of(name)
+    dialect.server_version_info = (5, 7) if name == "mysql" else (10, 5)
+    vars(dialect)["_mariadb_normalized_version_info"] = (10, 5)
+
+    with pytest.raises(UnsupportedDatabase, match="cannot keep serial_by="):
+        claim_statements(BY_ACCOUNT, dialect=dialect)
+
+
+def test_candidates_from_elsewhere_are_refused(session: Session, other: Session) -> None:
+    with pytest.raises(ArgumentError, match="candidates_from="):
+        BY_ACCOUNT.claim(session, owner="w", candidates_from=other)
+
+
+# Its face
+
+
+def test_a_queue_says_its_limits() -> None:
+    queue = JobQueue(
+        Mail,
+        serial_by=Mail.account_id,
+        limit_by={(Mail.region, Mail.host): 3},
+        on_retry="skip",
+    )
+
+    assert repr(queue) == (
+        "<JobQueue Mail, strategy='auto', serial_by=account_id, "
+        "limit_by={(region, host): 3}, on_retry='skip'>"
+    )
+
+
+def test_the_statements_shown_are_those_that_run(engine: Engine, session: Session) -> None:
+    add(session, Mail, 1)
+    with statements_seen(engine) as seen:
+        BY_ACCOUNT.claim(session, owner="w")
+
+    dialect = session.connection().dialect
+    for statement in claim_statements(BY_ACCOUNT, dialect=dialect):
+        shown = " ".join(str(statement.compile(dialect=dialect)).split())  # type: ignore[attr-defined]  # all can
+        beginning = shown.partition("'sa_jobqueue:")[0][:40]
+        assert any(one.startswith(beginning) for one in seen), shown
+
+
+def test_rows_are_claimed_too(engine: Engine, session: Session) -> None:
+    first, _, third = add(session, Mail, 1, 1, 2)
+    with engine.connect() as connection:
+        rows = BY_ACCOUNT.claim_rows(connection, owner="w", limit=9)
+        assert [row.id for row in rows] == ids([first, third])
+        BY_ACCOUNT.complete(connection, rows)
+        connection.commit()
+
+    assert [row.status for row in rows] == ["claimed"] * 2
+    assert sum(claimed(session).values()) == 0
+
+
+def test_a_worker_works_key_by_key(engine: Engine, session: Session) -> None:
+    jobs = add(session, Mail, 1, 1, 2, 1, None)
+    handled: list[int] = []
+    failed: list[int] = []
+
+    def handle(mail: Mail) -> None:
+        if mail.id == jobs[0].id and not failed:
+            failed.append(mail.id)
+            raise ZeroDivisionError
+        handled.append(mail.id)
+
+    worker = Worker(
+        engine,
+        BY_ACCOUNT,
+        handle,
+        owner="w",
+        limit=3,
+        drain=True,
+        poll=timedelta(milliseconds=5),
+        backoff=lambda attempts: timedelta(milliseconds=1),
+    )
+    worker.run()
+
+    assert failed == [jobs[0].id]
+    assert [number for number in handled if number in ids([jobs[0], jobs[1], jobs[3]])] == ids(
+        [jobs[0], jobs[1], jobs[3]]
+    )
+    assert sorted(handled) == ids(jobs)
+
+
+@pytest.mark.parametrize("driver", DRIVERS_OF_INNODB + DRIVERS_OF_POSTGRESQL + DRIVERS_OF_SQLITE)
+@in_event_loop
+async def test_an_async_session_claims_and_frees_keys(engine: Engine, driver: str) -> None:
+    with Session(engine) as session:
+        add(session, Mail, 1, 1, 2)
+    queue = AsyncJobQueue(BY_ACCOUNT)
+    async_engine = make_async_engine(engine.url, driver)
+
+    async with AsyncSession(async_engine) as session:
+        jobs = await queue.claim(session, owner="w", limit=9)
+        assert [job.account_id for job in jobs] == [1, 2]
+        if driver != "aiosqlite":
+            assert locked_keys(engine, BY_ACCOUNT) == 2
+        await session.commit()
+
+        assert locked_keys(engine, BY_ACCOUNT) == 0
+        assert not await queue.claim(session, owner="w", limit=9)
+        await session.rollback()
+    await async_engine.dispose()
+
+
+# Many processes
+
+
+@pytest.mark.xdist_group("concurrency")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("limit", [1, pytest.param(3, marks=pytest.mark.only_full)])
+def test_ten_consumers_finish_each_key_in_the_order_of_its_jobs(
+    engine: Engine, session: Session, limit: int, full: bool
+) -> None:
+    jobs, keys, consumers = (5_000, 50, 10) if full else (120, 12, 3)
+    enqueue(session, Mail, [{"account_id": number * 7 % keys} for number in range(jobs)])
+    session.commit()
+
+    run(consume, [(url_of(engine), limit, seed) for seed in range(consumers)])
+
+    lines = session.scalars(select(Sending).order_by(Sending.account_id, Sending.id)).all()
+    finished = 0
+    for account, of_account in groupby(lines, lambda line: line.account_id):
+        steps = [(line.job, line.finished) for line in of_account]
+        in_order = list(session.scalars(of_key(account)))
+        # Each claim is followed by its own finish: never two at once. A job that failed
+        # comes again before any other.
+        assert [done for _, done in steps] == [False, True] * (len(steps) // 2)
+        assert [job for job, _ in steps[::2]] == [job for job, _ in steps[1::2]]
+        assert [job for job, _ in groupby(job for job, _ in steps)] == in_order
+        finished += len(in_order)
+    assert finished == jobs
+    assert len({line.process for line in lines}) > 1 or not full  # a few jobs may be one's alone
+    assert locked_keys(engine, BY_ACCOUNT) == 0
+
+
+def of_key(account: int) -> Any:
+    return select(Mail.id).where(Mail.account_id == account).order_by(Mail.id)
+
+
+def url_of(engine: Engine) -> str:
+    return engine.url.render_as_string(hide_password=False)

@@ -1,0 +1,306 @@
+"""serial_by: at most one claimed job of each key, the oldest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, delete, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    JobQueue,
+    cancel_claimed,
+    claimed_by,
+    complete,
+    fail,
+    release,
+    retry,
+)
+from tests.contract.serial.keyed import (
+    BY_ACCOUNT,
+    NOTES,
+    SERVERS,
+    Errand,
+    Mail,
+    add,
+    claimed,
+    ids,
+)
+from tests.contract.steps import before_statement, unless_refused
+from tests.support import impatient, statements_seen
+
+Sessions = Callable[..., Session]
+
+
+HOUR = timedelta(hours=1)
+
+
+BOTH = pytest.mark.parametrize("queue", [BY_ACCOUNT, NOTES], ids=["every mixin", "plain"])
+
+
+# One at a time, in their order
+
+
+@BOTH
+def test_a_claim_takes_the_oldest_job_of_each_key(session: Session, queue: JobQueue[Any]) -> None:
+    a, b, c, _, d = add(session, queue.entity, 1, 1, 2, 2, 3)
+
+    jobs = queue.claim(session, owner="w", limit=10)
+
+    assert ids(jobs) == ids([a, c, d])
+    assert [job.status for job in jobs] == ["claimed"] * 3
+    assert b.status == "unclaimed"
+
+
+@BOTH
+def test_a_key_is_taken_until_its_job_is_finished(
+    session: Session, other: Session, queue: JobQueue[Any]
+) -> None:
+    first, second = add(session, queue.entity, 1, 1)
+    jobs = queue.claim(session, owner="w", limit=2)
+    session.commit()
+
+    assert ids(queue.claim(other, owner="x", limit=2)) == []
+    other.commit()
+    queue.complete(session, jobs)
+    session.commit()
+
+    assert ids(jobs) == [first.id]
+    assert ids(queue.claim(other, owner="x", limit=2)) == [second.id]
+
+
+def fail_for_good(session: Session, job: Mail) -> None:
+    session.execute(update(Mail).where(Mail.id == job.id).values(max_attempts=1))
+    fail(session, job, error="broken")
+
+
+def lose(session: Session, job: Mail) -> None:
+    """The job's owner is gone, and the row with it."""
+    session.execute(delete(Mail).where(Mail.id == job.id))
+
+
+@pytest.mark.parametrize("end", [complete, fail_for_good, cancel_claimed, lose])
+def test_a_job_that_ends_frees_its_key_at_once(
+    session: Session, other: Session, end: Callable[..., None]
+) -> None:
+    _, second = add(session, Mail, 1, 1)
+    (job,) = BY_ACCOUNT.claim(session, owner="w")
+    session.commit()
+
+    end(session, job)
+    session.commit()
+
+    assert ids(BY_ACCOUNT.claim(other, owner="x")) == [second.id]
+
+
+def reap_at_once(session: Session, job: Mail) -> None:
+    aged = datetime.now(UTC) - HOUR
+    session.execute(update(Mail).where(Mail.id == job.id).values(owner_date=aged))
+    assert len(BY_ACCOUNT.reap(session)) == 1
+
+
+@pytest.mark.parametrize("end", [release, fail, reap_at_once])
+def test_a_job_that_comes_back_is_the_next_of_its_key(
+    session: Session, other: Session, end: Callable[..., None]
+) -> None:
+    first, _ = add(session, Mail, 1, 1)
+    (job,) = BY_ACCOUNT.claim(session, owner="w")
+    session.commit()
+
+    end(session, job)
+    session.commit()
+
+    assert ids(BY_ACCOUNT.claim(other, owner="x", limit=2)) == [first.id]
+
+
+def test_a_job_brought_back_from_failed_waits_for_its_turn(session: Session) -> None:
+    first, second = add(session, Mail, 1, 1, max_attempts=1)
+    (job,) = BY_ACCOUNT.claim(session, owner="w")
+    fail(session, job)
+    BY_ACCOUNT.claim(session, owner="w")
+    retry(session, first)
+    session.commit()
+
+    assert ids(BY_ACCOUNT.claim(session, owner="w")) == []
+    complete(session, claimed_by(session, Mail, "w"))
+    assert ids(BY_ACCOUNT.claim(session, owner="w")) == [first.id]
+    assert second.status == "done"
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_sooner_job_inserted_between_two_claimers_waits_for_its_key(
+    session: Session, other: Session, new_session: Sessions
+) -> None:
+    """The test of the trap: the head of the key changes while its claim is not committed."""
+    add(session, Mail, 1)
+    jobs = BY_ACCOUNT.claim(session, owner="a")
+    third = new_session()
+    (sooner,) = add(third, Mail, 1, priority=-1)
+
+    assert ids(BY_ACCOUNT.claim(other, owner="b")) == []
+    other.commit()
+    session.commit()
+    assert ids(BY_ACCOUNT.claim(other, owner="b")) == []
+    other.commit()
+    BY_ACCOUNT.complete(session, jobs)
+    assert ids(BY_ACCOUNT.claim(other, owner="b")) == []
+    other.commit()
+    session.commit()
+
+    assert ids(BY_ACCOUNT.claim(other, owner="b")) == [sooner.id]
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_claim_that_is_rolled_back_frees_its_key(session: Session, other: Session) -> None:
+    first, _ = add(session, Mail, 1, 1)
+    BY_ACCOUNT.claim(session, owner="a")
+    assert ids(BY_ACCOUNT.claim(other, owner="b")) == []
+    other.rollback()
+
+    session.rollback()
+
+    assert ids(BY_ACCOUNT.claim(other, owner="b")) == [first.id]
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_keys_that_others_are_claiming_from_are_passed_over(
+    session: Session, other: Session
+) -> None:
+    *_, last = add(session, Mail, *[1] * 40, 2)
+    BY_ACCOUNT.claim(session, owner="a")
+
+    assert ids(BY_ACCOUNT.claim(other, owner="b")) == [last.id]
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_claim_tells_how_many_jobs_it_lost_to_others(session: Session, other: Session) -> None:
+    add(session, Mail, 1, 2)
+    BY_ACCOUNT.claim(session, owner="a")
+
+    claim = BY_ACCOUNT.claim(other, owner="b")
+
+    assert (len(claim), claim.candidates, claim.lost) == (1, 2, 1)
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_claim_of_keys_that_are_all_taken_does_not_try_again(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    """Nor does it wait: of such a key there is one claim at a time."""
+    add(session, Mail, 1, 1)
+    BY_ACCOUNT.claim(session, owner="a")
+
+    with statements_seen(engine) as seen:
+        assert ids(BY_ACCOUNT.claim(other, owner="b")) == []
+
+    assert len([one for one in seen if "claim_tried" in one]) == 1
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_job_whose_row_is_locked_keeps_its_key_and_no_other(
+    session: Session, other: Session
+) -> None:
+    first, _, elsewhere = add(session, Mail, 1, 1, 2)
+    session.execute(update(Mail).where(Mail.id == first.id).values(host="edited"))
+
+    assert ids(BY_ACCOUNT.claim(other, owner="w")) == [elsewhere.id]
+
+
+#: More than a claim has; those that it does not reach are not taken.
+STATEMENTS = 12
+
+
+def overtake(session: Session, queue: JobQueue[Any], *, finish: bool) -> Callable[[], None]:
+    """Insert a sooner job, claim what is to be had, and finish it, or not; commit each."""
+
+    def step() -> None:
+        sooner = {"priority": -1} if queue is BY_ACCOUNT else {"id": -1}
+        session.add(queue.entity(account_id=1, **sooner))
+        session.commit()
+        jobs = queue.claim(session, owner="b")
+        session.commit()
+        if finish:
+            queue.complete(session, jobs)
+            session.commit()
+
+    return step
+
+
+@BOTH
+@pytest.mark.parametrize("number", range(STATEMENTS))
+@pytest.mark.parametrize("finish", [False, True], ids=["claims", "finishes"])
+def test_no_step_between_two_statements_gives_a_key_twice(
+    engine: Engine, new_session: Sessions, queue: JobQueue[Any], number: int, finish: bool
+) -> None:
+    session = new_session()
+    add(session, queue.entity, 1, 1)
+    other = new_session(impatient(engine))
+    step = unless_refused(overtake(other, queue, finish=finish), other)
+
+    with before_statement(session, number, step):
+        jobs = queue.claim(session, owner="a", limit=2)
+        session.commit()
+
+    assert len(jobs) <= 1
+    now = sum(claimed(session, queue.entity).values())
+    assert now <= 1
+    assert finish or now == 1
+
+
+# Retries
+
+
+def test_a_job_that_waits_for_its_retry_keeps_its_key(session: Session) -> None:
+    _, _, elsewhere = add(session, Mail, 1, 1, 2)
+    (job,) = BY_ACCOUNT.claim(session, owner="w")
+    fail(session, job, retry_in=HOUR)
+    add(session, Mail, 1, priority=-1)
+
+    assert ids(BY_ACCOUNT.claim(session, owner="w", limit=9)) == [elsewhere.id]
+
+
+def test_a_job_whose_retry_is_due_comes_before_the_others_of_its_key(session: Session) -> None:
+    first, *_ = add(session, Mail, 1, *[1] * 30)
+    (job,) = BY_ACCOUNT.claim(session, owner="w")
+    fail(session, job, retry_in=timedelta(microseconds=1))
+    add(session, Mail, 1, priority=-1)
+
+    assert ids(BY_ACCOUNT.claim(session, owner="w", limit=9)) == [first.id]
+
+
+def test_others_of_the_key_go_on_where_retries_are_skipped(session: Session) -> None:
+    skipping = JobQueue(Mail, serial_by=Mail.account_id, on_retry="skip")
+    first, second, third = add(session, Mail, 1, 1, 1)
+    (job,) = skipping.claim(session, owner="w")
+    fail(session, job, retry_in=HOUR)
+    session.commit()
+
+    (job,) = skipping.claim(session, owner="w", limit=9)
+    assert job is second
+    session.execute(update(Mail).where(Mail.id == first.id).values(run_at=datetime.now(UTC)))
+    complete(session, job)
+    assert ids(skipping.claim(session, owner="w", limit=9)) == [first.id]
+    assert third.status == "unclaimed"
+
+
+def test_without_a_schedule_a_failed_job_is_at_once_the_next_of_its_key(session: Session) -> None:
+    queue = JobQueue(Errand, serial_by=Errand.account_id)
+    first, second = add(session, Errand, 1, 1)
+    fail(session, queue.claim(session, owner="w"))
+    session.commit()
+
+    jobs = queue.claim(session, owner="w", limit=2)
+
+    assert ids(jobs) == [first.id]
+    complete(session, jobs)
+    assert ids(queue.claim(session, owner="w")) == [second.id]
+
+
+def test_a_job_for_later_that_was_never_tried_keeps_nobody_waiting(session: Session) -> None:
+    add(session, Mail, 1, priority=-1, run_at=datetime.now(UTC) + HOUR)
+    (due,) = add(session, Mail, 1)
+
+    assert ids(BY_ACCOUNT.claim(session, owner="w", limit=2)) == [due.id]

@@ -1,0 +1,63 @@
+"""Steps of one session, taken right before a statement of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    is_transient,
+)
+
+
+@contextmanager
+def before(engine: Engine, beginning: str, step: Callable[[], object]) -> Iterator[list[int]]:
+    """Take a step of the other session before the first statement that begins so."""
+    taken: list[int] = []
+
+    def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+        unbound = statement.lstrip().replace(" FORCE INDEX (PRIMARY)", "")
+        if not taken and unbound.startswith(beginning):
+            taken.append(1)
+            step()
+
+    event.listen(engine, "before_cursor_execute", see)
+    try:
+        yield taken
+    finally:
+        event.remove(engine, "before_cursor_execute", see)
+
+
+def unless_refused(step: Callable[[], None], session: Session) -> Callable[[], None]:
+    """Let the other session be refused by a busy database: then it got nothing."""
+
+    def take() -> None:
+        try:
+            step()
+        except DBAPIError as error:
+            session.rollback()
+            if not is_transient(error):
+                raise
+
+    return take
+
+
+@contextmanager
+def before_statement(session: Session, number: int, step: Callable[[], None]) -> Iterator[None]:
+    """Take a step right before a statement of a session's transaction."""
+    seen: list[str] = []
+
+    def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+        seen.append(statement)
+        if len(seen) == number + 1:
+            step()
+
+    connection = session.connection()
+    event.listen(connection, "before_cursor_execute", see)
+    yield
+    event.remove(connection, "before_cursor_execute", see)

@@ -1,0 +1,243 @@
+"""A queue in strict order is a queue like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    URL,
+    Engine,
+    Table,
+    event,
+    select,
+    text,
+)
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    ORMExecuteState,
+    Session,
+    joinedload,
+    mapped_column,
+    with_loader_criteria,
+)
+
+from sa_jobqueue import (
+    JobMixin,
+    JobQueue,
+    enqueue,
+)
+from sa_jobqueue.dialects.postgresql.turns import SPACE
+from tests.contract.strict_order.support import EMAILS
+from tests.models import (
+    Account,
+    Base,
+    Document,
+    Dog,
+    Email,
+    Letter,
+    Message,
+    Pair,
+    Task,
+    add_emails,
+    add_tasks,
+    names,
+    recipients,
+)
+from tests.support import make_engine
+
+
+def add_pairs(session: Session) -> list[Any]:
+    enqueue(session, Pair, [{"left": n, "right": "x", "priority": -n} for n in (1, 3, 2)])
+    return [(3, "x"), (2, "x"), (1, "x")]
+
+
+def add_documents(session: Session) -> list[Any]:
+    enqueue(session, Document, [{"created": n} for n in (3, 1, 2)])
+    return list(session.scalars(select(Document.id).order_by(Document.created)))
+
+
+def add_dogs(session: Session) -> list[Any]:
+    session.add_all([Dog(trick=trick) for trick in "abc"])
+    session.flush()
+    return list(session.scalars(select(Dog.id).order_by(Dog.id)))
+
+
+def add_messages(session: Session) -> list[Any]:
+    enqueue(session, Message, [{"sequence": n} for n in (2, 3, 1)])
+    return list(session.scalars(select(Message.id).order_by(Message.sequence.desc())))
+
+
+# It is a queue like any other
+
+
+@pytest.mark.parametrize(
+    ("entity", "add"),
+    [(Pair, add_pairs), (Document, add_documents), (Dog, add_dogs), (Message, add_messages)],
+)
+def test_every_kind_of_class_is_claimed_in_its_order(
+    session: Session, entity: type[Any], add: Callable[[Session], list[Any]]
+) -> None:
+    in_order = add(session)
+    session.commit()
+    queue = JobQueue(entity, strict_order=True)
+
+    claimed = [*queue.claim(session, owner="w"), *queue.claim(session, owner="w", limit=5)]
+
+    keys = [tuple(job.__mapper__.primary_key_from_instance(job)) for job in claimed]
+    assert [key if len(key) > 1 else key[0] for key in keys] == in_order
+    queue.complete(session, claimed)
+    session.commit()
+
+
+def test_an_order_and_criteria_of_the_queues_own_are_kept(session: Session) -> None:
+    add_emails(session, "a1", "b", "a2", "a3")
+    queue = JobQueue(
+        Email,
+        Email.recipient.like("a%"),
+        order_by=Email.recipient.desc(),
+        strict_order=True,
+    )
+
+    claimed = queue.claim(session, owner="w", limit=2)
+
+    assert recipients(claimed) == ["a3", "a2"]
+
+
+def test_plain_rows_are_claimed_in_order_and_finished(session: Session) -> None:
+    add_emails(session, "a", "b", "c")
+
+    rows = EMAILS.claim_rows(session, owner="w", limit=2)
+    EMAILS.complete(session, rows)
+    session.commit()
+
+    assert [(row.recipient, row.status) for row in rows] == [("a", "claimed"), ("b", "claimed")]
+    statuses = session.scalars(select(Email.status).order_by(Email.id)).all()
+    assert statuses == ["done", "done", "unclaimed"]
+
+
+def test_a_turn_finishes_one_batch_and_claims_the_next(session: Session) -> None:
+    add_emails(session, "a", "b", "c")
+    first = EMAILS.claim(session, owner="w", limit=2)
+    session.commit()
+
+    following = EMAILS.turn(session, first, owner="w", limit=2)
+    session.commit()
+
+    assert recipients(following) == ["c"]
+    assert session.scalars(select(Email.status).order_by(Email.id)).all() == [
+        "done",
+        "done",
+        "claimed",
+    ]
+
+
+def test_the_criteria_of_a_sessions_hooks_hold(session: Session) -> None:
+    add_emails(session, "theirs", "ours", "theirs", "ours")
+
+    @event.listens_for(session, "do_orm_execute")
+    def ours_only(state: ORMExecuteState) -> None:
+        mine = with_loader_criteria(Email, Email.recipient == "ours")
+        state.statement = state.statement.options(mine)
+
+    assert recipients(EMAILS.claim(session, owner="w", limit=3)) == ["ours", "ours"]
+
+
+def test_relationships_are_loaded_as_asked(session: Session) -> None:
+    account = Account(name="n")
+    session.add(account)
+    session.flush()
+    session.add(Letter(account_id=account.id, copy_to_id=account.id))
+    session.commit()
+    queue = JobQueue(Letter, strict_order=True)
+
+    (letter,) = queue.claim(session, owner="w", options=[joinedload(Letter.copy_to)])
+    session.commit()
+    session.expunge_all()  # nothing is loaded any more
+
+    assert [it.name for it in (letter.account, letter.copy_to) if it is not None] == ["n", "n"]
+
+
+def test_jobs_due_later_are_not_claimed(session: Session) -> None:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    add_tasks(session, "tomorrow", priority=-5, run_at=tomorrow)
+    add_tasks(session, "today")
+
+    claimed = JobQueue(Task, strict_order=True).claim(session, owner="w", limit=2)
+
+    assert names(claimed) == ["today"]
+
+
+class NamedBase(DeclarativeBase):
+    pass
+
+
+class Named(JobMixin, NamedBase):
+    """A table whose name and schema need quotes."""
+
+    __tablename__ = "It's 100% named"
+    __table_args__ = {"schema": "one"}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+# Whose turn it is, on PostgreSQL
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("schema", ["one", 'Other "two"'])
+def test_the_turn_is_that_of_the_table_that_is_claimed_from(
+    fresh_database: URL, schema: str
+) -> None:
+    engine = make_engine(fresh_database)
+    with translated(engine, {"one": schema}) as session:
+        NamedBase.metadata.create_all(session.connection())
+        session.commit()
+
+        JobQueue(Named, strict_order=True).claim(session, owner="w")
+
+        table = '"' + schema.replace('"', '""') + '"."It\'s 100% named"'
+        oid = session.scalar(text("SELECT CAST(:t AS regclass)::oid").bindparams(t=table))
+        held = session.execute(
+            text(
+                "SELECT classid, objid FROM pg_locks "
+                "WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+            )
+        )
+        assert [(*row,) for row in held] == [(SPACE, oid)]
+    engine.dispose()
+
+
+@contextmanager
+def translated(engine: Engine, names: dict[str, str]) -> Iterator[Session]:
+    """Open a session in which schemas have other names."""
+    (schema,) = names.values()
+    with engine.connect().execution_options(schema_translate_map=names) as connection:
+        connection.exec_driver_sql('CREATE SCHEMA "' + schema.replace('"', '""') + '"')
+        connection.commit()
+        with Session(connection) as session:
+            yield session
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_table_without_its_claim_index_is_claimed_from_in_an_old_snapshot_too(
+    fresh_database: URL,
+) -> None:
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    table = Email.__table__
+    assert isinstance(table, Table)
+    (index,) = (one for one in table.indexes if str(one.name).endswith("_claim"))
+    index.drop(engine)
+
+    with Session(engine.execution_options(isolation_level="REPEATABLE READ")) as session:
+        add_emails(session, "a", "b")
+        session.commit()
+        session.execute(select(Email.id)).all()
+        claimed = JobQueue(Email, strict_order=True).claim(session, owner="w", limit=2)
+
+        assert recipients(claimed) == ["a", "b"]
+    engine.dispose()

@@ -1,0 +1,301 @@
+"""One claimer at a time claims from a queue in strict order, until its transaction ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    Engine,
+    ForeignKey,
+    event,
+    insert,
+)
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    mapped_column,
+)
+
+from sa_jobqueue import (
+    JobQueue,
+    cancel,
+    claim,
+    complete,
+    enqueue,
+    reprioritize,
+)
+from tests.contract.steps import before
+from tests.contract.strict_order.support import EMAILS, Later, end_by_commit, end_by_rollback
+from tests.models import (
+    Email,
+    Task,
+    add_emails,
+    add_tasks,
+    names,
+    recipients,
+)
+
+Sessions = Callable[..., Session]
+
+
+SERVERS = ("postgresql", "mysql", "mariadb")
+
+
+def end_by_close(session: Session) -> None:
+    session.close()
+
+
+# Two sessions, stepped
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [(end_by_commit, ["c"]), (end_by_rollback, ["a"]), (end_by_close, ["a"])],
+)
+def test_the_next_claimer_waits_for_the_end_of_the_transaction(
+    engine: Engine,
+    session: Session,
+    other: Session,
+    end: Callable[[Session], None],
+    expected: list[str],
+) -> None:
+    add_emails(session, "a", "b", "c", "d")
+    EMAILS.claim(session, owner="first", limit=2)
+
+    later = Later(engine, lambda: EMAILS.claim(other, owner="second"))
+    assert later.waits
+    end(session)
+
+    assert recipients(later.result()) == expected
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_after_the_wait_sooner_jobs_that_came_meanwhile_are_seen(
+    engine: Engine, new_session: Sessions, db_alias: str, limit: int
+) -> None:
+    session, other = new_session(), new_session()
+    queue = JobQueue(Task, strict_order=True)
+    add_tasks(session, "a", "b", "c", priority=5)
+    queue.claim(session, owner="first")
+    later = Later(engine, lambda: queue.claim(other, owner="second", limit=limit))
+    assert later.waits
+
+    add = session if db_alias == "sqlite" else new_session()
+    enqueue(add, Task, [{"name": "sooner", "priority": 1}])
+    add.commit()
+    session.commit()
+
+    # Where rows are the locks, it may be claimed before the first claim's end: alone.
+    claimed = names(later.result())
+    assert claimed in (["sooner"], ["sooner", "b"][:limit])
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_sooner_job_that_comes_while_the_priorities_are_read_is_seen(
+    engine: Engine, new_session: Sessions
+) -> None:
+    session, producer = new_session(), new_session()
+    add_tasks(session, "later", priority=5)
+    queue = JobQueue(Task, strict_order=True)
+
+    with before(engine, "SELECT task.id", lambda: add_tasks(producer, "sooner", priority=1)):
+        claimed = queue.claim(session, owner="w")
+
+    assert names(claimed) == ["sooner"]
+
+
+class CommitBase(DeclarativeBase):
+    pass
+
+
+class Parent(CommitBase):
+    __tablename__ = "commit_parent"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Child(CommitBase):
+    """A row without its parent fails at COMMIT only."""
+
+    __tablename__ = "commit_child"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    parent_id: Mapped[int] = mapped_column(
+        ForeignKey("commit_parent.id", deferrable=True, initially="DEFERRED")
+    )
+
+
+@pytest.mark.only_on("postgresql", "sqlite")
+def test_the_next_claimer_waits_for_the_end_of_a_transaction_that_fails_at_commit(
+    queue_engine: Engine, db_alias: str
+) -> None:
+    CommitBase.metadata.create_all(queue_engine)
+    with Session(queue_engine) as session, Session(queue_engine) as other:
+        add_emails(session, "a", "b")
+        if db_alias == "sqlite":
+            session.connection().exec_driver_sql("PRAGMA foreign_keys = ON")
+        EMAILS.claim(session, owner="first")
+        session.execute(insert(Child), {"parent_id": 1})
+
+        later = Later(queue_engine, lambda: EMAILS.claim(other, owner="second"))
+        assert later.waits
+        with pytest.raises(IntegrityError):
+            session.commit()
+        session.rollback()
+
+        assert recipients(later.result()) == ["a"]
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize(
+    ("end", "expected"), [(end_by_commit, ["b", "c"]), (end_by_rollback, ["a", "b"])]
+)
+def test_a_next_job_that_somebody_is_cancelling_is_waited_for(
+    engine: Engine,
+    session: Session,
+    other: Session,
+    limit: int,
+    end: Callable[[Session], None],
+    expected: list[str],
+) -> None:
+    first, *_ = add_emails(session, "a", "b", "c")
+    cancel(session, [first])
+
+    later = Later(engine, lambda: EMAILS.claim(other, owner="w", limit=limit))
+    assert later.waits
+    end(session)
+
+    assert recipients(later.result()) == expected[:limit]
+
+
+@contextmanager
+def before_a_lock(engine: Engine, step: Callable[[], None]) -> Iterator[list[int]]:
+    """Take a step of the other session before the first row is locked."""
+    taken: list[int] = []
+
+    def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+        if not taken and "SKIP LOCKED" in statement:
+            taken.append(1)
+            step()
+
+    event.listen(engine, "before_cursor_execute", see)
+    yield taken
+    event.remove(engine, "before_cursor_execute", see)
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_next_job_that_is_moved_back_meanwhile_is_not_claimed(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    queue = JobQueue(Task, strict_order=True)
+    first, *_ = add_tasks(session, "a", "b")
+    reprioritize(session, [first], 9)
+
+    later = Later(engine, lambda: queue.claim(other, owner="w"))
+    assert later.waits
+    session.commit()
+
+    assert names(later.result()) == ["b"]
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize("limit", [1, 2])
+def test_nor_one_that_is_moved_back_between_the_look_and_the_lock(
+    engine: Engine, session: Session, other: Session, limit: int
+) -> None:
+    queue = JobQueue(Task, strict_order=True)
+    first, *_ = add_tasks(session, "a", "b", "c")
+    session.commit()
+
+    def move_back() -> None:
+        reprioritize(session, [first], 9)
+        session.commit()
+
+    with before_a_lock(engine, move_back) as moved:
+        claimed = queue.claim(other, owner="w", limit=limit)
+
+    assert moved
+    assert names(claimed) == ["b", "c"][:limit]
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_claim_ends_before_a_job_that_somebody_has_locked(
+    engine: Engine, new_session: Sessions
+) -> None:
+    session, other = new_session(), new_session()
+    _, second, _ = add_emails(session, "a", "b", "c")
+    cancel(session, [second])
+
+    claimed = EMAILS.claim(other, owner="w", limit=3)
+    other.commit()
+    session.rollback()
+
+    assert recipients(claimed) == ["a"]
+    assert recipients(EMAILS.claim(other, owner="w", limit=3)) == ["b", "c"]
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_whoever_waited_does_not_stand_in_the_way_of_a_finish(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    add_emails(session, "a", "b")
+    claimed = EMAILS.claim(session, owner="first")
+    later = Later(engine, lambda: EMAILS.claim(other, owner="second"))
+    assert later.waits
+    session.commit()
+    assert recipients(later.result()) == ["b"]
+
+    complete(session, claimed)  # while the second one's transaction is open
+    session.commit()
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_whoever_waits_for_the_next_job_holds_none_of_those_behind_it(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    first, _, third = add_emails(session, "a", "b", "c")
+    cancel(session, [first])
+    later = Later(engine, lambda: EMAILS.claim(other, owner="w", limit=3))
+    assert later.waits
+
+    assert cancel(session, [third]) == [third]  # at once
+    session.commit()
+
+    assert recipients(later.result()) == ["b"]
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+@pytest.mark.parametrize("limit", [1, 3])
+@pytest.mark.parametrize("queue", [EMAILS, JobQueue(Email, strategy="candidates")])
+def test_a_job_that_was_lost_to_another_claim_is_not_kept_locked(
+    engine: Engine, new_session: Sessions, limit: int, queue: JobQueue[Email]
+) -> None:
+    session, other = new_session(), new_session()
+    add_emails(session, "a")
+    stolen: list[Email] = []
+
+    def steal() -> None:
+        stolen.extend(claim(other, Email, owner="thief"))
+        other.commit()
+
+    with before(engine, "SELECT email.id, email.recipient" if limit == 1 else "SELECT", steal):
+        assert not queue.claim(session, owner="w", limit=limit)
+
+    complete(other, stolen)  # while our transaction is open
+    other.commit()
+
+
+def test_a_claim_of_nothing_takes_the_turn_where_the_turn_is_a_lock(
+    engine: Engine, session: Session, other: Session, db_alias: str
+) -> None:
+    assert not EMAILS.claim(session, owner="first")
+
+    later = Later(engine, lambda: EMAILS.claim(other, owner="second"))
+
+    assert later.waits is (db_alias in ("postgresql", "sqlite"))
+    session.rollback()
+    assert not later.result()

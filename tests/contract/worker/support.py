@@ -1,0 +1,62 @@
+"""Workers that drain a queue, and what they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import URL, Engine, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    JobQueue,
+)
+from sa_jobqueue.worker import Worker
+from tests.models import Base, Email, Task
+from tests.support import make_engine
+
+SOON = timedelta(milliseconds=20)
+
+
+def work(engine: Engine, queue: JobQueue, handler: Callable, **options: object) -> None:  # type: ignore[type-arg]  # any model
+    """Drain a queue with a worker that does not idle for long."""
+    if queue.mapping.has("run_at"):
+        options = {"backoff": lambda attempts: SOON, **options}
+    options = {"drain": True, "poll": SOON, **options}
+    Worker(engine, queue, handler, **options).run()  # type: ignore[arg-type]  # forwarded
+
+
+def states(session: Session) -> dict[str, tuple[str, int, str | None]]:
+    found = session.scalars(select(Task))
+    return {task.name: (task.status, task.attempts, task.last_error) for task in found}
+
+
+def transient(alias: str) -> Exception:
+    """A deadlock, or a busy database, as the engine's driver reports it."""
+    if alias == "postgresql":
+        error: Exception = Exception("deadlock detected")
+        error.pgcode = "40P01"  # type: ignore[attr-defined]  # as psycopg2 sets it
+    elif alias == "sqlite":
+        error = Exception("database is locked")
+        error.sqlite_errorcode = 5  # type: ignore[attr-defined]  # as sqlite3 sets it
+    else:
+        error = Exception(1213, "Deadlock found")
+    return error
+
+
+def owners(session: Session) -> list[str | None]:
+    session.rollback()
+    return list(session.scalars(select(Email.owner).order_by(Email.id)))
+
+
+@contextmanager
+def own_database(url: URL, **options: Any) -> Iterator[Engine]:
+    """An engine with tables of its own, whose connections may be cut."""
+    engine = make_engine(url, **options)
+    Base.metadata.create_all(engine)
+    try:
+        yield engine
+    finally:
+        engine.dispose()

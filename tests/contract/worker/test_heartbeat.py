@@ -1,0 +1,233 @@
+"""The heartbeat renews claims while handlers run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, StaticPool, create_engine, event, select, update
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    Fence,
+    JobQueue,
+    reap,
+)
+from sa_jobqueue.worker import Worker
+from sa_jobqueue.worker.heartbeat import Heartbeat
+from tests.contract.worker.support import own_database, owners, transient, work
+from tests.models import Base, Email, add_emails
+from tests.support import until
+
+SOON = timedelta(milliseconds=20)
+
+
+SHORT_LEASE = timedelta(milliseconds=600)
+
+
+def renewals(session: Session) -> int:
+    """Count the claims whose time is not the first that this session saw."""
+    session.rollback()
+    found = session.execute(select(Email.id, Email.owner_date))
+    now = {row.id: row.owner_date for row in found}
+    first = session.info.setdefault("first", now)
+    return sum(first[key] != date for key, date in now.items())
+
+
+# The heartbeat
+
+
+def test_a_long_handler_and_those_who_wait_behind_it_outlive_their_lease(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    add_emails(session, "a", "b")
+    began = time.monotonic()
+
+    def handler(email: Email) -> None:
+        if email.recipient == "a":
+            until(lambda: renewals(session) == 2)
+            session.info.clear()
+            until(lambda: renewals(session) == 2)
+            until(lambda: time.monotonic() > began + 2 * SHORT_LEASE.total_seconds())
+            assert not reap(other, Email, lease=SHORT_LEASE)
+            other.rollback()
+
+    work(engine, JobQueue(Email, lease=SHORT_LEASE), handler, limit=2, owner="plain")
+
+    assert owners(session) == ["plain", "plain"]
+    assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+def test_claims_are_renewed_where_the_handler_has_the_only_connection(
+    fresh_database: URL,
+) -> None:
+    options = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 5}
+    with own_database(fresh_database, **options) as engine, own_database(fresh_database) as beside:
+        with Session(engine) as session:
+            add_emails(session, "a", "b")
+
+        def handler(email: Email) -> None:
+            with Session(engine) as own, Session(beside) as session:
+                assert own.get(Email, email.id) is not None
+                own.commit()  # on SQLite a reader keeps writers from committing
+                own.connection()
+                until(lambda: renewals(session))
+
+        work(engine, JobQueue(Email, lease=SHORT_LEASE), handler)
+
+        with Session(engine) as session:
+            assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+def test_jobs_whose_claim_was_found_lost_are_not_handled(
+    engine: Engine, session: Session, other: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_emails(session, "a", "b", "c")
+    handled: list[str] = []
+
+    def handler(email: Email) -> None:
+        handled.append(email.recipient)
+        if email.recipient == "a":
+            stolen = update(Email).where(Email.recipient == "b").values(owner="thief")
+            other.execute(stolen)
+            other.commit()
+            until(lambda: any("renew: 1 of 3" in text for text in caplog.messages))
+            until(lambda: worker._heartbeat._lost)
+
+    queue = JobQueue(Email, lease=SHORT_LEASE)
+    worker = Worker(engine, queue, handler, limit=3, drain=True, poll=SOON)
+    worker.run()
+
+    assert handled == ["a", "c"]
+    found = session.scalars(select(Email.status).order_by(Email.id))
+    assert found.all() == ["done", "claimed", "done"]
+
+
+def test_a_job_that_runs_too_long_is_not_renewed_and_taken_back(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    add_emails(session, "a")
+    taken: list[int] = []
+
+    def take_back() -> bool:
+        taken.append(len(reap(other, Email, max_runtime=SHORT_LEASE)))
+        other.commit()
+        return taken[-1] > 0
+
+    def handler(email: Email) -> None:
+        if not taken:
+            until(take_back)
+
+    work(engine, JobQueue(Email), handler, max_runtime=SHORT_LEASE, reap_every=None)
+
+    assert taken[-1] == 1
+    assert session.scalars(select(Email.status)).all() == ["done"]  # at the second try
+
+
+def test_a_finish_waits_for_a_renewal_that_is_under_way(
+    engine: Engine,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    add_emails(session, "a")
+    renewing, finishing = threading.Event(), threading.Event()
+    rest = Heartbeat.rest
+
+    def rest_and_say(heartbeat: Heartbeat) -> None:
+        if renewing.is_set():
+            finishing.set()
+        rest(heartbeat)
+
+    @event.listens_for(engine, "commit")
+    def hold(connection: Any) -> None:
+        if threading.current_thread().name == "sa_jobqueue heartbeat" and not renewing.is_set():
+            renewing.set()
+            finishing.wait(10)
+
+    monkeypatch.setattr(Heartbeat, "rest", rest_and_say)
+    queue = JobQueue(Email, lease=SHORT_LEASE)
+    try:
+        work(engine, queue, lambda email: until(renewing.is_set), delete=True)
+    finally:
+        event.remove(engine, "commit", hold)
+
+    assert finishing.is_set()
+    assert session.scalars(select(Email)).all() == []
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_many_renewals_and_finishes_lose_no_claim(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_emails(session, *"abcdefghijklmnopqrstuvwxyz")
+    queue = JobQueue(Email, lease=timedelta(milliseconds=6))
+
+    def handler(email: Email) -> None:
+        time.sleep(0.003)  # more than the pause between two renewals
+
+    work(engine, queue, handler, limit=3)
+
+    assert set(session.scalars(select(Email.status))) == {"done"}
+    lost = [text for text in caplog.messages if "lost" in text]
+    assert lost == []
+
+
+def test_a_renewal_that_failed_is_tried_again_soon(
+    engine: Engine, session: Session, db_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_emails(session, "a")
+    queue = JobQueue(Email, lease=timedelta(seconds=3))
+    renew, times = queue.renew, []
+
+    def fail_once(session: Session, fences: Sequence[Fence]) -> None:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            raise OperationalError("UPDATE", {}, transient(db_alias))
+        renew(session, fences)
+
+    monkeypatch.setattr(queue, "renew", fail_once)
+    work(engine, queue, lambda email: until(lambda: renewals(session)))
+
+    assert times[1] - times[0] < 0.7  # a whole beat is a second
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_database_in_memory_is_worked_on_by_one_thread() -> None:
+    engine = create_engine(
+        "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
+    )
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        add_emails(session, "a", "b")
+    seen: list[str] = []
+
+    def handler(email: Email) -> None:
+        threading.Event().wait(0.05)
+        seen.extend(thread.name for thread in threading.enumerate())
+
+    work(engine, JobQueue(Email, lease=timedelta(milliseconds=20)), handler)
+
+    assert "sa_jobqueue heartbeat" not in seen
+    with Session(engine) as session:
+        assert set(session.scalars(select(Email.status))) == {"done"}
+    engine.dispose()
+
+
+def test_the_thread_ends_with_the_run(engine: Engine, session: Session) -> None:
+    add_emails(session, "a")
+    seen: list[bool] = []
+
+    def beating() -> bool:
+        return "sa_jobqueue heartbeat" in {thread.name for thread in threading.enumerate()}
+
+    work(engine, JobQueue(Email), lambda email: seen.append(beating()))
+
+    assert seen == [True]
+    assert not beating()

@@ -1,0 +1,144 @@
+"""A worker is an owner for as long as it runs."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    JobQueue,
+    Owner,
+    OwnerState,
+    UnsupportedDatabase,
+    owner_state,
+)
+from sa_jobqueue.worker import Worker
+from tests.contract.worker.support import own_database, owners, work
+from tests.models import Email, add_emails
+from tests.support import cut_connections, until
+
+SOON = timedelta(milliseconds=20)
+
+
+# The owner
+
+
+def test_a_worker_is_an_owner_for_as_long_as_it_runs(engine: Engine, session: Session) -> None:
+    add_emails(session, "a")
+    seen: list[OwnerState] = []
+
+    def handler(email: Email) -> None:
+        with Session(engine) as own:
+            seen.append(owner_state(own, str(email.owner)))
+
+    work(engine, JobQueue(Email), handler)
+
+    (name,) = owners(session)
+    assert str(name).split("~")[0].endswith(f"-{os.getpid()}")
+    assert seen == [OwnerState.ALIVE]
+    assert owner_state(session, str(name)) is OwnerState.DEAD
+
+
+def test_an_owner_may_be_given(engine: Engine, session: Session) -> None:
+    add_emails(session, "a", "b", "c")
+
+    with Owner(engine, "mailer") as owner:
+        for given in (owner, "plain", 7):
+            worker = Worker(engine, JobQueue(Email), lambda email: worker.stop(), owner=given)  # noqa: B023 - run at once
+            worker.run()
+        assert owner_state(session, owner.name) is OwnerState.ALIVE
+        assert owners(session) == [owner.name, "plain", "7"]
+
+
+def test_where_no_owner_can_be_had_a_plain_name_does(
+    engine: Engine,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(owner: Owner) -> None:
+        raise UnsupportedDatabase("a pooler stands in between")
+
+    monkeypatch.setattr(Owner, "open", refuse)
+    add_emails(session, "a")
+
+    work(engine, JobQueue(Email), lambda email: None)
+
+    (name,) = owners(session)
+    assert "~" not in str(name)
+    (warning,) = [record for record in caplog.records if record.name == "sa_jobqueue.worker"]
+    assert warning.levelname == "WARNING"
+    assert "a pooler stands in between" in warning.getMessage()
+
+
+def has_lost_its_lock(worker: Worker[Any]) -> bool:
+    """Tell whether the loss was noticed, without having the owner take a new name."""
+    owner = worker.owner
+    assert isinstance(owner, Owner)
+    assert owner._held is not None
+    return owner._held.lock.lost
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_worker_whose_lock_was_lost_goes_on_under_a_new_name(
+    fresh_database: URL, db_alias: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with own_database(fresh_database) as engine:
+        with Session(engine) as session:
+            add_emails(session, "a", "b", "c")
+        engine.dispose()
+
+        def handler(email: Email) -> None:
+            if email.recipient == "a":
+                cut_connections(fresh_database, db_alias)
+                until(lambda: has_lost_its_lock(worker))
+
+        worker = Worker(engine, JobQueue(Email), handler, limit=2, drain=True, poll=SOON)
+        worker.run()
+
+        with Session(engine) as session:
+            first, second, third = owners(session)
+            assert first == second != third
+            assert set(session.scalars(select(Email.status))) == {"done"}
+        assert any("has lost its lock" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_commit_in_doubt_is_looked_up_under_the_name_of_its_claim(
+    fresh_database: URL, db_alias: str
+) -> None:
+    """The answer to a COMMIT is lost, and the owner's lock with it."""
+    handled: list[str] = []
+    to_break = [1]
+    with own_database(fresh_database) as engine, pytest.MonkeyPatch.context() as patch:
+        with Session(engine) as session:
+            add_emails(session, "a", "b", "c")
+        engine.dispose()
+        commit = engine.dialect.do_commit
+
+        def commit_and_break(connection: Any) -> None:
+            commit(connection)
+            if handled and to_break:
+                to_break.clear()
+                cut_connections(fresh_database, db_alias)
+                until(lambda: has_lost_its_lock(worker))
+                error = OperationalError("COMMIT", {}, Exception("gone"))
+                error.connection_invalidated = True
+                raise error
+
+        patch.setattr(engine.dialect, "do_commit", commit_and_break)
+        queue = JobQueue(Email)
+        worker = Worker(
+            engine, queue, lambda email: handled.append(email.recipient), drain=True, poll=SOON
+        )
+        worker.run()
+
+        assert handled == ["a", "b", "c"]
+        with Session(engine) as session:
+            assert set(session.scalars(select(Email.status))) == {"done"}

@@ -1,0 +1,110 @@
+"""A worker takes back the claims of the dead between its turns."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ArgumentError,
+    JobQueue,
+    Owner,
+    claim,
+)
+from sa_jobqueue.worker import Worker
+from tests.contract.worker.support import transient, work
+from tests.models import Email, add_emails
+
+# Reaping
+
+
+def test_a_drain_takes_back_the_claims_of_the_dead_and_leaves_those_of_the_living(
+    engine: Engine, session: Session
+) -> None:
+    add_emails(session, "dead", "living", "unknown")
+    with Owner(engine) as living:
+        with Owner(engine) as dying:
+            claim(session, Email, owner=dying)
+            session.commit()
+        for owner in (living, "plain"):
+            claim(session, Email, owner=owner)
+            session.commit()
+        handled: list[str] = []
+
+        work(engine, JobQueue(Email), lambda email: handled.append(email.recipient))
+
+    assert handled == ["dead"]
+
+
+def test_a_busy_worker_takes_back_claims_between_its_turns(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    add_emails(session, "dead", "a", "b", "c")
+    dying = Owner(engine)
+    dying.open()
+    claim(session, Email, owner=dying)
+    session.commit()
+    handled: list[str] = []
+
+    def handler(email: Email) -> None:
+        handled.append(email.recipient)
+        if email.recipient == "a":
+            dying.close()
+
+    work(engine, JobQueue(Email), handler, reap_every=timedelta(microseconds=1))
+
+    assert handled == ["a", "dead", "b", "c"]
+
+
+def test_a_worker_that_is_told_to_takes_nothing_back(engine: Engine, session: Session) -> None:
+    add_emails(session, "a")
+    with Owner(engine) as owner:
+        claim(session, Email, owner=owner)
+        session.commit()
+
+    work(engine, JobQueue(Email), lambda email: None, reap_every=None)
+
+    assert session.scalars(select(Email.status)).all() == ["claimed"]
+
+
+def test_a_reap_that_failed_is_tried_at_its_next_time(
+    engine: Engine, session: Session, db_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_emails(session, "a", "b")
+    with Owner(engine) as owner:
+        claim(session, Email, owner=owner)
+        session.commit()
+    queue = JobQueue(Email)
+    found, tries = queue.reap, []
+
+    def fail_once(*args: Any, **how: Any) -> Any:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OperationalError("SELECT", {}, transient(db_alias))
+        return found(*args, **how)
+
+    monkeypatch.setattr(queue, "reap", fail_once)
+    handled: list[str] = []
+
+    work(
+        engine,
+        queue,
+        lambda email: handled.append(email.recipient),
+        reap_every=timedelta(microseconds=1),
+    )
+
+    assert handled == ["b", "a"]
+
+
+@pytest.mark.parametrize("option", ["max_runtime", "reap_every"])
+@pytest.mark.parametrize("duration", [timedelta(0), 5])
+def test_durations_that_cannot_be_are_refused(
+    engine: Engine, option: str, duration: object
+) -> None:
+    with pytest.raises(ArgumentError, match=option):
+        Worker(engine, JobQueue(Email), lambda email: None, **{option: duration})  # type: ignore[arg-type]

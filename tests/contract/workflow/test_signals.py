@@ -1,0 +1,176 @@
+"""Signals move jobs that were handed off."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    fence_of,
+    prune,
+)
+from sa_jobqueue.workflow import InvalidTransition, NotWaiting
+from tests.contract.workflow.support import logged, statuses, step_of, work
+from tests.videos import S, Video, add_videos, videos
+
+
+def at_farm(session: Session, title: str = "a") -> Video:
+    """Commit a video that was handed off."""
+    (video,) = add_videos(session, title, status=S.AT_FARM)
+    return video
+
+
+# -- hand-offs and signals --------------------------------------------------
+
+
+def test_a_drain_does_not_wait_for_signals(engine: Engine, session: Session) -> None:
+    add_videos(session, "a", "b")
+
+    work(engine, videos())
+
+    assert statuses(session) == {"a": "at farm", "b": "at farm"}
+
+
+@pytest.mark.parametrize(
+    "name_it",
+    [lambda video: video, lambda video: video.id, lambda video: (video.id,)],
+    ids=["entity", "key", "tuple"],
+)
+def test_a_signal_moves_a_job_by_whatever_names_it(
+    session: Session, name_it: Callable[[Video], Any]
+) -> None:
+    video = at_farm(session)
+
+    videos().signal(session, name_it(video), S.RENDERED)
+
+    assert video.status == "rendered"  # the entity in this session shows it
+    session.commit()
+    assert statuses(session) == {"a": "rendered"}
+
+
+def test_a_signal_takes_a_fence(session: Session) -> None:
+    workflow = videos()
+    send = step_of(workflow, "send")
+    add_videos(session, "a", status=S.CHECKED)
+    fence = fence_of(send.queue.claim(session, owner="w")[0])
+    send.queue.complete(session, fence)
+
+    workflow.signal(session, fence, S.RENDERED)
+
+    session.commit()
+    assert statuses(session) == {"a": "rendered"}
+
+
+def test_a_signal_to_a_final_status_notes_when(session: Session) -> None:
+    video = at_farm(session)
+
+    videos().signal(session, video, S.REJECTED)
+
+    assert (video.status, video.owner) == ("rejected", None)
+    assert video.owner_date is not None  # prune() goes by it
+    session.commit()
+    assert prune(session, Video, older_than=timedelta(hours=-1), statuses=["rejected"]) == 1
+
+
+def test_a_second_signal_is_reported_and_changes_nothing(session: Session) -> None:
+    workflow, video = videos(), at_farm(session)
+    workflow.signal(session, video, S.RENDERED)
+    session.commit()
+
+    with pytest.raises(NotWaiting) as raised:
+        workflow.signal(session, video.id, S.RENDERED)
+
+    assert raised.value.status == "rendered"
+    assert f"Video {video.id} is 'rendered'" in str(raised.value)
+    session.commit()
+    assert statuses(session) == {"a": "rendered"}
+    assert len(logged(session)) == 1
+
+
+def test_of_two_signals_at_once_one_is_reported(
+    engine: Engine, session: Session, new_session: Callable[..., Session]
+) -> None:
+    workflow, video = videos(), at_farm(session)
+    caught: list[NotWaiting] = []
+
+    def signal_too(other: Session) -> None:
+        try:
+            workflow.signal(other, video.id, S.REJECTED)
+        except NotWaiting as error:
+            caught.append(error)
+        other.rollback()
+
+    other = new_session()
+    workflow.signal(session, video, S.RENDERED)
+    thread = threading.Thread(target=signal_too, args=[other])
+    with statement_begun(engine) as begun:
+        thread.start()
+        assert begun.wait(10)  # it is at it, and waits for our row, or for our database
+    session.commit()
+    thread.join(20)
+
+    assert [error.status for error in caught] == ["rendered"]
+    assert statuses(session) == {"a": "rendered"}
+
+
+@contextmanager
+def statement_begun(engine: Engine) -> Iterator[threading.Event]:
+    """Give an event that is set when a statement begins."""
+    begun = threading.Event()
+
+    def begin(*_: object) -> None:
+        begun.set()
+
+    event.listen(engine, "before_cursor_execute", begin)
+    try:
+        yield begun
+    finally:
+        event.remove(engine, "before_cursor_execute", begin)
+
+
+@pytest.mark.parametrize("status", [S.UPLOADED, S.SENDING, S.PUBLISHED, S.RENDERED])
+def test_a_signal_for_a_job_that_does_not_wait_is_refused(session: Session, status: str) -> None:
+    (video,) = add_videos(session, "a", status=status, owner="w")
+
+    with pytest.raises(NotWaiting) as raised:
+        videos().signal(session, video, S.RENDERED)
+
+    assert raised.value.status == status
+    session.commit()
+    assert (statuses(session), video.owner) == ({"a": status}, "w")
+
+
+def test_a_signal_for_a_job_that_is_not_there_says_so(session: Session) -> None:
+    with pytest.raises(NotWaiting, match="Video 77 is not there") as raised:
+        videos().signal(session, 77, S.RENDERED)
+
+    assert raised.value.status is None
+
+
+@pytest.mark.parametrize("status", [S.PUBLISHED, "nonsense"])
+def test_a_signal_where_none_leads_names_those_that_there_are(
+    session: Session, status: str
+) -> None:
+    video = at_farm(session)
+
+    with pytest.raises(InvalidTransition, match="'at farm' a job goes to 'rendered', 'rejected'"):
+        videos().signal(session, video, status)
+
+    assert statuses(session) == {"a": "at farm"}
+
+
+def test_a_signal_that_is_rolled_back_has_not_been(session: Session) -> None:
+    workflow, video = videos(), at_farm(session)
+    workflow.signal(session, video, S.RENDERED)
+
+    session.rollback()
+
+    assert (video.status, logged(session)) == ("at farm", [])
+    workflow.signal(session, video, S.RENDERED)

@@ -1,0 +1,219 @@
+"""Jobs pass through the steps of a workflow."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    JobStatus,
+    fence_of,
+)
+from sa_jobqueue.worker import Cancel, Retry
+from sa_jobqueue.workflow import InvalidTransition, Transition, Workflow
+from tests.contract.workflow.support import logged, statuses, step_of, work
+from tests.videos import S, Video, add_videos, videos
+
+SOON = timedelta(milliseconds=20)
+
+
+# -- steps ------------------------------------------------------------------
+
+
+def test_a_job_goes_through_every_step_to_its_end(engine: Engine, session: Session) -> None:
+    handled: list[tuple[str, str]] = []
+    workflow = videos(*[lambda video: handled.append((video.title, video.status))] * 3)
+    add_videos(session, "a")
+
+    work(engine, workflow)
+    workflow.signal(session, session.scalars(select(Video)).one(), S.RENDERED)
+    session.commit()
+    work(engine, workflow)
+
+    assert handled == [("a", "checking"), ("a", "sending"), ("a", "publishing")]
+    assert statuses(session) == {"a": "published"}
+    assert logged(session) == [
+        ("uploaded", "checking", "claim"),
+        ("checking", "checked", "complete"),
+        ("checked", "sending", "claim"),
+        ("sending", "at farm", "complete"),
+        ("at farm", "rendered", "signal"),
+        ("rendered", "publishing", "claim"),
+        ("publishing", "published", "complete"),
+    ]
+
+
+def test_a_handler_takes_a_branch(engine: Engine, session: Session) -> None:
+    workflow = videos(check=lambda video: S.REJECTED if video.title == "bad" else None)
+    add_videos(session, "good", "bad", "fine")
+
+    work(engine, workflow, limit=3)
+
+    assert statuses(session) == {"good": "at farm", "bad": "rejected", "fine": "at farm"}
+
+
+@pytest.mark.parametrize("outcome", [S.PUBLISHED, "published", "at farm", "nonsense", "x" * 20])
+def test_an_undeclared_transition_fails_its_job_and_names_the_declared_ones(
+    engine: Engine, session: Session, outcome: str
+) -> None:
+    add_videos(session, "a", max_attempts=1)
+
+    work(engine, videos(check=lambda video: outcome))
+
+    video = session.scalars(select(Video)).one()
+    assert video.status == "failed"
+    assert video.last_error == (
+        "InvalidTransition: from 'checking' a job goes to 'checked', 'rejected', not to "
+        f"{str(outcome)!r}"
+    )
+
+
+def test_a_finish_to_an_undeclared_status_writes_nothing(session: Session) -> None:
+    check = step_of(videos(), "check")
+    add_videos(session, "a")
+    claimed = check.queue.claim(session, owner="w")
+
+    with pytest.raises(InvalidTransition) as raised:
+        check.queue.complete(session, claimed, then=S.PUBLISHED)
+
+    assert raised.value.declared == ("checked", "rejected")
+    session.commit()
+    assert statuses(session) == {"a": "checking"}
+
+
+def test_a_job_that_waits_for_its_next_step_belongs_to_nobody(session: Session) -> None:
+    check = step_of(videos(), "check")
+    (video,) = add_videos(session, "a")
+    check.queue.complete(session, check.queue.claim(session, owner="w"))
+    assert (video.status, video.owner, video.owner_date, video.attempts) == (
+        ("checked", None, None, 0)
+    )
+
+    session.commit()
+    session.refresh(video)
+
+    assert (video.status, video.owner, video.owner_date, video.attempts) == (
+        ("checked", None, None, 0)
+    )
+
+
+@pytest.mark.parametrize("then", [S.REJECTED, JobStatus.FAILED])
+def test_a_job_that_ends_keeps_who_ended_it_and_when(session: Session, then: str) -> None:
+    workflow = Workflow(Video, S, final=[S.REJECTED])
+
+    @workflow.step(S.UPLOADED, during=S.CHECKING, then=then)
+    def check(video: Video) -> None: ...
+
+    (video,) = add_videos(session, "a")
+    before = fence_of(check.queue.claim(session, owner="w")[0]).owner_date
+    assert before is not None
+
+    check.queue.complete(session, video)
+
+    session.commit()
+    session.refresh(video)
+    assert (video.status, video.owner, video.attempts) == (str(then), "w", 1)
+    assert video.owner_date is not None
+    assert video.owner_date >= before
+
+
+def test_attempts_are_counted_from_zero_in_each_step(engine: Engine, session: Session) -> None:
+    tried: list[tuple[str, int]] = []
+
+    def fail_first(video: Video) -> None:
+        tried.append((video.status, video.attempts))
+        if video.attempts == 1:
+            raise ValueError("not yet")
+
+    add_videos(session, "a", max_attempts=2)
+
+    work(engine, videos(check=fail_first, send=fail_first))
+
+    assert tried == [("checking", 1), ("checking", 2), ("sending", 1), ("sending", 2)]
+    assert statuses(session) == {"a": "at farm"}
+
+
+def test_a_failed_attempt_goes_back_to_its_own_step_and_at_last_fails(
+    engine: Engine, session: Session
+) -> None:
+    def fail(video: Video) -> None:
+        raise ValueError("no")
+
+    add_videos(session, "a", max_attempts=2)
+
+    work(engine, videos(send=fail))
+
+    assert statuses(session) == {"a": "failed"}
+    assert logged(session)[2:] == [
+        ("checked", "sending", "claim"),
+        ("sending", "checked", "fail"),
+        ("checked", "sending", "claim"),
+        ("sending", "failed", "fail"),
+    ]
+
+
+def test_a_handler_asks_for_another_try_or_cancels(engine: Engine, session: Session) -> None:
+    def send(video: Video) -> Retry | Cancel | None:
+        if video.title == "never":
+            return Cancel("withdrawn")
+        return Retry(in_=SOON) if video.attempts == 1 else None
+
+    add_videos(session, "again", "never")
+
+    work(engine, videos(send=send))
+
+    assert statuses(session) == {"again": "at farm", "never": "cancelled"}
+
+
+def test_a_step_may_lead_back_to_an_earlier_one(engine: Engine, session: Session) -> None:
+    workflow = videos(publish=lambda video: S.CHECKED)
+    add_videos(session, "a", status=S.RENDERED)
+
+    work(engine, workflow)
+
+    assert statuses(session) == {"a": "at farm"}
+
+
+def test_only_done_jobs_are_deleted(engine: Engine, session: Session) -> None:
+    workflow = videos(check=lambda video: S.REJECTED if video.title == "bad" else None)
+    add_videos(session, "bad", "good")
+    add_videos(session, "last", status=S.RENDERED)
+
+    work(engine, workflow, delete=True)
+
+    assert statuses(session) == {"bad": "rejected", "good": "at farm"}
+    assert ("publishing", "published", "complete") in logged(session)
+
+
+def test_a_turn_finishes_a_step_of_one_batch_and_claims_the_next(session: Session) -> None:
+    check = step_of(videos(), "check")
+    add_videos(session, "a", "b")
+    first = check.queue.claim(session, owner="w")
+
+    second = check.queue.turn(session, first, owner="w")
+
+    assert [video.title for video in second] == ["b"]
+    session.commit()
+    assert statuses(session) == {"a": "checked", "b": "checking"}
+    assert logged(session)[1:] == [
+        ("checking", "checked", "complete"),
+        ("uploaded", "checking", "claim"),
+    ]
+
+
+def test_plain_rows_go_through_steps_too(engine: Engine, session: Session) -> None:
+    told: list[Transition] = []
+    workflow = Workflow(Video)
+    workflow.on_transition(lambda connection, transition: told.append(transition))
+    send = workflow.step("uploaded", during="sending", then="published")(lambda row: None)
+    add_videos(session, "a", "b")
+
+    with engine.begin() as connection:
+        rows = send.queue.claim_rows(connection, owner="w", limit=2)
+        send.queue.complete(connection, rows)
+
+    assert statuses(session) == {"a": "published", "b": "published"}
+    assert [(one.verb, one.owner) for one in told] == [("claim", "w")] * 2 + [("complete", "w")] * 2

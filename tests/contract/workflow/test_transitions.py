@@ -1,0 +1,174 @@
+"""Every transition is told to the listener, and crashes lose no job."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, event, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ClaimLost,
+    fence_of,
+)
+from tests.contract.workflow.support import logged, statuses, step_of, work
+from tests.videos import S, Video, add_videos, videos
+
+FORCE = timedelta(0)
+
+
+# -- transitions are told ---------------------------------------------------
+
+
+def test_what_is_told_is_committed_with_its_transition_or_not_at_all(session: Session) -> None:
+    check = step_of(videos(), "check")
+    add_videos(session, "a")
+    claimed = check.queue.claim(session, owner="w")
+    session.commit()
+
+    check.queue.complete(session, claimed)
+    session.rollback()
+
+    assert logged(session, "verb", "owner") == [("claim", "w")]
+
+
+def test_a_lost_claim_is_not_told(session: Session, other: Session) -> None:
+    workflow = videos()
+    check = step_of(workflow, "check")
+    add_videos(session, "a", "b")
+    claimed = check.queue.claim(session, owner="w", limit=2)
+    session.commit()
+    check.queue.release(other, fence_of(claimed[0]))
+    other.commit()
+
+    with pytest.raises(ClaimLost):
+        check.queue.complete(session, (video for video in claimed))
+
+    session.commit()
+    told = logged(session, "video_id", "verb")[2:]
+    assert told == [(claimed[0].id, "release"), (claimed[1].id, "complete")]
+    assert statuses(session) == {"a": "uploaded", "b": "checked"}
+
+
+def test_every_verb_is_told_and_legal(session: Session) -> None:
+    workflow = videos()
+    check = step_of(workflow, "check")
+    (video,) = add_videos(session, "a", max_attempts=9)
+
+    def claimed() -> Any:
+        return check.queue.claim(session, owner="w")
+
+    check.queue.release(session, claimed())
+    check.queue.fail(session, claimed(), error="no")
+    check.queue.fail(session, claimed(), error="no")
+    claimed()
+    session.commit()
+    check.queue.reap(session, max_runtime=FORCE)
+    check.queue.cancel_claimed(session, claimed())
+    workflow.retry(session, video)
+    workflow.cancel(session, video)
+    workflow.retry(session, video, S.RENDERED)
+    session.commit()
+
+    told = logged(session)
+    assert {verb for *_, verb in told} == {
+        *("claim", "release", "fail", "reap", "cancel_claimed", "retry", "cancel")
+    }
+    assert set(told) <= workflow.arrows
+    assert all(before == after for (_, after, _), (before, *_) in pairwise(told))
+
+
+# -- crashes ----------------------------------------------------------------
+
+
+def test_a_crash_in_a_step_comes_back_to_where_the_step_claims_from(session: Session) -> None:
+    workflow = videos()
+    for name, ready in (("check", S.UPLOADED), ("send", S.CHECKED), ("publish", S.RENDERED)):
+        add_videos(session, name, status=ready)
+        step_of(workflow, name).queue.claim(session, owner="dead")
+    session.commit()
+
+    reaped = workflow.reap(session, max_runtime=FORCE)
+
+    session.commit()
+    assert len(reaped) == 3
+    assert statuses(session) == {"check": "uploaded", "send": "checked", "publish": "rendered"}
+
+
+def test_a_crash_that_used_up_the_attempts_ends_in_failed_and_is_told_so(
+    session: Session,
+) -> None:
+    workflow = videos()
+    add_videos(session, "a", max_attempts=1, status=S.CHECKED)
+    step_of(workflow, "send").queue.claim(session, owner="dead")
+    session.commit()
+
+    workflow.reap(session, max_runtime=FORCE)
+
+    session.commit()
+    assert statuses(session) == {"a": "failed"}
+    assert logged(session, "before", "after", "verb", "owner")[1:] == [
+        ("sending", "failed", "reap", "dead")
+    ]
+
+
+def test_a_step_takes_back_its_own_claims_only(session: Session) -> None:
+    workflow = videos()
+    for name, ready in (("check", S.UPLOADED), ("send", S.CHECKED)):
+        add_videos(session, name, status=ready)
+        step_of(workflow, name).queue.claim(session, owner="dead")
+    session.commit()
+
+    step_of(workflow, "send").queue.reap(session, max_runtime=FORCE)
+
+    session.commit()
+    assert statuses(session) == {"check": "checking", "send": "checked"}
+
+
+def test_a_worker_takes_back_claims_of_all_its_steps(engine: Engine, session: Session) -> None:
+    workflow = videos(lease=timedelta(microseconds=1))
+    for name, ready in (("check", S.UPLOADED), ("send", S.CHECKED), ("publish", S.RENDERED)):
+        add_videos(session, name, status=ready)
+        step_of(workflow, name).queue.claim(session, owner="unknown")
+    session.commit()
+
+    work(engine, [step for step in workflow if step.name != "publish"])
+
+    assert statuses(session) == {"check": "at farm", "send": "at farm", "publish": "publishing"}
+
+
+def test_a_job_finished_and_claimed_anew_by_a_commit_in_doubt_is_not_lost(
+    engine: Engine, session: Session
+) -> None:
+    """The COMMIT that ends one step has claimed the same job for the next."""
+    add_videos(session, "a", "b")
+    handled: list[str] = []
+    in_hand: list[int] = []
+
+    def handle(video: Video) -> None:
+        handled.append(video.status)
+        with Session(engine) as other:
+            in_hand.append(len(other.scalars(select(Video).where(Video.owner.is_not(None))).all()))
+
+    doubt = threading.Event()
+
+    def commit_unheard(connection: Connection) -> None:
+        if handled == ["checking"] and not doubt.is_set():
+            doubt.set()
+            connection.connection.driver_connection.commit()  # type: ignore[union-attr]
+            raise OperationalError("COMMIT", None, Exception("gone"), connection_invalidated=True)
+
+    event.listen(engine, "commit", commit_unheard)
+    try:
+        work(engine, videos(*[handle] * 3))
+    finally:
+        event.remove(engine, "commit", commit_unheard)
+
+    assert handled == ["checking", "sending"] * 2
+    assert in_hand == [1] * 4  # never more than the limit
+    assert statuses(session) == {"a": "at farm", "b": "at farm"}

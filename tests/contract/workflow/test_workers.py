@@ -1,0 +1,220 @@
+"""One worker serves several steps, and the other verbs know the statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ArgumentError,
+    Owner,
+    cancel,
+    count_by_status,
+    prune,
+    queue_stats,
+    reprioritize,
+    retry,
+)
+from sa_jobqueue.doctor import examine
+from sa_jobqueue.owners.named_lock import NamedLock
+from sa_jobqueue.worker import Worker
+from sa_jobqueue.worker.lanes import FAIR_EVERY
+from sa_jobqueue.workflow import InvalidTransition, Workflow
+from tests.contract.workflow.support import logged, statuses, step_of, work
+from tests.support import statements_seen
+from tests.videos import S, Video, add_videos, videos
+
+SOON = timedelta(milliseconds=20)
+
+
+FORCE = timedelta(0)
+
+
+# -- one worker, several steps ----------------------------------------------
+
+
+def test_a_worker_of_some_steps_leaves_the_others_alone(engine: Engine, session: Session) -> None:
+    workflow = videos()
+    add_videos(session, "a")
+    add_videos(session, "b", status=S.RENDERED)
+
+    work(engine, step_of(workflow, "check"))
+
+    assert statuses(session) == {"a": "checked", "b": "rendered"}
+
+
+def test_what_is_begun_is_finished_before_more_is_begun(engine: Engine, session: Session) -> None:
+    order: list[tuple[str, str]] = []
+    add_videos(session, "a", "b")
+
+    work(engine, videos(*[lambda video: order.append((video.title, video.status))] * 3))
+
+    assert order == [("a", "checking"), ("a", "sending"), ("b", "checking"), ("b", "sending")]
+
+
+def test_no_step_is_starved_by_a_later_one_that_never_runs_empty(
+    engine: Engine, session: Session
+) -> None:
+    handled: list[str] = []
+    add_videos(session, *"abc")
+    add_videos(session, *map(str, range(30)), status=S.RENDERED)
+
+    work(engine, videos(*[lambda video: handled.append(video.status)] * 3))
+
+    assert handled.index("checking") < FAIR_EVERY
+    assert handled.index("sending") <= 3 * FAIR_EVERY
+
+
+def test_a_batch_is_filled_from_several_steps(engine: Engine, session: Session) -> None:
+    claims: list[Sequence[str]] = []
+    add_videos(session, "a", "b")
+    add_videos(session, "c", status=S.RENDERED)
+
+    work(engine, videos(), limit=3, on_claim=lambda claim: claims.append([v.title for v in claim]))
+
+    assert claims[:2] == [["c"], ["a", "b"]]
+
+
+def test_a_lock_that_is_lost_between_two_steps_costs_the_worker_no_job(
+    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one has claimed by then, the other claims under the next name."""
+    add_videos(session, "begun", status=S.RENDERED)
+    add_videos(session, "new")
+    workflow = videos()
+    worker = Worker(engine, workflow, limit=3, drain=True, poll=SOON)
+    check = step_of(workflow, "check").queue
+    claim, names = check.claim, list[str]()
+
+    def lose_lock_and_claim(*args: Any, **options: Any) -> Any:
+        if not names:
+            assert isinstance(worker.owner, Owner)
+            names.append(worker.owner.name)
+            held = worker.owner._held
+            assert held is not None
+            monkeypatch.setattr(NamedLock, "lost", property(lambda lock: lock is held.lock))
+        return claim(*args, **options)
+
+    monkeypatch.setattr(check, "claim", lose_lock_and_claim)
+    worker.run()
+
+    assert statuses(session) == {"begun": "published", "new": "at farm"}
+    owners = dict(logged(session, "after", "owner"))
+    assert [owners["publishing"]] == names != [owners["checking"]]
+
+
+def test_a_worker_stops_with_jobs_of_several_steps_in_hand(
+    engine: Engine, session: Session
+) -> None:
+    add_videos(session, "a", "b")
+    add_videos(session, "c", status=S.RENDERED)
+    add_videos(session, "d", status=S.CHECKED)
+    workers: list[Worker[Video]] = []
+
+    workers.append(Worker(engine, videos(publish=lambda video: workers[0].stop()), limit=4))
+    workers[0].run()
+
+    released = {"a": "uploaded", "b": "uploaded", "d": "checked"}
+    assert statuses(session) == {**released, "c": "published"}
+
+
+def test_an_outcome_is_told_as_the_handler_said_it(engine: Engine, session: Session) -> None:
+    told: list[tuple[str, object]] = []
+    add_videos(session, "a", "bad")
+
+    work(
+        engine,
+        step_of(videos(lambda video: S.REJECTED if video.title == "bad" else None), "check"),
+        on_outcome=lambda video, outcome: told.append((video.title, outcome)),
+    )
+
+    assert told == [("a", None), ("bad", "rejected")]
+
+
+# -- other verbs know the statuses ------------------------------------------
+
+
+def test_counts_and_stats_know_the_statuses(session: Session) -> None:
+    workflow = videos()
+    for status in (S.UPLOADED, S.CHECKED, S.CHECKED, S.RENDERED, S.AT_FARM):
+        add_videos(session, "a", status=status)
+    step_of(workflow, "send").queue.claim(session, owner="w", limit=2)
+    session.execute(
+        update(Video)
+        .where(Video.status == S.RENDERED)
+        .values(run_at=datetime.now(UTC) - timedelta(hours=1))
+    )
+    session.commit()
+
+    counts, stats = count_by_status(session, Video), queue_stats(session, Video)
+
+    empty = dict.fromkeys(["checking", "checked", "publishing", "published"], 0)
+    unused = dict.fromkeys(["failed", "cancelled"], 0)
+    there = {"uploaded": 1, "sending": 2, "rendered": 1, "at farm": 1}
+    assert counts == {**there, **empty, **unused}
+    assert (stats.depth, stats.claimed) == (2, {"w": 2})
+    assert stats.oldest_waiting is not None
+    assert stats.oldest_waiting > timedelta(minutes=59)  # the one that waits for the last step
+
+
+def test_waiting_jobs_of_every_step_change_priority_and_are_cancelled(session: Session) -> None:
+    jobs = [add_videos(session, status, status=status)[0] for status in S]
+
+    changed = reprioritize(session, jobs, -5)
+    gone = cancel(session, jobs)
+
+    waiting = ["uploaded", "checked", "rendered"]
+    assert [job.title for job in changed] == [job.title for job in gone] == waiting
+    assert {job.title for job in videos().cancel(session, jobs)} == {"at farm"}
+
+
+@pytest.mark.parametrize("status", [S.CHECKED, S.SENDING, S.CHECKING, S.UPLOADED])
+def test_jobs_on_their_way_are_not_pruned(session: Session, status: str) -> None:
+    with pytest.raises(ArgumentError, match="only finished jobs are pruned"):
+        prune(session, Video, older_than=FORCE, statuses=[status])
+
+
+def test_ended_jobs_begin_again_or_go_on_at_a_step(session: Session) -> None:
+    workflow = videos()
+    jobs = [add_videos(session, status, status=status)[0] for status in (*S, "failed")]
+
+    again = workflow.retry(session, jobs, S.RENDERED)
+
+    assert {job.title for job in again} == {"published", "rejected", "failed"}
+    assert {job.status for job in again} == {"rendered"}
+    (first,) = add_videos(session, "b", status="failed")
+    assert retry(session, first) == [first]
+    assert first.status == "uploaded"
+    with pytest.raises(InvalidTransition, match="'uploaded', 'checked', 'rendered', not to"):
+        workflow.retry(session, first, S.AT_FARM)
+
+
+def test_the_doctor_finds_the_claims_and_the_reaps_of_every_step_served(
+    engine: Engine, session: Session
+) -> None:
+    add_videos(session, "a")
+
+    for step in videos():
+        report = examine(engine, step.queue, run=False)
+
+        found = {one.check: one.severity for one in (*report.findings, *report.facts)}
+        assert [found[check] for check in ("index", "plan", "reap")] == ["ok"] * 3
+
+
+def test_a_step_that_nobody_listens_to_costs_no_statement(engine: Engine, session: Session) -> None:
+    workflow = Workflow(Video, S, final=[S.REJECTED])
+    check = workflow.step(S.UPLOADED, during=S.CHECKING, then=S.REJECTED)(lambda video: None)
+    add_videos(session, "a")
+    claimed = check.queue.claim(session, owner="w")
+    session.commit()
+
+    with statements_seen(engine) as seen:
+        check.queue.fail(session, claimed, error="no")
+
+    assert [one.split()[0] for one in seen if one.startswith("UPDATE")] == ["UPDATE"]
+    assert len(seen) <= 3

@@ -1,0 +1,66 @@
+"""Columns and indexes of mapped classes, written as DDL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    Table,
+    make_url,
+)
+from sqlalchemy.orm import (
+    DeclarativeBase,
+)
+from sqlalchemy.schema import CreateColumn, CreateIndex
+
+DIALECTS = {
+    alias: make_url(f"{driver}://").get_dialect()()
+    for alias, driver in {
+        "postgresql": "postgresql+psycopg2",
+        "mysql": "mysql+pymysql",
+        "sqlite": "sqlite",
+    }.items()
+}
+
+
+JOB_COLUMNS = [
+    "status VARCHAR(16) DEFAULT 'unclaimed' NOT NULL",
+    "owner VARCHAR(64)",
+    "owner_date TIMESTAMP WITH TIME ZONE",
+]
+
+
+def table_of(entity: Any) -> Table:
+    table = entity.__table__
+    assert isinstance(table, Table)
+    return table
+
+
+def columns(table: Table, *names: str, dialect: str = "postgresql") -> list[str]:
+    """Write some of a table's columns as CREATE TABLE does."""
+    wanted = [table.c[name] for name in names]
+    return [str(CreateColumn(column).compile(dialect=DIALECTS[dialect])) for column in wanted]
+
+
+def indexes(table: Table, dialect: str = "postgresql") -> list[str]:
+    """Write a table's indexes as CREATE INDEX does, in the order of their names."""
+    made = [str(CreateIndex(index).compile(dialect=DIALECTS[dialect])) for index in table.indexes]
+    return sorted(made)
+
+
+def assert_queue(entity: Any, claim: str = "status, id") -> None:
+    """Assert that a class has a queue's columns and both indexes, under their own names."""
+    table = table_of(entity)
+    name = table.name
+    partial = [
+        f"CREATE INDEX ix_{name}_claim ON {name} ({claim}) WHERE status = 'unclaimed'",
+        f"CREATE INDEX ix_{name}_reap ON {name} (status, owner_date) WHERE status = 'claimed'",
+    ]
+    assert columns(table, "status", "owner", "owner_date") == JOB_COLUMNS
+    assert indexes(table, "postgresql") == partial
+    assert indexes(table, "sqlite") == partial
+    assert indexes(table, "mysql") == [text.partition(" WHERE")[0] for text in partial]
+
+
+class Base(DeclarativeBase):
+    pass
