@@ -1,4 +1,4 @@
-"""The command line; it needs the extra ``cli`` (click and rich).
+"""The command line, a file for each command; it needs the extra ``cli`` (click and rich).
 
 ::
 
@@ -11,23 +11,22 @@
     sa-jobqueue reap shop.models:Email --every 60
     sa-jobqueue load shop.imports:emails --log loads/may
     sa-jobqueue sql shop.models:Email --dialect postgresql
-    sa-jobqueue doctor shop.models:Email    # is the claim served, by what, at what cost
+    sa-jobqueue doctor shop.models:Email    # does an index serve the claim, at what cost
 
-Every command takes ``--url``; without it they use an SQLite file in the
-current directory.
+Commands that connect to a database take ``--url``; the default is an SQLite file in
+the current directory. ``docs/adding-a-command.md`` says how to add a command.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import click
 
 from ..version import __version__
 from .demo.demo import demo
-from .demo.processing import setup_tables, start_processing
+from .demo.setup_tables import setup_tables
+from .demo.start_processing import start_processing
 from .doctor import doctor
-from .errors import one_line_errors
+from .errors import OneLineErrors
 from .load import load
 from .reap import reap
 from .sql import sql
@@ -37,20 +36,18 @@ from .work import work
 __all__ = ["cli"]
 
 
-class OneLineErrors(click.Group):
-    """A group whose commands end with one line and exit 1 where the database objects."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        with one_line_errors():
-            return super().invoke(ctx)
-
-
 @click.group(cls=OneLineErrors)
 @click.version_option(__version__, package_name="sa_jobqueue")
 def cli() -> None:
     """Turn a table of your SQLAlchemy application into a job queue."""
 
 
-for command in (setup_tables, start_processing, status, work, reap, load, sql, doctor, demo):
-    cli.add_command(command)
+cli.add_command(setup_tables)
+cli.add_command(start_processing)
+cli.add_command(status)
+cli.add_command(work)
+cli.add_command(reap)
+cli.add_command(load)
+cli.add_command(sql)
+cli.add_command(doctor)
+cli.add_command(demo)

@@ -1,4 +1,4 @@
-"""``doctor``: is the claim served by its index, at what cost, and what stands in the way."""
+"""``doctor``: does an index serve the claim, at what cost, and what slows it down."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from rich.text import Text
 
 from ..dialects.examination import Severity
 from ..doctor import OLD_SNAPSHOT, Finding, Report, examine
-from .databases import open_engine, url_option
-from .importing import load_queue
+from .engine import open_engine
+from .options import queue_argument, seconds_option, url_option
+from .targets import load_queue
 
 #: Exit codes; 2 is click's, for wrong options.
 ALL_WELL, ERRORS, WARNINGS = 0, 1, 3
@@ -21,7 +22,7 @@ STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.OK: "
 
 
 @click.command()
-@click.argument("queue", metavar="MODULE:QUEUE")
+@queue_argument
 @url_option
 @click.option(
     "--limit",
@@ -29,64 +30,56 @@ STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.OK: "
     default=100,
     show_default=True,
     metavar="N",
-    help="The size of a batch, as workers claim it.",
+    help="The size of the batches that workers claim.",
 )
 @click.option(
     "--run/--no-run",
     default=True,
-    help="Claim one batch and roll it back, to count rows; or explain only, without a lock.",
+    help="Claim one batch and roll it back, to count rows; or only explain, and lock nothing.",
 )
-@click.option(
+@seconds_option(
     "--old-snapshot",
-    type=click.FloatRange(min=0),
     default=OLD_SNAPSHOT.total_seconds(),
     show_default=True,
-    metavar="SECONDS",
-    help="From which age on another transaction's snapshot is old.",
+    help="Warn of other transactions' snapshots from this age on.",
 )
 @click.pass_context
 def doctor(
-    context: click.Context, queue: str, url: str, limit: int, run: bool, old_snapshot: float
+    context: click.Context, queue: str, url: str, limit: int, run: bool, old_snapshot: timedelta
 ) -> None:
-    """Say whether the claim of MODULE:QUEUE is served by its index, and what is in its way.
+    """Say whether an index serves the claim of MODULE:QUEUE, and what slows it down.
 
-    MODULE:QUEUE names a JobQueue or a mapped class. Each finding names what mends it.
+    MODULE:QUEUE names a JobQueue or a mapped class. Each finding names its fix.
     Exits with 0 when all is well, with 1 where there are errors, with 3 where there are
     only warnings.
 
-    One batch is claimed and rolled back: its rows are locked for a moment, and nothing is
-    changed. With --no-run nothing is locked.
+    The doctor claims one batch and rolls it back: this locks its rows for a moment, and
+    changes nothing. With --no-run it locks nothing.
     """
     found = load_queue(queue)
-    report = examine(
-        open_engine(url),
-        found,
-        limit=limit,
-        run=run,
-        old_snapshot=timedelta(seconds=old_snapshot),
-    )
-    tell(report)
+    report = examine(open_engine(url), found, limit=limit, run=run, old_snapshot=old_snapshot)
+    print_report(report)
     context.exit(exit_code(report))
 
 
 def exit_code(report: Report) -> int:
-    """Return what the command ends with."""
+    """Return the exit code for a report."""
     if report.errors:
         return ERRORS
     return WARNINGS if report.warnings else ALL_WELL
 
 
-def tell(report: Report) -> None:
+def print_report(report: Report) -> None:
     """Print the findings, then the facts, then a summary."""
     console = Console(soft_wrap=True, highlight=False)
     console.print(Text(f"{report.queue} on {report.database}", style="bold"))
     for finding in (*report.findings, *report.facts):
-        console.print(line(finding))
+        console.print(finding_text(finding))
     console.print(summary(report))
 
 
-def line(finding: Finding) -> Text:
-    """Lay out one finding, its fix below."""
+def finding_text(finding: Finding) -> Text:
+    """Lay out a finding, with its fix below."""
     text = Text.assemble(
         (f"{finding.severity:<8}", STYLES[finding.severity]),
         (f"{finding.check:<10}", "dim"),
@@ -98,7 +91,7 @@ def line(finding: Finding) -> Text:
 
 
 def summary(report: Report) -> str:
-    """Say how many findings there are."""
+    """Return how many findings there are."""
     if not report.findings:
         return "all is well"
     return f"{_counted(report.errors, 'error')}, {_counted(report.warnings, 'warning')}"

@@ -1,4 +1,4 @@
-"""``load``: a bulk load that goes on where it was killed, or is taken back."""
+"""``load``: a bulk load that resumes where it was killed, or is rolled back."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..bulk import BulkLoad, DivisibleSource, FileLog, LoadState, Progress
 from ..bulk.progress import status_of
 from ..errors import BrokenLog, InvalidState, LoadStopped, LockTimeout
-from .databases import open_engine, url_option
+from .engine import open_engine
 from .errors import in_one_line
-from .importing import load as load_object
+from .options import url_option
+from .targets import load_target
 
 STATUS = "status"
 
@@ -32,19 +33,19 @@ STATUS = "status"
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="This load's folder; an empty one, or none, is a new load.",
+    help="The folder of this load; a new load begins in an empty or missing folder.",
 )
 @url_option
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
 @click.option("--resume", "verb", flag_value="restore", help="Go on after a crash or Ctrl-C.")
 @click.option("--rollback", "verb", flag_value="rollback", help="Delete what was inserted.")
-@click.option("--clean", "verb", flag_value="clean", help="Delete the log of a load that is done.")
+@click.option("--clean", "verb", flag_value="clean", help="Delete the log of a finished load.")
 def load(source: str, folder: Path, url: str, workers: int, verb: str | None) -> None:
-    """Insert many rows, so that a crash anywhere leaves nothing half done.
+    """Insert many rows; a load that crashes can be resumed or rolled back.
 
-    MODULE:SOURCE names a source, such as an InsertSource, or a function that returns one:
-    without an argument, or with an Engine, which is that of --url. Ctrl-C ends after the
-    current batches. `status` instead says how far the load of --log is.
+    MODULE:SOURCE names a source, such as an InsertSource, or a function that returns a
+    source. The function takes no argument, or the Engine of --url. Ctrl-C stops the load
+    after the current batches. `status` in its place prints the progress of the load of --log.
     """
     log = FileLog(folder)
     with one_line_file_errors():
@@ -55,47 +56,47 @@ def load(source: str, folder: Path, url: str, workers: int, verb: str | None) ->
         click.echo(before)
         return
     refuse(before.state, verb, folder)
-    work = BulkLoad(source_of(source, url), log, workers=workers)
-    with work.stopping_on_signals(), shown_progress(work, before):
-        call(work, verb or "run")
-    click.echo(work.status())
+    bulk_load = BulkLoad(load_source(source, url), log, workers=workers)
+    with bulk_load.stopping_on_signals(), progress_bar(bulk_load, before):
+        call(bulk_load, verb or "run")
+    click.echo(bulk_load.status())
 
 
 @contextmanager
 def one_line_file_errors() -> Iterator[None]:
-    """Name the file that cannot be read or written."""
+    """Turn an error of the file system into click's; it names the file."""
     try:
         yield
     except OSError as error:
         raise click.ClickException(str(error)) from error
 
 
-def call(work: BulkLoad[Any], verb: str) -> None:
-    """Run, go on, take back or clean.
+def call(bulk_load: BulkLoad[Any], verb: str) -> None:
+    """Call run, restore, rollback or clean.
 
     Raises:
-        ClickException: why it ended early, and how it goes on.
+        ClickException: the load ended early; says why, and how to go on.
     """
     try:
         with one_line_file_errors():
-            getattr(work, verb)()
+            getattr(bulk_load, verb)()
     except (LockTimeout, InvalidState, BrokenLog):
-        raise  # they say it themselves
+        raise  # their messages name the way out
     except LoadStopped:
-        raise click.ClickException(f"stopped. {work.status()}; {ways_on()}") from None
+        raise click.ClickException(f"stopped. {bulk_load.status()}; {ways_on()}") from None
     except (SQLAlchemyError, click.ClickException) as error:
-        so_far = work.status()
-        if so_far.state is not LoadState.BLOCKED:
+        progress = bulk_load.status()
+        if progress.state is not LoadState.BLOCKED:
             raise
-        said = error.message if isinstance(error, click.ClickException) else in_one_line(error)
-        raise click.ClickException(f"{said.rstrip('.')}. {so_far}; {ways_on()}") from error
+        reason = error.message if isinstance(error, click.ClickException) else in_one_line(error)
+        raise click.ClickException(f"{reason.rstrip('.')}. {progress}; {ways_on()}") from error
 
 
 def refuse(state: LoadState, verb: str | None, folder: Path) -> None:
-    """Refuse to begin what has begun, and to go on with what has not.
+    """Refuse to start a load twice, and to resume a load that was never started.
 
     Raises:
-        ClickException: says the way out.
+        ClickException: names the way out.
     """
     if state is LoadState.INSERTING:
         raise click.ClickException(f"another process works with the load in {folder}")
@@ -107,34 +108,34 @@ def refuse(state: LoadState, verb: str | None, folder: Path) -> None:
 
 
 def ways_on() -> str:
-    """Say how a load goes on."""
+    """Return the options that end an interrupted load."""
     return "--resume goes on, --rollback takes back what is in the table"
 
 
-def source_of(place: str, url: str) -> DivisibleSource[Any]:
-    """Import a source, or have it made.
+def load_source(target: str, url: str) -> DivisibleSource[Any]:
+    """Import a source, or import a function and have it make the source.
 
     Raises:
-        ClickException: it is neither.
+        ClickException: the target is neither.
     """
-    found = load_object(place)
+    found = load_target(target)
     if not isinstance(found, DivisibleSource) and callable(found):
-        found = made(found, url)
+        found = make_source(found, url)
     if not isinstance(found, DivisibleSource):
         raise click.ClickException(
-            f"{place!r} is neither a DivisibleSource nor a function that returns one"
+            f"{target!r} is neither a DivisibleSource nor a function that returns one"
         )
     return found
 
 
-def made(make: Callable[..., Any], url: str) -> Any:
-    """Call a function, with the engine if it takes one."""
+def make_source(make: Callable[..., Any], url: str) -> Any:
+    """Call a function, with the engine if it takes an argument."""
     return make(open_engine(url)) if inspect.signature(make).parameters else make()
 
 
 @contextmanager
-def shown_progress(work: BulkLoad[Any], before: Progress) -> Iterator[None]:
-    """Show a bar of batches while it works, from how far it is."""
+def progress_bar(bulk_load: BulkLoad[Any], before: Progress) -> Iterator[None]:
+    """Show a bar of batches, which starts with the batches that are in already."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -145,7 +146,7 @@ def shown_progress(work: BulkLoad[Any], before: Progress) -> Iterator[None]:
     with Bar(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=None)
 
-        def tell(progress: Progress) -> None:
+        def update(progress: Progress) -> None:
             bar.update(
                 task,
                 description=str(progress.state),
@@ -153,6 +154,6 @@ def shown_progress(work: BulkLoad[Any], before: Progress) -> Iterator[None]:
                 total=progress.batches,
             )
 
-        tell(before)  # where nothing is to be done, it is the last word
-        work.progress = tell
+        update(before)  # a load with nothing left to do reports no progress
+        bulk_load.progress = update
         yield

@@ -1,4 +1,4 @@
-"""``sql``: the statements of a claim, for a database that need not be there."""
+"""``sql``: the statements of a claim, printed without a connection."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from ..dialects import database_of_dialect
 from ..queue import JobQueue
 from ..strategies import AUTO, STRATEGIES
 from ..verbs.claim import claim_statements
-from .importing import load_queue
+from .options import queue_argument
+from .targets import load_queue
 
 _EXPANDING = re.compile(r"(?P<open>\()?__\[POSTCOMPILE_(?P<name>\w+)\](?(open)\))")
 
-#: What lines are broken before; quoted text and parentheses are looked at, too.
+#: Lines break before the keywords. Quoted text is matched, so that it stays as it is, and
+#: parentheses, since they indent.
 _TOKEN = re.compile(
     r"(?P<quoted>'[^']*')"
     r"|(?P<open>\()\s*"
@@ -29,13 +31,17 @@ _TOKEN = re.compile(
 
 
 @click.command()
-@click.argument("queue", metavar="MODULE:QUEUE")
+@queue_argument
 @click.option(
-    "--dialect", "name", required=True, metavar="NAME", help="postgresql, mysql, mariadb, sqlite."
+    "--dialect", "name", required=True, metavar="NAME", help="postgresql, mysql, mariadb or sqlite."
 )
-@click.option("--strategy", type=click.Choice([AUTO, *STRATEGIES]), help="Instead of the queue's.")
+@click.option(
+    "--strategy",
+    type=click.Choice([AUTO, *STRATEGIES]),
+    help="Claim by this strategy instead of the queue's own.",
+)
 def sql(queue: str, name: str, strategy: str | None) -> None:
-    """Print the statements by which MODULE:QUEUE is claimed, for the newest server.
+    """Print the statements that claim jobs of MODULE:QUEUE on the newest server.
 
     MODULE:QUEUE names a JobQueue or a mapped class.
     """
@@ -48,10 +54,10 @@ def sql(queue: str, name: str, strategy: str | None) -> None:
 
 
 def dialect_of(name: str) -> Dialect:
-    """Return a dialect that names its parameters: a driver's are full of %s or ?."""
+    """Return a dialect with named parameters; those of a driver would be %s or ?."""
     make: Any = make_url(f"{name}://").get_dialect()
     dialect: Dialect = make(paramstyle="named")
-    # Not connected, MySQL's dialect does not know that the server can, and leaves it out.
+    # MySQL's dialect writes "FOR UPDATE OF" only once it has connected to a server that has it.
     if hasattr(dialect, "supports_for_update_of"):
         vars(dialect)["supports_for_update_of"] = database_of_dialect(dialect).lock_of
     return dialect
@@ -71,7 +77,7 @@ def with_strategy(queue: JobQueue[object], strategy: str) -> JobQueue[object]:
 
 
 def text_of(statement: Executable, dialect: Dialect) -> str:
-    """Return the SQL, and above it the parameters whose values are known."""
+    """Return the SQL, below comments with the parameters whose values are known."""
     assert isinstance(statement, ClauseElement)
     compiled = statement.compile(dialect=dialect)
     known = {key: value for key, value in (compiled.params or {}).items() if value is not None}
@@ -80,7 +86,7 @@ def text_of(statement: Executable, dialect: Dialect) -> str:
 
 
 def pretty(sql: str) -> str:
-    """Begin a line with each clause, indented by the parentheses around it."""
+    """Start each clause on a new line, indented by the parentheses around it."""
     depth = 0
 
     def laid_out(token: re.Match[str]) -> str:

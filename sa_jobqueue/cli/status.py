@@ -1,4 +1,4 @@
-"""``status``: what a queue looks like now."""
+"""``status``: how many jobs a queue has, and how long they wait."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 
 from ..verbs.stats import QueueStats, count_by_status, queue_stats
 from ..workflow import Step
-from .databases import open_engine, require_table, url_option
-from .importing import load_work
+from .engine import open_engine, require_table
+from .options import url_option
+from .targets import load_queue_or_workflow
 
 EXAMPLE = "sa_jobqueue.cli.demo.model:Record"
 
@@ -25,7 +26,7 @@ def status(url: str, queue: str) -> None:
 
     MODULE:QUEUE names a JobQueue, a workflow or a mapped class; the example model by default.
     """
-    found = load_work(queue)
+    found = load_queue_or_workflow(queue)
     if isinstance(found, Step):
         found = found.queue
     engine = open_engine(url)
@@ -39,7 +40,7 @@ def status(url: str, queue: str) -> None:
 
 
 def counts_table(title: str, counts: dict[str, int]) -> Table:
-    """Show the number of jobs by status, in the table's own words."""
+    """Lay out the number of jobs by status, in the table's own words."""
     table = Table("status", Column("jobs", justify="right"), title=title)
     for word, count in counts.items():
         table.add_row(word, f"{count:,}")
@@ -47,15 +48,15 @@ def counts_table(title: str, counts: dict[str, int]) -> Table:
 
 
 def stats_table(stats: QueueStats) -> Table:
-    """Show what waits, and who works."""
+    """Lay out how many jobs wait, and how many each owner has claimed."""
     table = Table(Column(), Column(justify="right"), show_header=False)
     table.add_row("depth (due)", f"{stats.depth:,}")
-    table.add_row("oldest waiting", _age(stats.oldest_waiting))
+    table.add_row("oldest waiting", _age_text(stats.oldest_waiting))
     table.add_row("scheduled for later", f"{stats.scheduled:,}")
     for owner, count in sorted(stats.claimed.items()):
         table.add_row(f"claimed by {owner}", f"{count:,}")
     return table
 
 
-def _age(age: timedelta | None) -> str:
+def _age_text(age: timedelta | None) -> str:
     return "-" if age is None else str(timedelta(seconds=round(age.total_seconds())))

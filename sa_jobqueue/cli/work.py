@@ -1,9 +1,10 @@
-"""``work``: a worker over a queue, or over steps of a workflow, of the user's."""
+"""``work``: a worker on a queue, or on steps of a workflow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import click
@@ -14,13 +15,16 @@ from ..model.status import CANCELLED, FAILED
 from ..queue import JobQueue
 from ..worker import REAP_EVERY, Cancel, Lane, Outcome, Worker
 from ..workflow import Step, Workflow
-from .databases import open_engine, require_table, url_option
-from .importing import load_handler, load_work
-from .reap import seconds
+from .engine import open_engine, require_table
+from .options import queue_argument, seconds_option, url_option
+from .targets import load_handler, load_queue_or_workflow
+
+#: Behind the status of a failed job that is claimed again later.
+AGAIN = " (will be tried again)"
 
 
 @click.command()
-@click.argument("queue", metavar="MODULE:QUEUE")
+@queue_argument
 @click.argument("handler", metavar="[HANDLER]", required=False)
 @url_option
 @click.option(
@@ -28,34 +32,34 @@ from .reap import seconds
     "names",
     multiple=True,
     metavar="NAME",
-    help="Of a workflow only this step; may be given several times.  [default: all]",
+    help="Work only on this step of a workflow; may be given several times.  [default: all]",
 )
 @click.option("--drain", is_flag=True, help="Stop when the queue is empty.")
+@seconds_option("--interval", default=0, help="Pause between two batches.")
 @click.option(
-    "--interval",
-    type=click.FloatRange(min=0),
-    default=0,
-    metavar="SECONDS",
-    help="Pause between two batches.",
+    "--batch",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Jobs in one claim.",
 )
-@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
 @click.option(
-    "--delete/--keep", default=None, help="What becomes of done jobs.  [default: as the model says]"
+    "--delete/--keep",
+    default=None,
+    help="Delete done jobs, or keep them.  [default: as the model says]",
 )
-@click.option("--owner", metavar="NAME", help="Who claims.  [default: this process]")
-@click.option(
+@click.option("--owner", metavar="NAME", help="The owner of the claims.  [default: this process]")
+@seconds_option(
     "--max-runtime",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="How long a job may run before others take it.  [default: as long as it likes]",
+    zero=False,
+    help="Other workers take back a job that runs for longer.  [default: no limit]",
 )
-@click.option(
+@seconds_option(
     "--reap-every",
-    type=click.FloatRange(min=0),
     default=REAP_EVERY.total_seconds(),
     show_default=True,
-    metavar="SECONDS",
-    help="How often to take back the claims of the dead; 0: never.",
+    help="How often to take back the claims of dead owners; 0: never.",
 )
 def work(
     queue: str,
@@ -63,20 +67,20 @@ def work(
     url: str,
     names: tuple[str, ...],
     drain: bool,
-    interval: float,
+    interval: timedelta,
     batch: int,
     delete: bool | None,
     owner: str | None,
-    max_runtime: float | None,
-    reap_every: float,
+    max_runtime: timedelta | None,
+    reap_every: timedelta,
 ) -> None:
     """Claim jobs of MODULE:QUEUE, and call HANDLER with each.
 
-    MODULE:QUEUE names a JobQueue or a mapped class, HANDLER is MODULE:FUNCTION. Or
+    MODULE:QUEUE names a JobQueue or a mapped class, and HANDLER is MODULE:FUNCTION. Or
     MODULE:QUEUE names a workflow, whose steps have handlers of their own.
-    SIGTERM and Ctrl-C finish the running job, and release the rest.
+    At SIGTERM or Ctrl-C the worker finishes the running job, and releases the others.
     """
-    lanes, said = load_lanes(queue, handler, names)
+    lanes, result_of = load_lanes(queue, handler, names)
     engine = open_engine(url)
     require_table(engine, lanes[0].queue.mapping.table)
     worker = Worker(
@@ -86,10 +90,10 @@ def work(
         limit=batch,
         delete=delete,
         drain=drain,
-        interval=timedelta(seconds=interval),
-        max_runtime=seconds(max_runtime),
-        reap_every=seconds(reap_every or None),
-        on_outcome=lambda job, outcome: click.echo(f"{key_of(job)} {said(job, outcome)}"),
+        interval=interval,
+        max_runtime=max_runtime,
+        reap_every=reap_every or None,
+        on_outcome=lambda job, outcome: click.echo(f"{key_of(job)} {result_of(job, outcome)}"),
     )
     with worker.stopping_on_signals():
         worker.run()
@@ -97,27 +101,27 @@ def work(
 
 
 def load_lanes(
-    place: str, handler: str | None, names: Sequence[str]
+    target: str, handler: str | None, names: Sequence[str]
 ) -> tuple[Sequence[Lane[Any]], Callable[[Any, Outcome], str]]:
-    """Return what is worked on, and what says what became of a job.
+    """Return the lanes of a worker, and a function that tells what became of a job.
 
     Raises:
-        ClickException: a queue without a handler, or a step that is not there.
+        UsageError: a queue without a handler, a workflow with a handler, or an unknown step.
     """
-    found = load_work(place)
+    found = load_queue_or_workflow(target)
     if isinstance(found, JobQueue):
         if handler is None or names:
-            raise click.UsageError(f"{place} is no workflow: it takes a HANDLER, and no --step")
-        return [Lane(found, load_handler(handler))], lambda job, outcome: word(found, job, outcome)
+            raise click.UsageError(f"{target} is no workflow: it takes a HANDLER, and no --step")
+        return [Lane(found, load_handler(handler))], partial(queue_result, found)
     if handler is not None:
-        raise click.UsageError(f"the steps of {place} have handlers of their own: give no HANDLER")
+        raise click.UsageError(f"the steps of {target} have handlers of their own: give no HANDLER")
     steps = [found] if isinstance(found, Step) else steps_named(found, names)
     mapping = steps[0].queue.mapping
-    return steps, lambda job, outcome: word_now(mapping, steps, job, outcome)
+    return steps, partial(step_result, mapping, steps)
 
 
 def steps_named(workflow: Workflow[Any], names: Sequence[str]) -> Sequence[Step[Any]]:
-    """Return those of the steps that were named, in the workflow's order; all if none was."""
+    """Return the named steps in the workflow's order, or all steps if no name is given."""
     known = [step.name for step in workflow]
     for name in names:
         if name not in known:
@@ -130,8 +134,8 @@ def key_of(job: Any) -> str:
     return ", ".join(map(str, inspect(job).identity))
 
 
-def word(queue: JobQueue[Any], job: Any, outcome: Outcome) -> str:
-    """Say what became of a job, in the table's own words."""
+def queue_result(queue: JobQueue[Any], job: Any, outcome: Outcome) -> str:
+    """Return what became of a job, in the table's own words."""
     mapping = queue.mapping
     if outcome is None:
         return word_of(mapping, queue.then)
@@ -141,14 +145,13 @@ def word(queue: JobQueue[Any], job: Any, outcome: Outcome) -> str:
     return f"{mapping.word(FAILED)}{again}"
 
 
-AGAIN = " (will be tried again)"
-
-
-def word_now(mapping: QueueMapping, steps: Sequence[Step[Any]], job: Any, outcome: Outcome) -> str:
-    """Say what a job of a workflow is now: where it went, or where it is tried again."""
+def step_result(
+    mapping: QueueMapping, steps: Sequence[Step[Any]], job: Any, outcome: Outcome
+) -> str:
+    """Return the status to which a job of a workflow went, or in which it is tried again."""
     status: str = getattr(job, mapping.attributes["status"])
     for step in steps:
-        if status == step.during:  # the row was deleted, and shows nothing new
+        if status == step.during:  # the row was deleted, so the job still shows the old status
             return step.then
     failed = outcome is not None and not isinstance(outcome, str | Cancel)
     again = AGAIN if failed and status != mapping.word(FAILED) else ""

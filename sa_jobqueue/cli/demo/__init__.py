@@ -1,1 +1,1 @@
-"""``sa-jobqueue demo``: producers and consumers at work, and the proof that nothing was lost."""
+"""``sa-jobqueue demo``: producers and consumers on an example table, and a proof of the result."""

@@ -1,4 +1,4 @@
-"""``demo``: producers and consumers for a while, then the drain, then the proof."""
+"""``demo``: producers and consumers work for a while, drain the table, and prove the result."""
 
 from __future__ import annotations
 
@@ -15,46 +15,51 @@ from ...model.status import CLAIMED, UNCLAIMED
 from ...strategies import AUTO, STRATEGIES
 from ...strategies.candidates import Candidates
 from ...verbs.stats import count_by_status
-from ..databases import open_engine, shown, url_option
-from ..stopping import Stopping
-from .figures import AfterPause, Figures
+from ..engine import open_engine, shown_url
+from ..options import url_option
+from ..stop_signals import StopSignals
+from .child_process import Phase, Report
+from .consumer import Consumed, queue_of
+from .display import Display, pause_lines, proof_table
 from .model import Record, recreate_tables
+from .options import keep_option, process_options
+from .processes import Processes
+from .producer import LETTERS
 from .proof import Proof, prove
-from .team import Phase, Report, Team
-from .views import View, pause_lines, proof_table
-from .workload import LETTERS, Consumed, Workload, queue_of
+from .totals import PauseEffect, Totals
+from .workload import Workload
 
+#: How often the display is refreshed, in seconds.
 TICK = 0.5
 
-#: How long the drain may go on without a job being finished, in seconds.
+#: How long the drain may take from one finished job to the next, in seconds.
 PATIENCE = 60.0
 
 ALWAYS_SHOWN = (UNCLAIMED, CLAIMED)
 
-#: A claim that is not written down ends with its transaction or its connection; these
-#: consumers commit before they work, and take another connection for each transaction.
+#: Unmarked claims are left out: they end with their transaction or connection, and these
+#: consumers commit before they work, and use another connection for each transaction.
 STRATEGY_NAMES = [AUTO, *(name for name, strategy in STRATEGIES.items() if strategy.marks)]
 
 
 @click.command()
 @url_option
 @click.option("--seconds", type=click.FloatRange(min=1), default=30, show_default=True, metavar="N")
-@click.option("--producers", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--consumers", type=click.IntRange(min=1), default=10, show_default=True)
+@process_options(least=1)
 @click.option(
     "--strategy",
     type=click.Choice(STRATEGY_NAMES),
     default=AUTO,
     show_default=True,
-    help="auto: candidates where it runs, since it tells how many were lost.",
+    help="auto: candidates where it can run, since it counts lost candidates.",
 )
-@click.option("--keep/--delete", help="What becomes of finished rows.  [default: delete]")
+@keep_option
 @click.option(
     "--pause",
     type=click.FloatRange(min=0),
     default=0,
     metavar="SECONDS",
-    help="Stop the consumers for so long in the middle; the next batches are larger.",
+    help="Stop the consumers for so long halfway; the batches after it are larger.",
 )
 def demo(
     url: str,
@@ -67,8 +72,8 @@ def demo(
 ) -> None:
     """Run producers and consumers, and prove that each row was finished once.
 
-    Drops and creates again the tables of the example model. Ctrl-C ends the
-    insertion of rows; the rest is finished, and proved.
+    The command drops the tables of the example model, and creates them again. Ctrl-C stops
+    the producers; the consumers finish all rows, and the proof follows.
     """
     if pause >= seconds:
         raise click.BadParameter("the pause must be shorter than --seconds", param_hint="--pause")
@@ -80,17 +85,17 @@ def demo(
         consumers=consumers,
         pause=0.1,
         delete=not keep,
-        strategy=telling_strategy(engine) if strategy == AUTO else strategy,
+        strategy=counting_strategy(engine) if strategy == AUTO else strategy,
         log=True,
     )
     console = Console()
-    console.print(f"database: {shown(engine)}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"database: {shown_url(engine)}", soft_wrap=True, highlight=False, markup=False)
     Demo(engine, workload, console).run(seconds, pause)
     conclude(engine, console)
 
 
-def telling_strategy(engine: Engine) -> str:
-    """Choose candidates where it can run: it tells how many were lost."""
+def counting_strategy(engine: Engine) -> str:
+    """Choose candidates where it can run, since it counts lost candidates."""
     with engine.connect() as connection:
         database = database_of(connection)
     if database.skip_locked:
@@ -99,84 +104,84 @@ def telling_strategy(engine: Engine) -> str:
 
 
 class Demo:
-    """One run of the workload, watched."""
+    """A run of the workload, with its display."""
 
     def __init__(self, engine: Engine, workload: Workload, console: Console) -> None:
         self.engine = engine
         self.workload = workload
-        self.figures = Figures(workload.consumers)
-        self.view = View(console, self.figures)
-        self.pause: AfterPause | None = None
+        self.totals = Totals(workload.consumers)
+        self.display = Display(console, self.totals)
+        self.pause: PauseEffect | None = None
         self.phase = Phase.STARTING
 
     def run(self, seconds: float, pause: float) -> None:
-        """Start all, let them work, stop the producers, drain."""
-        with Stopping() as self.stopping, Team(self.workload) as self.team, self.view:
+        """Start all processes, let them work, stop the producers, and drain."""
+        with StopSignals() as self.stop, Processes(self.workload) as self.processes, self.display:
             self._start()
             for phase, length in timetable(seconds, pause):
                 self._let(phase, length)
             self._close()
             self._drain()
-        self.view.show_result()
+        self.display.show_result()
         for line in pause_lines(self.pause) if self.pause else ():
-            self.view.say(line)
+            self.display.print_line(line)
 
     def _start(self) -> None:
-        """Wait until every process is there: their start is no part of the time."""
-        self.view.say(
+        """Wait until every process has started; the start does not count as run time."""
+        self.display.print_line(
             f"starting {self.workload.producers} producers and {self.workload.consumers} "
             f"consumers, strategy {self.workload.strategy}"
         )
-        self.team.gather(self.stopping)
-        self.view.begin()
+        self.processes.wait_until_ready(self.stop)
+        self.display.begin()
 
     def _let(self, phase: Phase, seconds: float) -> None:
-        """Have everybody work, or the producers alone, for so long."""
-        if self.stopping:
+        """Let all processes work, or the producers alone, for so long."""
+        if self.stop.received:
             return
         if phase is Phase.PAUSED:
-            self.view.say(f"consumers stopped for {seconds:g} s")
-            self.pause = AfterPause(self.figures.everybody.average)
+            self.display.print_line(f"consumers stopped for {seconds:g} s")
+            self.pause = PauseEffect(self.totals.all_consumers.average)
         end = time.monotonic() + seconds
-        self._go(phase)
+        self._enter(phase)
         self._watch(
             "consumers paused" if phase is Phase.PAUSED else "running",
-            lambda: not self.stopping and time.monotonic() < end,
+            lambda: not self.stop.received and time.monotonic() < end,
         )
 
-    def _go(self, phase: Phase) -> None:
+    def _enter(self, phase: Phase) -> None:
         self.phase = phase
-        self.team.go(phase)
+        self.processes.enter(phase)
 
     def _close(self) -> None:
-        self._go(Phase.CLOSING)
-        self._watch("stopping the producers", lambda: self.team.producing)
+        self._enter(Phase.CLOSING)
+        self._watch("stopping the producers", lambda: self.processes.any_producer_left)
 
     def _drain(self) -> None:
         self._last_finish = time.monotonic()
-        self._go(Phase.DRAINING)
-        self._watch("draining", lambda: self.team.working and self._drains())
-        self.view.show("drained", self._counts(), now=True)
+        self._enter(Phase.DRAINING)
+        self._watch("draining", lambda: self.processes.any_left and self._is_draining())
+        self.display.show("drained", self._counts(), now=True)
 
-    def _drains(self) -> bool:
-        """Tell that the drain gets on.
+    def _is_draining(self) -> bool:
+        """Return True while jobs get finished.
 
         Raises:
-            ClickException: it does not.
+            ClickException: no job was finished for too long.
         """
         if time.monotonic() - self._last_finish > PATIENCE:
             raise click.ClickException(f"nothing was finished for {PATIENCE:g} s; jobs are left")
         return True
 
     def _watch(self, doing: str, go_on: Callable[[], bool]) -> None:
-        """Listen and show until it is time for the next step."""
+        """Count and show reports until it is time for the next phase."""
         while go_on():
-            for report in self.team.reports(TICK):
-                self._take(report)
-            self.view.show(doing, self._counts())
+            for report in self.processes.reports(TICK):
+                self._count(report)
+            self.display.show(doing, self._counts())
 
-    def _take(self, report: Report) -> None:
-        self.figures.add(report)
+    def _count(self, report: Report) -> None:
+        self.totals.add(report)
         if self.pause is not None and self.phase is not Phase.PAUSED:
             self.pause.add(report)
         if isinstance(report, Consumed) and report.keys:
@@ -189,7 +194,7 @@ class Demo:
 
 
 def timetable(seconds: float, pause: float) -> list[tuple[Phase, float]]:
-    """Put the pause into the middle."""
+    """Return the phases and their lengths, with the pause halfway."""
     if not pause:
         return [(Phase.RUNNING, seconds)]
     around = (seconds - pause) / 2
@@ -200,18 +205,18 @@ def conclude(engine: Engine, console: Console) -> None:
     """Print the proof.
 
     Raises:
-        ClickException: it fails.
+        ClickException: the proof fails.
     """
     with Session(engine) as session:
         proof = prove(session)
     console.print(proof_table(proof))
     if not proof.holds:
-        raise click.ClickException(f"PROOF FAILED: {why(proof)}")
+        raise click.ClickException(f"PROOF FAILED: {failure_text(proof)}")
     click.echo(f"PROOF: inserted = finished = {proof.inserted:,}, none twice, none left")
 
 
-def why(proof: Proof) -> str:
-    """Say what speaks against the proof."""
+def failure_text(proof: Proof) -> str:
+    """Return the numbers that contradict the proof."""
     if not proof.inserted:
         return "nothing was inserted"
     return (

@@ -1,6 +1,6 @@
-"""The example model, and the two logs by which ``demo`` proves its result.
+"""The example model, and the two logs that prove the result of ``demo``.
 
-The logs have no unique constraint: a job that is finished twice is to be seen.
+The logs have no unique constraint, so that a job that is finished twice is logged twice.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from ...dialects import database_of
 from ...model.mixins import JobMixin
-from ..databases import shown
+from ..engine import shown_url
 
 LENGTH = 64
 
@@ -21,10 +21,10 @@ class Base(DeclarativeBase):
 
 
 class Record(JobMixin, Base):
-    """A row to be worked on: random letters and a random integer."""
+    """A job: random letters and a random integer."""
 
     __tablename__ = "record"
-    # Without it SQLite gives the id of the last row to a new one, once it is deleted.
+    # Else SQLite gives a new row the id of the last row, once that row is deleted.
     __table_args__ = {"sqlite_autoincrement": True}  # noqa: RUF012 (SQLAlchemy's own way)
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -33,7 +33,7 @@ class Record(JobMixin, Base):
 
 
 class Inserted(Base):
-    """One row for each insert, written by the producer in the same transaction."""
+    """A row for each insert; the producer writes it in the same transaction."""
 
     __tablename__ = "record_inserted"
 
@@ -43,7 +43,7 @@ class Inserted(Base):
 
 
 class Finished(Base):
-    """One row for each finish, written by the consumer in the same transaction."""
+    """A row for each finish; the consumer writes it in the same transaction."""
 
     __tablename__ = "record_finished"
 
@@ -57,7 +57,7 @@ def recreate_tables(engine: Engine) -> None:
     """Drop the example's tables, and create them again, empty.
 
     Raises:
-        ClickException: a table of that name is not the example's.
+        ClickException: a table of the same name is not the example's.
     """
     _check_ours(engine)
     with engine.connect() as connection:
@@ -68,7 +68,7 @@ def recreate_tables(engine: Engine) -> None:
 
 
 def _check_ours(engine: Engine) -> None:
-    """Refuse to drop what somebody else calls a record."""
+    """Refuse to drop a table of the user's that has the same name."""
     inspector = inspect(engine)
     for table in Base.metadata.sorted_tables:
         if not inspector.has_table(table.name):
@@ -76,6 +76,6 @@ def _check_ours(engine: Engine) -> None:
         found = {column["name"] for column in inspector.get_columns(table.name)}
         if found != set(table.columns.keys()):
             raise click.ClickException(
-                f"the table {table.name!r} in {shown(engine)} is not the example's, and is not "
+                f"the table {table.name!r} in {shown_url(engine)} is not the example's, and is not "
                 "dropped; use another database"
             )

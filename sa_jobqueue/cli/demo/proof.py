@@ -1,7 +1,7 @@
-"""The proof: every inserted row was finished, once, and none is left.
+"""The proof: every inserted row was finished once, and no row is left.
 
-It reads what producers and consumers logged in the database, each in the
-transaction that did the work, and believes nobody's own counters.
+It reads the logs that producers and consumers wrote to the database, each in the
+transaction that did the work. It uses no counter of a process.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .model import Finished, Inserted, Record
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What the database says.
+    """What the logs and the table show.
 
     Attributes:
         inserted: rows that were inserted.
-        finished: finishes, each time that a row was finished.
+        finished: finishes; a row that was finished twice counts twice.
         twice: rows that were finished more than once.
         unfinished: inserted rows that were not finished.
         unknown: finished rows that were not inserted.
@@ -38,13 +38,13 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether something was inserted, and each row of it finished once."""
+        """Whether rows were inserted, and each was finished once."""
         wrong = self.twice or self.unfinished or self.unknown or self.left
         return self.inserted > 0 and self.inserted == self.finished and not wrong
 
 
 def prove(session: Session) -> Proof:
-    """Compare the two logs and the table; nobody works on them any more."""
+    """Compare the two logs with the table, when all processes have ended."""
     return Proof(
         inserted=session.scalars(select(func.count(Inserted.id))).one(),
         finished=session.scalars(select(func.count(Finished.id))).one(),
@@ -63,11 +63,11 @@ def _count_twice(session: Session) -> int:
 
 
 def _count_missing(
-    session: Session, here: type[Inserted | Finished], there: type[Inserted | Finished]
+    session: Session, log: type[Inserted | Finished], other: type[Inserted | Finished]
 ) -> int:
-    known = select(there.record_id)
+    known = select(other.record_id)
     return session.scalars(
-        select(func.count(here.record_id.distinct())).where(here.record_id.not_in(known))
+        select(func.count(log.record_id.distinct())).where(log.record_id.not_in(known))
     ).one()
 
 

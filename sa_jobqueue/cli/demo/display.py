@@ -1,4 +1,4 @@
-"""How ``demo`` looks: a live table on a terminal, else a line now and then."""
+"""What ``demo`` prints: a live table on a terminal, elsewhere a line every two seconds."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from .figures import AfterPause, Batches, Figures
 from .proof import Proof
+from .totals import ClaimTotals, PauseEffect, Totals
 
 LINE_EVERY = 2.0
 
 COLUMNS = ("claims", "jobs", "batch min", "avg", "max", "candidates", "lost")
 
 
-class View:
-    """Show the figures while the processes work."""
+class Display:
+    """Show the totals while the processes work."""
 
-    def __init__(self, console: Console, figures: Figures) -> None:
+    def __init__(self, console: Console, totals: Totals) -> None:
         self.console = console
-        self.figures = figures
+        self.totals = totals
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._next_line = 0.0
         self._begin = time.monotonic()
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> Display:
         if self._live is not None:
             self._live.start()
         return self
@@ -38,42 +38,42 @@ class View:
 
     def begin(self) -> None:
         """Start the clock."""
-        self.figures.rates()
+        self.totals.rates()
         self._begin = time.monotonic()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line, above the live table."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def show(self, doing: str, counts: dict[str, int], *, now: bool = False) -> None:
-        """Show how things stand; where no live table does, now and then or `now`."""
+        """Show the present totals: in the live table, or in a line if it is time or `now`."""
         cells = self._cells(doing, counts)
         if self._live is not None:
-            tables = now_table(cells), batches_table(self.figures)
+            tables = current_table(cells), batches_table(self.totals)
             self._live.update(Group(*tables), refresh=True)
         elif now or time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE_EVERY
-            self.say("  ".join(f"{name} {value}".strip() for name, value in cells.items()))
+            self.print_line("  ".join(f"{name} {value}".strip() for name, value in cells.items()))
 
     def show_result(self) -> None:
-        """Show the table where no live one has stayed."""
+        """Print the table of batches, unless the live table shows it already."""
         if self._live is None:
-            self.console.print(batches_table(self.figures))
+            self.console.print(batches_table(self.totals))
 
     def _cells(self, doing: str, counts: dict[str, int]) -> dict[str, str]:
-        claims, jobs = self.figures.rates()
+        claims, jobs = self.totals.rates()
         return {
             "": f"{time.monotonic() - self._begin:.1f} s {doing}",
-            "inserted": f"{self.figures.inserted:,}",
-            "finished": f"{self.figures.everybody.jobs:,}",
+            "inserted": f"{self.totals.inserted:,}",
+            "finished": f"{self.totals.all_consumers.jobs:,}",
             **{word: f"{count:,}" for word, count in counts.items()},
             "claims/s": f"{claims:.0f}",
             "jobs/s": f"{jobs:.0f}",
         }
 
 
-def now_table(cells: dict[str, str]) -> RenderableType:
-    """Show how things stand in one row: what was done, the depth by status, the rates."""
+def current_table(cells: dict[str, str]) -> RenderableType:
+    """Lay out the present totals in one row: rows done, depth by status, rates."""
     table = Table()
     for name in cells:
         table.add_column(name, justify="right", min_width=8)
@@ -81,27 +81,27 @@ def now_table(cells: dict[str, str]) -> RenderableType:
     return table
 
 
-def batches_table(figures: Figures) -> RenderableType:
-    """Show claims, batch sizes and lost candidates by consumer."""
+def batches_table(totals: Totals) -> RenderableType:
+    """Lay out claims, batch sizes and lost candidates by consumer."""
     table = Table("consumer")
     for name in COLUMNS:
         table.add_column(name, justify="right")
-    for number, batches in figures.by_consumer.items():
-        table.add_row(str(number), *_cells(batches))
+    for number, of_consumer in totals.by_consumer.items():
+        table.add_row(str(number), *_cells(of_consumer))
     table.add_section()
-    table.add_row("all", *_cells(figures.everybody))
+    table.add_row("all", *_cells(totals.all_consumers))
     return table
 
 
-def pause_lines(pause: AfterPause) -> Iterable[str]:
-    """Say how the backlog was eaten in larger batches."""
+def pause_lines(pause: PauseEffect) -> Iterable[str]:
+    """Tell how much larger the batches were that emptied the backlog."""
     yield f"average batch before the pause: {pause.average_before:.1f}"
     sizes = ", ".join(map(str, pause.sizes))
     yield f"average batch after the pause:  {pause.average_after:.1f}  (the first: {sizes})"
 
 
 def proof_table(proof: Proof) -> RenderableType:
-    """Show what the database says."""
+    """Lay out what the logs in the database show."""
     table = Table(title="from the log in the database", show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -114,17 +114,17 @@ def proof_table(proof: Proof) -> RenderableType:
     return table
 
 
-def _cells(batches: Batches) -> list[str]:
+def _cells(totals: ClaimTotals) -> list[str]:
     return [
-        f"{batches.claims:,}",
-        f"{batches.jobs:,}",
-        f"{batches.smallest:,}",
-        f"{batches.average:.1f}",
-        f"{batches.largest:,}",
-        _or_dash(batches.candidates),
-        _or_dash(batches.lost),
+        f"{totals.claims:,}",
+        f"{totals.jobs:,}",
+        f"{totals.smallest:,}",
+        f"{totals.average:.1f}",
+        f"{totals.largest:,}",
+        _number_or_dash(totals.candidates),
+        _number_or_dash(totals.lost),
     ]
 
 
-def _or_dash(count: int | None) -> str:
+def _number_or_dash(count: int | None) -> str:
     return "-" if count is None else f"{count:,}"

@@ -1,8 +1,7 @@
-"""``--url``: the engines of the command line."""
+"""The SQLAlchemy engine that ``--url`` asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +15,21 @@ from .errors import in_one_line
 DEFAULT_URL = "sqlite:///sa_jobqueue.db"
 DRIVERS = ("postgresql+psycopg2://", "mysql+pymysql://", "mariadb+pymysql://")
 
-#: How long a writer waits for the one before it, in milliseconds.
+#: How long an SQLite connection waits for another writer, in milliseconds.
 BUSY_TIMEOUT = 30_000
 
 IN_MEMORY = (None, "", ":memory:")
 
-url_option: Callable[[Any], Any] = click.option(
-    "--url",
-    default=DEFAULT_URL,
-    show_default=True,
-    metavar="URL",
-    help=f"The database, with its driver: {', '.join(DRIVERS)}, or sqlite:///FILE.",
-)
-
 
 def open_engine(url: str, *, create_file: bool = False) -> Engine:
-    """Return an engine that connects, disposed of when the command ends.
+    """Return an engine that has connected once; it is disposed of when the command ends.
 
     Args:
-        url: as given by a person.
-        create_file: whether an SQLite file that is not there is made.
+        url: as the user wrote it.
+        create_file: whether a missing SQLite file is created.
 
     Raises:
-        ClickException: in one line, why there is none.
+        ClickException: no connection can be made; says why in one line.
     """
     try:
         engine = make_engine(url)
@@ -46,14 +37,14 @@ def open_engine(url: str, *, create_file: bool = False) -> Engine:
         _check_file(engine, create_file=create_file)
         with engine.connect() as connection:
             database_of(connection)  # refuses servers that are too old
-    # A driver that is missing; PyMySQL raises RuntimeError where cryptography is.
+    # A missing driver raises ImportError; PyMySQL without cryptography raises RuntimeError.
     except (ImportError, RuntimeError, NoSuchModuleError) as error:
         raise click.ClickException(f"{in_one_line(error)}{_hint(url)}") from error
     return engine
 
 
 def make_engine(url: str) -> Engine:
-    """Return an engine with the settings of our tooling, not connected yet."""
+    """Return an engine with the settings of our commands, not connected yet."""
     engine = create_engine(url)
     if _database(engine).one_writer:
         event.listen(engine, "connect", _wait_when_busy)
@@ -64,14 +55,14 @@ def require_table(engine: Engine, table: Table) -> None:
     """Refuse to go on without a table.
 
     Raises:
-        ClickException: names it.
+        ClickException: names the missing table and the database.
     """
     if not inspect(engine).has_table(table.name, schema=table.schema):
-        raise click.ClickException(f"there is no table {table.fullname!r} in {shown(engine)}")
+        raise click.ClickException(f"there is no table {table.fullname!r} in {shown_url(engine)}")
 
 
-def shown(engine: Engine) -> str:
-    """Return where a database is: its URL without the password, a file with its folder."""
+def shown_url(engine: Engine) -> str:
+    """Return the URL without its password, and the path of a file in full."""
     url = engine.url
     if _database(engine).one_writer and url.database not in IN_MEMORY:
         url = url.set(database=str(Path(str(url.database)).absolute()))
@@ -92,12 +83,12 @@ def _check_file(engine: Engine, *, create_file: bool) -> None:
     name = engine.url.database
     if name in IN_MEMORY:
         raise click.ClickException(
-            "a database in memory cannot be shared by processes; name a file: sqlite:///FILE"
+            "processes cannot share a database in memory; name a file: sqlite:///FILE"
         )
     if not create_file and not str(name).startswith("file:") and not Path(str(name)).exists():
         raise click.ClickException(
-            f"there is no file {name}; --url names another database, "
-            "and `setup-tables` makes the example's"
+            f"there is no file {name}; name another database with --url, "
+            "or create the example's with `setup-tables`"
         )
 
 

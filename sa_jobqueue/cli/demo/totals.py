@@ -1,4 +1,4 @@
-"""What the processes report, summed up for the eye; the proof does without."""
+"""The reports of the processes, added up for display; the proof does not use them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .workload import Consumed, Produced
+from .consumer import Consumed
+from .producer import Produced
 
-#: Rates are those of the last so many seconds.
+#: Rates cover the last so many seconds.
 WINDOW = 3.0
 
 
 @dataclass
-class Batches:
-    """The claims of one consumer, or of all.
+class ClaimTotals:
+    """The claims of a consumer, or of all consumers.
 
-    ``candidates`` and ``lost`` stay None where no claim can know them.
+    ``candidates`` and ``lost`` stay None where the strategy cannot know them.
     """
 
     claims: int = 0
@@ -29,7 +30,7 @@ class Batches:
     lost: int | None = None
 
     def add(self, report: Consumed) -> None:
-        """Count a claim; an empty one is no batch."""
+        """Count a claim; an empty claim is no batch."""
         self.claims += 1
         self.candidates = _sum(self.candidates, report.candidates)
         self.lost = _sum(self.lost, report.lost)
@@ -47,52 +48,52 @@ class Batches:
 
 
 @dataclass
-class Figures:
-    """Everything that was reported since the start."""
+class Totals:
+    """The totals of all reports since the start."""
 
     consumers: int
     inserted: int = 0
-    everybody: Batches = field(default_factory=Batches)
-    by_consumer: dict[int, Batches] = field(init=False)
-    _marks: deque[tuple[float, int, int]] = field(default_factory=deque)
+    all_consumers: ClaimTotals = field(default_factory=ClaimTotals)
+    by_consumer: dict[int, ClaimTotals] = field(init=False)
+    _samples: deque[tuple[float, int, int]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.by_consumer = {number: Batches() for number in range(1, self.consumers + 1)}
+        self.by_consumer = {number: ClaimTotals() for number in range(1, self.consumers + 1)}
 
     def add(self, report: object) -> None:
-        """Take in one report."""
+        """Count a report."""
         if isinstance(report, Produced):
             self.inserted += report.rows
         elif isinstance(report, Consumed):
-            self.everybody.add(report)
+            self.all_consumers.add(report)
             self.by_consumer[report.consumer].add(report)
 
     def rates(self) -> tuple[float, float]:
-        """Return claims and jobs per second, lately; called now and then."""
-        now = time.monotonic()
-        self._marks.append((now, self.everybody.claims, self.everybody.jobs))
-        while now - self._marks[0][0] > WINDOW:
-            self._marks.popleft()
-        since, claims, jobs = self._marks[0]
+        """Return claims and jobs per second over the last seconds, from one call to the next."""
+        now, total = time.monotonic(), self.all_consumers
+        self._samples.append((now, total.claims, total.jobs))
+        while now - self._samples[0][0] > WINDOW:
+            self._samples.popleft()
+        since, claims, jobs = self._samples[0]
         seconds = max(now - since, 0.001)
-        return (self.everybody.claims - claims) / seconds, (self.everybody.jobs - jobs) / seconds
+        return (total.claims - claims) / seconds, (total.jobs - jobs) / seconds
 
 
 @dataclass
-class AfterPause:
-    """The average batch until a pause, and the first batch of each consumer after it."""
+class PauseEffect:
+    """The average batch before a pause, and the first batch of each consumer after it."""
 
     average_before: float
     first: dict[int, int] = field(default_factory=dict)
 
     def add(self, report: object) -> None:
-        """Take in one report of the time after the pause."""
+        """Note a report that came after the pause."""
         if isinstance(report, Consumed) and report.keys:
             self.first.setdefault(report.consumer, len(report.keys))
 
     @property
     def sizes(self) -> Sequence[int]:
-        """The sizes of the first batches, in the order in which they came."""
+        """The sizes of the first batches, in the order of their reports."""
         return list(self.first.values())
 
     @property

@@ -1,0 +1,44 @@
+"""The argument and the options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import click
+
+from .engine import DEFAULT_URL, DRIVERS
+
+Option: TypeAlias = Callable[[Any], Any]
+
+#: MODULE:QUEUE, the target that most commands work on; :mod:`.targets` imports it.
+queue_argument: Option = click.argument("queue", metavar="MODULE:QUEUE")
+
+url_option: Option = click.option(
+    "--url",
+    default=DEFAULT_URL,
+    show_default=True,
+    metavar="URL",
+    help=f"The database, with its driver: {', '.join(DRIVERS)}, or sqlite:///FILE.",
+)
+
+
+def seconds_option(name: str, *, zero: bool = True, **options: Any) -> Option:
+    """Make an option of so many seconds; the command gets a timedelta, or None.
+
+    Args:
+        zero: whether 0 is allowed.
+        options: the help and the default, as click takes them.
+    """
+    return click.option(
+        name,
+        type=click.FloatRange(min=0, min_open=not zero),
+        callback=_as_timedelta,
+        metavar="SECONDS",
+        **options,
+    )
+
+
+def _as_timedelta(_context: object, _option: object, number: float | None) -> timedelta | None:
+    return None if number is None else timedelta(seconds=number)

@@ -1,0 +1,33 @@
+"""Ctrl-C and SIGTERM: the first stops gently, the second at once."""
+
+from __future__ import annotations
+
+import signal
+
+from ..worker.signals import handled
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """Receive the signals that ask a command to stop, within its ``with`` block.
+
+    Attributes:
+        received: whether the first signal has come.
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+
+    def __enter__(self) -> StopSignals:
+        self._handling = handled(self._receive, *SIGNALS)
+        self._handling.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._handling.__exit__(None, None, None)
+
+    def _receive(self, *_: object) -> None:
+        if self.received:
+            raise KeyboardInterrupt
+        self.received = True

@@ -1,0 +1,76 @@
+"""Targets: the queues, handlers and sources that a user names as ``MODULE:NAME``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..queue import JobQueue
+from ..workflow import Step, Workflow
+from .errors import in_one_line
+
+
+def load_target(target: str) -> Any:
+    """Import what ``MODULE:NAME`` names; modules of the current directory are found, too.
+
+    Raises:
+        ClickException: it cannot be imported; says why in one line.
+    """
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise click.ClickException(f"{target!r} is not MODULE:NAME, as in shop.models:Email")
+    found: Any = _import(module_name)
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise click.ClickException(f"{module_name!r} has no {name!r}") from None
+    return found
+
+
+def load_queue(target: str) -> JobQueue[Any]:
+    """Import a JobQueue, the queue of a workflow's step, or the queue of a mapped class.
+
+    Raises:
+        ClickException: it is a whole workflow, which has several queues.
+    """
+    found = load_queue_or_workflow(target)
+    if isinstance(found, Workflow):
+        names = ", ".join(step.name for step in found)
+        raise click.ClickException(f"{target} is a workflow: name one of its steps, {names}")
+    return found.queue if isinstance(found, Step) else found
+
+
+def load_queue_or_workflow(target: str) -> JobQueue[Any] | Step[Any] | Workflow[Any]:
+    """Import a JobQueue, a workflow or one of its steps, or the queue of a mapped class."""
+    found = load_target(target)
+    return found if isinstance(found, JobQueue | Step | Workflow) else JobQueue(found)
+
+
+def load_handler(target: str) -> Callable[[Any], Any]:
+    """Import a handler.
+
+    Raises:
+        ClickException: it cannot be called.
+    """
+    found = load_target(target)
+    if not callable(found):
+        raise click.ClickException(f"{target} is no function, but {found!r}")
+    handler: Callable[[Any], Any] = found
+    return handler
+
+
+def _import(name: str) -> Any:
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:  # a console script's path has neither
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # whatever the user's module raises
+        reason = f"{type(error).__name__}: {in_one_line(error)}"
+        raise click.ClickException(f"cannot import {name!r}: {reason}") from error
