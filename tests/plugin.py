@@ -1,14 +1,14 @@
-"""A pytest plugin: every test that asks for a database runs on every engine.
+"""A pytest plugin: every test with `db_url` runs on PostgreSQL, MySQL, MariaDB and SQLite.
 
-    def test_a_claim_takes_the_oldest(db_url): ...          # once per engine
+    def test_a_claim_takes_the_oldest(db_url): ...          # once per database
 
     @pytest.mark.only_on("mysql", "mariadb")
     def test_gap_locks(db_url): ...                         # on these two
 
-Servers are provided once, by the process that the user started; workers of pytest-xdist
-get their URLs and create databases of their own, at first use. ``--db ALIAS`` chooses
-engines, ``--dburi URL`` names a server. An engine that cannot be had is left out, and the
-run says so; with CI in the environment it ends the run.
+The process that the user started provides the servers once; workers of pytest-xdist get
+their URLs and create scratch databases at first use. ``--db ALIAS`` chooses databases,
+``--dburi URL`` names a server. A database that cannot be had is left out and named in the
+report; with CI in the environment it ends the run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pytest
 from sqlalchemy import URL, make_url
 
 from tests.servers import (
-    ENGINES,
+    DATABASES,
     Server,
     ServerUnavailable,
     alias_of,
@@ -54,7 +54,9 @@ class Run:
     def in_worker(cls, written: Mapping[str, Any]) -> Run:
         """Read in a worker what the controller wrote down."""
         servers = map(server_as_written, written["servers"])
-        return cls(servers={server.engine: server for server in servers}, prefix=written["prefix"])
+        return cls(
+            servers={server.database: server for server in servers}, prefix=written["prefix"]
+        )
 
 
 RUN = pytest.StashKey[Run]()
@@ -63,26 +65,26 @@ RUN = pytest.StashKey[Run]()
 # The command line
 
 
-#: The engines of --on-two: one within the process, and one server.
+#: The databases of --on-two: one within the process, and one behind a server.
 TWO = ("sqlite", "mysql")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options that choose engines and servers."""
+    """Add the options that choose databases and servers."""
     group = parser.getgroup("sa_jobqueue")
     group.addoption(
         "--db",
         action="append",
-        choices=ENGINES,
+        choices=DATABASES,
         metavar="ALIAS",
-        help=f"engine to test, repeatable: {', '.join(ENGINES)} (default: all)",
+        help=f"database to test, repeatable: {', '.join(DATABASES)} (default: all)",
     )
     group.addoption(
         "--dburi",
         action="append",
         default=[],
         metavar="URL",
-        help="server to test, repeatable; its engine is chosen, too",
+        help="server to test, repeatable; chooses its database, too",
     )
     group.addoption("--full", action="store_true", help="run the long variants of the tests")
     group.addoption(
@@ -90,17 +92,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="FOLDER",
-        help="run the tests beneath a folder on two engines alone; may be repeated",
+        help="run the tests beneath a folder on two databases alone; may be repeated",
     )
 
 
-def chosen_engines(config: pytest.Config) -> tuple[str, ...]:
-    """Name the engines of this run; once servers are provided, those that could be had."""
+def chosen_databases(config: pytest.Config) -> tuple[str, ...]:
+    """Name the databases of this run; once servers are provided, those that could be had."""
     run = config.stash.get(RUN, None)
     if run is not None:
         return tuple(run.servers)
-    chosen = [*(config.getoption("db") or ()), *given_urls(config)] or ENGINES
-    return tuple(engine for engine in ENGINES if engine in chosen)
+    chosen = [*(config.getoption("db") or ()), *given_urls(config)] or DATABASES
+    return tuple(database for database in DATABASES if database in chosen)
 
 
 def given_urls(config: pytest.Config) -> dict[str, str]:
@@ -126,21 +128,23 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def provide_servers(config: pytest.Config) -> Run:
-    """Provide all chosen engines at once; starting one takes seconds."""
-    engines, urls = chosen_engines(config), given_urls(config)
-    with ThreadPoolExecutor(max_workers=len(engines)) as pool:
-        found = list(pool.map(lambda engine: provide_or_not(engine, urls.get(engine)), engines))
+    """Provide all chosen databases at once; starting one takes seconds."""
+    databases, urls = chosen_databases(config), given_urls(config)
+    with ThreadPoolExecutor(max_workers=len(databases)) as pool:
+        found = list(
+            pool.map(lambda database: provide_or_not(database, urls.get(database)), databases)
+        )
     return Run(
-        servers={server.engine: server for server in found if isinstance(server, Server)},
+        servers={server.database: server for server in found if isinstance(server, Server)},
         left_out=[error for error in found if isinstance(error, ServerUnavailable)],
         prefix=f"sa_jobqueue_test_{secrets.token_hex(4)}",
     )
 
 
-def provide_or_not(engine: str, given: str | None) -> Server | ServerUnavailable:
-    """Return the error instead of raising it: other engines go on."""
+def provide_or_not(database: str, given: str | None) -> Server | ServerUnavailable:
+    """Return the error instead of raising it, since the other databases go on."""
     try:
-        return provide(engine, given)
+        return provide(database, given)
     except ServerUnavailable as error:
         return error
 
@@ -154,7 +158,7 @@ def clean_up_after(run: Run, config: pytest.Config) -> None:
 
 
 def refuse_gaps_in_ci(run: Run) -> None:
-    """End the run in CI if an engine is missing: it would be green for nothing."""
+    """End the run in CI if a database is missing: it would be green for nothing."""
     if run.left_out and os.environ.get("CI"):
         raise pytest.UsageError("; ".join(f"no server of {error}" for error in run.left_out))
 
@@ -168,38 +172,38 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say which servers are tested, and which engines are left out."""
+    """Name the servers that are tested, and the databases that are left out."""
     run = config.stash.get(RUN, None)
     if run is None:
         return []
-    tested = [f"{engine}: {server}" for engine, server in run.servers.items()]
+    tested = [f"{database}: {server}" for database, server in run.servers.items()]
     return [*tested, *(f"left out: {error}" for error in run.left_out)]
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say it again where it is read."""
+    """Name the databases left out again at the end, where a reader looks."""
     run = config.stash.get(RUN, None)
     if run is not None and run.left_out:
-        terminalreporter.section("engines left out", yellow=True)
+        terminalreporter.section("databases left out", yellow=True)
         for error in run.left_out:
             terminalreporter.write_line(str(error))
 
 
-# Tests, once per engine
+# Tests, once per database
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run whatever asks for a database once per engine."""
+    """Run every test that asks for a database once per database."""
     if "db_alias" in metafunc.fixturenames:
-        engines = chosen_engines(metafunc.config)
-        metafunc.parametrize("db_alias", engines, indirect=True, scope="session")
+        databases = chosen_databases(metafunc.config)
+        metafunc.parametrize("db_alias", databases, indirect=True, scope="session")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what is not for its engine or for this run: a skip would look like a gap."""
+    """Deselect the tests that are not for this database or this run; a skip would look like a gap."""
     deselected = [item for item in items if not belongs(item)]
     if deselected:
         items[:] = [item for item in items if belongs(item)]
@@ -207,7 +211,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def belongs(item: pytest.Item) -> bool:
-    """Tell whether a test is for this run, and for the engine that it was generated for."""
+    """Tell whether a test is for this run, and for the database that it was generated for."""
     if item.get_closest_marker("only_full") and not item.config.getoption("full"):
         return False
     marker = item.get_closest_marker("only_on")
@@ -217,18 +221,18 @@ def belongs(item: pytest.Item) -> bool:
     on_two = any(item.nodeid.startswith(folder) for folder in item.config.getoption("on_two"))
     if on_two and callspec.params["db_alias"] not in TWO:
         return False
-    if marker is not None and (unknown := set(marker.args).difference(ENGINES)):
-        raise pytest.UsageError(f"{item.nodeid}: only_on names no engine: {', '.join(unknown)}")
-    # Without any engine pytest generates one test that it would skip.
-    return callspec.params["db_alias"] in (ENGINES if marker is None else marker.args)
+    if marker is not None and (unknown := set(marker.args).difference(DATABASES)):
+        raise pytest.UsageError(f"{item.nodeid}: only_on names no database: {', '.join(unknown)}")
+    # Without any database pytest generates one test that it would skip.
+    return callspec.params["db_alias"] in (DATABASES if marker is None else marker.args)
 
 
-# Databases, one per engine and worker
+# A scratch database for each worker on each server
 
 
 @dataclass(frozen=True, kw_only=True)
 class Databases(Mapping[str, str]):
-    """Create this worker's database of an engine when it is first asked for."""
+    """Map each alias to the URL of this worker's scratch database, which the first access creates."""
 
     run: Run
     worker: str
@@ -248,11 +252,11 @@ class Databases(Mapping[str, str]):
         return len(self.run.servers)
 
     def create(self, server: Server, name: str) -> URL:
-        """Create a database; one that cannot be ours alone is for a single worker."""
+        """Create a scratch database; a database that others may use is for a single worker."""
         url = server.create_database(name)
         if url == server.url and self.workers > 1:
             raise ServerUnavailable(
-                server.engine,
+                server.database,
                 "the URL given may not create databases, and several workers would share its own",
                 "Run without -n, or grant its user the right to create databases",
             )
@@ -261,7 +265,7 @@ class Databases(Mapping[str, str]):
 
 @pytest.fixture(scope="session")
 def databases(request: pytest.FixtureRequest) -> Databases:
-    """Map each engine's alias to the URL of this worker's database, as a string."""
+    """Map each alias to the URL of this worker's scratch database, as a string."""
     about = getattr(request.config, "workerinput", {})
     return Databases(
         run=request.config.stash[RUN],
@@ -272,14 +276,14 @@ def databases(request: pytest.FixtureRequest) -> Databases:
 
 @pytest.fixture(scope="session")
 def db_alias(request: pytest.FixtureRequest) -> str:
-    """Name the engine that the test runs on."""
+    """Name the database that the test runs on."""
     alias: str = request.param
     return alias
 
 
 @pytest.fixture(scope="session")
 def db_url(databases: Databases, db_alias: str) -> URL:
-    """Give the URL of this worker's database on the test's engine."""
+    """Give the URL of this worker's scratch database on the server that the test runs on."""
     return make_url(databases[db_alias])
 
 

@@ -6,7 +6,7 @@
     server.drop_database("mine")
     server.stop()
 
-Each engine is searched for in this order: a URL given (by the caller, the environment,
+Each database is searched for in this order: a URL given (by the caller, the environment,
 or setup.cfg), a server that answers on its standard port, binaries on the machine,
 Debian's packages. A server that was started here is stopped here, also when this
 process is killed; one that was found keeps running, without our databases.
@@ -17,12 +17,12 @@ process is killed; one that was found keeps running, without our databases.
 from __future__ import annotations
 
 from tests.servers.errors import ServerUnavailable
-from tests.servers.given import ENGINES, alias_of
+from tests.servers.given import DATABASES, alias_of
 from tests.servers.search import PROVIDERS, provide, server_as_written
 from tests.servers.server import Origin, Server
 
 __all__ = [
-    "ENGINES",
+    "DATABASES",
     "PROVIDERS",
     "Origin",
     "Server",

@@ -15,36 +15,36 @@ import sys
 from contextlib import ExitStack, suppress
 from types import FrameType
 
-from tests.servers import ENGINES, ServerUnavailable, provide
+from tests.servers import DATABASES, ServerUnavailable, provide
 
 
 def main() -> None:
-    """Provide the engines named on the command line until told to stop."""
+    """Provide the databases named on the command line until told to stop."""
     parser = argparse.ArgumentParser(prog="python -m tests.servers")
-    parser.add_argument("engine", nargs="*", help=f"of {', '.join(ENGINES)}; default: all")
-    engines = parser.parse_args().engine or ENGINES
-    if unknown := set(engines).difference(ENGINES):
-        parser.error(f"no engine of ours: {', '.join(sorted(unknown))}")
+    parser.add_argument("database", nargs="*", help=f"of {', '.join(DATABASES)}; default: all")
+    databases = parser.parse_args().database or DATABASES
+    if unknown := set(databases).difference(DATABASES):
+        parser.error(f"unknown database: {', '.join(sorted(unknown))}")
 
     signal.signal(signal.SIGTERM, interrupt)
     with suppress(KeyboardInterrupt), ExitStack() as held:
-        for engine in engines:
-            hold(engine, held)
+        for database in databases:
+            hold(database, held)
         while True:
             signal.pause()
 
 
-def hold(engine: str, held: ExitStack) -> None:
+def hold(database: str, held: ExitStack) -> None:
     """Print a new database's URL; give it back when the stack is closed."""
     try:
-        server = provide(engine)
+        server = provide(database)
     except ServerUnavailable as error:
         sys.exit(str(error))
     held.callback(server.stop)
     name = f"sa_jobqueue_{secrets.token_hex(4)}"
     url = server.create_database(name)
     held.callback(server.drop_database, name)
-    sys.stdout.write(f"{engine} {url.render_as_string(hide_password=False)}\n")
+    sys.stdout.write(f"{database} {url.render_as_string(hide_password=False)}\n")
     sys.stdout.flush()
 
 

@@ -17,7 +17,7 @@ from tests.servers.errors import NotHere
 TIMEOUT = 900
 QUIET = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
 
-# dpkg knows one installation at a time; engines are searched for in parallel.
+# dpkg knows one installation at a time; databases are searched for in parallel.
 _installing = threading.Lock()
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 
 class ServerUnavailable(Exception):
-    """No server of this engine can be had here; the message says the way out."""
+    """No server of this database can be had here; the message says the way out."""
 
-    def __init__(self, engine: str, why: str, way_out: str) -> None:
-        self.engine = engine
+    def __init__(self, database: str, why: str, way_out: str) -> None:
+        self.database = database
         self.why = why
         self.way_out = way_out
-        super().__init__(f"{engine}: {why}. {way_out}")
+        super().__init__(f"{database}: {why}. {way_out}")
 
 
 class NotHere(Exception):

@@ -13,27 +13,27 @@ from sqlalchemy.exc import ArgumentError
 REPOSITORY = Path(__file__).resolve().parents[2]
 SETUP_CFG = REPOSITORY / "setup.cfg"
 
-# In the order in which tests run: the fastest engine says first what is wrong.
+# In the order in which tests run: the fastest database says first what is wrong.
 DRIVERS = {
     "sqlite": "sqlite",
     "postgresql": "postgresql+psycopg2",
     "mysql": "mysql+pymysql",
     "mariadb": "mariadb+pymysql",
 }
-ENGINES = tuple(DRIVERS)
+DATABASES = tuple(DRIVERS)
 
 
 def find_given(
-    engine: str, *, environ: Mapping[str, str] | None = None, setup_cfg: Path = SETUP_CFG
+    database: str, *, environ: Mapping[str, str] | None = None, setup_cfg: Path = SETUP_CFG
 ) -> str | None:
-    """Return the URL that the environment or else setup.cfg names for this engine."""
+    """Return the URL that the environment or else setup.cfg names for this database."""
     variables = os.environ if environ is None else environ
-    return variables.get(variable_of(engine)) or read_setup_cfg(setup_cfg).get(engine)
+    return variables.get(variable_of(database)) or read_setup_cfg(setup_cfg).get(database)
 
 
-def variable_of(engine: str) -> str:
-    """Name the environment variable that gives this engine's URL."""
-    return f"SA_JOBQUEUE_{engine.upper()}_URL"
+def variable_of(database: str) -> str:
+    """Name the environment variable that gives this database's URL."""
+    return f"SA_JOBQUEUE_{database.upper()}_URL"
 
 
 def read_setup_cfg(path: Path) -> dict[str, str]:
@@ -47,15 +47,15 @@ def read_setup_cfg(path: Path) -> dict[str, str]:
 
 
 def alias_of(url: str) -> str:
-    """Tell which engine a URL is for, by its scheme."""
+    """Tell which database a URL is for, by its scheme."""
     try:
         alias = make_url(url).get_backend_name()
     except ArgumentError as error:
         raise ValueError(
-            f"not a database URL: {url!r}; write engine+driver://host/database"
+            f"not a database URL: {url!r}; write database+driver://host/database"
         ) from error
     if alias not in DRIVERS:
-        raise ValueError(f"no engine of ours: {alias!r} in a URL; known: {', '.join(ENGINES)}")
+        raise ValueError(f"unknown database {alias!r} in a URL; known: {', '.join(DATABASES)}")
     return alias
 
 

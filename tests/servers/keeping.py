@@ -25,7 +25,7 @@ LOG_LINES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Binaries(ABC):
-    """Say how an engine's programs make a data folder and serve it.
+    """Say how a database's programs make a data folder and serve it.
 
     Attributes:
         environment: variables that the programs need besides ours.
@@ -73,9 +73,9 @@ class Keeper:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def make_folder(engine: str, *, user: str | None = None) -> Path:
+def make_folder(database: str, *, user: str | None = None) -> Path:
     """Make a temporary folder that belongs to the user whom the server runs as."""
-    folder = Path(tempfile.mkdtemp(prefix=f"sa_jobqueue_{engine}_"))
+    folder = Path(tempfile.mkdtemp(prefix=f"sa_jobqueue_{database}_"))
     if user is not None:
         shutil.chown(folder, user=user)
     return folder

@@ -3,7 +3,7 @@
     with transaction_pooler(server_url) as url:
         create_engine(url)  # each transaction on whatever server connection is free
 
-No engine of ours: it is searched for on the machine, and in Debian's packages.
+It is no database, so no provider: a test searches the machine for it, then Debian's packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a server of one engine may be had; one subclass per engine says what differs."""
+"""Where a server of one database may be had; one subclass per database says what differs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Provider(ABC):
 
     @property
     def way_out(self) -> str:
-        """Tell a person how this engine can be had."""
+        """Tell a person how this database can be had."""
         return (
             f"Give a URL (--dburi {DRIVERS[self.name]}://..., {variable_of(self.name)}, "
             f"or setup.cfg [db] {self.name} = ...), or {self.package_way_out}"
@@ -53,7 +53,7 @@ class Provider(ABC):
 
     @property
     def package_way_out(self) -> str:
-        """Tell which packages bring this engine."""
+        """Tell which packages bring this database."""
         return f"install its server (Debian: {' '.join(self.packages)}; as root the tests do it)"
 
     def given(self, url: str) -> Server:
@@ -67,7 +67,7 @@ class Provider(ABC):
 
     @abstractmethod
     def at(self, url: URL) -> Server:
-        """Use the server at a URL that is for this engine."""
+        """Use the server at a URL that is for this database."""
 
     @abstractmethod
     def running(self) -> Server:
@@ -87,7 +87,7 @@ class Provider(ABC):
 
 
 class NetworkProvider(Provider):
-    """Search for an engine that is a server process behind a port."""
+    """Search for a database that is a server process behind a port."""
 
     user: ClassVar[str]
     port: ClassVar[int]
@@ -112,15 +112,15 @@ class NetworkProvider(Provider):
 
     @abstractmethod
     def binaries(self) -> Binaries:
-        """Find the engine's programs."""
+        """Find the database's programs."""
 
     @abstractmethod
     def install(self) -> None:
-        """Install the engine's programs."""
+        """Install the database's programs."""
 
     @abstractmethod
     def version_of(self, url: URL) -> str:
-        """Ask for the server's version; refuse a server of another engine."""
+        """Ask for the server's version; refuse a server of another database."""
 
     def start(self, binaries: Binaries, *, origin: Origin, port: int | None = None) -> Server:
         """Run these binaries in a temporary folder, on a free port if none is named."""
@@ -169,7 +169,9 @@ class NetworkProvider(Provider):
 
     def _found(self, url: URL, *, origin: Origin, keeper: Keeper | None = None) -> Server:
         version = self.version_of(url)
-        return self.server(engine=self.name, url=url, origin=origin, version=version, keeper=keeper)
+        return self.server(
+            database=self.name, url=url, origin=origin, version=version, keeper=keeper
+        )
 
     def _url_at(self, port: int) -> URL:
         return URL.create(

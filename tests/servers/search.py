@@ -21,10 +21,10 @@ PROVIDERS: dict[str, Provider] = {
 }
 
 
-def provide(engine: str, given: str | None = None) -> Server:
+def provide(database: str, given: str | None = None) -> Server:
     """Find, start or install a server; raise ServerUnavailable if none can be had."""
-    provider = PROVIDERS[engine]
-    url = given or find_given(engine)
+    provider = PROVIDERS[database]
+    url = given or find_given(database)
     return provider.given(url) if url else search(provider)
 
 
@@ -42,4 +42,4 @@ def search(provider: Provider) -> Server:
 def server_as_written(written: Mapping[str, Any]) -> Server:
     """Read what :meth:`Server.written` wrote in another process; that one stops the server."""
     fields = {**written, "url": make_url(written["url"])}
-    return PROVIDERS[written["engine"]].server(**fields)
+    return PROVIDERS[written["database"]].server(**fields)

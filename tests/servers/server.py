@@ -25,14 +25,14 @@ class Server(ABC):
     """Create and drop databases on one server; stop it if it is ours.
 
     Attributes:
-        engine: one of :data:`tests.servers.ENGINES`.
+        database: one of :data:`tests.servers.DATABASES`.
         url: an administrative database; one that was given stays as it was given.
         origin: where the server was had from.
         version: as the server says it.
         keeper: the process that runs the server, if this process started it.
     """
 
-    engine: str
+    database: str
     url: URL
     origin: Origin
     version: str
@@ -49,7 +49,7 @@ class Server(ABC):
     def written(self) -> dict[str, str]:
         """Write down in plain values what another process needs to use the server."""
         return {
-            "engine": self.engine,
+            "database": self.database,
             "url": self.url.render_as_string(hide_password=False),
             "origin": self.origin,
             "version": self.version,
@@ -66,7 +66,7 @@ class Server(ABC):
         return self._url_of(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database of ours, with whatever is still connected to it."""
+        """Drop a scratch database, with whatever is still connected to it."""
         if name in self.databases(prefix=name):
             self._drop(name)
 

@@ -76,4 +76,6 @@ class SQLite(Provider):
         raise NotHere("SQLite comes with Python")
 
     def _found(self, url: URL, *, origin: Origin) -> Server:
-        return self.server(engine=self.name, url=url, origin=origin, version=sqlite3.sqlite_version)
+        return self.server(
+            database=self.name, url=url, origin=origin, version=sqlite3.sqlite_version
+        )

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from tests.plugin import Run
-from tests.servers import ENGINES, PROVIDERS, Server, ServerUnavailable, alias_of, provide
+from tests.servers import DATABASES, PROVIDERS, Server, ServerUnavailable, alias_of, provide
 from tests.servers.errors import NotHere
 from tests.servers.given import find_given, read_setup_cfg, with_driver
 from tests.servers.provider import Provider
@@ -74,7 +74,7 @@ def test_a_search_in_vain_tells_every_reason_and_the_way_out() -> None:
         search(Scripted())
 
     error = raised.value
-    assert error.engine == "postgresql"
+    assert error.database == "postgresql"
     assert error.why == "not running; not started; not installed"
     assert "--dburi postgresql+psycopg2://" in error.way_out
     assert "SA_JOBQUEUE_POSTGRESQL_URL" in error.way_out
@@ -83,9 +83,9 @@ def test_a_search_in_vain_tells_every_reason_and_the_way_out() -> None:
     assert str(error) == f"postgresql: {error.why}. {error.way_out}"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_every_engine_has_a_provider_of_its_name(engine: str) -> None:
-    assert PROVIDERS[engine].name == engine
+@pytest.mark.parametrize("database", DATABASES)
+def test_every_database_has_a_provider_of_its_name(database: str) -> None:
+    assert PROVIDERS[database].name == database
 
 
 def test_a_given_url_ends_the_search(tmp_path: Path) -> None:
@@ -107,12 +107,12 @@ def test_a_url_in_the_environment_is_found_by_the_search(
     assert server.origin == "given"
 
 
-@pytest.mark.parametrize("engine", ["postgresql", "mysql", "mariadb"])
-def test_a_given_url_that_does_not_serve_is_not_replaced_by_another(engine: str) -> None:
-    nobody_listens = f"{engine}://nobody@127.0.0.1:1/nothing"
+@pytest.mark.parametrize("database", ["postgresql", "mysql", "mariadb"])
+def test_a_given_url_that_does_not_serve_is_not_replaced_by_another(database: str) -> None:
+    nobody_listens = f"{database}://nobody@127.0.0.1:1/nothing"
 
-    with pytest.raises(ServerUnavailable, match=f"^{engine}: the URL given does not serve"):
-        provide(engine, nobody_listens)
+    with pytest.raises(ServerUnavailable, match=f"^{database}: the URL given does not serve"):
+        provide(database, nobody_listens)
 
 
 def test_a_given_url_of_another_engine_is_refused() -> None:
@@ -120,10 +120,10 @@ def test_a_given_url_of_another_engine_is_refused() -> None:
         provide("mysql", "mariadb+pymysql://root@127.0.0.1/test")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_given_text_that_is_no_url_is_refused(engine: str) -> None:
+@pytest.mark.parametrize("database", DATABASES)
+def test_a_given_text_that_is_no_url_is_refused(database: str) -> None:
     with pytest.raises(ServerUnavailable, match="not a database URL: 'localhost'"):
-        provide(engine, "localhost")
+        provide(database, "localhost")
 
 
 def test_a_given_sqlite_database_in_memory_is_refused() -> None:
@@ -234,7 +234,7 @@ def test_dropping_by_prefix_leaves_other_databases_alone(tmp_path: Path) -> None
 @pytest.mark.parametrize("provider", PROVIDERS.values(), ids=lambda provider: provider.name)
 def test_a_worker_reads_the_servers_that_the_controller_wrote(provider: Provider) -> None:
     url = make_url(f"{provider.name}://user:p%40ss@host/db")
-    server = provider.server(engine=provider.name, url=url, origin="given", version="1.0")
+    server = provider.server(database=provider.name, url=url, origin="given", version="1.0")
     written = Run(servers={provider.name: server}, prefix="test_ab").to_worker()
 
     read = Run.in_worker(written)
