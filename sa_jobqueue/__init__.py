@@ -36,7 +36,8 @@ from .errors import (
 from .fence.claim import Claim, fence_of, with_fence
 from .fence.token import Fence
 from .model.mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, ScheduleMixin
-from .model.status import TRANSITIONS, JobStatus
+from .model.status import JobStatus
+from .model.transitions import TRANSITIONS
 from .owners.named_lock import Holder, NamedLock, named_lock
 from .owners.owner import Owner, OwnerState, connection_owner, owner_state
 from .queue import JobQueue

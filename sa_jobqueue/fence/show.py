@@ -8,17 +8,18 @@ from typing import Any
 from ..dialects import Database
 from ..dialects.clock import as_utc
 from ..model.mapping import QueueMapping
+from ..model.transitions import ClaimedValues
 from ..sessions.show import expire_entities, show, show_deleted
 from ..sessions.writer import Writer
 from .claim import FencedJobs
-from .statements import FenceKind, Found, ValuesOf, fenced_statements
+from .statements import FenceKind, Found, fenced_statements
 from .token import Token
 
 
 def show_written(
     writer: Writer,
     mapping: QueueMapping,
-    values_of: ValuesOf | None,
+    values_of: ClaimedValues | None,
     written: Sequence[tuple[FencedJobs, Found]],
 ) -> None:
     """Let the entities of a batch show what was written.
@@ -57,7 +58,7 @@ def show_written(
 
 
 def _attributes(
-    mapping: QueueMapping, database: Database, values_of: ValuesOf, token: Token
+    mapping: QueueMapping, database: Database, values_of: ClaimedValues, token: Token
 ) -> list[str | None]:
     """List the attributes that show the columns which a change writes; None: none does."""
     if not mapping.is_queue:

@@ -6,10 +6,10 @@ the owner and the owner_date that the claim wrote.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from functools import lru_cache
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -28,20 +28,24 @@ from sqlalchemy.engine import CursorResult
 from ..dialects import Database
 from ..dialects.clock import utc_now
 from ..model.keys import key_is_in, locked_by_key
-from ..model.mapping import QueueMapping, status_is
-from ..model.transitions import or_join
+from ..model.mapping import QueueMapping
+from ..model.status import status_is
+from ..model.transitions import (
+    LATER,
+    NOW,
+    OWNER,
+    SHIFT,
+    ClaimedRow,
+    ClaimedValues,
+    Values,
+    or_next_round,
+)
 from ..sessions.writer import Writer
 from .token import Identity, Token
 
-# The parameters of every fenced statement.
-KEYS, OWNER, DATES = "finish_keys", "finish_owner", "finish_dates"
-NOW, LATER, SHIFT = "finish_now", "finish_later", "finish_shift"
+# The parameters of every fence, beside OWNER.
+KEYS, DATES = "finish_keys", "finish_dates"
 
-Time: TypeAlias = ColumnElement[Any]
-Values: TypeAlias = Mapping[Column[Any], Any]
-#: Makes the values of a change from the mapping, whether the claim is an unmarked one,
-#: and expressions for the time and for the time SHIFT microseconds later.
-ValuesOf: TypeAlias = Callable[[QueueMapping, bool, Time, Time], Values]
 #: The keys of the rows that were ours, with their new values.
 Found = dict[Identity, Sequence[Any]]
 
@@ -116,7 +120,7 @@ class FencedStatements:
 
 @lru_cache(maxsize=1_000)
 def fenced_statements(
-    mapping: QueueMapping, database: Database, values: ValuesOf | None, kind: FenceKind
+    mapping: QueueMapping, database: Database, values: ClaimedValues | None, kind: FenceKind
 ) -> FencedStatements:
     """Return the statements of a change; without values, one that deletes the rows."""
     fence = _fence(mapping, database, kind)
@@ -145,16 +149,16 @@ def _changing(
     mapping: QueueMapping,
     database: Database,
     fence: ColumnElement[bool],
-    values: ValuesOf,
+    values: ClaimedValues,
     *,
     unmarked: bool,
 ) -> FencedStatements:
     keys, date = mapping.keys, mapping.column("owner_date").type
-    ends: Callable[[Values], Values] = (
-        (lambda written: written) if unmarked else partial(or_join, mapping)
-    )
-    told = ends(values(mapping, unmarked, utc_now(), utc_now(bindparam(SHIFT, type_=BigInteger))))
-    new = ends(values(mapping, unmarked, bindparam(NOW, type_=date), bindparam(LATER, type_=date)))
+    by_database = (utc_now(), utc_now(bindparam(SHIFT, type_=BigInteger)))
+    bound = (bindparam(NOW, type_=date), bindparam(LATER, type_=date))
+    told, new = (values(ClaimedRow(mapping, unmarked, *times)) for times in (by_database, bound))
+    if not unmarked:
+        told, new = or_next_round(mapping, told), or_next_round(mapping, new)
     after = [_typed(column, value).label(f"new_{column.key}") for column, value in told.items()]
     read = select(*keys, *after, database.moment().label(NOW)).where(fence)
     changed = _updating(mapping, database, fence, told)

@@ -25,20 +25,16 @@ from ..dialects.clock import as_utc
 from ..errors import ClaimLost
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping
+from ..model.transitions import LATER, NOW, OWNER, SHIFT, ClaimedValues, taken_out_of_round
 from ..sessions.writer import AnyConnection, Writer, writing
 from .claim import FencedJobs, by_mapping
 from .show import show_written
 from .statements import (
     DATES,
     KEYS,
-    LATER,
-    NOW,
-    OWNER,
-    SHIFT,
     FencedStatements,
     FenceKind,
     Found,
-    ValuesOf,
     fenced_statements,
 )
 from .token import Hold, Identity, LetGo, Token
@@ -62,7 +58,7 @@ class Change:
     """
 
     verb: str
-    values: ValuesOf | None
+    values: ClaimedValues | None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     let_go: LetGo = LetGo.AT_COMMIT
 
@@ -240,7 +236,9 @@ def _leave_round(
     if change.let_go is not LetGo.AT_COMMIT or not leaving:
         return dict.fromkeys(identities, ())
     round_ = mapping.column("round")
-    done = writer.database.update_by_key(mapping.table, mapping.keys).values({round_: -round_})
+    done = writer.database.update_by_key(mapping.table, mapping.keys).values(
+        dict(taken_out_of_round(mapping))
+    )
     named = key_is_in(mapping, KEYS, writer.database)
     for batch in key_batches(leaving):
         writer.core(done.where(named, round_ > 0), {KEYS: key_values(batch)})

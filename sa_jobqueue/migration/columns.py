@@ -24,10 +24,10 @@ from sqlalchemy.schema import CreateTable, DropTable
 
 from ..dialects.ddl import AddColumns, DropColumns, RenameColumn, SetDefault
 from ..errors import ArgumentError
-from ..model.mapping import QueueMapping, status_is
+from ..model.mapping import QueueMapping
 from ..model.mixins import QueueColumns
 from ..model.round_table import round_table
-from ..model.status import DONE, UNCLAIMED
+from ..model.status import DONE, UNCLAIMED, status_is
 from .filling import BATCH, Batches, Progress, criterion, fill, table_of
 from .running import PATIENCE, Op, Runner
 from .targets import AnyTable, attach, fresh, queue_of

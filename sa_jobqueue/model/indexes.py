@@ -28,8 +28,9 @@ from sqlalchemy.sql.expression import ColumnClause
 from sqlalchemy.sql.visitors import iterate, replacement_traverse
 
 from ..errors import ArgumentError
-from .mapping import QueueMapping, status_is, status_is_not
-from .status import CANCELLED, DONE, FAILED, UNCLAIMED
+from .mapping import QueueMapping
+from .status import UNCLAIMED, status_is, status_is_not
+from .transitions import FINISHED, words_of
 
 #: The shortest limit of the engines: PostgreSQL cuts names at 63 bytes.
 _NAME_LENGTH = 63
@@ -74,7 +75,7 @@ def add_indexes(mapping: QueueMapping) -> None:
             mapping.table,
             _per_key(key),
             key_index_columns(mapping, key, mapping.order),
-            status_is_not(status, *(mapping.word(word) for word in (DONE, FAILED, CANCELLED))),
+            status_is_not(status, *words_of(mapping, FINISHED)),
             sqlite_where=False,
         )
 

@@ -28,7 +28,6 @@ from sqlalchemy import (
     String,
     Table,
     Uuid,
-    literal_column,
     select,
 )
 from sqlalchemy import inspect as sa_inspect
@@ -37,7 +36,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Mapper
 
 from ..errors import ArgumentError
 from .options import QueueArgs
-from .status import CLAIMED, JobStatus, status_word
+from .status import CLAIMED, JobStatus, status_is, status_word
 
 #: The claim order, as far as a class has columns for it; the primary key ends it.
 #: Where nothing delays a failed job, those tried less often come first: else the
@@ -313,25 +312,6 @@ def any_mapping_of(entity: Any) -> QueueMapping:
 def word_of(mapping: QueueMapping, status: str) -> str:
     """Return the table's word for a JobStatus, a status of the user's own as it is."""
     return mapping.word(status) if isinstance(status, JobStatus) else status_word(status)
-
-
-def status_is(status: Any, *words: str) -> ColumnElement[bool]:
-    """Compare a status column with literal words, so that partial indexes serve."""
-    literals: list[ColumnElement[str]] = [
-        literal_column(f"'{status_word(word)}'") for word in words
-    ]
-    criterion: ColumnElement[bool] = (
-        status == literals[0] if len(literals) == 1 else status.in_(literals)
-    )
-    return criterion
-
-
-def status_is_not(status: Any, *words: str) -> ColumnElement[bool]:
-    """Compare a status column with literal words that it may not have."""
-    criterion: ColumnElement[bool] = status.not_in(
-        [literal_column(f"'{status_word(word)}'") for word in words]
-    )
-    return criterion
 
 
 def _roles_of(mapper: Mapper[Any]) -> Iterator[tuple[str, str]]:

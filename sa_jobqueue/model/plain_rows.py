@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, DateTime, bindparam, literal_column, type_coerce
+from sqlalchemy import Column, ColumnElement, DateTime, type_coerce
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
 from ..dialects.clock import ReadMoment, as_utc
 from .mapping import TIME_ROLES, QueueMapping
-from .status import status_word
+from .transitions import claimed
 
 
 class ReadAsUTC(TypeDecorator[datetime]):
@@ -40,33 +40,6 @@ class ReadAsUTC(TypeDecorator[datetime]):
         return in_utc
 
 
-def word_literal(word: str) -> ColumnElement[str]:
-    """Return a status word as an SQL literal."""
-    return literal_column(f"'{status_word(word)}'")
-
-
-def exact_pattern(word: str) -> ColumnElement[str]:
-    """Return a status word as a LIKE pattern that only the word itself matches."""
-    pattern = status_word(word).replace("_", "\\_")
-    return literal_column(f"'{pattern}'")
-
-
-def claimed_columns(
-    mapping: QueueMapping, during: str, owner_date: ColumnElement[Any]
-) -> dict[Column[Any], Any]:
-    """Return what a claim writes: the columns with their new values."""
-    owner = mapping.column("owner")
-    written: dict[Column[Any], Any] = {
-        mapping.column("status"): word_literal(during),
-        owner: bindparam("claim_owner", type_=owner.type),
-        mapping.column("owner_date"): owner_date,
-    }
-    if mapping.has("attempts"):
-        attempts = mapping.column("attempts")
-        written[attempts] = attempts + 1
-    return written
-
-
 def row_columns(
     mapping: QueueMapping,
     during: str | None = None,
@@ -81,7 +54,7 @@ def row_columns(
         moment: the time that the claim writes.
         orm: as mapped attributes, so that criteria of the session's hooks join.
     """
-    written = claimed_columns(mapping, during, moment) if during and moment is not None else {}
+    written = claimed(mapping, during, moment) if during and moment is not None else {}
     times = {mapping.column(role) for role in TIME_ROLES if mapping.has(role)}
     return [
         _read(_value(mapping, column, written, orm), is_time=column in times).label(column.key)

@@ -1,15 +1,15 @@
-"""What a job can be, and which change of status each verb makes.
+"""What a job can be, and how statuses stand in SQL.
 
-:data:`TRANSITIONS` is the state diagram of ``docs/architecture.md``; a test
-holds the two against each other, and every write of the library names the
-status that it leaves in its WHERE clause.
+Which verb changes which status, and to what, is in ``transitions.py``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from enum import Enum, StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, literal_column
 
 from ..errors import ArgumentError
 
@@ -28,20 +28,8 @@ class JobStatus(StrEnum):
 
 UNCLAIMED, CLAIMED, DONE, FAILED, CANCELLED = JobStatus
 
-TRANSITIONS: Mapping[str, frozenset[tuple[JobStatus, JobStatus]]] = {
-    "claim": frozenset({(UNCLAIMED, CLAIMED)}),
-    "complete": frozenset({(CLAIMED, DONE)}),
-    "fail": frozenset({(CLAIMED, UNCLAIMED), (CLAIMED, FAILED)}),
-    "cancel_claimed": frozenset({(CLAIMED, CANCELLED)}),
-    "release": frozenset({(CLAIMED, UNCLAIMED)}),
-    "reap": frozenset({(CLAIMED, UNCLAIMED), (CLAIMED, FAILED)}),
-    "cancel": frozenset({(UNCLAIMED, CANCELLED)}),
-    "retry": frozenset({(FAILED, UNCLAIMED), (DONE, UNCLAIMED), (CANCELLED, UNCLAIMED)}),
-    "start_round": frozenset({(FAILED, UNCLAIMED), (DONE, UNCLAIMED), (CANCELLED, UNCLAIMED)}),
-}
-
-# Statuses stand in the SQL as literals, since partial indexes are proved from
-# literals only: so a word must need no escaping on any engine.
+# Statuses stand in the SQL as literals, because no planner proves from a parameter that a
+# partial index serves. So a word must need no escaping on any database.
 _WORD = re.compile(r"[\w][\w .:-]*", re.ASCII)
 
 
@@ -59,3 +47,29 @@ def status_word(word: str) -> str:
             "underscores, spaces, dots, colons or hyphens"
         )
     return plain
+
+
+def word_literal(word: str) -> ColumnElement[str]:
+    """Return a status word as an SQL literal."""
+    return literal_column(f"'{status_word(word)}'")
+
+
+def exact_pattern(word: str) -> ColumnElement[str]:
+    """Return a status word as a LIKE pattern that only the word itself matches."""
+    pattern = status_word(word).replace("_", "\\_")
+    return literal_column(f"'{pattern}'")
+
+
+def status_is(status: Any, *words: str) -> ColumnElement[bool]:
+    """Compare a status column with literal words, so that partial indexes serve."""
+    literals = [word_literal(word) for word in words]
+    criterion: ColumnElement[bool] = (
+        status == literals[0] if len(literals) == 1 else status.in_(literals)
+    )
+    return criterion
+
+
+def status_is_not(status: Any, *words: str) -> ColumnElement[bool]:
+    """Compare a status column with literal words that it may not have."""
+    criterion: ColumnElement[bool] = status.not_in([word_literal(word) for word in words])
+    return criterion

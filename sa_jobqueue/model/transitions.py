@@ -1,30 +1,412 @@
-"""What a row becomes when a new round takes it, at once or when its claim ends.
+"""Which change of status each verb makes, and what it writes to a job's columns.
 
-A row that is claimed while a round is started keeps its status, its owner and its fence:
-only ``round`` is written, to the number of the new round with a minus sign. Whatever
-ends the claim, a finish or a reaper, then leaves the row unclaimed in that round::
+:data:`TRANSITIONS` is the state diagram of ``docs/architecture.md``; a test holds the two
+against each other. Below it stands one function for each change. It returns the columns
+with their new values; the verbs add the WHERE clause, which names the status that they
+leave (``fence/statements.py`` for claimed jobs, ``verbs/manage.py`` for the others).
 
-    status     round             status     round             status     round
-    claimed    6      start 7    claimed    -7     complete   unclaimed  7
+A new status is a member of JobStatus (``model/status.py``) and a line in TRANSITIONS; it
+is in FINISHED too if its jobs are over. A new verb is a line in TRANSITIONS and a function
+here.
 
-Below zero a row is never claimed anew: only claimed rows are there. Of a class without
-JobMixin there are no claimed rows; there -7 says that round 7 is done with the row.
+The order of the columns matters: the assignments of MySQL and MariaDB see the values that
+the earlier ones wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import Any, TypeAlias
 
-from sqlalchemy import Column, ColumnElement, Null, case, func, literal_column, null
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Integer,
+    Null,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    literal_column,
+    not_,
+    null,
+    or_,
+)
 
-from .mapping import QueueMapping
-from .plain_rows import word_literal
-from .status import UNCLAIMED
+from ..dialects.clock import utc_now
+from .mapping import QueueMapping, word_of
+from .status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED, JobStatus, status_is, word_literal
+
+TRANSITIONS: Mapping[str, frozenset[tuple[JobStatus, JobStatus]]] = {
+    "claim": frozenset({(UNCLAIMED, CLAIMED)}),
+    "complete": frozenset({(CLAIMED, DONE)}),
+    "fail": frozenset({(CLAIMED, UNCLAIMED), (CLAIMED, FAILED)}),
+    "cancel_claimed": frozenset({(CLAIMED, CANCELLED)}),
+    "release": frozenset({(CLAIMED, UNCLAIMED)}),
+    "reap": frozenset({(CLAIMED, UNCLAIMED), (CLAIMED, FAILED)}),
+    "cancel": frozenset({(UNCLAIMED, CANCELLED)}),
+    "retry": frozenset({(FAILED, UNCLAIMED), (DONE, UNCLAIMED), (CANCELLED, UNCLAIMED)}),
+    "start_round": frozenset({(FAILED, UNCLAIMED), (DONE, UNCLAIMED), (CANCELLED, UNCLAIMED)}),
+}
+
+#: The statuses of jobs that are over: nobody claims them, and no index of claims holds them.
+FINISHED = (DONE, FAILED, CANCELLED)
+
+#: All other statuses.
+UNFINISHED = tuple(status for status in JobStatus if status not in FINISHED)
+
+#: Columns with the values that a change writes to them.
+Values: TypeAlias = Mapping[Column[Any], Any]
 
 
-def as_new(mapping: QueueMapping) -> dict[Column[Any], ColumnElement[Any]]:
-    """Return what a job of a new round has: the columns with their values, the status last."""
+@lru_cache  # of strings only
+def left_by(verb: str) -> tuple[JobStatus, ...]:
+    """Return the statuses that a verb leaves, as TRANSITIONS says."""
+    left = {before for before, _ in TRANSITIONS[verb]}
+    return tuple(status for status in JobStatus if status in left)
+
+
+def words_of(mapping: QueueMapping, statuses: Sequence[JobStatus]) -> tuple[str, ...]:
+    """Return the table's words for statuses, with those that ``__queue_args__`` adds.
+
+    Unclaimed are the jobs in each of ``ready``, claimed those in each of ``during``.
+    """
+    further = {UNCLAIMED: mapping.ready, CLAIMED: mapping.during}
+    own = [mapping.word(status) for status in statuses]
+    return tuple(dict.fromkeys(chain(own, *(further.get(status, ()) for status in statuses))))
+
+
+# -- insert and claim ---------------------------------------------------------
+
+
+def enqueued(mapping: QueueMapping) -> Values:
+    """What a new job holds, as literals: a parameter for each row takes longer."""
+    values = {
+        "status": word_literal(mapping.word(UNCLAIMED)),
+        "priority": literal_column("0"),
+        "attempts": literal_column("0"),
+        "round": literal_column("0"),
+    }
+    return {mapping.column(role): value for role, value in values.items() if mapping.has(role)}
+
+
+#: The parameter for the owner that a claim writes.
+CLAIM_OWNER = "claim_owner"
+
+
+def claimed(
+    mapping: QueueMapping, during: str, owner_date: ColumnElement[Any]
+) -> dict[Column[Any], Any]:
+    """What claim() writes: the status `during`, the owner, the time, one more attempt."""
+    owner = mapping.column("owner")
+    values: dict[Column[Any], Any] = {
+        mapping.column("status"): word_literal(during),
+        owner: bindparam(CLAIM_OWNER, type_=owner.type),
+        mapping.column("owner_date"): owner_date,
+    }
+    if mapping.has("attempts"):
+        attempts = mapping.column("attempts")
+        values[attempts] = attempts + 1
+    return values
+
+
+# -- changes of claimed jobs, behind their fence --------------------------------
+
+Time: TypeAlias = ColumnElement[Any]
+
+# The parameters of the values that finishes write.
+OWNER, ERROR = "finish_owner", "finish_error"
+NOW, LATER, SHIFT = "finish_now", "finish_later", "finish_shift"
+
+
+@dataclass(frozen=True)
+class ClaimedRow:
+    """A claimed row, as a statement that changes it speaks of it.
+
+    Attributes:
+        mapping: where its columns are.
+        unmarked: the claim wrote nothing: so the change writes the owner, and counts the
+            attempt.
+        now: the time of the change.
+        later: that time and SHIFT microseconds.
+    """
+
+    mapping: QueueMapping
+    unmarked: bool
+    now: Time
+    later: Time
+
+
+#: Returns what a change writes to a claimed row; no values leave it as it is.
+ClaimedValues: TypeAlias = Callable[[ClaimedRow], Values]
+
+
+@lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
+def completed(then: str) -> ClaimedValues:
+    """What complete() writes: the status `then`, the time of the finish."""
+
+    def values(row: ClaimedRow) -> Values:
+        return {**_status(row, word_of(row.mapping, then)), **_kept_owner(row), **_counted(row)}
+
+    return values
+
+
+@lru_cache(typed=True)  # as above
+def failed(ready: str, *, delayed: bool) -> ClaimedValues:
+    """What fail() writes: `ready` and no owner while attempts remain, else failed.
+
+    Args:
+        delayed: the next attempt has to wait until ``later``.
+    """
+
+    def values(row: ClaimedRow) -> Values:
+        mapping = row.mapping
+        ended = mapping.word(FAILED)
+        if not mapping.has("attempts"):
+            return {**_status(row, ended), **_kept_owner(row)}
+        again = _attempts_remain(row)
+        error = mapping.column("last_error")
+        unclaimed = word_literal(word_of(mapping, ready))
+        written: dict[Column[Any], Any] = {
+            mapping.column("status"): case((again, unclaimed), else_=word_literal(ended)),
+            mapping.column("owner"): case((again, null()), else_=_owner(row)),
+            mapping.column("owner_date"): case((again, null()), else_=row.now),
+            error: bindparam(ERROR, type_=error.type),
+        }
+        if delayed:
+            run_at = mapping.column("run_at")
+            written[run_at] = case((again, row.later), else_=run_at)
+        return {**written, **_counted(row)}
+
+    return values
+
+
+@lru_cache(typed=True)  # as above
+def released(ready: str) -> ClaimedValues:
+    """What release() writes: `ready`, no owner, the attempt taken back."""
+
+    def values(row: ClaimedRow) -> Values:
+        if row.unmarked:  # nothing was marked; the end of the transaction frees the rows
+            return {}
+        mapping = row.mapping
+        written: dict[Column[Any], Any] = {
+            **_status(row, word_of(mapping, ready)),
+            mapping.column("owner"): null(),
+            mapping.column("owner_date"): null(),
+        }
+        if mapping.has("attempts"):
+            attempts = mapping.column("attempts")
+            written[attempts] = attempts - 1
+        return written
+
+    return values
+
+
+def claimed_cancelled(row: ClaimedRow) -> Values:
+    """What cancel_claimed() writes: cancelled, the time, the reason."""
+    written = {**_status(row, row.mapping.word(CANCELLED)), **_kept_owner(row)}
+    if row.mapping.has("last_error"):
+        error = row.mapping.column("last_error")
+        written[error] = bindparam(ERROR, type_=error.type)
+    return {**written, **_counted(row)}
+
+
+def renewed(row: ClaimedRow) -> Values:
+    """What renew() writes: a new owner_date, and no status."""
+    if row.unmarked:  # no lease, so none to start again
+        return {}
+    date = row.mapping.column("owner_date")
+    return {date: bindparam(NOW, type_=date.type)}
+
+
+@lru_cache
+def moved_on(word: str) -> ClaimedValues:
+    """What completing a step of a workflow writes: the next status, as never tried."""
+
+    def values(row: ClaimedRow) -> Values:
+        return reset(word)(row.mapping)
+
+    return values
+
+
+def _status(row: ClaimedRow, word: str) -> dict[Column[Any], Any]:
+    return {row.mapping.column("status"): word_literal(word)}
+
+
+def _kept_owner(row: ClaimedRow) -> Values:
+    """Keep the owner, and note the time of the change."""
+    written = {row.mapping.column("owner"): _owner(row)} if row.unmarked else {}
+    return {**written, row.mapping.column("owner_date"): row.now}
+
+
+def _owner(row: ClaimedRow) -> ColumnElement[Any]:
+    owner = row.mapping.column("owner")
+    return bindparam(OWNER, type_=owner.type) if row.unmarked else owner
+
+
+def _counted(row: ClaimedRow) -> dict[Column[Any], Any]:
+    """Count the attempt of an unmarked claim, which wrote nothing itself."""
+    if not row.unmarked or not row.mapping.has("attempts"):
+        return {}
+    attempts = row.mapping.column("attempts")
+    return {attempts: attempts + 1}
+
+
+def _attempts_remain(row: ClaimedRow) -> ColumnElement[bool]:
+    attempts, most = row.mapping.column("attempts"), row.mapping.column("max_attempts")
+    # The claim has counted this attempt; an unmarked claim has not.
+    used = attempts + 1 if row.unmarked else attempts
+    return or_(most.is_(None), used < most)
+
+
+# -- reap -----------------------------------------------------------------------
+
+
+def reaped(mapping: QueueMapping, ready: str, reason: str, *, failed: bool) -> Values:
+    """What reap() writes: `ready` and no owner, or failed; in last_error why, and whose it was."""
+    status, date = mapping.column("status"), mapping.column("owner_date")
+    owner = mapping.column("owner")
+    values: dict[Column[Any], Any] = {}
+    if mapping.has("last_error"):
+        error = mapping.column("last_error")
+        values[error] = literal(f"reaped, {reason}: ") + func.coalesce(owner, "nobody")
+    if failed:
+        values |= {status: word_literal(mapping.word(FAILED)), date: utc_now()}
+    else:
+        values |= {status: word_literal(ready), owner: null(), date: null()}
+    return or_next_round(mapping, values)
+
+
+def attempts_used_up(mapping: QueueMapping) -> ColumnElement[Any]:
+    """Tell in SQL whether a claimed job has no attempt left; the claim has counted this one."""
+    if not mapping.has("attempts"):
+        return literal(0)
+    attempts, most = mapping.attribute("attempts"), mapping.attribute("max_attempts")
+    # A new round counts them from 0 again.
+    next_round = next_round_waits(mapping)
+    stays = [] if next_round is None else [not_(next_round)]
+    return case((and_(attempts >= most, *stays), 1), else_=0)
+
+
+# -- changes of jobs that nobody has ---------------------------------------------
+
+#: Returns what a change writes to a job that nobody has claimed.
+UnclaimedValues: TypeAlias = Callable[[QueueMapping], Values]
+
+
+@lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
+def ended(status: str) -> UnclaimedValues:
+    """What cancel() writes: a finished status, and the time, by which prune() goes."""
+
+    def values(mapping: QueueMapping) -> Values:
+        return {
+            mapping.column("status"): word_literal(word_of(mapping, status)),
+            mapping.column("owner_date"): utc_now(),
+        }
+
+    return values
+
+
+@lru_cache(typed=True)  # as above
+def reset(status: str) -> UnclaimedValues:
+    """What brings a job to a status as if it had never been tried."""
+
+    def values(mapping: QueueMapping) -> Values:
+        written: dict[Column[Any], Any] = {
+            mapping.column("status"): word_literal(word_of(mapping, status)),
+            mapping.column("owner"): null(),
+            mapping.column("owner_date"): null(),
+        }
+        if mapping.has("attempts"):
+            written[mapping.column("attempts")] = literal_column("0")
+        return written
+
+    return values
+
+
+@lru_cache(typed=True)  # as above
+def retried(status: str) -> UnclaimedValues:
+    """What retry() writes: as never tried, and due now at the latest."""
+
+    def values(mapping: QueueMapping) -> Values:
+        written = dict(reset(status)(mapping))
+        if mapping.has("run_at"):
+            run_at = mapping.column("run_at")
+            written[run_at] = case((run_at > utc_now(), utc_now()), else_=run_at)
+        return written
+
+    return values
+
+
+#: The parameter for the priority that reprioritize() writes.
+PRIORITY = "new_priority"
+
+
+def reprioritized(mapping: QueueMapping) -> Values:
+    """What reprioritize() writes: the priority, and no status."""
+    return {mapping.column("priority"): bindparam(PRIORITY, type_=Integer)}
+
+
+# -- rounds -----------------------------------------------------------------------
+#
+# A row that is claimed while a round is started keeps its status, its owner and its fence:
+# only `round` is written, to the number of the new round with a minus sign. Whatever ends
+# the claim, a finish or a reaper, then leaves the row unclaimed in that round:
+#
+#     status     round             status     round             status     round
+#     claimed    6      start 7    claimed    -7     complete   unclaimed  7
+#
+# Rows with a round below zero are all claimed, so no claim ever takes them. A class without
+# JobMixin has no claimed rows; there -7 says that round 7 is done with the row.
+
+
+def put_in_round(mapping: QueueMapping, number: int) -> Values:
+    """What start_round() writes: the round, and, where the row is not claimed, a new start."""
+    round_ = mapping.column("round")
+    if not mapping.is_queue:
+        return {round_: number}
+    is_claimed = status_is(mapping.column("status"), *mapping.during)
+    return {round_: case((is_claimed, -number), else_=number)} | {
+        column: case((is_claimed, column), else_=value)
+        for column, value in _new_in_round(mapping).items()
+    }
+
+
+def taken_out_of_round(mapping: QueueMapping) -> Values:
+    """What complete() writes to a row of a class without JobMixin: its round is done with it."""
+    round_ = mapping.column("round")
+    return {round_: -round_}
+
+
+def next_round_waits(mapping: QueueMapping) -> ColumnElement[bool] | None:
+    """Return the criterion that a newer round waits for a claimed row; None: no rounds."""
+    return mapping.column("round") < 0 if mapping.has("round") else None
+
+
+def or_next_round(mapping: QueueMapping, values: Values) -> Values:
+    """End a claim with these values, or with a start in the round that waits for the row.
+
+    The round comes last, since MySQL's assignments see what earlier ones wrote.
+    """
+    joins = next_round_waits(mapping)
+    if joins is None or mapping.column("status") not in values:
+        return values
+    new = _new_in_round(mapping)
+    ending: dict[Column[Any], Any] = {
+        column: _either(joins, new.get(column, column), value) for column, value in values.items()
+    }
+    for column, value in new.items():
+        ending.setdefault(column, case((joins, value), else_=column))
+    ending[mapping.column("round")] = func.abs(mapping.column("round"))
+    return ending
+
+
+def _new_in_round(mapping: QueueMapping) -> dict[Column[Any], ColumnElement[Any]]:
+    """What a job of a new round holds; the status last, for MySQL's assignments."""
     new: dict[Column[Any], ColumnElement[Any]] = {
         mapping.column("owner"): null(),
         mapping.column("owner_date"): null(),
@@ -35,35 +417,8 @@ def as_new(mapping: QueueMapping) -> dict[Column[Any], ColumnElement[Any]]:
     return {**new, mapping.column("status"): word_literal(mapping.word(UNCLAIMED))}
 
 
-def joins_round(mapping: QueueMapping) -> ColumnElement[bool] | None:
-    """Return the criterion that a newer round waits for a claimed row; None: there are none."""
-    return mapping.column("round") < 0 if mapping.has("round") else None
-
-
-def or_join(
-    mapping: QueueMapping, values: Mapping[Column[Any], Any]
-) -> Mapping[Column[Any], ColumnElement[Any]]:
-    """Have a claim end with these values, or in the round that waits for its row.
-
-    The round comes last: MySQL's assignments see what those before them wrote.
-    """
-    joins = joins_round(mapping)
-    if joins is None or mapping.column("status") not in values:
-        return values
-    new = as_new(mapping)
-    ending: dict[Column[Any], Any] = {
-        column: _either(joins, new.get(column, column), value) for column, value in values.items()
-    }
-    for column, value in new.items():
-        ending.setdefault(column, case((joins, value), else_=column))
-    ending[mapping.column("round")] = func.abs(mapping.column("round"))
-    return ending
-
-
 def _either(joins: ColumnElement[bool], new: Any, value: Any) -> Any:
-    # A CASE of nothing but NULL is text to PostgreSQL, which is no time.
-    return (
-        value
-        if isinstance(new, Null) and isinstance(value, Null)
-        else case((joins, new), else_=value)
-    )
+    # PostgreSQL takes a CASE whose branches are all NULL for text, which is no time.
+    if isinstance(new, Null) and isinstance(value, Null):
+        return value
+    return case((joins, new), else_=value)

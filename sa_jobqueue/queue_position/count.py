@@ -27,7 +27,7 @@ from ..dialects import Database
 from ..model.indexes import claim_index
 from ..model.keys import by_key, key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
-from ..model.plain_rows import exact_pattern
+from ..model.status import exact_pattern
 from ..sessions.writer import Writer
 from ..strategies import AUTO, ClaimSpec, choose
 from .ranges import Ordering

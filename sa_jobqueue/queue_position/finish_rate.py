@@ -20,7 +20,8 @@ from ..dialects.clock import as_utc, utc_now
 from ..dialects.examination import ServerIndex, normalised
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping, word_of
-from ..model.status import CANCELLED, FAILED
+from ..model.status import CANCELLED, DONE
+from ..model.transitions import FINISHED
 from ..sessions.writer import Writer
 from ..strategies import ClaimSpec
 
@@ -65,11 +66,10 @@ class Finishes:
         """List the finished statuses whose newest rows an index finds."""
         mapping = self.mapping
         done = word_of(mapping, self.then)
+        others = (mapping.word(status) for status in FINISHED if status is not DONE)
         indexes = writer.database.examination().indexes(writer.connection, mapping.table)
         found = [
-            word
-            for word in (done, mapping.word(FAILED), mapping.word(CANCELLED))
-            if any(self._finds(index, word) for index in indexes)
+            word for word in (done, *others) if any(self._finds(index, word) for index in indexes)
         ]
         if done not in found:
             raise ArgumentError(_no_index(mapping))

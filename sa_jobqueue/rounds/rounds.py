@@ -36,9 +36,10 @@ from sqlalchemy import (
 )
 
 from ..errors import ArgumentError
-from ..model.mapping import QueueMapping, any_mapping_of, status_is
+from ..model.mapping import QueueMapping, any_mapping_of
 from ..model.round_table import round_table
-from ..model.status import CANCELLED, DONE, FAILED, JobStatus
+from ..model.status import JobStatus, status_is
+from ..model.transitions import FINISHED, words_of
 from ..sessions.writer import AnySession, writing
 from .start import RoundStart, Starting
 
@@ -71,7 +72,7 @@ class RoundProgress:
     @property
     def finished(self) -> int:
         """How many are done, failed or cancelled."""
-        return self.done + self.failed + self.cancelled
+        return sum(getattr(self, status) for status in FINISHED)
 
     @property
     def total(self) -> int:
@@ -184,15 +185,13 @@ def _count_jobs(mapping: QueueMapping, number: int) -> Any:
         return func.sum(case((is_so, literal_column("1")), else_=literal_column("0")))
 
     unclaimed, claimed = mapping.has_status(*mapping.ready), mapping.has_status(*mapping.during)
-    finished = [mapping.word(word) for word in (DONE, FAILED, CANCELLED)]
+    finished = words_of(mapping, FINISHED)
     joining = round_ == -number if number else literal_column("1") == literal_column("0")
     return select(
         counted(unclaimed, in_round).label("unclaimed"),
         counted(claimed, in_round).label("claimed"),
         counted(claimed, joining).label("joining"),
-        of(DONE).label("done"),
-        of(FAILED).label("failed"),
-        of(CANCELLED).label("cancelled"),
+        *(of(status).label(str(status)) for status in FINISHED),
     ).where(mapping.has_status(*finished), in_round)
 
 

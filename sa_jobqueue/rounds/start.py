@@ -26,7 +26,6 @@ from sqlalchemy import (
     Engine,
     Table,
     and_,
-    case,
     func,
     insert,
     or_,
@@ -38,10 +37,10 @@ from sqlalchemy.orm import Session
 
 from ..dialects.clock import utc_now
 from ..model.keys import by_key, key_batches, key_is_in, key_values
-from ..model.mapping import QueueMapping, status_is
+from ..model.mapping import QueueMapping
 from ..model.round_table import round_table
-from ..model.status import JobStatus
-from ..model.transitions import as_new
+from ..model.status import CLAIMED, UNCLAIMED, status_is
+from ..model.transitions import left_by, put_in_round, words_of
 from ..owners.named_lock import named_lock
 from ..sessions.show import expire_entities, expire_on_savepoint_rollback
 from ..sessions.transactions import run_with_retries
@@ -260,21 +259,16 @@ class Starting:
         In one statement: between two, a row may be claimed, or finished.
         """
         mapping = self.mapping
-        column = mapping.column("round")
         put = writer.database.update_by_key(mapping.table, mapping.keys)
-        put = put.where(_older(column, number))
+        put = put.where(_older(mapping.column("round"), number))
         if not mapping.is_queue:
-            return put.values({column: number})
+            return put.values(dict(put_in_round(mapping, number)))
         status = mapping.column("status")
-        claimed = status_is(status, *mapping.during)
+        known = words_of(mapping, (UNCLAIMED, CLAIMED, *left_by("start_round")))
         # The round first and the status last: MySQL's assignments see what those before
         # them wrote.
-        values = {column: case((claimed, -number), else_=number)} | {
-            other: case((claimed, other), else_=value) for other, value in as_new(mapping).items()
-        }
-        known = dict.fromkeys((*map(mapping.word, JobStatus), *mapping.ready, *mapping.during))
         return put.where(or_(*(status_is(status, word) for word in known))).ordered_values(
-            *values.items()
+            *put_in_round(mapping, number).items()
         )
 
 

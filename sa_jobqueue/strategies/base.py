@@ -30,8 +30,10 @@ from ..dialects import Database
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError, UnsupportedDatabase
 from ..model.keys import key_is_in
-from ..model.mapping import QueueMapping, status_is
-from ..model.plain_rows import claimed_columns, exact_pattern, row_columns, word_literal
+from ..model.mapping import QueueMapping
+from ..model.plain_rows import row_columns
+from ..model.status import exact_pattern, status_is, word_literal
+from ..model.transitions import claimed
 from ..sessions.writer import Writer
 from .spec import ClaimSpec, Request, Taken
 
@@ -253,9 +255,7 @@ class Strategy(ABC):
     def marking(self, owner_date: ColumnElement[Any] | None = None) -> dict[Any, Any]:
         """Return the values that a claim writes."""
         mapping = self.mapping
-        return claimed_columns(
-            mapping, self.spec.during, utc_now() if owner_date is None else owner_date
-        )
+        return claimed(mapping, self.spec.during, utc_now() if owner_date is None else owner_date)
 
     def key_is_in(self, parameter: str) -> ColumnElement[bool]:
         """Compare the primary key with a list of keys, given as a parameter."""

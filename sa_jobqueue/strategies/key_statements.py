@@ -36,7 +36,7 @@ from sqlalchemy.sql.util import ClauseAdapter
 from ..dialects.key_locks import KeyLocks
 from ..model.indexes import key_index
 from ..model.keys import columns_are_in
-from ..model.mapping import status_is
+from ..model.status import status_is
 from ..sessions.writer import Writer
 from .base import LIMIT
 from .candidates import Candidates

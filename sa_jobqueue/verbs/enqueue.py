@@ -8,15 +8,14 @@ from functools import lru_cache
 from itertools import groupby, islice
 from typing import Any, Literal, overload
 
-from sqlalchemy import Column, Insert, insert, literal_column, select
+from sqlalchemy import Column, Insert, insert, select
 from sqlalchemy.engine import Result
 
 from ..dialects import Database
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping, mapping_of
-from ..model.plain_rows import word_literal
-from ..model.status import UNCLAIMED
+from ..model.transitions import enqueued
 from ..sessions.writer import AnySession, Writer, writing
 
 #: Rows per statement: memory stays bounded for a generator of any length.
@@ -202,16 +201,8 @@ def _inserting(
     statement: Insert = _insert_into(mapping.table, new, *mapping.keys)
     if not literals:
         return statement
-    words = {
-        "status": word_literal(mapping.word(UNCLAIMED)),
-        "priority": literal_column("0"),
-        "attempts": literal_column("0"),
-        "round": literal_column("0"),
-    }
     defaults = {
-        mapping.column(role): literal
-        for role, literal in words.items()
-        if mapping.has(role) and mapping.column(role).key not in given
+        column: value for column, value in enqueued(mapping).items() if column.key not in given
     }
     return statement.values(defaults)
 

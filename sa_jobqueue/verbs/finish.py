@@ -26,18 +26,26 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, bindparam, case, null, or_, select
+from sqlalchemy import select
 
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from ..fence.claim import FencedJobs, by_mapping, jobs_by_token
-from ..fence.statements import NOW, OWNER, SHIFT, Time, Values, ValuesOf
 from ..fence.token import LetGo
 from ..fence.write import Change, write
 from ..model.last_error import error_length, error_text, first_line
-from ..model.mapping import QueueMapping, word_of
-from ..model.plain_rows import word_literal
-from ..model.status import CANCELLED, DONE, FAILED, UNCLAIMED
+from ..model.mapping import QueueMapping
+from ..model.status import DONE, UNCLAIMED
+from ..model.transitions import (
+    ERROR,
+    NOW,
+    SHIFT,
+    claimed_cancelled,
+    completed,
+    failed,
+    released,
+    renewed,
+)
 from ..sessions.writer import AnyConnection, writing
 from .backoff import Backoff
 from .waits import by_delay
@@ -75,7 +83,7 @@ def complete(
         if not keep:
             _check_deletable(part.mapping)
         (kept if keep else deleted).append(part)
-    write(session, [(_finished_as(then), kept), (_DELETED, deleted)])
+    write(session, [(_completion(then), kept), (_DELETION, deleted)])
 
 
 def fail(
@@ -127,9 +135,7 @@ def cancel_claimed(session: AnyConnection, jobs: Any, *, reason: str | None = No
     """
     parts = jobs_by_token(jobs)
     _check_queues("cancel_claimed", parts)
-    change = Change(
-        "cancel_claimed", _claimed_cancelled, {"finish_error": _text_for(parts, reason)}
-    )
+    change = Change("cancel_claimed", claimed_cancelled, {ERROR: _text_for(parts, reason)})
     write(session, [(change, parts)])
 
 
@@ -141,7 +147,7 @@ def release(session: AnyConnection, jobs: Any, *, ready: str = UNCLAIMED) -> Non
     Raises:
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
-    change = Change("release", _released_as(ready), let_go=LetGo.NOW)
+    change = Change("release", released(ready), let_go=LetGo.NOW)
     write(session, [(change, jobs_by_token(jobs))])
 
 
@@ -162,121 +168,23 @@ def renew(session: AnyConnection, jobs: Any) -> None:
         # waits for this row's lock then already accepts it.
         for part in parts:
             part.token.dates.append(now)
-        change = Change("renew", _renewed, {NOW: now}, let_go=LetGo.NEVER)
+        change = Change("renew", renewed, {NOW: now}, let_go=LetGo.NEVER)
         changes.append((change, parts))
     write(session, changes)
 
 
-# What each verb writes: functions of the mapping, of whether the claim is an
-# unmarked one, and of expressions for the time and for the time of the next attempt.
-
-
 @lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
-def _finished_as(then: str) -> Change:
-    def values(mapping: QueueMapping, unmarked: bool, now: Time, later: Time) -> Values:
-        return {
-            **_status(mapping, word_of(mapping, then)),
-            **_kept_owner(mapping, unmarked, now),
-            **_counted(mapping, unmarked),
-        }
-
-    return Change("complete", values)
+def _completion(then: str) -> Change:
+    return Change("complete", completed(then))
 
 
-_DELETED = Change("complete", None)
+_DELETION = Change("complete", None)
 
 
-def _failure(text: str | None, wait: timedelta | None, ready: str) -> Change:
-    shift = None if wait is None else wait // timedelta(microseconds=1)
-    parameters = {"finish_error": text, SHIFT: shift}
-    return Change("fail", _failed_as(ready, later=wait is not None), parameters)
-
-
-@lru_cache(typed=True)
-def _failed_as(ready: str, *, later: bool) -> ValuesOf:
-    def values(mapping: QueueMapping, unmarked: bool, now: Time, then: Time) -> Values:
-        failed = mapping.word(FAILED)
-        if not mapping.has("attempts"):
-            return {**_status(mapping, failed), **_kept_owner(mapping, unmarked, now)}
-        again = _attempts_remain(mapping, unmarked)
-        status, error = mapping.column("status"), mapping.column("last_error")
-        owner, date = mapping.column("owner"), mapping.column("owner_date")
-        waiting = word_literal(word_of(mapping, ready))
-        written: dict[Column[Any], Any] = {
-            status: case((again, waiting), else_=word_literal(failed)),
-            owner: case((again, null()), else_=_owner(mapping, unmarked)),
-            date: case((again, null()), else_=now),
-            error: bindparam("finish_error", type_=error.type),
-        }
-        if later:
-            run_at = mapping.column("run_at")
-            written[run_at] = case((again, then), else_=run_at)
-        return {**written, **_counted(mapping, unmarked)}
-
-    return values
-
-
-def _attempts_remain(mapping: QueueMapping, unmarked: bool) -> ColumnElement[bool]:
-    attempts, most = mapping.column("attempts"), mapping.column("max_attempts")
-    # The claim has counted this attempt; an unmarked claim has not.
-    used = attempts + 1 if unmarked else attempts
-    return or_(most.is_(None), used < most)
-
-
-@lru_cache(typed=True)
-def _released_as(ready: str) -> ValuesOf:
-    def values(mapping: QueueMapping, unmarked: bool, now: Time, later: Time) -> Values:
-        if unmarked:  # nothing was marked; the end of the transaction frees the rows
-            return {}
-        written: dict[Column[Any], Any] = {
-            **_status(mapping, word_of(mapping, ready)),
-            mapping.column("owner"): null(),
-            mapping.column("owner_date"): null(),
-        }
-        if mapping.has("attempts"):
-            attempts = mapping.column("attempts")
-            written[attempts] = attempts - 1
-        return written
-
-    return values
-
-
-def _claimed_cancelled(mapping: QueueMapping, unmarked: bool, now: Time, later: Time) -> Values:
-    written = {**_status(mapping, mapping.word(CANCELLED)), **_kept_owner(mapping, unmarked, now)}
-    if mapping.has("last_error"):
-        error = mapping.column("last_error")
-        written[error] = bindparam("finish_error", type_=error.type)
-    return {**written, **_counted(mapping, unmarked)}
-
-
-def _renewed(mapping: QueueMapping, unmarked: bool, now: Time, later: Time) -> Values:
-    if unmarked:  # no lease, so none to start again
-        return {}
-    date = mapping.column("owner_date")
-    return {date: bindparam(NOW, type_=date.type)}
-
-
-def _status(mapping: QueueMapping, word: str) -> dict[Column[Any], Any]:
-    return {mapping.column("status"): word_literal(word)}
-
-
-def _kept_owner(mapping: QueueMapping, unmarked: bool, now: Time) -> Values:
-    """Keep the owner and note the time of the change."""
-    written = {mapping.column("owner"): _owner(mapping, unmarked)} if unmarked else {}
-    return {**written, mapping.column("owner_date"): now}
-
-
-def _owner(mapping: QueueMapping, unmarked: bool) -> ColumnElement[Any]:
-    owner = mapping.column("owner")
-    return bindparam(OWNER, type_=owner.type) if unmarked else owner
-
-
-def _counted(mapping: QueueMapping, unmarked: bool) -> dict[Column[Any], Any]:
-    """Count the attempt of an unmarked claim, which wrote nothing itself."""
-    if not unmarked or not mapping.has("attempts"):
-        return {}
-    attempts = mapping.column("attempts")
-    return {attempts: attempts + 1}
+def _failure(text: str | None, delay: timedelta | None, ready: str) -> Change:
+    shift = None if delay is None else delay // timedelta(microseconds=1)
+    values = failed(ready, delayed=delay is not None)
+    return Change("fail", values, {ERROR: text, SHIFT: shift})
 
 
 def _text_for(parts: list[FencedJobs], error: str | BaseException | None) -> str | None:

@@ -7,26 +7,35 @@ return those that were changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
-from sqlalchemy import BigInteger, Column, Integer, bindparam, case, literal_column, null, select
+from sqlalchemy import BigInteger, bindparam, select
 
 from ..dialects import Database
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError
 from ..fence.claim import each_job, jobs_with_keys
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
-from ..model.mapping import QueueMapping, mapping_of, status_is, word_of
-from ..model.plain_rows import word_literal
-from ..model.status import CANCELLED, DONE, FAILED, UNCLAIMED
+from ..model.mapping import QueueMapping, mapping_of, word_of
+from ..model.status import CANCELLED, DONE, UNCLAIMED, JobStatus, status_is
+from ..model.transitions import (
+    PRIORITY,
+    UNFINISHED,
+    UnclaimedValues,
+    ended,
+    left_by,
+    reprioritized,
+    retried,
+    words_of,
+)
 from ..sessions.show import expire_entities
 from ..sessions.writer import AnySession, Writer, writing
 
-Values: TypeAlias = Callable[[QueueMapping], Mapping[Column[Any], Any]]
-Words: TypeAlias = Callable[[QueueMapping], tuple[str, ...]]
+#: Returns the status words that a change leaves, in a class.
+WordsOf: TypeAlias = Callable[[QueueMapping], tuple[str, ...]]
 
 CHANGE_KEYS = "change_keys"
 
@@ -44,7 +53,7 @@ def cancel(session: AnySession, jobs: Any) -> list[Any]:
     Raises:
         ArgumentError: an entity that is not in the database.
     """
-    return change(session, jobs, cancelled, leaving=_unclaimed)
+    return change(session, jobs, ended(CANCELLED), leaving=_left_by("cancel"))
 
 
 def retry(session: AnySession, jobs: Any) -> list[Any]:
@@ -56,7 +65,7 @@ def retry(session: AnySession, jobs: Any) -> list[Any]:
     Raises:
         ArgumentError: an entity that is not in the database.
     """
-    return change(session, jobs, due_as(UNCLAIMED), leaving=_finished)
+    return change(session, jobs, retried(UNCLAIMED), leaving=_left_by("retry"))
 
 
 def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
@@ -72,7 +81,7 @@ def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
     for _, mapping, _ in jobs_with_keys(jobs):
         if not mapping.has("priority"):
             raise ArgumentError(f"{mapping} has no priority: add PriorityMixin")
-    return change(session, jobs, _prioritized, leaving=_unclaimed, new_priority=priority)
+    return change(session, jobs, reprioritized, leaving=_claimable, **{PRIORITY: priority})
 
 
 def prune(
@@ -97,7 +106,7 @@ def prune(
     words = [word_of(mapping, status) for status in statuses]
     if limit < 1:
         raise ArgumentError(f"limit is the number of rows to delete, at least 1: {limit!r}")
-    if {*mapping.during, *mapping.ready} & set(words):
+    if set(words_of(mapping, UNFINISHED)) & set(words):
         raise ArgumentError(f"only finished jobs are pruned, not {', '.join(words)}")
     age = -(older_than // timedelta(microseconds=1))
     with writing(session, mapping) as writer, writer.atomically():
@@ -126,59 +135,21 @@ def _prune(writer: Writer, mapping: QueueMapping, word: str, age: int, limit: in
     return len(keys)
 
 
-def _unclaimed(mapping: QueueMapping) -> tuple[str, ...]:
+def _claimable(mapping: QueueMapping) -> tuple[str, ...]:
     return mapping.ready
 
 
-def _finished(mapping: QueueMapping) -> tuple[str, ...]:
-    return tuple(mapping.word(status) for status in (FAILED, DONE, CANCELLED))
+def _left_by(verb: str) -> WordsOf:
+    """Return the words of the statuses that a verb leaves, for a class."""
+    return partial(_words, left_by(verb))
 
 
-def cancelled(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
-    """Say what the columns of a cancelled job hold."""
-    return {
-        mapping.column("status"): word_literal(mapping.word(CANCELLED)),
-        mapping.column("owner_date"): utc_now(),
-    }
-
-
-@lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
-def waiting_as(status: str) -> Values:
-    """Say what the columns of a job hold that waits in a status, never tried."""
-
-    def values(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
-        written: dict[Column[Any], Any] = {
-            mapping.column("status"): word_literal(word_of(mapping, status)),
-            mapping.column("owner"): null(),
-            mapping.column("owner_date"): null(),
-        }
-        if mapping.has("attempts"):
-            written[mapping.column("attempts")] = literal_column("0")
-        return written
-
-    return values
-
-
-@lru_cache(typed=True)  # as above
-def due_as(status: str) -> Values:
-    """Say what the columns of a job hold that is tried anew, and at once."""
-
-    def values(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
-        written = dict(waiting_as(status)(mapping))
-        if mapping.has("run_at"):
-            run_at = mapping.column("run_at")
-            written[run_at] = case((run_at > utc_now(), utc_now()), else_=run_at)
-        return written
-
-    return values
-
-
-def _prioritized(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
-    return {mapping.column("priority"): bindparam("new_priority", type_=Integer)}
+def _words(statuses: tuple[JobStatus, ...], mapping: QueueMapping) -> tuple[str, ...]:
+    return words_of(mapping, statuses)
 
 
 def change(
-    session: AnySession, jobs: Any, values: Values, *, leaving: Words, **given: Any
+    session: AnySession, jobs: Any, values: UnclaimedValues, *, leaving: WordsOf, **given: Any
 ) -> list[Any]:
     """Write to those of the jobs that have one of the statuses; return them.
 
@@ -227,7 +198,7 @@ def _selecting(mapping: QueueMapping, database: Database, words: tuple[str, ...]
 
 @lru_cache(maxsize=1_000)
 def updating(
-    mapping: QueueMapping, database: Database, values: Values, words: tuple[str, ...]
+    mapping: QueueMapping, database: Database, values: UnclaimedValues, words: tuple[str, ...]
 ) -> Any:
     """Build the UPDATE of the rows with the keys CHANGE_KEYS that have one of the statuses."""
     named = key_is_in(mapping, CHANGE_KEYS, database)

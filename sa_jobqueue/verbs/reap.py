@@ -26,16 +26,10 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    Column,
     ColumnElement,
     Select,
-    and_,
     bindparam,
     case,
-    func,
-    literal,
-    not_,
-    null,
     select,
 )
 from sqlalchemy import inspect as sa_inspect
@@ -43,10 +37,9 @@ from sqlalchemy import inspect as sa_inspect
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError
 from ..model.keys import by_key, key_batches, key_is_in, key_values
-from ..model.mapping import QueueMapping, mapping_of, status_is
-from ..model.plain_rows import word_literal
-from ..model.status import FAILED, UNCLAIMED
-from ..model.transitions import joins_round, or_join
+from ..model.mapping import QueueMapping, mapping_of
+from ..model.status import UNCLAIMED, status_is
+from ..model.transitions import attempts_used_up, reaped
 from ..owners.owner import OwnerState, is_connection_owner, owner_states
 from ..sessions.show import expire_on_savepoint_rollback
 from ..sessions.writer import AnySession, Writer, writing
@@ -313,7 +306,7 @@ class _Reaper:
             select(
                 *mapping.key_attributes,
                 mapping.attribute("owner").label("reaped_owner"),
-                self._used_up().label("reaped_failed"),
+                attempts_used_up(self.mapping).label("reaped_failed"),
             )
             .where(key_is_in(mapping, _KEYS, database), *self._claimed, *rule.criteria)
             .order_by(*mapping.keys)
@@ -324,40 +317,16 @@ class _Reaper:
             of=mapping.table if database.lock_of else None,
         )
 
-    def _used_up(self) -> ColumnElement[Any]:
-        """Tell whether no attempt is left; the claim has counted this one."""
-        if not self.mapping.has("attempts"):
-            return literal(0)
-        attempts, most = self.mapping.attribute("attempts"), self.mapping.attribute("max_attempts")
-        # A new round counts them from 0 again.
-        joins = joins_round(self.mapping)
-        stays = [] if joins is None else [not_(joins)]
-        return case((and_(attempts >= most, *stays), 1), else_=0)
-
     def _update(self, rule: _Rule, *, failed: bool) -> Any:
         mapping = self.mapping
-        status, date = mapping.column("status"), mapping.column("owner_date")
         # Wrapped, so that InnoDB goes by the primary key and by no index on the status.
-        is_claimed = case((status_is(status, self.spec.during), 1), else_=0) == 1
-        values: dict[Column[Any], Any] = self._said(rule)
-        if failed:
-            values |= {status: word_literal(mapping.word(FAILED)), date: utc_now()}
-        else:
-            ready = word_literal(self.spec.ready)
-            values |= {status: ready, mapping.column("owner"): null(), date: null()}
+        is_claimed = case((status_is(mapping.column("status"), self.spec.during), 1), else_=0) == 1
         named = key_is_in(mapping, _KEYS, self.writer.database)
         changed = self.writer.database.update_by_key(mapping.table, mapping.keys).where(
             named, is_claimed
         )
-        # In this order: MySQL's assignments see what those before them wrote.
-        return changed.ordered_values(*or_join(mapping, values).items())
-
-    def _said(self, rule: _Rule) -> dict[Column[Any], Any]:
-        """Keep in last_error why, and whose the claim was."""
-        if not self.mapping.has("last_error"):
-            return {}
-        owner, error = self.mapping.column("owner"), self.mapping.column("last_error")
-        return {error: literal(f"reaped, {rule.reason}: ") + func.coalesce(owner, "nobody")}
+        values = reaped(mapping, self.spec.ready, rule.reason, failed=failed)
+        return changed.ordered_values(*values.items())
 
 
 def _show_expired(writer: Writer, mapping: QueueMapping, reaped: Reaped) -> None:

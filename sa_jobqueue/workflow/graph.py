@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ..errors import ArgumentError, InvalidTransition
 from ..model.mapping import QueueMapping, word_of
 from ..model.status import CANCELLED, DONE, FAILED, UNCLAIMED, JobStatus
+from ..model.transitions import FINISHED
 
 
 class Arrow(NamedTuple):
@@ -111,7 +112,7 @@ class Graph:
     @property
     def final(self) -> tuple[str, ...]:
         """The statuses that no job leaves by itself."""
-        ends = map(self.mapping.word, (DONE, FAILED, CANCELLED))
+        ends = map(self.mapping.word, FINISHED)
         return tuple(dict.fromkeys((*ends, *self.further_final)))
 
     @property

@@ -7,24 +7,21 @@ and its attempts are counted from 0, since the next step is another task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, inspect, select
+from sqlalchemy import inspect, select
 from sqlalchemy.orm import InstanceState
 
 from ..errors import ArgumentError
 from ..fence.claim import jobs_by_token, jobs_with_keys
-from ..fence.statements import Time
 from ..fence.token import Fence
 from ..fence.write import Change, write
 from ..model.keys import key_is_in, key_values
 from ..model.mapping import QueueMapping
-from ..model.plain_rows import word_literal
+from ..model.transitions import ended, moved_on, reset
 from ..sessions.show import expire_entities
 from ..sessions.writer import AnyConnection, AnySession, writing
-from ..verbs.manage import CHANGE_KEYS, cancelled, updating, waiting_as
+from ..verbs.manage import CHANGE_KEYS, updating
 
 
 def move_on(session: AnyConnection, jobs: Any, word: str) -> None:
@@ -33,17 +30,7 @@ def move_on(session: AnyConnection, jobs: Any, word: str) -> None:
     Raises:
         ClaimLost, NotClaimed: as for :func:`sa_jobqueue.complete`.
     """
-    write(session, [(_moved_to(word), jobs_by_token(jobs))])
-
-
-@lru_cache
-def _moved_to(word: str) -> Change:
-    def values(
-        mapping: QueueMapping, unmarked: bool, now: Time, later: Time
-    ) -> Mapping[Column[Any], ColumnElement[Any]]:
-        return waiting_as(word)(mapping)
-
-    return Change("complete", values)
+    write(session, [(Change("complete", moved_on(word)), jobs_by_token(jobs))])
 
 
 def move_waiting(
@@ -56,7 +43,7 @@ def move_waiting(
     final: bool,
 ) -> bool:
     """Move a job that nobody has by one UPDATE; tell whether it was in that status."""
-    values = _ended_as(after) if final else waiting_as(after)
+    values = ended(after) if final else reset(after)
     with writing(session, mapping) as writer:
         statement = updating(mapping, writer.database, values, (before,))
         moved = writer.core(statement, {CHANGE_KEYS: key_values([identity])}).rowcount
@@ -93,11 +80,3 @@ def identity_of(mapping: QueueMapping, job: Any) -> tuple[Any, ...]:
             f"{len(identity)}"
         )
     return identity
-
-
-@lru_cache
-def _ended_as(word: str) -> Any:
-    def values(mapping: QueueMapping) -> Mapping[Column[Any], Any]:
-        return {**cancelled(mapping), mapping.column("status"): word_literal(word)}
-
-    return values

@@ -14,8 +14,9 @@ from ..errors import InvalidTransition, NotWaiting
 from ..fence.claim import each_job, jobs_with_keys
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import CANCELLED
+from ..model.transitions import ended, retried
 from ..sessions.writer import AnySession
-from ..verbs.manage import cancelled, change, due_as
+from ..verbs.manage import change
 from ..verbs.reap import Reaped
 from . import drawing
 from .graph import Arrow, Graph, Node
@@ -202,7 +203,7 @@ class Workflow(Generic[T]):
         """
         waiting = (*self._graph.ready, *self._graph.waiting)
         after = self.mapping.word(CANCELLED)
-        return self._change(session, jobs, waiting, cancelled, after, "cancel")
+        return self._change(session, jobs, waiting, ended(CANCELLED), after, "cancel")
 
     def retry(self, session: AnySession, jobs: Any, status: str | None = None) -> list[T]:
         """Take jobs that have ended to a step again; return those that were.
@@ -218,7 +219,7 @@ class Workflow(Generic[T]):
         after = graph.initial if status is None else graph.plain(status)
         if after not in graph.ready:
             raise InvalidTransition(" or ".join(graph.final), after, graph.ready)
-        return self._change(session, jobs, graph.final, due_as(after), after, "retry")
+        return self._change(session, jobs, graph.final, retried(after), after, "retry")
 
     def reap(
         self,

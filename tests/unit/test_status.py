@@ -9,7 +9,8 @@ import pytest
 
 import sa_jobqueue
 from sa_jobqueue import ArgumentError, JobStatus
-from sa_jobqueue.model.status import TRANSITIONS, status_word
+from sa_jobqueue.model.status import status_word
+from sa_jobqueue.model.transitions import TRANSITIONS
 
 
 @pytest.mark.parametrize("status", JobStatus)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, claim, claim_statements, complete
 from sa_jobqueue.dialects import database_of
-from sa_jobqueue.model.mapping import status_is
+from sa_jobqueue.model.status import status_is
 from tests.contract.plans import (
     PARAMETERS,
     analyze,
