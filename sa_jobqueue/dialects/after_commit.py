@@ -1,22 +1,21 @@
-"""What is done right after the outermost COMMIT or ROLLBACK of a connection.
+"""What runs right after the outermost COMMIT or ROLLBACK of a connection.
 
 ::
 
-    class Greeting(Ending):
-        def ended(self, driver, *, committed): print("committed" if committed else "undone")
+    class Greeting(TransactionHooks):
+        def after_end(self, driver, *, committed): print("committed" if committed else "undone")
 
-    follow(connection, "greeting", Greeting())
+    add_hooks(connection, "greeting", Greeting())
 
-For what a server session keeps beyond its transaction, such as locks, and gives
-back when the transaction has ended and not before: in between, others would act
-on what is not committed yet.
+For what a server session keeps beyond its transaction, such as locks: they must be given
+back when the transaction has ended and not before, else others would act on rows that are
+not committed yet.
 
-Session.after_commit will not do: a session joined to an outer transaction fires
-it for a savepoint. The events "commit" of Connection and Engine come before the
-COMMIT. What SQLAlchemy calls for exactly this one is commit() of the connection
-that the pool handed out. Not followed are COMMIT and ROLLBACK in SQL of the
-caller's own; what they leave behind is dealt with before the pool hands the
-connection out again.
+Session.after_commit will not do: a session that joined an outer transaction fires it for
+a savepoint. The event "commit" of Connection and Engine comes before the COMMIT. At the
+right moment SQLAlchemy only calls commit() of the connection that the pool handed out, so
+we wrap that. COMMIT and ROLLBACK in SQL of the caller's own are not noticed; what they
+leave behind is cleaned up before the pool hands the connection out again.
 """
 
 from __future__ import annotations
@@ -31,76 +30,76 @@ from sqlalchemy import Connection, Pool, event
 _INFO = "sa_jobqueue.dialects.after_commit"
 
 
-class Ending(ABC):
-    """What one room of the library does at the ends of a connection's transactions.
+class TransactionHooks(ABC):
+    """What one part of the library does when a connection's transactions end.
 
     The methods get the driver's own connection, below the pool's.
     """
 
-    def commits(self, driver: Any, errors: type[Exception]) -> bool:
-        """Tell, before a COMMIT, whether the server will do it."""
+    def will_commit(self, driver: Any, errors: type[Exception]) -> bool:
+        """Tell, before a COMMIT, whether the server will really commit."""
         return True
 
     @abstractmethod
-    def ended(self, driver: Any, *, committed: bool) -> None:
-        """Do what is to be done now; no transaction is open."""
+    def after_end(self, driver: Any, *, committed: bool) -> None:
+        """Act on the end of a transaction; none is open now."""
 
     @abstractmethod
-    def broken_off(self) -> None:
-        """Take note that a COMMIT or ROLLBACK raised: nobody knows what became of it."""
+    def end_interrupted(self) -> None:
+        """Note that COMMIT or ROLLBACK raised: nobody knows whether the server did it."""
 
     @abstractmethod
-    def not_done(self, error: Exception) -> None:
-        """Say that :meth:`ended` failed; the transaction itself has ended well."""
+    def after_end_failed(self, error: Exception) -> None:
+        """Log that :meth:`after_end` failed; the transaction itself has ended well."""
 
     @abstractmethod
-    def returned(self, driver: Any) -> None:
-        """Leave nothing behind: the connection is back in its pool, or about to be."""
+    def on_return(self, driver: Any) -> None:
+        """Leave nothing behind: the connection goes back to its pool."""
 
 
-def ending_of(connection: Connection, name: str) -> Ending | None:
-    """Return what follows a connection under this name, since it left its pool."""
-    found: Ending | None = connection.info.get(_INFO, {}).get(name)
+def hooks_of(connection: Connection, name: str) -> TransactionHooks | None:
+    """Return the hooks that this name has on a connection, since it left its pool."""
+    found: TransactionHooks | None = connection.info.get(_INFO, {}).get(name)
     return found
 
 
-def follow(connection: Connection, name: str, ending: Ending) -> None:
-    """Follow a connection's transactions until it is back in its pool."""
-    endings = connection.info.setdefault(_INFO, {})
-    endings[name] = ending
-    if len(endings) == 1:
-        _watch(connection, endings)
+def add_hooks(connection: Connection, name: str, hooks: TransactionHooks) -> None:
+    """Call hooks at the end of a connection's transactions, until it is back in its pool."""
+    added = connection.info.setdefault(_INFO, {})
+    added[name] = hooks
+    if len(added) == 1:
+        _wrap_ends(connection, added)
         _watch_returns()
 
 
-def _watch(connection: Connection, endings: dict[str, Ending]) -> None:
+def _wrap_ends(connection: Connection, added: dict[str, TransactionHooks]) -> None:
     pooled: Any = connection.connection
     errors = connection.dialect.loaded_dbapi.Error
     for name in ("commit", "rollback"):
-        vars(pooled)[name] = _followed(pooled, name, endings, errors)
+        vars(pooled)[name] = _wrapped(pooled, name, added, errors)
 
 
-def _followed(
-    pooled: Any, name: str, endings: dict[str, Ending], errors: type[Exception]
+def _wrapped(
+    pooled: Any, name: str, added: dict[str, TransactionHooks], errors: type[Exception]
 ) -> Callable[[], None]:
-    """Return a method of a pooled connection with the endings' part done after it."""
-    weak = ref(pooled)  # no cycle: it returns to its pool when it is dropped
+    """Return commit or rollback of a pooled connection, with the hooks called after it."""
+    weak = ref(pooled)  # no cycle: a dropped connection must return to its pool at once
 
     def end() -> None:
         driver = weak().dbapi_connection  # type: ignore[union-attr]  # it runs its own method
-        following = list(endings.values())
-        committing = [name == "commit" and one.commits(driver, errors) for one in following]
+        called = list(added.values())
+        committing = [name == "commit" and hooks.will_commit(driver, errors) for hooks in called]
         try:
             getattr(driver, name)()
         except BaseException:
-            for one in following:
-                one.broken_off()
+            for hooks in called:
+                hooks.end_interrupted()
             raise
-        for one, committed in zip(following, committing, strict=True):
+        for hooks, committed in zip(called, committing, strict=True):
             try:
-                one.ended(driver, committed=committed)
+                hooks.after_end(driver, committed=committed)
             except errors as error:
-                one.not_done(error)
+                hooks.after_end_failed(error)
 
     return end
 
@@ -108,22 +107,22 @@ def _followed(
 def _watch_returns() -> None:
     """Have everything given back before a connection is handed out again.
 
-    Of every pool: after Engine.dispose() a connection's pool is not that of its
-    engine any more.
+    Listens to every pool: after Engine.dispose() a connection still belongs to the
+    engine's previous pool.
     """
-    if not event.contains(Pool, "reset", _leave):
-        event.listen(Pool, "reset", _leave)
+    if not event.contains(Pool, "reset", _on_reset):
+        event.listen(Pool, "reset", _on_reset)
 
 
-def _leave(driver: Any, record: Any, state: Any) -> None:
-    endings = record.info.pop(_INFO, None) if record is not None else None
-    if endings is None or state.terminate_only or not state.asyncio_safe:
+def _on_reset(driver: Any, record: Any, state: Any) -> None:
+    added = record.info.pop(_INFO, None) if record is not None else None
+    if added is None or state.terminate_only or not state.asyncio_safe:
         return
-    for ending in endings.values():
-        ending.returned(driver)
+    for hooks in added.values():
+        hooks.on_return(driver)
 
 
-def fetched(driver: Any, statement: str) -> Sequence[Any]:
+def fetch_all(driver: Any, statement: str) -> Sequence[Any]:
     """Run a statement on a driver's own connection, and return its rows."""
     cursor = driver.cursor()
     cursor.execute(statement)

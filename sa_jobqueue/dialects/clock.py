@@ -1,8 +1,8 @@
 """The clock: the database's own, in UTC, with microseconds.
 
 No statement binds the client's time, so a client whose clock is an hour off
-claims, finishes and schedules like any other. Each database's file in
-``dialects/`` says how its clock is read.
+claims, finishes and schedules like any other. Each database's ``database.py``
+says how its clock is read.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
-#: Where counted microseconds begin; a run_at of this day means: due at once.
+#: Where counted microseconds begin; a run_at of this time means: due at once.
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class utc_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function that it is
     """The time at which the statement began, optionally some microseconds later.
 
-    One and the same for every row of a statement. ``utc_now(shift)`` takes
+    It is the same for every row of a statement. ``utc_now(shift)`` takes
     an expression for the microseconds, such as a bound parameter.
     """
 
@@ -38,18 +38,18 @@ def as_utc(value: datetime) -> datetime:
     return value.astimezone(UTC)
 
 
-class ReadMoment(TypeDecorator[datetime]):
-    """Reads the text of a UTC time, the same in every row of a result, once for all of them.
+class UtcText(TypeDecorator[datetime]):
+    """A UTC time that the database returns as text, parsed once for equal rows.
 
-    Where a driver makes a datetime of each, a hundred rows cost more than half a
-    millisecond.
+    All rows of a claim have the same time. Where a driver makes a datetime of each, a
+    hundred rows cost more than half a millisecond.
     """
 
     impl = String
     cache_ok = True
 
     def result_processor(self, dialect: Dialect, coltype: Any) -> Any:
-        """Return what reads a value, and remembers the last one."""
+        """Return the function that parses a value, and remembers the last."""
         known: tuple[str | None, datetime | None] = (None, None)
 
         def read(text: str | None) -> datetime | None:

@@ -1,7 +1,7 @@
 """Changes of a table as statements: ALTER TABLE with several columns, indexes built online.
 
-Alembic's own operations have one column each, and no words for ``ALGORITHM=INSTANT``.
-What the engines differ in is handed in: see
+Alembic's own operations take one column each, and cannot say ``ALGORITHM=INSTANT``.
+The caller hands in what differs between databases: see
 :class:`~sa_jobqueue.dialects.schema_changes.SchemaChanges`.
 """
 
@@ -16,10 +16,10 @@ from sqlalchemy.schema import CreateIndex, DropIndex, ExecutableDDLElement
 
 
 class TableChange(ExecutableDDLElement):
-    """An ALTER TABLE, without what it changes.
+    """An ALTER TABLE; a subclass says what it changes.
 
     Args:
-        ending: what stands behind the changes, such as ``", ALGORITHM=INSTANT"``.
+        ending: the clause behind the changes, such as ``", ALGORITHM=INSTANT"``.
     """
 
     inherit_cache = False
@@ -29,7 +29,7 @@ class TableChange(ExecutableDDLElement):
         self.ending = ending
 
     def changes(self, compiler: Any) -> str:
-        """Say what changes, in the compiler's dialect."""
+        """Return the changes as SQL of the compiler's dialect."""
         raise NotImplementedError
 
 
@@ -58,7 +58,7 @@ class DropColumns(TableChange):
 
 
 class SetDefault(TableChange):
-    """ALTER TABLE .. ALTER COLUMN .. SET DEFAULT, as the column declares it."""
+    """ALTER TABLE .. ALTER COLUMN .. SET DEFAULT, with the default that the column declares."""
 
     def __init__(self, column: Column[Any], *, ending: str = "") -> None:
         assert isinstance(column.table, Table)
@@ -86,7 +86,7 @@ class RenameColumn(TableChange):
 
 
 class SetStorage(TableChange):
-    """ALTER TABLE .. SET (..) of storage parameters, or RESET (..) of them."""
+    """ALTER TABLE .. SET (..) or RESET (..) of storage parameters."""
 
     def __init__(self, table: Table, parameters: Mapping[str, str], *, reset: bool = False) -> None:
         super().__init__(table)
@@ -110,7 +110,7 @@ def _alter_table(element: TableChange, compiler: Any, **kw: Any) -> str:
 
 
 class OnlineIndex(ExecutableDDLElement):
-    """CREATE INDEX or DROP INDEX, with an engine's words behind it."""
+    """CREATE INDEX or DROP INDEX, with a clause of the database at its end."""
 
     inherit_cache = False
 

@@ -1,23 +1,22 @@
-"""What a doctor asks a database about itself, and how the answers look.
+"""What the doctor asks a database about its plans, indexes and server, and the answers' form.
 
-``Database.examination()`` returns one of these. A subclass answers for one
+``Database.examination()`` returns an :class:`Examination`. A subclass answers for one
 database: how it explains a statement, which indexes it has, what it counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, Connection, Executable, Index, Table, event
 
-if TYPE_CHECKING:
-    from .capabilities import Database, Version
+from .capabilities import Capabilities, Version
 
 
 class Severity(StrEnum):
@@ -30,7 +29,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """What an examination found, in a sentence, and what mends it."""
+    """What an examination found, in a sentence, and how to mend it."""
 
     message: str
     fix: str = ""
@@ -38,17 +37,17 @@ class Answer:
 
     @classmethod
     def warning(cls, message: str, fix: str) -> Answer:
-        """Make an answer that asks for attention."""
+        """Return an answer that asks for attention."""
         return cls(message, fix, Severity.WARNING)
 
     @classmethod
     def error(cls, message: str, fix: str) -> Answer:
-        """Make an answer that asks for a change."""
+        """Return an answer that asks for a change."""
         return cls(message, fix, Severity.ERROR)
 
     @classmethod
     def unchecked(cls, reason: str, fix: str) -> Answer:
-        """Make the answer to a question that could not be asked."""
+        """Return the answer to a question that could not be asked."""
         return cls.warning(f"could not be checked, because {reason}", fix)
 
 
@@ -63,7 +62,7 @@ class IndexColumn:
         return f"{self.name} DESC" if self.descending else self.name
 
     def reversed(self) -> IndexColumn:
-        """Return it as it is met when the index is walked backwards."""
+        """Return the column as it is when the index is walked backwards."""
         return IndexColumn(self.name, not self.descending)
 
 
@@ -72,12 +71,12 @@ class ServerIndex:
     """An index as the database has it.
 
     Attributes:
-        columns: those that it was made with, and that it is ordered by.
-        included: those that it only holds: INCLUDE.
-        implied: the key that the database puts behind them by itself.
-        predicate: of a partial index, as the database prints it.
-        ordered: whether it can be walked in order.
-        unusable: why the planner does not use it; None: it may.
+        columns: the declared columns, by which the index is ordered.
+        included: columns that the index only stores: INCLUDE.
+        implied: the key columns that the database appends by itself.
+        predicate: the condition of a partial index, as the database prints it.
+        ordered: whether the index can be walked in order.
+        unusable: why the planner does not use the index; None: it may.
     """
 
     name: str
@@ -90,12 +89,12 @@ class ServerIndex:
 
     @property
     def walked(self) -> tuple[IndexColumn, ...]:
-        """The columns whose order a walk over the index keeps."""
+        """The columns that a walk over the index is ordered by."""
         names = {column.name for column in self.columns}
         return (*self.columns, *(column for column in self.implied if column.name not in names))
 
     def mentions(self, column: str) -> bool:
-        """Tell whether a change of this column is a change of the index."""
+        """Tell whether a change of this column changes the index."""
         texts = [*(part.name for part in self.columns), *self.included, self.predicate or ""]
         return any(re.search(rf"\b{re.escape(column)}\b", text) for text in texts)
 
@@ -107,13 +106,13 @@ class ServerIndex:
 
 @dataclass(frozen=True)
 class Plan:
-    """A statement's plan, as far as a claim is concerned.
+    """What matters to a claim in a statement's plan.
 
     Attributes:
-        text: as the database prints it.
-        indexes: by which the queue's table is read.
+        text: the plan as the database prints it.
+        indexes: the indexes by which the queue's table is read.
         sorts: whether more than the claimed rows is sorted.
-        rows: how many rows the planner thinks will be read; None: it does not say.
+        rows: how many rows the planner expects to read; None: the plan does not tell.
     """
 
     text: str
@@ -122,22 +121,24 @@ class Plan:
     rows: int | None = None
 
     def walks(self, names: frozenset[str]) -> bool:
-        """Tell whether one of these indexes gives the rows in order."""
+        """Tell whether one of these indexes returns the rows in order."""
         return not self.sorts and bool(self.indexes & names)
 
 
 class Examination:
-    """The questions, and the answers of a database that has nothing to tell.
+    """The doctor's questions, and the answers of a database that cannot tell.
 
     Attributes:
-        updates_in_place: a row may be updated without touching any index, if none
-            holds a changed column.
-        support_ends: the last day of updates, by the beginning of the version.
-        short_lived: versions whose updates ended with the next one.
+        explain_words: what is put before a statement to get its plan.
+        updates_in_place: an UPDATE touches no index if no index holds a changed column.
+        support_ends: the last day of updates, by the first numbers of the version.
+        short_lived: versions whose updates ended when the next version came out.
         lock_words: what a claim locks, where that cannot be counted.
-        poolers: those that users of this database know.
-        ending_snapshots: how an old snapshot is ended, and others are kept short.
+        poolers: the connection poolers that users of this database know.
+        ending_snapshots: how to end an old snapshot, and to keep others short.
     """
+
+    explain_words: ClassVar[str] = "EXPLAIN"
 
     updates_in_place: ClassVar[bool] = False
     support_ends: ClassVar[Mapping[Version, date]] = {}
@@ -146,7 +147,7 @@ class Examination:
     poolers: ClassVar[str] = "PgBouncer or ProxySQL"
     ending_snapshots: ClassVar[str] = "end the transaction"
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Capabilities) -> None:
         self.database = database
 
     # -- indexes and plans ----------------------------------------------
@@ -156,7 +157,7 @@ class Examination:
         raise NotImplementedError
 
     def predicate(self, index: Index) -> ColumnElement[bool] | None:
-        """Return what makes a declared index partial on this database."""
+        """Return the condition that makes a declared index partial on this database."""
         return None
 
     def plan(
@@ -170,71 +171,76 @@ class Examination:
         """Explain a statement without running it.
 
         Args:
-            favoured: an index that is to be taken if it can be, whatever the
-                statistics say: on a small table planners scan and sort. Empty:
-                any. None: the plan that the statement has.
+            favoured: the index that the planner is to take if it can, whatever the
+                statistics say: on a small table planners scan and sort. "" means any
+                index; None means the plan that the statement really has.
         """
+        with self.favouring(connection, statement, table, favoured) as explainable:
+            rows = explained(connection, self.explain_words, explainable, parameters)
+        return self.read_plan(connection, table, rows)
+
+    @contextmanager
+    def favouring(
+        self, connection: Connection, statement: Executable, table: Table, index: str | None
+    ) -> Iterator[Executable]:
+        """Give the statement whose plan uses the favoured index; see :meth:`plan`."""
+        yield statement
+
+    def read_plan(
+        self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
+    ) -> Plan:
+        """Read the rows that the database returned as a statement's plan."""
         raise NotImplementedError
 
     # -- what a claim costs ---------------------------------------------
 
-    @contextmanager
-    def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
-        """Give up on locks after this time."""
-        yield
+    def waiting_at_most(
+        self, connection: Connection, time: timedelta
+    ) -> AbstractContextManager[None]:
+        """Inside, give up on locks after this time."""
+        return nullcontext()
 
     def rows_read(self, connection: Connection, table: Table) -> int | None:
-        """Count the rows read so far in this transaction; None: nobody counts."""
+        """Count the rows read so far in this transaction; None: the database cannot."""
         return None
 
     def rows_locked(self, connection: Connection, table: Table) -> int | Answer | None:
-        """Count the rows that this transaction has locked; None: those that it claimed."""
+        """Count the rows that this transaction has locked; None: exactly the claimed rows."""
         return None
 
     # -- the server -----------------------------------------------------
 
     def isolation(self, level: str, strategy: str) -> Answer:
-        """Judge the level that transactions of the caller's begin with."""
+        """Judge the isolation level with which the caller's transactions begin."""
+        if level in ("REPEATABLE READ", "SERIALIZABLE"):
+            return self.snapshot_isolation(level, strategy)
+        return Answer(f"transactions begin as {level}")
+
+    def snapshot_isolation(self, level: str, strategy: str) -> Answer:
+        """Judge a level whose transactions keep one snapshot."""
         return Answer(f"transactions begin as {level}")
 
     def processes(self, connection: Connection) -> Answer | None:
-        """Tell whether the list of connections is visible; None: there is none."""
+        """Tell whether this user sees the list of connections; None: there is no such list."""
         return None
 
     def oldest_snapshot(self, connection: Connection, table: Table) -> timedelta | Answer | None:
-        """Return the age of the oldest transaction of others that keeps old row versions."""
+        """Return the age of the oldest transaction of others that keeps old row versions alive."""
         return None
 
     def garbage(self, connection: Connection, table: Table) -> Answer | None:
-        """Tell how many old row versions wait to be removed."""
+        """Tell how many old row versions are not removed yet; None: the database does not tell."""
         return None
-
-
-@contextmanager
-def explaining(connection: Connection, words: str) -> Iterator[None]:
-    """Put these words before each statement, its parameters bound as ever."""
-
-    def explain(by: Any, _: Any, statement: str, parameters: Any, *__: Any) -> tuple[str, Any]:
-        ours = by is connection
-        return (f"{words} {statement}" if ours else statement), parameters
-
-    # On the engine: SQLAlchemy 2.0.30 knows no events of a connection whose engine has options.
-    engine = connection.engine
-    event.listen(engine, "before_cursor_execute", explain, retval=True)
-    try:
-        yield
-    finally:
-        event.remove(engine, "before_cursor_execute", explain)
 
 
 def explained(
     connection: Connection, words: str, statement: Executable, parameters: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the rows of a plan as the driver gives them, by the names of their columns.
+    """Return the rows of a plan as the driver returns them, by column name.
 
-    Past the result's own types, which are those of the explained statement.
+    Read past SQLAlchemy's result, whose types are those of the explained statement.
     """
-    with explaining(connection, words):
+    with _explaining(connection, words):
         result = connection.execute(statement, dict(parameters))
     cursor: Any = result.cursor
     names = [described[0] for described in cursor.description]
@@ -243,8 +249,25 @@ def explained(
     return rows
 
 
+@contextmanager
+def _explaining(connection: Connection, words: str) -> Iterator[None]:
+    """Inside, put these words before each statement of a connection; parameters stay bound."""
+
+    def explain(by: Any, _: Any, statement: str, parameters: Any, *__: Any) -> tuple[str, Any]:
+        ours = by is connection
+        return (f"{words} {statement}" if ours else statement), parameters
+
+    # On the engine: in SQLAlchemy 2.0.30, a connection whose engine has options has no events.
+    engine = connection.engine
+    event.listen(engine, "before_cursor_execute", explain, retval=True)
+    try:
+        yield
+    finally:
+        event.remove(engine, "before_cursor_execute", explain)
+
+
 def qualified(connection: Connection, table: Table) -> str:
-    """Return a table's name as it stands in SQL, with its schema."""
+    """Return a table's name as it is written in SQL, with its schema."""
     quote = connection.dialect.identifier_preparer.quote
     schema = connection.schema_for_object(table)
     return f"{quote(schema)}.{quote(table.name)}" if schema else quote(table.name)
@@ -257,9 +280,9 @@ _NOISE = re.compile(r"[\s()\[\]\"`]+")
 
 
 def normalised(predicate: str | None) -> str | None:
-    """Return a predicate without what databases add when they print it.
+    """Return a predicate without the casts, quotes and brackets that databases add in print.
 
-    ``((status)::text = ANY (ARRAY['a'::text]))`` and ``"status" IN ('a')`` are the same then.
+    So ``((status)::text = ANY (ARRAY['a'::text]))`` and ``"status" IN ('a')`` become equal.
     """
     if predicate is None:
         return None

@@ -1,4 +1,4 @@
-"""What an owner's life is told by: who the server is, and which connections it has."""
+"""Facts that tell whether an owner is alive: the server it is on, and its connection there."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ IDENTITY_LENGTH = 16
 
 
 class OwnerState(StrEnum):
-    """What is known of an owner's life.
+    """What is known about whether an owner is alive.
 
-    Only ``DEAD`` is a reason to take its claims back at once. ``UNKNOWN`` waits for
-    the lease.
+    Only ``DEAD`` is a reason to reap its claims at once. With ``UNKNOWN`` the lease decides.
     """
 
     ALIVE = "alive"
@@ -26,9 +25,10 @@ class Server:
     """The server and database that a connection leads to.
 
     Attributes:
-        identity: 16 hexadecimal digits, the same on each connection to them.
-        alone: whether what it does not know of is nowhere; not so on one node of
-            a cluster, or on a standby.
+        identity: 16 hexadecimal digits, the same on each connection to this server
+            and database.
+        alone: whether a connection that this server does not list is closed. False on a
+            node of a cluster and on a standby: another node may have the connection.
     """
 
     identity: str
@@ -36,7 +36,7 @@ class Server:
 
     @classmethod
     def identified_by(cls, *parts: object, alone: bool = True) -> Server:
-        """Make the identity out of all that tells a server and a database from others."""
+        """Hash everything that distinguishes this server and database into its identity."""
         text = "\0".join(map(str, parts))
         return cls(hashlib.sha256(text.encode()).hexdigest()[:IDENTITY_LENGTH], alone)
 
@@ -46,9 +46,10 @@ class Process:
     """A connection as its server lists it.
 
     Attributes:
-        id: the number that the server gave it, and may give again.
-        started: what tells it from others of that number, as the server counts time:
-            its own start, or where that is not known, the server's.
+        id: the number that the server gave it; servers use numbers again.
+        started: what distinguishes connections with the same number, in the server's
+            own units: when the connection began, or where that is unknown, when the
+            server was started.
     """
 
     id: int

@@ -1,39 +1,36 @@
 """How tables in use are changed: what ``sa_jobqueue.migration`` asks of a database.
 
-:mod:`sa_jobqueue.dialects.ddl` has the statements; the endings that are said here stand
-behind them.
+The statements are in :mod:`sa_jobqueue.dialects.ddl`; the clauses with which they end are here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from sqlalchemy import Connection, Table
 
-if TYPE_CHECKING:
-    from .capabilities import Database
+from .capabilities import Capabilities
 
 
 class SchemaChanges:
-    """The changes of one kind of database; here are the answers of most.
+    """How one kind of database changes tables; the answers here are those of most.
 
     Attributes:
-        keeps_added_default: rows that were there before ADD COLUMN keep the default that
-            it named, also when the column's default is another one later.
+        keeps_added_default: rows from before ADD COLUMN keep the default of that
+            statement, even if the column's default changes later.
         alters_many: one ALTER TABLE adds, or drops, several columns.
-        concurrent_indexes: CREATE INDEX CONCURRENTLY, in no transaction; it leaves a
-            broken index when it fails.
-        create_online, drop_online: what CREATE INDEX and DROP INDEX end with, so that
-            writers go on.
-        partitions_apart: a partitioned table's indexes are built on each partition apart,
-            and its storage parameters are those of its partitions.
+        concurrent_indexes: CREATE INDEX CONCURRENTLY, outside of a transaction; when it
+            fails, it leaves an invalid index.
+        create_online, drop_online: the clauses at the end of CREATE INDEX and DROP INDEX
+            that let others go on writing.
+        partitions_apart: the partitions of a table have indexes and storage parameters
+            of their own, which are made partition by partition.
         together: several changes are one transaction.
-        begins, ends, fails: what surrounds the statements of one change, so that they are
-            one, and wait for others' locks for a moment only: behind whom they wait,
-            everybody else waits.
+        begins, ends, fails: the statements around those of one change. They make the
+            change atomic, and let it wait only a moment for locks: everybody who comes
+            later waits behind it.
     """
 
     keeps_added_default: ClassVar[bool] = True
@@ -47,43 +44,46 @@ class SchemaChanges:
     ends: ClassVar[tuple[str, ...]] = ("COMMIT",)
     fails: ClassVar[tuple[str, ...]] = ("ROLLBACK",)
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Capabilities) -> None:
         self.database = database
 
     def instant(self, *, drop: bool = False) -> str:
-        """Return what ALTER TABLE ends with, so that it is refused where it would write rows."""
+        """Return the clause at the end of ALTER TABLE that refuses a change which rewrites rows."""
         return ""
 
     def table_lock(self, table: str) -> tuple[str, str] | None:
-        """Return what locks a table over several changes, and unlocks it; None: needless.
+        """Return the statements that lock and unlock a table around several changes.
+
+        None: the changes are one transaction, which needs no such lock.
 
         Args:
-            table: its name, as it stands in SQL.
+            table: its name, as it is written in SQL.
         """
         return None
 
     def longest_wait(self, connection: Connection) -> timedelta:
-        """Return how long each try of a change waits for a lock, at most."""
+        """Return how long one attempt of a change waits for a lock, at most."""
         return self.database.lock_wait(connection)
 
-    @contextmanager
-    def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
-        """Give up on locks of tables and of rows after this time.
+    def waiting_at_most(
+        self, connection: Connection, time: timedelta
+    ) -> AbstractContextManager[None]:
+        """Inside, give up on locks of tables and rows after this time.
 
-        To be entered outside of any transaction.
+        Enter it outside of any transaction.
         """
-        yield
+        return nullcontext()
 
-    @contextmanager
-    def brief_waits(self, connection: Connection) -> Iterator[None]:
-        """Interrupt a statement that waits for a table's lock, where no setting is short enough.
+    def limited_table_wait(self, connection: Connection) -> AbstractContextManager[None]:
+        """Inside, interrupt a statement that waits for a table's lock.
 
-        Its error is as that of the setting; see :meth:`Database.is_lock_timeout`.
+        For databases whose shortest setting is too long. The statement's error is the
+        same as that of the setting: see :meth:`Capabilities.is_lock_timeout`.
         """
-        yield
+        return nullcontext()
 
     def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]] | None:
-        """Return schema and name of each partition with rows; None: the table is not divided."""
+        """Return schema and name of each partition with rows; None: the table has no partitions."""
         return None
 
     def storage_of_queue(self, *, fillfactor: int, dead_rows: int) -> dict[str, str]:

@@ -178,7 +178,7 @@ class Runner:
         changes = self.changes
         self._run_all(changes.begins)
         try:
-            with changes.brief_waits(self.connection):
+            with changes.limited_table_wait(self.connection):
                 change()
         except BaseException:
             self._run_all([*ends, *changes.fails])

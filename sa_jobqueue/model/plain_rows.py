@@ -9,7 +9,7 @@ from sqlalchemy import Column, ColumnElement, DateTime, type_coerce
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from ..dialects.clock import ReadMoment, as_utc
+from ..dialects.clock import UtcText, as_utc
 from .mapping import TIME_ROLES, QueueMapping
 from .transitions import claimed
 
@@ -69,5 +69,5 @@ def _value(mapping: QueueMapping, column: Column[Any], written: Any, orm: bool) 
 
 
 def _read(value: Any, *, is_time: bool) -> Any:
-    told = is_time and not isinstance(value.type, ReadMoment)
+    told = is_time and not isinstance(value.type, UtcText)
     return type_coerce(value, ReadAsUTC) if told else value

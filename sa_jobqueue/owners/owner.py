@@ -380,7 +380,7 @@ def _states_here(
     }
     locks = {name: lock_name(name) for name in names if name not in processes}
     listed = database.process_states(connection, set(processes.values())) if processes else {}
-    held = database.held_locks(connection, locks.values()) if locks else set()
+    held = database.named_locks().held_among(connection, locks.values()) if locks else set()
     return {name: listed[process] for name, process in processes.items()} | {
         name: OwnerState.ALIVE if lock in held else OwnerState.DEAD for name, lock in locks.items()
     }

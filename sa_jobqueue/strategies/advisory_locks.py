@@ -21,7 +21,7 @@ from weakref import ref
 from sqlalchemy import Connection, event
 
 from ..dialects import database_of
-from ..dialects.after_commit import Ending, ending_of, fetched, follow
+from ..dialects.after_commit import TransactionHooks, add_hooks, fetch_all, hooks_of
 from ..errors import NotClaimed
 from ..fence.token import Hold, Identity, LetGo
 from ..model.mapping import QueueMapping
@@ -33,8 +33,8 @@ LockKey: TypeAlias = tuple[int, int]
 
 Run: TypeAlias = Callable[[str], Sequence[Any]]
 
-#: By which a connection's locks follow its transactions.
-_ENDING = "advisory locks"
+#: The name of this module's hooks on a connection.
+_HOOKS = "advisory locks"
 
 
 class AdvisoryHold(Hold):
@@ -90,7 +90,7 @@ class AdvisoryHold(Hold):
 
 
 @dataclass(eq=False)
-class AdvisoryLocks(Ending):
+class AdvisoryLocks(TransactionHooks):
     """The locks that one connection keeps.
 
     Attributes:
@@ -150,25 +150,25 @@ class AdvisoryLocks(Ending):
 
     # -- at its end -----------------------------------------------------
 
-    def commits(self, driver: Any, errors: type[Exception]) -> bool:
+    def will_commit(self, driver: Any, errors: type[Exception]) -> bool:
         """Tell whether a COMMIT finishes what waits for it."""
         return not (self.finished and _is_broken(driver, errors))
 
-    def ended(self, driver: Any, *, committed: bool) -> None:
+    def after_end(self, driver: Any, *, committed: bool) -> None:
         """Free what was finished in the transaction, if it was committed."""
         finished = self.finished if committed else {}
         self._end(partial(_run_after, driver), {**finished, **dict.fromkeys(self.leaving)})
 
-    def not_done(self, error: Exception) -> None:
+    def after_end_failed(self, error: Exception) -> None:
         """Say so; of a broken connection the server has freed the locks."""
         log.warning("advisory locks could not be freed: %s", error)
 
-    def returned(self, driver: Any) -> None:
+    def on_return(self, driver: Any) -> None:
         """Free everything before the connection is handed out again."""
         driver.rollback()
         _run_after(driver, "SELECT pg_advisory_unlock_all()")
 
-    def broken_off(self) -> None:
+    def end_interrupted(self) -> None:
         """Take note that what was finished in the transaction is lost."""
         self.finished.clear()
         self._savepoints.clear()
@@ -176,7 +176,7 @@ class AdvisoryLocks(Ending):
 
     def _end(self, run: Run, keys: Iterable[LockKey]) -> None:
         ending = [key for key in keys if key in self.held]
-        self.broken_off()
+        self.end_interrupted()
         self.leaving.clear()
         self._forget(ending)
         if ending:
@@ -228,10 +228,10 @@ class AdvisoryLocks(Ending):
 
 def locks_of(connection: Connection) -> AdvisoryLocks:
     """Return what a connection keeps; at first, nothing."""
-    locks = ending_of(connection, _ENDING)
+    locks = hooks_of(connection, _HOOKS)
     if locks is None:
         locks = AdvisoryLocks(ref(connection))
-        follow(connection, _ENDING, locks)
+        add_hooks(connection, _HOOKS, locks)
     assert isinstance(locks, AdvisoryLocks)
     if connection.in_nested_transaction() or database_of(connection).in_autocommit(connection):
         _watch_savepoints(connection, locks)
@@ -268,7 +268,7 @@ def _is_broken(driver: Any, errors: type[Exception]) -> bool:
     if status is not None:
         return bool(status == _IN_ERROR)
     try:  # other drivers, such as asyncpg, do not tell: a broken transaction refuses this
-        fetched(driver, "SELECT 1")
+        fetch_all(driver, "SELECT 1")
     except errors:
         return True
     return False
@@ -307,7 +307,7 @@ def _run_in(connection: Connection, statement: str) -> Sequence[Any]:
 def _run_after(driver: Any, statement: str) -> Sequence[Any]:
     """Run a statement where a transaction has just ended, without beginning another."""
     with _autocommit(driver):
-        return fetched(driver, statement)
+        return fetch_all(driver, statement)
 
 
 @contextmanager

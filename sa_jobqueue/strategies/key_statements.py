@@ -33,7 +33,7 @@ from sqlalchemy.orm import aliased
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.util import ClauseAdapter
 
-from ..dialects.key_locks import KeyLocks
+from ..dialects.serial_key_locks import SerialKeyLocks
 from ..model.indexes import key_index
 from ..model.keys import columns_are_in
 from ..model.status import status_is
@@ -51,9 +51,9 @@ class KeyStatements(Candidates):
     """What per_key reads. The mark, and the locking read, are those of candidates."""
 
     @cached_property
-    def locks(self) -> KeyLocks:
+    def locks(self) -> SerialKeyLocks:
         """How this database locks keys."""
-        locks = self.database.key_locks()
+        locks = self.database.serial_key_locks()
         assert locks is not None  # else the strategy was refused
         return locks
 

@@ -281,7 +281,7 @@ class Picking:
 
 
 def _check_database(database: Database) -> None:
-    locks = database.key_locks()
+    locks = database.serial_key_locks()
     if locks is None or not (database.skip_locked or database.one_writer):
         raise UnsupportedDatabase(
             f"{database} cannot keep serial_by= and limit_by=: it has no locks of keys, or no "

@@ -133,7 +133,7 @@ class InOrder(Candidates):
 
     @cached_property
     def _turn(self) -> Executable | None:
-        return self.database.claim_turn(self.mapping.table)
+        return self.database.claim_lock(self.mapping.table)
 
     def _await_turn(self, writer: Writer) -> None:
         """Wait for the lock that one claimer has, in a statement before the claim's snapshot."""

@@ -16,9 +16,9 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import LockLost, LockNotHeld, Owner, OwnerState, connection_owner, owner_state
-from sa_jobqueue.dialects.innodb.named_locks import InnoDBLocks
-from sa_jobqueue.dialects.lock_connection import Limits
-from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLLocks
+from sa_jobqueue.dialects.innodb.named_locks import InnoDBNamedLocks
+from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLNamedLocks
+from sa_jobqueue.dialects.watched_connection import Limits
 from tests.models import Base
 from tests.proxy import Proxy
 from tests.support import make_engine
@@ -210,8 +210,8 @@ def test_an_owner_whose_network_is_cut_is_dead_after_the_limit_and_knows_it_by_t
     short = Limits(
         silence=timedelta(seconds=2), pulse=timedelta(seconds=0.2), answer=timedelta(seconds=1)
     )
-    monkeypatch.setattr(PostgreSQLLocks, "limits", short)
-    monkeypatch.setattr(InnoDBLocks, "limits", short)
+    monkeypatch.setattr(PostgreSQLNamedLocks, "limits", short)
+    monkeypatch.setattr(InnoDBNamedLocks, "limits", short)
     with Proxy(engine.url) as proxy:
         away = make_engine(proxy.url)
         with Owner(away) as owner:

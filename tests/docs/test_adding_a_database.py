@@ -61,7 +61,7 @@ def tortoise() -> Iterator[TortoiseDialect]:
     """Run the first block of code of the page; forget the database afterwards."""
     exec(code_blocks(page("docs/adding-a-database.md"), "python")[0], {"__name__": "tortoise"})
     yield TortoiseDialect()
-    dialects._registry.pop("tortoise")
+    dialects.registry._registered.pop("tortoise")
 
 
 def rendered(statement: Any, dialect: DefaultDialect) -> str:

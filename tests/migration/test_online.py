@@ -260,7 +260,7 @@ def test_a_wait_for_a_tables_lock_is_ended_before_the_server_ends_it(shop: Engin
         reader.execute(text("SELECT * FROM orders"))
         waiting.execute(text(f"SET lock_wait_timeout = {limit}"))
         database = database_of(waiting)
-        brief = database.schema_changes().brief_waits(waiting)
+        brief = database.schema_changes().limited_table_wait(waiting)
         began = time.monotonic()
         with pytest.raises(DBAPIError) as ended, brief:
             waiting.execute(text("LOCK TABLES orders WRITE"))
@@ -275,7 +275,7 @@ def test_a_wait_for_a_tables_lock_is_ended_before_the_server_ends_it(shop: Engin
 def test_a_change_that_works_for_long_is_not_ended(shop: Engine) -> None:
     with (
         shop.connect() as connection,
-        database_of(connection).schema_changes().brief_waits(connection),
+        database_of(connection).schema_changes().limited_table_wait(connection),
     ):
         interrupted = connection.scalar(text("SELECT SLEEP(0.8)"))
 

@@ -15,8 +15,7 @@ from datetime import timedelta
 from sqlalchemy import Connection, Engine
 
 from ...dialects import database_of
-from ...dialects.connection_locks import ConnectionLocks
-from ...dialects.named_locks import Deadline
+from ...dialects.named_locks import ConnectionLocks, Deadline
 from ...errors import LockTimeout, UnsupportedDatabase
 from ...sessions.transactions import connected_outside_pool
 

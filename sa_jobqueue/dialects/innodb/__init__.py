@@ -1,1 +1,1 @@
-"""MySQL and MariaDB: what their InnoDB tables can do."""
+"""MySQL and MariaDB: what they share because of InnoDB, and how they differ."""

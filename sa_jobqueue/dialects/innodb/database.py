@@ -1,15 +1,14 @@
-"""What MySQL and MariaDB share: InnoDB, its locks and its isolation levels."""
+"""What MySQL and MariaDB share: InnoDB with its locks and isolation levels."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
 from sqlalchemy import (
     CHAR,
-    BigInteger,
     Column,
     ColumnElement,
     Connection,
@@ -20,89 +19,58 @@ from sqlalchemy import (
     Integer,
     Table,
     Update,
-    bindparam,
     cast,
     delete,
-    text,
     type_coerce,
 )
 from sqlalchemy.dialects.mysql import dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
-from ..capabilities import Database
-from ..clock import ReadMoment, utc_now
-from ..drivers import driver_connection
+from ..clock import UtcText, utc_now
+from ..connections import driver_connection
+from ..database import Database
 from ..owner_liveness import OwnerState, Process, Server
-from .inserts import InsertNew
-from .key_locks import InnoDBKeyLocks
-from .named_locks import InnoDBLocks
+from . import owner_liveness
+from .named_locks import InnoDBNamedLocks
+from .serial_key_locks import InnoDBSerialKeyLocks
+from .statements import FORCE_PRIMARY, DeleteByKey, InsertNew
 
 _CANNOT_CHANGE_NOW = 1568  # a transaction is already in progress
-_NOT_ALLOWED = 1227
-
-_RESTART_TOLERANCE = 2  # seconds
-
-_LOCKS_AT_ONCE = 500
-
-#: The variables that only nodes of a cluster have set: Galera, Group Replication.
-_IN_CLUSTER = ("wsrep_provider", "group_replication_group_name")
-
-FORCE_PRIMARY = "FORCE INDEX (PRIMARY)"
 
 READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
-_READS_COMMITS = "sa_jobqueue.reads_commits"
-
-
-def _are_primary(table: Table, keys: Sequence[Column[Any]]) -> bool:
-    """Tell whether columns are the table's primary key: a mapper's may be another one."""
-    return bool(keys) and set(keys) == set(table.primary_key.columns)
-
-
-class DeleteByKey(Delete):
-    """A DELETE bound to the primary key: only that of several tables takes a hint."""
-
-    inherit_cache = True
-
-
-@compiles(DeleteByKey)
-def _delete_by_key(statement: DeleteByKey, compiler: Any, **kw: Any) -> str:
-    plain: str = compiler.visit_delete(statement, **kw)
-    head, where, criteria = plain.partition(" WHERE ")
-    table = head.removeprefix("DELETE FROM ")
-    return f"DELETE {table} FROM {table} {FORCE_PRIMARY}{where}{criteria}"
+_IS_READ_COMMITTED = "sa_jobqueue.is_read_committed"
 
 
 class InnoDB(Database):
-    """The common ground of MySQL and MariaDB."""
+    """What MySQL and MariaDB have in common."""
 
     ordered_update = True
     locks_what_it_scans = True
     keeps_one_key = True
     skips_repeats = True
-    zero_is_a_key = False  # but: make one, unless NO_AUTO_VALUE_ON_ZERO
+    zero_is_a_key = False  # 0 means: generate a key, unless NO_AUTO_VALUE_ON_ZERO is set
     checks_references_at_end = False
-    joins_literals = False  # PyMySQL and mysqlclient: VALUES (%s, %s), and nothing else
+    joins_literals = False  # PyMySQL and mysqlclient join only VALUES (%s, %s)
 
-    # Beside a short list of keys the optimizer may take the reap index, or the
-    # claim index, and lock what it finds there in another order than others do.
+    # For a short list of keys the optimizer may choose the reap index or the claim index,
+    # and lock rows in another order than other transactions do.
     key_hint: ClassVar[str | None] = FORCE_PRIMARY
 
     begin_statement: ClassVar[str] = "START TRANSACTION"
 
     def begin(self, connection: Connection) -> bool:
-        """Make the next transaction READ COMMITTED, where it is still the next.
+        """Make the next transaction READ COMMITTED, unless one is open already.
 
-        Under the default, REPEATABLE READ, the gap locks of consumers that
-        claim and finish deadlock. The statement is for one transaction only:
-        the session's own level is not touched, and nothing needs resetting.
-        Only the server knows whether a transaction is open, so it is asked by
-        trying: the drivers' flags are not brought up to date by a SELECT.
+        Under the default, REPEATABLE READ, claims and finishes of several consumers
+        deadlock on gap locks. The statement changes one transaction only: the session's
+        own level stays, and nothing needs resetting. Only the server knows whether a
+        transaction is open (a SELECT does not update the drivers' flags), so we try.
 
-        An engine whose connections are READ COMMITTED already needs none of it.
+        Connections that are READ COMMITTED already skip the statement.
         """
-        if self._commits_are_read(connection):
+        if self._is_read_committed(connection):
             return True
         try:
             connection.exec_driver_sql(READ_COMMITTED)
@@ -112,17 +80,17 @@ class InnoDB(Database):
             return False
         return True
 
-    def _commits_are_read(self, connection: Connection) -> bool:
-        """Tell whether the session's own level is READ COMMITTED: asked once, and remembered."""
+    def _is_read_committed(self, connection: Connection) -> bool:
+        """Tell whether the session's own level is READ COMMITTED; asked once per connection."""
         option = connection.get_execution_options().get("isolation_level")
-        if option is not None:  # for this once: the pool puts the connection's own level back
+        if option is not None:  # not remembered: the pool restores the connection's own level
             return bool(option == "READ COMMITTED")
         info = connection.info
-        if _READS_COMMITS not in info:
+        if _IS_READ_COMMITTED not in info:
             variable = self.isolation_variable.replace("@@", "@@session.")
             level = connection.exec_driver_sql(f"SELECT {variable}").scalar_one()
-            info[_READS_COMMITS] = str(level).upper() == "READ-COMMITTED"
-        return bool(info[_READS_COMMITS])
+            info[_IS_READ_COMMITTED] = str(level).upper() == "READ-COMMITTED"
+        return bool(info[_IS_READ_COMMITTED])
 
     def keeps_snapshot(self, connection: Connection) -> bool:
         return self._isolation(connection) in {"REPEATABLE READ", "SERIALIZABLE"}
@@ -144,7 +112,7 @@ class InnoDB(Database):
 
     def moment(self) -> ColumnElement[Any]:
         # As text: PyMySQL takes 7 microseconds to make a datetime.
-        return type_coerce(cast(utc_now(), CHAR(26)), ReadMoment())
+        return type_coerce(cast(utc_now(), CHAR(26)), UtcText())
 
     # -- inserts --------------------------------------------------------
 
@@ -153,8 +121,8 @@ class InnoDB(Database):
 
     # -- writes by primary key ------------------------------------------
 
-    # On a small table the optimizer scans it for a list of keys, waits for rows that
-    # others have locked, and deadlocks with them. A queue that is almost empty is small.
+    # For a list of keys the optimizer scans a small table: it waits for rows that others
+    # have locked, and deadlocks with them. A queue that is almost empty is small.
 
     def update_by_key(self, table: Table, keys: Sequence[Column[Any]]) -> Update:
         plain = super().update_by_key(table, keys)
@@ -164,7 +132,7 @@ class InnoDB(Database):
         return DeleteByKey(table) if _are_primary(table, keys) else delete(table)
 
     def comparable(self, expression: Any) -> Any:
-        # An ENUM is sorted by the numbers of its words, and compared by the words.
+        # ORDER BY sorts an ENUM by the numbers of its words, but < compares the words.
         if isinstance(expression.type, Enum) and expression.type.native_enum:
             return type_coerce(expression, Integer) + 0
         return expression
@@ -182,16 +150,10 @@ class InnoDB(Database):
         return told if isinstance(told, int) else None
 
     def backend(self, connection: Connection) -> int | None:
-        # The handshake has room for 32 bits. And ProxySQL answers a plain SELECT
-        # CONNECTION_ID() by itself.
+        # 32 bits, since the handshake has room for no more. And not a plain SELECT
+        # CONNECTION_ID(), which ProxySQL answers by itself.
         number = connection.exec_driver_sql("SELECT CONNECTION_ID() & 0xFFFFFFFF").scalar_one()
         return int(number)
-
-    def named_locks(self) -> InnoDBLocks:
-        return InnoDBLocks(self, statement_limit=self.statement_limit)
-
-    def key_locks(self) -> InnoDBKeyLocks:
-        return InnoDBKeyLocks()
 
     def lock_wait(self, connection: Connection) -> timedelta:
         seconds = connection.exec_driver_sql("SELECT @@innodb_lock_wait_timeout").scalar_one()
@@ -204,87 +166,30 @@ class InnoDB(Database):
 
     global_variables: ClassVar[str]
     global_status: ClassVar[str]
-    process_list: ClassVar[str] = "information_schema.PROCESSLIST"
 
-    #: The variables that tell one server from another.
+    #: The variables that differ from server to server.
     identified_by: ClassVar[tuple[str, ...]]
 
     def server_of(self, connection: Connection) -> Server | None:
-        asked = (*self.identified_by, *_IN_CLUSTER)
-        found = connection.execute(
-            text(
-                "SELECT LOWER(variable_name), variable_value, "
-                "IF(@@lower_case_table_names, LOWER(DATABASE()), DATABASE()) "
-                f"FROM {self.global_variables} WHERE variable_name IN :names"
-            ).bindparams(bindparam("names", asked, expanding=True))
-        ).all()
-        variables = {name: value for name, value, _ in found}
-        return Server.identified_by(
-            self.title,
-            *(variables.get(name, "") for name in self.identified_by),
-            found[0][2],
-            alone=all(variables.get(name, "") in {"", "none"} for name in _IN_CLUSTER),
+        return owner_liveness.server_of(
+            connection, self.title, self.global_variables, self.identified_by
         )
 
-    def held_locks(self, connection: Connection, names: Iterable[str]) -> set[str]:
-        keys = list(self.named_locks().keys(connection, names).items())
-        held: set[str] = set()
-        for start in range(0, len(keys), _LOCKS_AT_ONCE):
-            held.update(_held_among(connection, keys[start : start + _LOCKS_AT_ONCE]))
-        return held
-
-    def own_process(self, connection: Connection) -> Process | None:
-        # Both times are those of this statement: the difference does not tremble,
-        # nor does it change with the clock.
-        own = connection.exec_driver_sql(
-            "SELECT CONNECTION_ID(), UNIX_TIMESTAMP() - CAST(variable_value AS SIGNED) "
-            f"FROM {self.global_status} WHERE variable_name = 'Uptime'"
-        ).one()
-        return Process(*map(int, own))
+    def own_process(self, connection: Connection) -> Process:
+        return owner_liveness.own_process(connection, self.global_status)
 
     def process_states(
         self, connection: Connection, processes: Collection[Process]
     ) -> dict[Process, OwnerState]:
         own = self.own_process(connection)
-        assert own is not None
-        listed = self._listed(connection, {own.id, *(process.id for process in processes)})
-        if own.id not in listed:
-            return super().process_states(connection, processes)
-        gone = OwnerState.DEAD if self.sees_everybody(connection) else OwnerState.UNKNOWN
+        states = owner_liveness.process_states(connection, own, processes)
+        return super().process_states(connection, processes) if states is None else states
 
-        def state(process: Process) -> OwnerState:
-            if abs(process.started - own.started) > _RESTART_TOLERANCE:
-                return OwnerState.DEAD
-            return OwnerState.ALIVE if process.id in listed else gone
+    # -- plans ----------------------------------------------------------
 
-        return {process: state(process) for process in processes}
-
-    def _listed(self, connection: Connection, ids: Collection[int]) -> set[int]:
-        """Return which of the connections are in the list."""
-        found = connection.execute(
-            text(f"SELECT id FROM {self.process_list} WHERE id IN :ids").bindparams(
-                bindparam("ids", tuple(ids), expanding=True, type_=BigInteger)
-            )
-        )
-        return set(found.scalars())
-
-    def sees_everybody(self, connection: Connection) -> bool:
-        """Tell whether this connection has the PROCESS privilege.
-
-        Asked by trying what needs it. Grants tell less: a connection keeps the
-        privileges that it began with, also when they have changed since.
-        """
-        try:
-            connection.exec_driver_sql("SELECT COUNT(*) FROM information_schema.INNODB_CMP")
-        except DBAPIError as error:
-            if error.orig is None or error.orig.args[:1] != (_NOT_ALLOWED,):
-                raise
-            return False
-        return True
-
-    # With few jobs among many done rows the optimizer reckons that a few rows in the order
-    # of the primary key are found sooner by walking over it: among 5 million, a claim took
-    # 4 seconds on MariaDB.
+    # With few jobs among many done rows the optimizer expects that walking over the primary
+    # key finds a few rows in that order sooner: among 5 million rows, a claim took 4 seconds
+    # on MariaDB.
 
     def forced_index(self, index: Index) -> str | None:
         return f"FORCE INDEX ({self.index_name(index)})"
@@ -293,12 +198,14 @@ class InnoDB(Database):
 
     @staticmethod
     def index_name(index: Index) -> str:
-        """Return an index's name, quoted, as the naming convention makes it."""
+        """Return an index's name as the naming convention makes it, quoted."""
         return dialect().identifier_preparer.format_index(index)
 
     @classmethod
     def is_missing_index(cls, error: BaseException) -> bool:
         return error.args[:1] == (1176,)
+
+    # -- errors ---------------------------------------------------------
 
     @classmethod
     def is_lock_timeout(cls, error: BaseException) -> bool:
@@ -309,13 +216,18 @@ class InnoDB(Database):
         # Deadlock; lock wait timeout; record has changed since last read.
         return error.args[:1] in {(1213,), (1205,), (1020,)}
 
+    # -- parts ----------------------------------------------------------
 
-def _held_among(connection: Connection, keys: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Return the names of those locks that somebody has, in one statement."""
-    bound = {f"key_{number}": key for number, (_, key) in enumerate(keys)}
-    asked = ", ".join(f"IS_USED_LOCK(:{parameter})" for parameter in bound)
-    holders = connection.execute(text(f"SELECT {asked}"), bound).one()
-    return (name for (name, _), holder in zip(keys, holders, strict=True) if holder is not None)
+    def named_locks(self) -> InnoDBNamedLocks:
+        return InnoDBNamedLocks(self, statement_limit=self.statement_limit)
+
+    def serial_key_locks(self) -> InnoDBSerialKeyLocks:
+        return InnoDBSerialKeyLocks()
+
+
+def _are_primary(table: Table, keys: Sequence[Column[Any]]) -> bool:
+    """Tell whether columns are the table's primary key: a mapper's may differ from it."""
+    return bool(keys) and set(keys) == set(table.primary_key.columns)
 
 
 @compiles(utc_now, "mysql", "mariadb")

@@ -1,13 +1,13 @@
-"""InnoDB: EXPLAIN as a table, counters of the session, and what locks can be seen."""
+"""MySQL and MariaDB: plans as a table, counters of the session, and the locks that are listed."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import date, timedelta
 from random import uniform
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from sqlalchemy import Connection, Executable, Select, Table, text
@@ -20,49 +20,41 @@ from ..examination import (
     IndexColumn,
     Plan,
     ServerIndex,
-    explained,
     qualified,
 )
+from .lock_wait_limit import waiting_at_most
+from .owner_liveness import sees_everybody
 
-if TYPE_CHECKING:
-    from .database import InnoDB
-
-#: No privilege for this table, column, command; none for this database; none such as PROCESS.
+#: No privilege for the table, the column, the database; and no global one such as PROCESS.
 _DENIED = {1142, 1143, 1044, 1227}
 
-_TIMEOUTS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
-
-#: innodb_trx is a copy, made anew when nobody has asked for a tenth of a second. The pauses
-#: before it is asked for, in seconds, have no fixed length: two who ask would go in step.
+#: innodb_trx is a copy, which the server renews only if nobody has read it for a tenth of a
+#: second. The pauses before a read, in seconds, are random: two readers with the same pause
+#: would stay in step and keep the copy old.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.15, 0.6
 
-#: How often it is asked for, where others who ask keep it old.
+#: How often we read it while other readers keep it old.
 _COPIES = 10
 
-# By the server's own list of transactions, in which this one is the last to begin:
-# the times are in the server's time zone, whatever the session's.
+# Both times are of the server's list, in which our transaction is the last to begin: its
+# times are in the server's time zone, whatever the session's.
 _SNAPSHOT = "TIMESTAMPDIFF(SECOND, MIN(trx_started), MAX(trx_started)), COUNT(*)"
 
-# A row may be counted once for each index that led to it.
+# A row may be counted once for each index that was used to find it.
 _LOCKED = "MAX(IF(trx_mysql_thread_id = CONNECTION_ID(), trx_rows_locked, 0))"
 
-#: From here on purge is behind: the figure at which its manual begins to worry.
+#: From this length on purge is behind, according to the manual.
 _HISTORY = 1_000_000
 
 
 class InnoDBExamination(Examination):
-    """What MySQL and MariaDB have in common."""
-
-    database: InnoDB
+    """The answers that MySQL and MariaDB have in common."""
 
     poolers: ClassVar[str] = "ProxySQL or MaxScale"
     ending_snapshots: ClassVar[str] = (
         "end the transaction: in information_schema.innodb_trx it has the oldest trx_started, and "
         "KILL takes its trx_mysql_thread_id; read long reports from a replica"
     )
-
-    #: What comes before a statement to have its plan as a table.
-    explain_words: ClassVar[str] = "EXPLAIN"
 
     def indexes(self, connection: Connection, table: Table) -> list[ServerIndex]:
         name = qualified(connection, table).replace("%", "%%")
@@ -82,18 +74,19 @@ class InnoDBExamination(Examination):
             for name, rows in parts.items()
         ]
 
-    def plan(
-        self,
-        connection: Connection,
-        statement: Executable,
-        parameters: Mapping[str, Any],
-        table: Table,
-        favoured: str | None = None,
+    @contextmanager
+    def favouring(
+        self, connection: Connection, statement: Executable, table: Table, index: str | None
+    ) -> Iterator[Executable]:
+        if index and isinstance(statement, Select):
+            quoted = connection.dialect.identifier_preparer.quote(index)
+            yield statement.with_hint(table, f"FORCE INDEX ({quoted})")
+        else:
+            yield statement
+
+    def read_plan(
+        self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
     ) -> Plan:
-        if favoured and isinstance(statement, Select):
-            quoted = connection.dialect.identifier_preparer.quote(favoured)
-            statement = statement.with_hint(table, f"FORCE INDEX ({quoted})")
-        rows = explained(connection, self.explain_words, statement, parameters)
         ours = [row for row in rows if row["table"] == table.name] or rows
         return Plan(
             text="\n".join(str(row) for row in rows),
@@ -104,16 +97,10 @@ class InnoDBExamination(Examination):
 
     # -- what a claim costs ---------------------------------------------
 
-    @contextmanager
-    def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
-        asked = ", ".join(f"@@{name}" for name in _TIMEOUTS)
-        own = connection.exec_driver_sql(f"SELECT {asked}").one()
-        seconds = max(1, round(time.total_seconds()))
-        _set(connection, dict.fromkeys(_TIMEOUTS, seconds))
-        try:
-            yield
-        finally:
-            _set(connection, dict(zip(_TIMEOUTS, own, strict=True)))
+    def waiting_at_most(
+        self, connection: Connection, time: timedelta
+    ) -> AbstractContextManager[None]:
+        return waiting_at_most(connection, time)
 
     def rows_read(self, connection: Connection, table: Table) -> int | None:
         status = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'")
@@ -124,10 +111,10 @@ class InnoDBExamination(Examination):
         return listed if isinstance(listed, Answer) else int(listed[0])
 
     def _listed(self, connection: Connection, asked: str) -> Sequence[Any] | Answer:
-        """Ask the server's list of transactions, once it shows what this connection does now.
+        """Read the server's list of transactions in a copy that is new enough.
 
-        The list holds the statement of each transaction, so a mark in ours tells a copy that
-        was made since from an older one, which others keep alive as long as they ask for it.
+        The list shows the statement of each transaction. So a random mark in our statement
+        distinguishes a new copy from an old one, which lives as long as others read it.
         """
         mark = uuid4().hex
         try:
@@ -143,15 +130,13 @@ class InnoDBExamination(Examination):
         except DBAPIError as error:
             return self._denied(connection, error, "information_schema.innodb_trx", "PROCESS")
         return Answer.unchecked(
-            "the server's list of transactions stayed as old as others' last look at it",
+            "other readers kept the server's copy of its list of transactions old",
             "examine again when nobody reads information_schema.innodb_trx all the time",
         )
 
     # -- the server -----------------------------------------------------
 
-    def isolation(self, level: str, strategy: str) -> Answer:
-        if level not in ("REPEATABLE READ", "SERIALIZABLE"):
-            return super().isolation(level, strategy)
+    def snapshot_isolation(self, level: str, strategy: str) -> Answer:
         if strategy == "update_then_select":
             return Answer.warning(
                 f"transactions begin as {level}: update_then_select deadlocks in it, up to 1,216 "
@@ -164,17 +149,17 @@ class InnoDBExamination(Examination):
         )
 
     def processes(self, connection: Connection) -> Answer | None:
-        if self.database.sees_everybody(connection):
+        if sees_everybody(connection):
             return Answer("connections of all users are visible")
         user = _user(connection)
         return Answer.warning(
-            f"{user} does not see other users' connections: a connection_owner() that is gone is "
-            "not told from a hidden one, and waits for the lease. An Owner(engine) is not affected",
+            f"{user} does not see other users' connections: a connection_owner() that is gone "
+            "looks like a hidden one, and waits for the lease. An Owner(engine) is not affected",
             f"GRANT PROCESS ON *.* TO {user}, or claim with Owner(engine)",
         )
 
     def oldest_snapshot(self, connection: Connection, table: Table) -> timedelta | Answer | None:
-        # A read, so that this transaction is listed too: the youngest of them.
+        # A read, so that the server lists our transaction too: it is the youngest.
         read = f"SELECT 1 FROM {qualified(connection, table).replace('%', '%%')} LIMIT 1"
         with self._transaction(connection):
             connection.exec_driver_sql(read).all()
@@ -186,7 +171,7 @@ class InnoDBExamination(Examination):
 
     @contextmanager
     def _transaction(self, connection: Connection) -> Iterator[None]:
-        """Hold one transaction over several statements, in AUTOCOMMIT too."""
+        """Inside, statements share one transaction, in AUTOCOMMIT too."""
         if not self.database.in_autocommit(connection):
             yield
             return
@@ -205,9 +190,9 @@ class InnoDBExamination(Examination):
         if length < _HISTORY:
             return Answer(message)
         return Answer.warning(
-            f"{message}: purge is behind, and claims walk over what it has not removed",
-            "end old transactions, which keep it from purging; then more "
-            "innodb_purge_threads, or fewer writes",
+            f"{message}: purge is behind, and claims walk over the rows that it has not removed",
+            "end old transactions, which keep it from purging; then set more "
+            "innodb_purge_threads, or write less",
         )
 
     def _history(self, connection: Connection) -> int:
@@ -216,10 +201,10 @@ class InnoDBExamination(Examination):
     def _denied(
         self, connection: Connection, error: DBAPIError, what: str, privilege: str
     ) -> Answer:
-        """Say that a privilege is missing.
+        """Return the answer that a privilege is missing.
 
         Raises:
-            DBAPIError: something else went wrong.
+            DBAPIError: the error has another reason.
         """
         if error.orig is None or error.orig.args[:1] == () or error.orig.args[0] not in _DENIED:
             raise error
@@ -231,7 +216,7 @@ class InnoDBExamination(Examination):
 
 
 class MySQLExamination(InnoDBExamination):
-    """What MySQL tells: each lock, in performance_schema."""
+    """The answers of MySQL, which lists each lock in performance_schema."""
 
     explain_words: ClassVar[str] = "EXPLAIN FORMAT=TRADITIONAL"
     support_ends: ClassVar[Mapping[Version, date]] = {
@@ -265,11 +250,11 @@ class MySQLExamination(InnoDBExamination):
         )
 
 
-#: Beyond, each lock is not listed any more: that took 12 seconds for 200,000, and they
-#: were held meanwhile. The transaction knows their number.
+#: For more locks we do not read the list: that took 12 seconds for 200,000 locks, which were
+#: held meanwhile. Then the list of transactions tells their number.
 _MANY_LOCKS = 10_000
 
-# The rows are in the index that has most of its entries locked.
+# A row is locked in several indexes: the index with the most locks counts each row.
 _DATA_LOCKS = text("""
 SELECT COUNT(*) FROM (
   SELECT index_name FROM performance_schema.data_locks
@@ -281,7 +266,7 @@ SELECT COUNT(*) FROM (
 
 
 class MariaDBExamination(InnoDBExamination):
-    """What MariaDB tells: how many locks a transaction has."""
+    """The answers of MariaDB, which tells only how many locks a transaction has."""
 
     support_ends: ClassVar[Mapping[Version, date]] = {
         (10, 3): date(2023, 5, 25),
@@ -316,11 +301,6 @@ def _unusable(row: Any) -> str | None:
     if row.get("Ignored", "NO") == "YES":
         return "it is ignored by the optimizer: ALTER TABLE .. ALTER INDEX .. NOT IGNORED"
     return None
-
-
-def _set(connection: Connection, variables: Mapping[str, Any]) -> None:
-    values = ", ".join(f"SESSION {name} = {int(value)}" for name, value in variables.items())
-    connection.exec_driver_sql(f"SET {values}")
 
 
 def _user(connection: Connection) -> str:

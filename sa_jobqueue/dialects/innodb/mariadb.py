@@ -28,8 +28,8 @@ class MariaDB(InnoDB):
     global_variables: ClassVar[str] = "information_schema.GLOBAL_VARIABLES"
     global_status: ClassVar[str] = "information_schema.GLOBAL_STATUS"
 
-    # server_uid is made of a network card's address and the port: containers on two
-    # hosts may have the same, and older servers have none.
+    # server_uid alone is not enough. It is made of a network card's address and the port:
+    # containers on two hosts may have the same, and older servers have none.
     identified_by: ClassVar[tuple[str, ...]] = (
         "server_uid",
         "server_id",
@@ -46,6 +46,6 @@ class MariaDB(InnoDB):
 
     @staticmethod
     def version_of(dialect: Dialect) -> Version | None:
-        # server_version_info may begin with the 5.5.5 of the replication protocol.
+        # server_version_info may begin with 5.5.5, a prefix for the replication protocol.
         version = getattr(dialect, "_mariadb_normalized_version_info", None)
         return version or getattr(dialect, "server_version_info", None)

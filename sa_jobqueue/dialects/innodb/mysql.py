@@ -38,10 +38,10 @@ class MySQL(InnoDB):
     def index_hint(self, index: Index) -> str | None:
         """Bind locking reads to the claim index.
 
-        On a small or young table the optimizer scans and sorts instead, and
-        InnoDB keeps locked what it sorted: a second claimer was seen to get
-        nothing beside one that claimed half of six rows. An index that is not
-        there makes this comment void, where FORCE INDEX would be an error.
+        On a small or young table the optimizer scans and sorts instead, and InnoDB
+        keeps all sorted rows locked: while one claimer had three of six rows, a second
+        claimer was seen to get none. Where the table has no such index, MySQL ignores
+        this comment; FORCE INDEX would be an error.
         """
         if not self.at_least(8, 0, 20) or index.table is None:
             return None

@@ -1,35 +1,34 @@
-"""MySQL and MariaDB: GET_LOCK.
+"""MySQL and MariaDB: named locks are GET_LOCK.
 
-Its names are the whole server's, at most 64 characters long, and small letters are the
-same as capitals. So what the server is given is a hash of the database's and the lock's
-name, behind something readable. GET_LOCK is re-entrant within a session: each lock has
-a connection of its own.
+Its names are shared by the whole server, at most 64 characters long, and ignore case. So
+the server gets a readable part and a hash of the database's and the lock's name. GET_LOCK
+is re-entrant within a session: so each lock has a connection of its own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from sqlalchemy import Connection, text
 
 from ...errors import JobQueueError
-from ..connection_locks import ConnectionLocks, Key
-from ..lock_connection import Limits
-from ..named_locks import Holder, digest, slug
+from ..capabilities import Capabilities
+from ..named_locks import ConnectionLocks, Holder, Key, digest, slug
+from ..watched_connection import Limits
 
-if TYPE_CHECKING:
-    from ..capabilities import Database
+_READABLE, _HASHED = 31, 32  # and a colon: 64, the longest name that the server takes
 
-_READABLE, _HASHED = 31, 32  # with a colon in between 64, the most that the server takes
-
-#: Seconds between two tries, in the last second of a wait: MySQL's GET_LOCK rounds to seconds.
+#: Seconds between two tries in the last second of a wait: MySQL's GET_LOCK waits whole seconds.
 _AGAIN = 0.02
 
-# Where the server's file system knows no small letters, the client may have written
-# the same database's name in another way.
+#: Locks that one statement asks for.
+_AT_ONCE = 500
+
+# In lower case where the server's file system ignores case: clients may have spelled the
+# name of the same database differently.
 _DATABASE = "SELECT IF(@@lower_case_table_names, LOWER(DATABASE()), DATABASE())"
 
 _TAKE = text("SELECT GET_LOCK(:key, :seconds)")
@@ -41,13 +40,13 @@ _HOLDER = text(
 )
 
 
-class InnoDBLocks(ConnectionLocks):
+class InnoDBNamedLocks(ConnectionLocks):
     """Locks of one database, by ``GET_LOCK``."""
 
     limits: ClassVar[Limits] = Limits(silence=timedelta(seconds=585))
     wait: ClassVar[float] = 1.0
 
-    def __init__(self, database: Database, *, statement_limit: str) -> None:
+    def __init__(self, database: Capabilities, *, statement_limit: str) -> None:
         super().__init__(database)
         self._statement_limit = statement_limit
 
@@ -61,7 +60,7 @@ class InnoDBLocks(ConnectionLocks):
         return self.keys(connection, [name])[name]
 
     def keys(self, connection: Connection, names: Iterable[str]) -> dict[str, str]:
-        """Return what the server knows several locks by."""
+        """Return what the server calls these locks, by their names."""
         database = connection.exec_driver_sql(_DATABASE).scalar() or ""
         return {
             name: f"{slug(name, _READABLE)}:{digest(database, name).hex()[:_HASHED]}"
@@ -89,5 +88,20 @@ class InnoDBLocks(ConnectionLocks):
     def _granted(self, connection: Connection, key: Key, seconds: int) -> bool:
         answer = connection.scalar(_TAKE, {"key": key, "seconds": seconds})
         if answer is None:
-            raise JobQueueError("The server ended the wait for a lock: GET_LOCK answered NULL.")
+            raise JobQueueError("The server ended the wait for a lock: GET_LOCK returned NULL.")
         return bool(answer)
+
+    def held_among(self, connection: Connection, names: Iterable[str]) -> set[str]:
+        keys = list(self.keys(connection, names).items())
+        held: set[str] = set()
+        for start in range(0, len(keys), _AT_ONCE):
+            held.update(_held_among(connection, keys[start : start + _AT_ONCE]))
+        return held
+
+
+def _held_among(connection: Connection, keys: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Ask by one statement which locks somebody has, and return their names."""
+    bound = {f"key_{number}": key for number, (_, key) in enumerate(keys)}
+    asked = ", ".join(f"IS_USED_LOCK(:{parameter})" for parameter in bound)
+    holders = connection.execute(text(f"SELECT {asked}"), bound).one()
+    return (name for (name, _), holder in zip(keys, holders, strict=True) if holder is not None)

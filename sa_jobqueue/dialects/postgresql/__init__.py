@@ -1,1 +1,1 @@
-"""PostgreSQL: what it can do."""
+"""PostgreSQL: what it can do, and how."""

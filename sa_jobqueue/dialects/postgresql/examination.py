@@ -1,9 +1,9 @@
-"""PostgreSQL: plans as JSON, counters of the transaction, and what vacuum waits for."""
+"""PostgreSQL: plans as JSON, counters of the transaction, and what keeps vacuum from work."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
 from typing import Any, ClassVar
@@ -17,18 +17,15 @@ from ..examination import (
     IndexColumn,
     Plan,
     ServerIndex,
-    explained,
     qualified,
 )
 
-_EXPLAIN = "EXPLAIN (FORMAT JSON)"
-
-#: What a planner does on a small table instead of walking an index in order.
+#: The planner's settings for what it does on a small table instead of walking an index.
 _INSTEAD = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_incremental_sort")
 
 _SORTS = {"Sort", "Incremental Sort"}
 
-# indoption: 1 descending, 2 nulls first. Both or none is what ORDER BY means by default.
+# indoption: 1 is DESC, 2 is NULLS FIRST. ORDER BY means both or neither by default.
 _INDEXES = text("""
 SELECT i.relname AS name, am.amname = 'btree' AS ordered,
   x.indisvalid AND x.indisready AS valid,
@@ -53,13 +50,13 @@ WHERE x.indrelid = CAST(:table AS regclass)
 ORDER BY i.relname
 """)
 
-# A partitioned table has no rows of its own.
+# The table and its partitions: a partitioned table has no rows of its own.
 _TREE = """(SELECT CAST(:table AS regclass) AS relid
   UNION SELECT relid FROM pg_partition_tree(CAST(:table AS regclass)))"""
 
 _NAMES = text(f"SELECT relname FROM pg_class WHERE oid IN {_TREE}")
 
-# An index of a partition has a name of its own.
+# The partitioned index of each partition's index, which has a name of its own.
 _PARENTS = text(f"""
 SELECT c.relname AS part, p.relname AS whole
 FROM pg_inherits h JOIN pg_index x ON x.indexrelid = h.inhrelid
@@ -72,7 +69,7 @@ _READ = text(
     f"FROM pg_stat_xact_user_tables WHERE relid IN {_TREE}"
 )
 
-# The first number of a row's lock is the oid of its table.
+# The first number of a row's advisory lock is the oid of its table.
 _ADVISORY = text(f"""
 SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()
   AND CAST(classid AS bigint) IN (SELECT CAST(CAST(relid AS oid) AS bigint) FROM {_TREE} AS tree)
@@ -95,13 +92,14 @@ _DEAD = text(
     f"FROM pg_stat_user_tables WHERE relid IN {_TREE}"
 )
 
-#: So many dead rows are nothing yet; beyond, more than there are living ones are too many.
+#: Up to here dead rows do not matter; beyond, more dead rows than living ones are too many.
 _DEAD_ROWS = 10_000
 
 
 class PostgreSQLExamination(Examination):
-    """What PostgreSQL tells."""
+    """The answers of PostgreSQL."""
 
+    explain_words: ClassVar[str] = "EXPLAIN (FORMAT JSON)"
     updates_in_place: ClassVar[bool] = True
     poolers: ClassVar[str] = "PgBouncer"
     ending_snapshots: ClassVar[str] = (
@@ -126,29 +124,19 @@ class PostgreSQLExamination(Examination):
         where: ColumnElement[bool] | None = index.dialect_options["postgresql"]["where"]
         return where
 
-    def plan(
-        self,
-        connection: Connection,
-        statement: Executable,
-        parameters: Mapping[str, Any],
-        table: Table,
-        favoured: str | None = None,
-    ) -> Plan:
-        asked = {"table": qualified(connection, table)}
-        relations = frozenset(connection.execute(_NAMES, asked).scalars())
-        parents = {row.part: row.whole for row in connection.execute(_PARENTS, asked)}
-        if favoured is None:
-            rows = explained(connection, _EXPLAIN, statement, parameters)
-        else:
-            with self._walking(connection):
-                rows = explained(connection, _EXPLAIN, statement, parameters)
-        (told,) = rows[0].values()
-        found = json.loads(told) if isinstance(told, str) else told
-        return _plan(found[0]["Plan"], relations, parents)
+    @contextmanager
+    def favouring(
+        self, connection: Connection, statement: Executable, table: Table, index: str | None
+    ) -> Iterator[Executable]:
+        if index is None:
+            yield statement
+            return
+        with self._walking_indexes(connection):
+            yield statement
 
     @contextmanager
-    def _walking(self, connection: Connection) -> Iterator[None]:
-        """Have the planner walk an index in order wherever there is one, for a moment."""
+    def _walking_indexes(self, connection: Connection) -> Iterator[None]:
+        """Inside, make the planner walk an index in order wherever the table has one."""
         autocommit = self.database.in_autocommit(connection)
         begin, end = (
             ("BEGIN", "ROLLBACK")
@@ -163,6 +151,16 @@ class PostgreSQLExamination(Examination):
         finally:
             connection.exec_driver_sql(end)
 
+    def read_plan(
+        self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
+    ) -> Plan:
+        asked = {"table": qualified(connection, table)}
+        relations = frozenset(connection.execute(_NAMES, asked).scalars())
+        parents = {row.part: row.whole for row in connection.execute(_PARENTS, asked)}
+        (plan,) = rows[0].values()
+        found = json.loads(plan) if isinstance(plan, str) else plan
+        return _plan(found[0]["Plan"], relations, parents)
+
     @contextmanager
     def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {time // timedelta(milliseconds=1)}")
@@ -173,14 +171,12 @@ class PostgreSQLExamination(Examination):
         return int(counted)
 
     def rows_locked(self, connection: Connection, table: Table) -> int | Answer | None:
-        # Row locks stand in the rows, and nowhere else: LockRows locks what it
-        # returns, which is what was claimed. Advisory locks are listed.
+        # Row locks are stored in the rows only, so they cannot be counted. LockRows locks
+        # just the rows that it returns: the claimed rows. Advisory locks are listed.
         asked = {"table": qualified(connection, table)}
         return int(connection.execute(_ADVISORY, asked).scalar_one()) or None
 
-    def isolation(self, level: str, strategy: str) -> Answer:
-        if level not in ("REPEATABLE READ", "SERIALIZABLE"):
-            return super().isolation(level, strategy)
+    def snapshot_isolation(self, level: str, strategy: str) -> Answer:
         fix = (
             'claim under READ COMMITTED: create_engine(.., isolation_level="READ COMMITTED"), or '
             'session.connection(execution_options={"isolation_level": "READ COMMITTED"})'
@@ -207,7 +203,7 @@ class PostgreSQLExamination(Examination):
         if not sees_all:
             return Answer.warning(
                 f"{user} does not see other users' sessions: whether their connection_owner() "
-                "lives stays unknown until the lease is over. An Owner(engine) is not affected",
+                "is alive stays unknown until the lease is over. An Owner(engine) is not affected",
                 f"GRANT pg_read_all_stats TO {user}, or claim with Owner(engine)",
             )
         return Answer("locks and sessions of all users are visible")
@@ -252,7 +248,7 @@ def _index(row: Any) -> ServerIndex:
 
 
 def _column(name: str, option: int) -> IndexColumn:
-    if option in (1, 2):  # another order of NULLs than ORDER BY asks for
+    if option in (1, 2):  # NULLs are sorted differently than ORDER BY does by default
         return IndexColumn(f"{name} NULLS {'FIRST' if option == 2 else 'LAST'}", option == 1)
     return IndexColumn(name, bool(option & 1))
 
@@ -273,14 +269,14 @@ def _plan(top: dict[str, Any], relations: frozenset[str], parents: Mapping[str, 
 
 
 def _whole(name: str, parents: Mapping[str, str]) -> str:
-    """Return the index that a partition's is a part of."""
+    """Return the partitioned index that a partition's index belongs to."""
     while name in parents:
         name = parents[name]
     return name
 
 
 def _picking(node: dict[str, Any], *, writing: bool = False) -> Iterator[dict[str, Any]]:
-    """List the nodes that find rows; not those by which an UPDATE reaches what was found."""
+    """List the nodes that find rows, without those by which an UPDATE reaches the found rows."""
     if not writing:
         yield node
     writes = node["Node Type"] == "ModifyTable"
@@ -290,7 +286,7 @@ def _picking(node: dict[str, Any], *, writing: bool = False) -> Iterator[dict[st
 
 
 def _sorts(node: dict[str, Any], relations: frozenset[str]) -> bool:
-    """Tell whether a node sorts rows of the table, and not what was claimed already."""
+    """Tell whether a node sorts rows of the table, and not rows that were claimed already."""
     return node["Node Type"] in _SORTS and any(
         inner.get("Relation Name") in relations for inner in _all(node, apart=False)
     )

@@ -1,4 +1,4 @@
-"""PostgreSQL: changes are one transaction, indexes are built concurrently, partitions apart."""
+"""PostgreSQL: several changes are one transaction, and indexes are built concurrently."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Table, text
 
 from ..schema_changes import SchemaChanges
 
-# The root comes first; of the others those that may have indexes and storage parameters.
+# The root comes first, then the leaf partitions that can have indexes and storage parameters.
 _PARTITIONS = text("""
 SELECT n.nspname AS schema, c.relname AS name, p.isleaf
 FROM pg_partition_tree(CAST(:table AS regclass)) AS p
@@ -22,7 +22,7 @@ ORDER BY p.level > 0, n.nspname, c.relname
 
 
 class PostgreSQLSchemaChanges(SchemaChanges):
-    """The changes of PostgreSQL."""
+    """How PostgreSQL changes tables."""
 
     concurrent_indexes: ClassVar[bool] = True
     partitions_apart: ClassVar[bool] = True
@@ -34,7 +34,7 @@ class PostgreSQLSchemaChanges(SchemaChanges):
     @contextmanager
     def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
         own = connection.exec_driver_sql("SHOW lock_timeout").scalar_one()
-        milliseconds = max(1, time // timedelta(milliseconds=1))  # 0 would be without limit
+        milliseconds = max(1, time // timedelta(milliseconds=1))  # 0 would mean no limit
         connection.exec_driver_sql(f"SET lock_timeout = {milliseconds}")
         try:
             yield

@@ -1,1 +1,1 @@
-"""SQLite: what it can do."""
+"""SQLite: what it can do, and how."""

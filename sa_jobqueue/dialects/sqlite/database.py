@@ -1,9 +1,7 @@
-"""SQLite: one writer at a time, so one UPDATE .. RETURNING is a claim."""
+"""SQLite: it has one writer at a time, so one UPDATE .. RETURNING claims."""
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import Any, ClassVar
 
 from sqlalchemy import Connection, Insert
@@ -11,19 +9,22 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 
-from ..capabilities import Database, Version
+from ..capabilities import Version
 from ..clock import utc_now
-from ..drivers import driver_connection
+from ..connections import driver_connection
+from ..database import Database
 from ..owner_liveness import Server
+from . import owner_liveness
 from .examination import SQLiteExamination
-from .named_locks import FileLocks, file_of, of_memory
+from .named_locks import SQLiteNamedLocks, file_of
 from .schema_changes import SQLiteSchemaChanges
+from .serial_key_locks import SQLiteSerialKeyLocks
 
-_BUSY, _LOCKED = 5, 6  # the primary result codes, in the lowest byte
+_BUSY, _LOCKED = 5, 6  # primary result codes: the lowest byte of an error's code
 
 
 class SQLite(Database):
-    """SQLite 3.35 and later, a file or in memory."""
+    """SQLite 3.35 and later, in a file or in memory."""
 
     title = "SQLite"
     minimum = (3, 35)
@@ -41,8 +42,8 @@ class SQLite(Database):
         return version
 
     def begin_write(self, connection: Connection) -> None:
-        # A deferred transaction that reads first and writes later gets
-        # SQLITE_BUSY at once, whatever the busy timeout.
+        # A deferred transaction that reads first and writes later may get SQLITE_BUSY at
+        # once, whatever the busy timeout.
         if not driver_connection(connection).in_transaction:
             connection.exec_driver_sql(self.begin_statement)
 
@@ -53,25 +54,11 @@ class SQLite(Database):
     def insert_new(self, target: Any) -> Insert:
         return insert(target).on_conflict_do_nothing()
 
-    def named_locks(self) -> FileLocks:
-        return FileLocks()
-
     def seen_by_others(self, connection: Connection) -> bool:
         return file_of(connection) is not None
 
     def server_of(self, connection: Connection) -> Server | None:
-        file = file_of(connection)
-        if file is None:
-            return Server.identified_by(self.title, of_memory(connection.engine.pool))
-        try:  # the folder too: a container may have this file alone, and not its locks
-            found = [os.stat(path) for path in (file, os.path.dirname(file))]
-        except FileNotFoundError:  # removed while it is open
-            return None
-        numbers = [number for status in found for number in (status.st_dev, status.st_ino)]
-        return Server.identified_by(self.title, socket.gethostname(), file, *numbers)
-
-    def examination(self) -> SQLiteExamination:
-        return SQLiteExamination(self)
+        return owner_liveness.server_of(connection, self.title)
 
     @classmethod
     def is_lock_timeout(cls, error: BaseException) -> bool:
@@ -82,14 +69,25 @@ class SQLite(Database):
         code = getattr(error, "sqlite_errorcode", None)
         return isinstance(code, int) and code & 0xFF in {_BUSY, _LOCKED}
 
+    # -- parts ----------------------------------------------------------
+
+    def named_locks(self) -> SQLiteNamedLocks:
+        return SQLiteNamedLocks()
+
+    def serial_key_locks(self) -> SQLiteSerialKeyLocks:
+        return SQLiteSerialKeyLocks()
+
+    def examination(self) -> SQLiteExamination:
+        return SQLiteExamination(self)
+
     def schema_changes(self) -> SQLiteSchemaChanges:
         return SQLiteSchemaChanges(self)
 
 
 @compiles(utc_now, "sqlite")
 def _utc_now(element: utc_now, compiler: Any, **kw: Any) -> str:
-    # SQLite's clock has milliseconds; six digits, so that the text compares
-    # with what SQLAlchemy stores.
+    # SQLite's clock counts milliseconds; three zeros make six digits, so that the text
+    # compares with the times that SQLAlchemy stores.
     shift = ""
     if element.clauses.clauses:
         microseconds = compiler.process(element.clauses, **kw)

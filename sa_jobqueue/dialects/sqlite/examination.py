@@ -1,22 +1,16 @@
-"""SQLite: EXPLAIN QUERY PLAN, and the indexes by PRAGMA."""
+"""SQLite: plans by EXPLAIN QUERY PLAN, indexes by PRAGMA."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, Connection, Executable, Index, Table
+from sqlalchemy import ColumnElement, Connection, Index, Table
 
-from ..examination import (
-    Examination,
-    IndexColumn,
-    Plan,
-    ServerIndex,
-    explained,
-)
+from ..examination import Examination, IndexColumn, Plan, ServerIndex
 
 _USED = re.compile(r"USING (?:COVERING )?INDEX (\S+)")
 _WHERE = re.compile(r"\)\s*WHERE\b(.*)$", re.IGNORECASE | re.DOTALL)
@@ -25,8 +19,12 @@ _ROWID, _EXPRESSION = -1, -2
 
 
 class SQLiteExamination(Examination):
-    """What SQLite tells. It counts neither the rows it reads nor those it locks."""
+    """The answers of SQLite, which counts neither the rows that it reads nor its locks.
 
+    Without ANALYZE a plan does not depend on the table's size: there is no index to favour.
+    """
+
+    explain_words: ClassVar[str] = "EXPLAIN QUERY PLAN"
     lock_words: ClassVar[str] = "no single row: the whole database has one writer at a time"
 
     def indexes(self, connection: Connection, table: Table) -> list[ServerIndex]:
@@ -52,7 +50,7 @@ class SQLiteExamination(Examination):
             )
 
     def _rowid(self, connection: Connection, pragma: str) -> str:
-        """Return the column that is the rowid by another name."""
+        """Return the name of the column that is the rowid, as its alias."""
         columns = connection.exec_driver_sql(f"PRAGMA {pragma}").all()
         keys = [column for column in columns if column[5]]
         alone = len(keys) == 1 and str(keys[0][2]).upper() == "INTEGER"
@@ -62,30 +60,23 @@ class SQLiteExamination(Examination):
         where: ColumnElement[bool] | None = index.dialect_options["sqlite"]["where"]
         return where
 
-    def plan(
-        self,
-        connection: Connection,
-        statement: Executable,
-        parameters: Mapping[str, Any],
-        table: Table,
-        favoured: str | None = None,
+    def read_plan(
+        self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
     ) -> Plan:
-        # Without ANALYZE the plan does not depend on the table's size: nothing to favour.
-        rows = explained(connection, "EXPLAIN QUERY PLAN", statement, parameters)
-        told = "\n".join(row["detail"] for row in rows)
-        return Plan(told, frozenset(_USED.findall(told)), "TEMP B-TREE" in told)
+        printed = "\n".join(row["detail"] for row in rows)
+        return Plan(printed, frozenset(_USED.findall(printed)), "TEMP B-TREE" in printed)
 
     @contextmanager
     def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
         own = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
-        _wait(connection, time // timedelta(milliseconds=1))
+        _set_busy_timeout(connection, time // timedelta(milliseconds=1))
         try:
             yield
         finally:
-            _wait(connection, int(own))
+            _set_busy_timeout(connection, int(own))
 
 
-def _wait(connection: Connection, milliseconds: int) -> None:
+def _set_busy_timeout(connection: Connection, milliseconds: int) -> None:
     connection.exec_driver_sql(f"PRAGMA busy_timeout = {milliseconds}")
 
 

@@ -1,8 +1,8 @@
-"""SQLite: a lock on a file beside the database.
+"""SQLite: a named lock is a locked file beside the database.
 
-A row would outlive a killed process; the operating system frees a file's lock (flock)
-with its last handle. The file says who has it. Whoever gives the lock back removes the
-file; one left by a killed process is taken over.
+A row would outlive a killed process; the operating system frees the lock of a file (flock)
+with its last handle. The file's text tells who has it. Whoever gives the lock back removes
+the file; a file that a killed process left is locked again by the next holder.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import weakref
 from contextlib import closing, suppress
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, Pool, StaticPool
 
 from ...errors import UnsupportedDatabase
-from ..named_locks import Deadline, HeldLock, Holder, ServerLocks, digest, lost, slug
+from ..forks import leave_to_parent_after_fork
+from ..named_locks import Deadline, HeldLock, Holder, NamedLocks, digest, lock_lost, slug
 
 fcntl: ModuleType | None
 try:
@@ -31,17 +32,17 @@ except ImportError:  # Windows
 
 _READABLE, _HASHED = 40, 32
 
-#: Seconds between two tries of a waiter.
+#: Seconds between two attempts of a waiter.
 _AGAIN = 0.05
 
-#: Somebody who only looks who has the lock keeps others from it for a moment: seconds
-#: between two tries, and how many.
+#: Whoever asks who has the lock keeps others from taking it for a moment: seconds between
+#: two attempts, and how many attempts.
 _LOOK_LASTS, _LOOKS = 0.002, 500
 
 _ANYBODY_WHO_MAY_WRITE = 0o666
 
 
-class FileLocks(ServerLocks):
+class SQLiteNamedLocks(NamedLocks):
     """Locks of one database file, by ``flock`` on files beside it."""
 
     def acquire(self, engine: Engine, name: str, deadline: Deadline) -> HeldLock | None:
@@ -55,7 +56,7 @@ class FileLocks(ServerLocks):
         return _HeldByFile(file, name)
 
     def holder(self, connection: Connection, name: str) -> Holder | None:
-        database = file_of(connection) or of_memory(connection.engine.pool)
+        database = file_of(connection) or memory_path(connection.engine.pool)
         return _holder(_path(database, name))
 
     def holder_by_engine(self, engine: Engine, name: str) -> Holder | None:
@@ -80,11 +81,11 @@ class _HeldByFile(HeldLock):
 
     def check(self) -> None:
         if self.lost:
-            raise lost(self._name)
+            raise lock_lost(self._name)
 
     def release(self) -> None:
         if not self._file.give_back():
-            raise lost(self._name)
+            raise lock_lost(self._name)
 
 
 class _LockFile:
@@ -95,18 +96,18 @@ class _LockFile:
     def __init__(self, path: str, number: int) -> None:
         self._path = path
         self._number: int | None = number
-        _all.add(self)
+        leave_to_parent_after_fork(self)
 
     @classmethod
     def taken(cls, path: str) -> _LockFile | None:
-        """Open and lock a file; None if somebody else has it locked."""
+        """Open and lock a file; None if somebody else has locked it."""
         for _ in range(_LOOKS):
             number = os.open(path, os.O_RDWR | os.O_CREAT, _ANYBODY_WHO_MAY_WRITE)
             if _locked(number, exclusively=True):
                 file = cls(path, number)
                 if file.ours:
                     return file
-                file.give_back()  # its holder removed it after we had opened it
+                file.give_back()  # its holder removed the file after we had opened it
                 continue
             held = not _locked(number, exclusively=False)
             os.close(number)
@@ -126,7 +127,7 @@ class _LockFile:
 
     @property
     def ours(self) -> bool:
-        """Whether it is open, and still the file that others find under its name."""
+        """Whether the file is open, and still the file that others find under its path."""
         if self._number is None:
             return False
         try:
@@ -136,12 +137,12 @@ class _LockFile:
         return os.path.samestat(found, os.fstat(self._number))
 
     def give_back(self) -> bool:
-        """Remove and close it; tell whether it was ours."""
+        """Remove and close the file; tell whether it was ours."""
         ours = self.ours
         number, self._number = self._number, None
         if ours:
-            # Before it is closed, so that nobody else has locked it yet. Where we may
-            # not remove it, it is left for the next one.
+            # Removed before it is closed, while nobody else can have locked it. Where we are
+            # not allowed to remove it, the next holder locks it again.
             with suppress(OSError):
                 os.unlink(self._path)
         if number is not None:
@@ -149,7 +150,7 @@ class _LockFile:
         return ours
 
     def leave_to_parent(self) -> None:
-        """Close it in a forked child: the lock ends with the parent's handle."""
+        """Close the file in a forked child: the lock ends with the parent's handle."""
         self.inherited = True
         number, self._number = self._number, None
         if number is not None:
@@ -175,7 +176,7 @@ def _holder(path: str) -> Holder | None:
     except FileNotFoundError:
         return None
     try:
-        # Shared: two who look do not take each other for the holder.
+        # Shared: so two processes that ask do not take each other for the holder.
         return None if _locked(number, exclusively=False) else _signer(number)
     finally:
         os.close(number)
@@ -194,19 +195,19 @@ def _path(database: str, name: str) -> str:
 
 
 def _database(engine: Engine) -> str:
-    """Return the path of an engine's database, or what stands for one in memory."""
+    """Return the path of an engine's database; see memory_path() for one in memory."""
     named = engine.url.database or ":memory:"
     if named == ":memory:" or named.startswith("file:"):
         return _file(_asked(engine), engine.pool)
-    # Not asked: a session may have the pool's only connection.
+    # Without a connection: a session may have the pool's only one.
     return os.path.realpath(named)
 
 
 def _asked(engine: Engine) -> str:
     """Ask a connection of an engine for its file.
 
-    In memory, sessions may share one connection: SQLAlchemy's Connection would
-    roll their transaction back at its end.
+    Not by SQLAlchemy's Connection: in memory, sessions may share one connection, and it
+    would roll their transaction back at its end.
     """
     if isinstance(engine.pool, StaticPool):
         return _main(engine.pool.connection.dbapi_connection)
@@ -221,12 +222,12 @@ def _main(connection: Any) -> str:
 
 
 def _file(path: str, pool: Pool) -> str:
-    return os.path.realpath(path) if path else of_memory(pool)
+    return os.path.realpath(path) if path else memory_path(pool)
 
 
 def file_of(connection: Connection) -> str | None:
-    """Return the path of a connection's database; None if it is in memory."""
-    # Not the driver's own connection: behind an async adapter that is to be awaited.
+    """Return the path of a connection's database; None: it is in memory."""
+    # Not the driver's own connection: behind an async adapter it would have to be awaited.
     path = _main(connection.connection.dbapi_connection)
     return os.path.realpath(path) if path else None
 
@@ -234,29 +235,14 @@ def file_of(connection: Connection) -> str | None:
 def _mode_of(database: str) -> int | None:
     try:
         return os.stat(database).st_mode & _ANYBODY_WHO_MAY_WRITE
-    except FileNotFoundError:  # in memory; or SQLite makes it with the first connection
+    except FileNotFoundError:  # in memory, or not created yet by a first connection
         return None
 
 
 _tokens: WeakKeyDictionary[Pool, str] = WeakKeyDictionary()
 
 
-def of_memory(pool: Pool) -> str:
-    """Name a database in memory: it is this process's and this pool's own."""
+def memory_path(pool: Pool) -> str:
+    """Return a path for the locks of a database in memory, which belongs to process and pool."""
     token = _tokens.setdefault(pool, secrets.token_hex(8))
     return os.path.join(tempfile.gettempdir(), f"sa_jobqueue-{os.getpid()}-{token}")
-
-
-# -- forks --------------------------------------------------------------
-
-_all: WeakSet[_LockFile] = WeakSet()
-
-
-def _leave_all_to_parent() -> None:
-    # A child that keeps the file open would keep its dead parent's lock alive.
-    for file in list(_all):
-        file.leave_to_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_all_to_parent)

@@ -1,4 +1,4 @@
-"""SQLite: a change has the whole database to itself, for a moment."""
+"""SQLite: a change locks the whole database for a moment."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ..schema_changes import SchemaChanges
 
 
 class SQLiteSchemaChanges(SchemaChanges):
-    """The changes of SQLite."""
+    """How SQLite changes tables."""
 
-    # Rows from before ADD COLUMN have no value for it: they read the default that the
-    # schema names now.
+    # Rows from before ADD COLUMN store no value: they read the default that the schema
+    # has now.
     keeps_added_default: ClassVar[bool] = False
     alters_many: ClassVar[bool] = False
     begins: ClassVar[tuple[str, ...]] = ("BEGIN IMMEDIATE",)

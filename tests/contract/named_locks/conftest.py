@@ -12,7 +12,7 @@ from sa_jobqueue import (
     NamedLock,
     named_lock,
 )
-from sa_jobqueue.dialects.lock_connection import Limits
+from sa_jobqueue.dialects.watched_connection import Limits
 from tests.contract.named_locks.support import LOCKS
 from tests.lockers import NOW
 from tests.support import make_engine

@@ -5,18 +5,18 @@ from __future__ import annotations
 from sa_jobqueue import (
     NamedLock,
 )
-from sa_jobqueue.dialects.capabilities import Database
-from sa_jobqueue.dialects.connection_locks import ConnectionLocks
+from sa_jobqueue.dialects import Database
 from sa_jobqueue.dialects.innodb.database import InnoDB
-from sa_jobqueue.dialects.innodb.named_locks import InnoDBLocks
+from sa_jobqueue.dialects.innodb.named_locks import InnoDBNamedLocks
+from sa_jobqueue.dialects.named_locks import ConnectionLocks
 from sa_jobqueue.dialects.postgresql.database import PostgreSQL
-from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLLocks
+from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLNamedLocks
 from tests.lockers import NOW
 
 LOCKS: dict[str, type[ConnectionLocks]] = {
-    "postgresql": PostgreSQLLocks,
-    "mysql": InnoDBLocks,
-    "mariadb": InnoDBLocks,
+    "postgresql": PostgreSQLNamedLocks,
+    "mysql": InnoDBNamedLocks,
+    "mariadb": InnoDBNamedLocks,
 }
 
 

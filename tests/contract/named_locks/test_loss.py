@@ -18,7 +18,7 @@ from sa_jobqueue import (
     NamedLock,
     named_lock,
 )
-from sa_jobqueue.dialects.lock_connection import Limits
+from sa_jobqueue.dialects.watched_connection import Limits
 from tests.contract.named_locks.support import DATABASES, LOCKS, same
 from tests.lockers import NOW, PATIENCE
 from tests.proxy import Proxy

@@ -14,9 +14,9 @@ from sa_jobqueue import (
     UnsupportedDatabase,
     named_lock,
 )
-from sa_jobqueue.dialects.capabilities import Database
+from sa_jobqueue.dialects import Database
 from sa_jobqueue.dialects.innodb.database import InnoDB
-from sa_jobqueue.dialects.innodb.named_locks import InnoDBLocks
+from sa_jobqueue.dialects.innodb.named_locks import InnoDBNamedLocks
 from tests.lockers import NOW
 from tests.support import make_engine
 
@@ -107,7 +107,7 @@ def test_what_is_no_engine_is_refused(engine: Engine) -> None:
 def test_the_servers_name_of_a_lock_is_readable_and_not_too_long(engine: Engine) -> None:
     database = InnoDB((99,))
     with engine.connect() as connection:
-        locks = InnoDBLocks(database, statement_limit="")
+        locks = InnoDBNamedLocks(database, statement_limit="")
         keys = [str(locks.key(connection, name)) for name in NAMES]
 
     assert all(len(key) <= 64 and key.isascii() for key in keys)

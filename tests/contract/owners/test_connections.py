@@ -19,7 +19,7 @@ from sa_jobqueue import (
     owner_state,
 )
 from sa_jobqueue.dialects import database_of
-from sa_jobqueue.dialects.postgresql import database as postgresql_database
+from sa_jobqueue.dialects.postgresql import owner_liveness as postgresql_liveness
 from sa_jobqueue.owners.owner import ConnectionOwner, is_connection_owner, owner_states
 from tests.contract.owners.support import connected, wait_until
 from tests.models import Email, add_emails, recipients
@@ -214,9 +214,9 @@ def test_a_clock_that_was_set_back_makes_connections_no_owners(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They would look older than the server, and so dead."""
-    later = text(postgresql_database._PROCESSES.text.replace("pg_postmaster_start_time()", "now()"))
+    later = text(postgresql_liveness._PROCESSES.text.replace("pg_postmaster_start_time()", "now()"))
     monkeypatch.setattr(
-        postgresql_database, "_PROCESSES", later.bindparams(bindparam("pids", expanding=True))
+        postgresql_liveness, "_PROCESSES", later.bindparams(bindparam("pids", expanding=True))
     )
 
     with (

@@ -19,8 +19,8 @@ from sa_jobqueue import (
     owner_state,
 )
 from sa_jobqueue.dialects import database_of
-from sa_jobqueue.dialects.innodb import database as innodb_database
-from sa_jobqueue.dialects.postgresql import database as postgresql_database
+from sa_jobqueue.dialects.innodb import owner_liveness as innodb_liveness
+from sa_jobqueue.dialects.postgresql import owner_liveness as postgresql_liveness
 from tests.contract.owners.support import connected, wait_until
 from tests.support import make_engine
 
@@ -34,10 +34,10 @@ SERVERS = ("postgresql", "mysql", "mariadb")
 def in_cluster(db_alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the server look like one node of several."""
     if db_alias == "postgresql":
-        standby = postgresql_database._DATABASE.replace("pg_is_in_recovery()", "true")
-        monkeypatch.setattr(postgresql_database, "_DATABASE", standby)
+        standby = postgresql_liveness._DATABASE.replace("pg_is_in_recovery()", "true")
+        monkeypatch.setattr(postgresql_liveness, "_DATABASE", standby)
     else:
-        monkeypatch.setattr(innodb_database, "_IN_CLUSTER", ("datadir",))  # one that is never empty
+        monkeypatch.setattr(innodb_liveness, "_IN_CLUSTER", ("datadir",))  # one that is never empty
 
 
 # Servers that cannot tell

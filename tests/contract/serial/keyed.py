@@ -151,7 +151,7 @@ def locked_keys(engine: Engine, queue: JobQueue[Any]) -> int:
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":
             return _advisory_locks(connection)
-        locks = database_of(connection).key_locks()
+        locks = database_of(connection).serial_key_locks()
         assert locks is not None
         (limit,) = queue.plan.spec.limits
         token = locks.token(queue.mapping.table, limit.columns)

@@ -116,7 +116,7 @@ def test_values_that_the_server_takes_for_equal_are_one_key(
 def test_a_key_is_one_of_its_table_and_of_its_columns_in_any_order(
     engine: Engine, session: Session
 ) -> None:
-    locks = database_of(session.connection()).key_locks()
+    locks = database_of(session.connection()).serial_key_locks()
     assert locks is not None
     add(session, Mail, 1, region="1", host="2")
     add(session, Mail, 1, region="x", host="x")

@@ -31,7 +31,7 @@ from sa_jobqueue import (
     JobQueue,
     enqueue,
 )
-from sa_jobqueue.dialects.postgresql.turns import SPACE
+from sa_jobqueue.dialects.postgresql.claim_lock import SPACE
 from tests.contract.strict_order.support import EMAILS
 from tests.models import (
     Account,

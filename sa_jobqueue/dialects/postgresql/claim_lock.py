@@ -1,4 +1,4 @@
-"""PostgreSQL: whose turn it is to claim in strict order, by a lock that a transaction keeps."""
+"""PostgreSQL: the lock that lets one transaction at a time claim from a table in strict order."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from sqlalchemy import (
     true,
 )
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.visitors import InternalTraversal
 
-#: The first number of the locks; the second is the table's oid. No table of a
-#: user's has an oid below 16,384, and the locks of rows begin with such a one.
+from ..table_expression import TableExpression
+
+#: The first number of the lock; the second is the table's oid. Locks of rows have a table's
+#: oid as their first number, and no user's table has an oid below 16,384.
 SPACE = 7303
 
 _KEEPING_SNAPSHOT: list[ColumnElement[str]] = [
@@ -30,12 +31,12 @@ _KEEPING_SNAPSHOT: list[ColumnElement[str]] = [
 ]
 
 
-def claim_turn(table: Table, limit: timedelta) -> Executable:
-    """Wait for the turn to claim from a table, as long as lock_timeout says, or the limit.
+def claim_lock(table: Table, limit: timedelta) -> Executable:
+    """Return a SELECT that waits for the lock, as long as lock_timeout says, else the limit.
 
-    The target list is worked out from left to right, and the sub-select is kept
-    apart by its OFFSET: the time is set, the lock is waited for, and the
-    caller's own lock_timeout is back.
+    PostgreSQL computes the columns from left to right, and OFFSET keeps the sub-select
+    apart: so it sets the timeout, waits for the lock, and restores the caller's own
+    lock_timeout.
     """
     name: ColumnElement[str] = literal_column("'lock_timeout'")
     forever: ColumnElement[str] = literal_column("'0'")
@@ -59,22 +60,16 @@ def claim_turn(table: Table, limit: timedelta) -> Executable:
     )
 
 
-class TableNumber(ColumnElement[int]):
+class TableNumber(TableExpression[int]):
     """A table's oid, as the 32-bit number that an advisory lock takes."""
 
     __visit_name__ = "sa_jobqueue_table_number"
-    _traverse_internals = [  # noqa: RUF012 - SQLAlchemy's own protocol, for the statement cache
-        ("table", InternalTraversal.dp_clauseelement)
-    ]
     inherit_cache = True
     type = Integer()
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
 
 
 @compiles(TableNumber, "postgresql")
 def _table_number(element: TableNumber, compiler: Any, **kw: Any) -> str:
-    # The server finds out which table is meant: its name can be spelled in many ways.
+    # The server finds the table, since its name can be spelled in many ways.
     name = compiler.preparer.format_table(element.table)
     return f"CAST(CAST(CAST($sa${name}$sa$ AS regclass) AS oid) AS integer)"

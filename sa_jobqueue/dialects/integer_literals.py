@@ -1,4 +1,4 @@
-"""Lists of integers that stand in the statement itself, on any database."""
+"""Lists of integers that are written into the SQL text itself, on any database."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import UserDefinedType
 
 
-class Integers(UserDefinedType[Sequence[int]]):
-    """A list of integers as it stands in SQL."""
+class IntegerLiterals(UserDefinedType[Sequence[int]]):
+    """A list of integers in parentheses, as the right side of IN."""
 
     cache_ok = True
 
     def literal_processor(self, dialect: Dialect) -> Any:
-        """Write integers, and None as NULL; refuse what is neither."""
+        """Return the function that writes integers, None as NULL, and refuses anything else."""
 
         def write(value: Sequence[int | None]) -> str:
             words = ("NULL" if number is None else str(int(number)) for number in value)

@@ -1,14 +1,14 @@
-"""PostgreSQL: a key is locked by an advisory lock of the transaction.
+"""PostgreSQL: a serial key is locked by an advisory lock of the transaction.
 
-The end of the transaction frees it, and so does ROLLBACK TO a savepoint from before.
-Its number has 64 bits: those of named locks, by chance one of 2^64, and those of rows
-not at all.
+The end of the transaction frees the lock, and so does ROLLBACK TO a savepoint from before.
+The lock's number has 64 bits: it equals that of a named lock only by a chance of 1 in 2^64,
+and never that of a row, which has two numbers of 32 bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 from sqlalchemy import (
@@ -30,25 +30,23 @@ from sqlalchemy import (
 )
 
 from ...errors import UnsupportedDatabase
-from ..key_locks import KeyLocks, in_order, plain_type, unless_null
-from .arrays import IntegerArray
-from .turns import TableNumber
-
-if TYPE_CHECKING:
-    from ..capabilities import Database
+from ..capabilities import Capabilities
+from ..serial_key_locks import SerialKeyLocks, plain_type, sorted_by_name, unless_null
+from .claim_lock import TableNumber
+from .integer_array import IntegerArray
 
 
-class PostgreSQLKeyLocks(KeyLocks):
+class PostgreSQLSerialKeyLocks(SerialKeyLocks):
     """``pg_try_advisory_xact_lock``."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Capabilities) -> None:
         self._database = database
 
     def token(self, table: Table, columns: Sequence[Any]) -> ColumnElement[Any]:
-        # A record is hashed by its columns' own types: what is equal has one hash.
-        ordered = in_order(columns)
+        # A record is hashed by the types of its columns: so equal values have the same hash.
+        ordered = sorted_by_name(columns)
         record = func.row(*ordered)
-        seed = cast(TableNumber(table), BigInteger) + literal_column(str(_number(ordered)))
+        seed = cast(TableNumber(table), BigInteger) + literal_column(str(_columns_number(ordered)))
         if self._database.hashes_records:
             return unless_null(columns, func.hash_record_extended(record, seed, type_=BigInteger))
         self._check_text(table, columns)
@@ -62,25 +60,26 @@ class PostgreSQLKeyLocks(KeyLocks):
         return _TAKE
 
     def _check_text(self, table: Table, columns: Sequence[Any]) -> None:
-        """Refuse what has a text that depends on a session's settings."""
-        if not all(isinstance(plain_type(one.type), Integer | String | Uuid) for one in columns):
+        """Refuse types whose text depends on a session's settings."""
+        types = [plain_type(column.type) for column in columns]
+        if not all(isinstance(kind, Integer | String | Uuid) for kind in types):
             raise UnsupportedDatabase(
                 f"keys of {table.description} cannot be locked on {self._database}: before "
-                "PostgreSQL 14 only those of integers, strings and UUIDs can; upgrade the server"
+                "PostgreSQL 14 only keys of integers, strings and UUIDs can; upgrade the server"
             )
 
 
-def _number(columns: Sequence[Any]) -> int:
-    """Tell keys of different columns apart; the oid of the table is added to it."""
+def _columns_number(columns: Sequence[Any]) -> int:
+    """Return a number for these columns, to which the oid of the table is added."""
     names = "\0".join(str(column.expression.name) for column in columns)
     return crc32(names.encode()) << 31
 
 
-def _taking() -> Select[Any]:
-    """Lock exactly the numbers given: there is nothing to sort, nor to filter."""
+def _take() -> Select[Any]:
+    """Return the SELECT that locks the given numbers only: there is nothing to sort or filter."""
     given = cast(bindparam("claim_tokens", type_=IntegerArray()), ARRAY(BigInteger))
     tokens = func.unnest(given).table_valued("token", name="key").render_derived()
     return select(tokens.c.token).where(func.pg_try_advisory_xact_lock(tokens.c.token))
 
 
-_TAKE = _taking()
+_TAKE = _take()

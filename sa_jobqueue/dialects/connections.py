@@ -1,0 +1,55 @@
+"""Connections outside the pool, and the driver's own connection below SQLAlchemy's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.engine import Dialect
+
+
+def dedicated_connection(engine: Engine) -> Connection:
+    """Connect as the engine does, without its pool: in AUTOCOMMIT, and really closed at its end.
+
+    Not ``engine.connect()``: where a session has the pool's only connection, its
+    thread would wait for a second connection until the pool's timeout.
+    """
+    apart = Engine(engine.pool.recreate(), engine.dialect, engine.url)
+    connection = apart.connect()
+    try:
+        connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+        connection.detach()
+    except BaseException:
+        connection.invalidate()
+        connection.close()
+        raise
+    return connection
+
+
+def driver_connection(connection: Connection) -> Any:
+    """Return the driver's own connection object, below any async adapter."""
+    pooled = connection.connection
+    assert pooled.dbapi_connection is not None
+    # pooled.driver_connection is None once the connection is detached from its pool.
+    return connection.dialect.get_driver_connection(pooled.dbapi_connection)
+
+
+def connect_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
+    """Return the exceptions that a driver raises where it cannot connect.
+
+    asyncpg lets the network's errors out, and before SQLAlchemy 2.1 its own too.
+    """
+    dbapi: Any = dialect.loaded_dbapi
+    asyncpg = getattr(dbapi, "asyncpg", None)
+    own = () if asyncpg is None else (OSError, asyncpg.PostgresError)
+    return (dbapi.Error, *own)
+
+
+def autocommit_of(driver: Any) -> bool | None:
+    """Ask a driver's connection whether it is in AUTOCOMMIT; None: it does not tell."""
+    state = getattr(driver, "autocommit", None)
+    if isinstance(state, bool | int):
+        return bool(state)
+    asked = getattr(driver, "get_autocommit", None)
+    state = asked() if callable(asked) else asked
+    return bool(state) if isinstance(state, bool | int) else None
