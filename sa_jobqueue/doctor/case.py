@@ -1,4 +1,4 @@
-"""The case at hand: a queue, a session, and what several checks look at."""
+"""A case: a queue in its database, and what several checks look at."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ..model.mapping import QueueMapping
 from ..queue import JobQueue
 from ..strategies import ClaimSpec, Strategy
 from ..strategies.advisory_session import advisory_session
-from .wanted import Wanted, same_predicate, wanted_by_reapers, wanted_index
+from .wanted_index import WantedIndex, same_predicate, wanted_claim_index, wanted_reap_index
 
-#: Under which a claim is made that is rolled back.
+#: The owner of the claim that is rolled back.
 OWNER = "sa-jobqueue doctor"
 
 
 @dataclass
 class Case:
-    """One queue in one database.
+    """A queue in its database.
 
     Attributes:
         limit: the size of a batch.
-        old_snapshot: the age from which on a snapshot of others is old.
+        old_snapshot: another transaction's snapshot of this age is a finding.
     """
 
     session: Session
@@ -45,29 +45,29 @@ class Case:
 
     @property
     def mapping(self) -> QueueMapping:
-        """Where the queue's columns are."""
+        """The columns of the queue's table."""
         return self.queue.mapping
 
     @property
     def connection(self) -> Connection:
-        """The connection that the session claims with, in its transaction of now."""
+        """The connection that a claim of the session uses, in its present transaction."""
         return self.session.connection(
             bind_arguments={"mapper": self.mapping.mapper, "clause": update(self.mapping.table)}
         )
 
     @cached_property
     def database(self) -> Database:
-        """The database behind it."""
+        """The database of the connection."""
         return database_of(self.connection)
 
     @cached_property
     def examination(self) -> Examination:
-        """Who asks it."""
+        """How plans, indexes and locks are read in this database."""
         return self.database.examination()
 
     @cached_property
     def strategy(self) -> Strategy:
-        """The strategy with the statements that a claim of this session runs."""
+        """The strategy, with the statements that a claim of the session runs."""
         hooked = bool(self.session.dispatch.do_orm_execute)
         return self.queue.plan.built_for(self.database, hooked=hooked)
 
@@ -75,17 +75,17 @@ class Case:
 
     @cached_property
     def indexes(self) -> list[ServerIndex]:
-        """The table's indexes as they are."""
+        """The indexes that the table has in the database."""
         return self.examination.indexes(self.connection, self.mapping.table)
 
     @cached_property
     def claim(self) -> Search:
         """How the claim finds its jobs."""
-        return Search(self, "the claim", wanted_index(self.spec), self._finding)
+        return Search(self, "the claim", wanted_claim_index(self.spec), self._finding_statement)
 
     @cached_property
     def reap(self) -> Search | None:
-        """How reap() finds its claims; None where a claim marks nothing."""
+        """How reap() finds its claims; None for unmarked claims."""
         if not self.strategy.marks:
             return None
         mapping = self.mapping
@@ -95,20 +95,20 @@ class Case:
             .order_by(mapping.attribute("owner_date"))
             .limit(self.limit)
         )
-        return Search(self, "reap()", wanted_by_reapers(self.spec, self.examination), oldest)
+        return Search(self, "reap()", wanted_reap_index(self.spec, self.examination), oldest)
 
     @cached_property
-    def _finding(self) -> Executable:
-        """The statement of the claim that finds rows: the first that has a limit."""
+    def _finding_statement(self) -> Executable:
+        """The statement of the claim that finds rows: the first with a limit."""
         dialect = self.connection.dialect
         return next(
             statement
             for statement in self.strategy.statements()
-            if "claim_limit" in _names(statement, dialect)
+            if "claim_limit" in _parameter_names(statement, dialect)
         )
 
     def plan(self, statement: Executable, favoured: str | None = None) -> Plan:
-        """Explain a statement of the claim's; see :meth:`Examination.plan`."""
+        """Explain a statement of the claim; see :meth:`Examination.plan`."""
         connection = self.connection
         parameters = self._parameters(connection, statement)
         return self.examination.plan(
@@ -120,13 +120,16 @@ class Case:
             "claim_limit": lambda: self.limit,
             "claim_owner": lambda: OWNER,
             "claim_backend": lambda: None,
-            **{f"claim_{role}": partial(self._first, connection, role) for role in self.spec.steps},
+            **{
+                f"claim_{role}": partial(self._first_step, connection, role)
+                for role in self.spec.steps
+            },
         }
-        names = _names(statement, connection.dialect)
+        names = _parameter_names(statement, connection.dialect)
         return {name: value() for name, value in known.items() if name in names}
 
-    def _first(self, connection: Connection, role: str) -> Any:
-        """Return the round, or the priority, that a claim begins with."""
+    def _first_step(self, connection: Connection, role: str) -> Any:
+        """Return the round, or the priority, of the jobs that are claimed first."""
         step = connection.execute(self.strategy.first_step).first()
         return 0 if step is None else step[self.spec.steps.index(role)]
 
@@ -134,7 +137,7 @@ class Case:
 
     @contextmanager
     def claiming(self) -> Iterator[Session]:
-        """Give a session in which the queue can be claimed, and roll back what it does."""
+        """Give a session that can claim from the queue, and roll back what it does."""
         if self.strategy.name != "advisory":
             yield self.session
             self.session.rollback()
@@ -146,37 +149,37 @@ class Case:
 
 @dataclass
 class Search:
-    """One statement that finds rows, and the index that is to lead it to them.
+    """A statement that finds rows, and the index that should lead it to them.
 
     Attributes:
-        who: whose statement it is, in words.
+        who: what the statement belongs to, as messages name it: the claim, or reap().
     """
 
     case: Case
     who: str
-    wanted: Wanted
+    wanted: WantedIndex
     statement: Executable
 
     @cached_property
     def predicate(self) -> str | None:
-        """The predicate of the index on this database."""
+        """The predicate that the wanted index has on this database."""
         return self.wanted.predicate(self.case.examination, self.case.connection.dialect)
 
     @cached_property
     def name(self) -> str:
-        """What the index is called in this database."""
+        """The name of the wanted index in this database."""
         return self.wanted.name(self.case.connection.dialect)
 
     @cached_property
     def fitting(self) -> list[ServerIndex]:
-        """The indexes of the table with the columns that are wanted, of whatever predicate."""
+        """The table's indexes with the wanted columns, whatever their predicate."""
         return [
             index for index in self.case.indexes if self.wanted.fitted_by(index, self.predicate)
         ]
 
     @cached_property
     def serving(self) -> list[ServerIndex]:
-        """Those that are known to hold all the rows that are looked for."""
+        """The fitting indexes that are known to hold all rows of the search."""
         return [
             index
             for index in self.fitting
@@ -185,12 +188,12 @@ class Search:
 
     @cached_property
     def chosen(self) -> Plan:
-        """The plan that the statement has."""
+        """The plan that the database chooses for the statement."""
         return self.case.plan(self.statement)
 
     @cached_property
     def possible(self) -> Plan:
-        """The plan that it has where an index is walked in order if there is one."""
+        """The plan that it chooses when it must walk an index in order if it can."""
         return self.case.plan(self.statement, self.fitting[0].name if self.fitting else "")
 
     def __str__(self) -> str:
@@ -198,6 +201,6 @@ class Search:
         return f"{self.who}, which wants {self.wanted}{where}"
 
 
-def _names(statement: Any, dialect: Any) -> set[str]:
-    """Name the parameters of a statement."""
+def _parameter_names(statement: Any, dialect: Any) -> set[str]:
+    """Return the names of a statement's parameters."""
     return set(statement.compile(dialect=dialect).params or {})

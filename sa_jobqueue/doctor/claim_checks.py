@@ -1,4 +1,4 @@
-"""Checks of what claims cost: rows read and locked for one batch, and entries in indexes."""
+"""Checks of what a claim costs: rows read and locked for a batch, and new index entries."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..dialects.examination import Answer
 from ..model.indexes import index_of, key_index
 from ..sessions.writer import writing
 from .case import OWNER, Case
-from .index_checks import FEW_ROWS, FEW_ROWS_A_JOB, counted_anew, mend, names_of
+from .index_checks import FEW_ROWS, FEW_ROWS_A_JOB, analyze_fix, index_fix, names_of
 from .report import Cost
-from .wanted import name_of, range_before_order
+from .wanted_index import name_of, range_before_order
 
-#: Locks beside those of the claimed rows: gaps, entries of other indexes.
+#: A claim may lock so much beside its rows: gaps, and entries of other indexes.
 FEW_LOCKS = 50
 FEW_LOCKS_A_JOB = 3
 
-#: How long the claim that is rolled back waits for locks of others.
+#: How long the claim that is rolled back waits for locks.
 LOCK_WAIT = timedelta(seconds=2)
 
 # -- the cost -----------------------------------------------------------
@@ -34,7 +34,7 @@ def check_cost(case: Case) -> Iterator[Answer | Cost]:
         )
         return
     with case.claiming() as session:
-        claimed, read, locked = _claim(case, session)
+        claimed, read, locked = _claim_and_count(case, session)
     if locked is None and not case.database.one_writer:
         locked = claimed
     if isinstance(locked, int) and locked < claimed:
@@ -45,11 +45,11 @@ def check_cost(case: Case) -> Iterator[Answer | Cost]:
         yield locked
         locked = None
     yield Cost(claimed, read, locked)
-    yield from _judged(case, claimed, read, locked)
-    yield _said(case, claimed, read, locked)
+    yield from _too_costly(case, claimed, read, locked)
+    yield _cost_answer(case, claimed, read, locked)
 
 
-def _claim(case: Case, session: Session) -> tuple[int, int | None, int | Answer | None]:
+def _claim_and_count(case: Case, session: Session) -> tuple[int, int | None, int | Answer | None]:
     examination, table = case.examination, case.mapping.table
     with writing(session, case.mapping) as writer:
         connection = writer.connection
@@ -65,38 +65,38 @@ def _claim(case: Case, session: Session) -> tuple[int, int | None, int | Answer 
         session.rollback()
 
 
-def _judged(case: Case, claimed: int, read: int | None, locked: int | None) -> Iterator[Answer]:
+def _too_costly(case: Case, claimed: int, read: int | None, locked: int | None) -> Iterator[Answer]:
     if locked is not None and locked > FEW_LOCKS + FEW_LOCKS_A_JOB * claimed:
         yield Answer.error(
-            f"to claim {_jobs(claimed)} {locked:,} rows are locked: other claimers do not see "
+            f"to claim {_jobs(claimed)}, {locked:,} rows are locked: other claims pass over "
             "them meanwhile",
-            _cheaper(case),
+            _cost_fix(case),
         )
     if read is not None and read > FEW_ROWS + FEW_ROWS_A_JOB * case.limit:
         yield Answer.warning(
-            f"to claim {_jobs(claimed)} {read:,} rows are read",
-            _cheaper(case),
+            f"to claim {_jobs(claimed)}, {read:,} rows are read",
+            _cost_fix(case),
         )
 
 
-def _cheaper(case: Case) -> str:
-    """Say what makes the claim read and lock less."""
+def _cost_fix(case: Case) -> str:
+    """Return what makes the claim read and lock less."""
     claim = case.claim
     if range_before_order(case.spec) or (claim.wanted.order is not None and not claim.serving):
-        return "mend the index first: its own finding says how"
+        return "mend the index first, as its own finding says"
     if not claim.serving:
-        return mend(claim)
+        return index_fix(claim)
     first = ""
     if not claim.chosen.walks(names_of(claim.fitting)):
-        first = f"{counted_anew(case)}. If it reads as much then, "
+        first = f"{analyze_fix(case)}. If it reads as much then, "
     return first + (
-        "lead the claim index with the columns that the criteria compare for equality "
-        '(__queue_args__["equality"]); rows that are told apart in another way are better off in '
-        "tables, or under statuses, of their own"
+        "put the columns that the criteria compare for equality first in the claim index "
+        '(__queue_args__["equality"]); give rows that other criteria tell apart tables, or '
+        "statuses, of their own"
     )
 
 
-def _said(case: Case, claimed: int, read: int | None, locked: int | None) -> Answer:
+def _cost_answer(case: Case, claimed: int, read: int | None, locked: int | None) -> Answer:
     reads = "an unknown number of rows" if read is None else f"{read:,} rows"
     locks = case.examination.lock_words or (
         "an unknown number" if locked is None else f"{locked:,}"
@@ -114,28 +114,28 @@ def _jobs(number: int) -> str:
 
 
 def check_updates(case: Case) -> Iterator[Answer]:
-    """Name the user's indexes that hold what a claim writes."""
+    """Name the user's indexes that hold columns which a claim writes."""
     if not case.examination.updates_in_place or not case.mapping.is_queue:
         return
-    written, ours = _written(case), set(_names_of_ours(case))
+    written, ours = _written_columns(case), set(_names_of_our_indexes(case))
     for index in case.indexes:
         columns = [column for column in written if index.mentions(column)]
         if columns and index.name not in ours:
             yield Answer.warning(
-                f"{index} holds {' and '.join(columns)}, which claims and finishes write: it "
-                "keeps PostgreSQL from HOT updates, and each of them adds an entry to it",
-                f"drop {index.name} if the claim index does for its queries; else take "
+                f"{index} holds {' and '.join(columns)}, which claims and finishes write: the "
+                "index keeps PostgreSQL from HOT updates, and gets a new entry with each write",
+                f"drop {index.name} if its queries can use the claim index; else take "
                 f"{' and '.join(columns)} out of it, or make it partial on a status that few rows "
                 "have",
             )
     yield Answer(
         "the status is in the claim index, which rules out HOT updates: each claim and each finish "
-        f"adds entries to those of the {len(case.indexes)} indexes that hold its row"
+        f"adds an entry to each of the {len(case.indexes)} indexes that holds its row"
     )
 
 
-def _written(case: Case) -> list[str]:
-    """Name the columns that a claim writes, those that change with every UPDATE too."""
+def _written_columns(case: Case) -> list[str]:
+    """Name the columns that a claim writes, including those with ``onupdate``."""
     mapping = case.mapping
     roles = ("status", "owner", "owner_date", "attempts")
     keys = [mapping.attributes[role] for role in roles if mapping.has(role)]
@@ -143,8 +143,8 @@ def _written(case: Case) -> list[str]:
     return [column.name for column in columns if column.table is mapping.table]
 
 
-def _names_of_ours(case: Case) -> Iterator[str]:
-    """Name the indexes that claims and reapers walk, whoever made them, and those of keys."""
+def _names_of_our_indexes(case: Case) -> Iterator[str]:
+    """Name the indexes that claims and reap() walk, and those of serial keys."""
     for search in (case.claim, case.reap):
         if search is not None:
             yield search.name

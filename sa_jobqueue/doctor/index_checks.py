@@ -1,4 +1,4 @@
-"""Checks of the indexes: those of the claim and of reap(), and the claim's plan."""
+"""Checks of the claim's index, of the index of reap(), and of the claim's plan."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from ..dialects.examination import Answer, Plan, ServerIndex, Severity
 from ..model.indexes import key_index
 from ..strategies import KeyLimit
 from .case import Case, Search
-from .wanted import compared_for_equality, is_ordered, name_of, range_before_order, said_order
+from .wanted_index import (
+    compared_for_equality,
+    is_ordered,
+    name_of,
+    order_text,
+    range_before_order,
+)
 
-#: A plan that reads no more rows than this, and so many a job, is good enough however it does.
+#: A plan that reads no more rows than this, and so many for each job, is good enough.
 FEW_ROWS = 1_000
 FEW_ROWS_A_JOB = 10
 
@@ -23,18 +29,18 @@ FEW_ROWS_A_JOB = 10
 
 
 def check_index(case: Case) -> Iterator[Answer]:
-    """Compare the database's indexes with the one that the claim wants."""
+    """Look for the index that the claim wants."""
     ranged = range_before_order(case.spec)
     if ranged is not None:
-        yield _rounds(case, ranged)
-    elif case.claim.wanted.order is not None:  # of an order by expressions only the plan tells
-        yield _compared(case.claim)
+        yield _unservable_order(case, ranged)
+    elif case.claim.wanted.order is not None:  # check_plan judges an order by expressions
+        yield _best_index(case.claim)
     for limit in case.spec.limits:
         if limit.serial or len(case.spec.limits) == 1:
-            yield from _of_keys(case, limit)
+            yield from _key_index(case, limit)
 
 
-def _of_keys(case: Case, limit: KeyLimit) -> Iterator[Answer]:
+def _key_index(case: Case, limit: KeyLimit) -> Iterator[Answer]:
     """Look for the index that finds the next job of each key."""
     index, dialect = key_index(case.mapping, limit.columns), case.connection.dialect
     if index is not None and name_of(index, dialect) in names_of(case.indexes):
@@ -44,20 +50,20 @@ def _of_keys(case: Case, limit: KeyLimit) -> Iterator[Answer]:
     declare = f'__queue_args__ = {{"per_key": {key}}} in the model'
     create = "" if index is None else str(CreateIndex(index).compile(dialect=dialect))
     yield Answer.warning(
-        f"no index finds the next job of each {limit}: claims read all waiting jobs of a key",
+        f"no index finds the next job of each {limit}: claims read all unclaimed jobs of a key",
         " ".join(create.split()) or declare,
     )
 
 
-def _rounds(case: Case, ranged: str) -> Answer:
-    order = said_order(case.spec)
+def _unservable_order(case: Case, ranged: str) -> Answer:
+    order = order_text(case.spec)
     columns = ", ".join([*compared_for_equality(case.spec), "round", order])
     return Answer.error(
         f"no index can serve ORDER BY {order} beside a range of {ranged}: an index bounded by the "
-        "range gives its rows in the order of the range, so each claim sorts all that is due",
-        f"claim in the order of {ranged}, or in none; or make rounds of it: keep in each row the "
-        "number of the round that it is in, compare that for equality instead of the range, and "
-        f"an index of ({columns}) serves both",
+        "range gives its rows in the order of the range, so each claim sorts all jobs that are due",
+        f"claim in the order of {ranged}, or in no order; or use rounds: keep in each row the "
+        "number of its round, and compare the number for equality instead of the range; then an "
+        f"index of ({columns}) serves both",
     )
 
 
@@ -65,33 +71,35 @@ def _rounds(case: Case, ranged: str) -> Answer:
 
 
 def check_reap(case: Case) -> Iterator[Answer]:
-    """Compare the database's indexes with the one that reap() wants."""
+    """Look for the index that reap() wants."""
     if case.reap is None:
         return
-    answer = _compared(case.reap)
-    if answer.severity is Severity.ERROR:  # claims are made without it
+    answer = _best_index(case.reap)
+    if answer.severity is Severity.ERROR:  # claims do not need this index
         answer = replace(answer, severity=Severity.WARNING)
     yield answer
 
 
-# -- either -------------------------------------------------------------
+# -- either index -------------------------------------------------------
 
 
-def _compared(search: Search) -> Answer:
+def _best_index(search: Search) -> Answer:
+    """Judge the best of the indexes that the table has for a search."""
     if search.serving:
         return _served(search)
     if search.fitting and search.possible.walks(names_of(search.fitting)):
         return _served_by_another_predicate(search)
-    return Answer.error(_amiss(search), mend(search))
+    return Answer.error(_misfit_text(search), index_fix(search))
 
 
 def _served(search: Search) -> Answer:
     index = search.serving[0]
-    if search.predicate is not None and all(one.predicate is None for one in search.serving):
+    holds_all_rows = all(serving.predicate is None for serving in search.serving)
+    if search.predicate is not None and holds_all_rows:
         return Answer.warning(
             f"{index} serves {search.who}, but it holds every row of the table, also the finished "
-            f"ones, and grows with them; those WHERE {search.predicate} would do",
-            mend(search),
+            f"jobs, and grows with them; the rows WHERE {search.predicate} would do",
+            index_fix(search),
         )
     return Answer(f"{index} fits {search.who}")
 
@@ -101,41 +109,41 @@ def _served_by_another_predicate(search: Search) -> Answer:
     if search.predicate is None:
         return Answer(f"{index} fits {search.who}")
     return Answer.warning(
-        f"{index} serves {search.who}, but holds other rows than those WHERE {search.predicate}, "
-        "as the model has it. Alembic does not see that the predicate has changed",
-        mend(search),
+        f"{index} serves {search.who}, but the model's index holds the rows "
+        f"WHERE {search.predicate}. Alembic does not see that the predicate has changed",
+        index_fix(search),
     )
 
 
-def _amiss(search: Search) -> str:
-    """Say what is wrong with the index that comes nearest."""
+def _misfit_text(search: Search) -> str:
+    """Return what is wrong with the index that comes nearest."""
     named = [index for index in search.case.indexes if index.name == search.name]
     for index in [*named, *search.fitting]:
         if index.unusable:
-            return f"{index} serves nobody: {index.unusable}"
+            return f"{index} serves no statement: {index.unusable}"
         if index in search.fitting:
             return f"the predicate of {index} does not fit {search}"
         return (
             f"{index} does not fit {search}: rows are read, sorted and, by a claim, locked that "
-            "nobody takes"
+            "are not taken"
         )
-    return f"no index serves {search}: it reads, and sorts, many rows for each that it takes"
+    return f"no index serves {search}: it reads, and sorts, many rows for each row that it takes"
 
 
-def mend(search: Search) -> str:
-    """Say how the table gets the index that is wanted."""
+def index_fix(search: Search) -> str:
+    """Return how the table gets the wanted index."""
     create = search.wanted.create_statement(search.case.connection.dialect)
     there = any(index.name == search.name for index in search.case.indexes)
     drop = f"drop {search.name}, then " if there else ""
-    return f"{drop}{create}{_in_migrations(search)}"
+    return f"{drop}{create}{_migration_text(search)}"
 
 
-def _in_migrations(search: Search) -> str:
-    """Say by which helper a migration does it, and what keeps the next one from undoing it."""
+def _migration_text(search: Search) -> str:
+    """Name the helper for a migration, and what keeps autogenerate from dropping the index."""
     helper = "create_claim_index" if search is search.case.claim else "create_reap_index"
-    of_class = f" (while others write: sa_jobqueue.migration.{helper}(op, {search.case.mapping}))"
+    for_class = f" (while others write: sa_jobqueue.migration.{helper}(op, {search.case.mapping}))"
     if search.wanted.of_model:
-        return of_class
+        return for_class
     declare = "; declare it in the model's __table_args__ too, or the next autogenerate drops it"
     if search is search.case.claim:
         return f" (while others write: sa_jobqueue.migration.{helper}(op, queue)){declare}"
@@ -153,7 +161,7 @@ def names_of(indexes: Iterable[ServerIndex]) -> frozenset[str]:
 def check_plan(case: Case) -> Iterator[Answer]:
     """Read from EXPLAIN whether the index serves the claim without a sort."""
     if range_before_order(case.spec) is not None:
-        return  # the index's finding has said it
+        return  # check_index reports it
     search = case.claim
     try:
         chosen = search.chosen
@@ -161,9 +169,9 @@ def check_plan(case: Case) -> Iterator[Answer]:
         if error.orig is None or not case.database.is_missing_index(error.orig):
             raise
         yield Answer.error(
-            f"the claim names the index {search.name}, which is not there: it goes on without, and "
-            "locks more than it takes",
-            mend(search),
+            f"the claim names the index {search.name}, which is missing: it claims without the "
+            "index, and locks more rows than it takes",
+            index_fix(search),
         )
         return
     names = names_of(search.fitting)
@@ -172,46 +180,44 @@ def check_plan(case: Case) -> Iterator[Answer]:
     elif search.possible.walks(names):
         yield _not_chosen(case, chosen, names)
     else:
-        yield from _not_possible(case)
+        yield from _not_walkable(case)
 
 
 def _not_chosen(case: Case, chosen: Plan, names: frozenset[str]) -> Answer:
-    """Judge a planner that goes another way than by the index that serves."""
-    way = f"goes by {_joined(chosen.indexes)}" if chosen.indexes else "reads the whole table"
+    """Judge a planner that does not walk the index that serves the claim."""
+    way = f"uses {_joined(chosen.indexes)}" if chosen.indexes else "reads the whole table"
     does = f"{way} and sorts" if chosen.sorts else way
-    if not is_ordered(case.spec) and not chosen.sorts:  # it stops when the batch is full
+    if not is_ordered(case.spec) and not chosen.sorts:  # it stops reading when the batch is full
         return Answer(
-            f"the planner thinks that so many rows are due that it {way} until the batch is full; "
-            f"with fewer, the claim walks {_joined(names)}"
+            f"the planner expects so many due rows that it {way} until the batch is full; with "
+            f"fewer, the claim walks {_joined(names)}"
         )
     few = FEW_ROWS + FEW_ROWS_A_JOB * case.limit
     if chosen.rows is not None and chosen.rows > few:
         return Answer.warning(
             f"the claim could walk {_joined(names)}, but {does}: {chosen.rows:,} rows by the "
-            "planner's reckoning",
-            counted_anew(case),
+            "planner's estimate",
+            analyze_fix(case),
         )
     return Answer(
-        f"so few rows wait, by the planner's reckoning, that it {does}; with more, the claim "
+        f"the planner expects so few rows that it {does}; with more, the claim "
         f"walks {_joined(names)}, and sorts nothing"
     )
 
 
-def counted_anew(case: Case) -> str:
-    """Say what tells the planner how many rows there are."""
-    return (
-        f"ANALYZE the table ({case.mapping.table.name}): the planner's figures are old, or there "
-        "are none yet"
-    )
+def analyze_fix(case: Case) -> str:
+    """Return what tells the planner how many rows there are."""
+    table = case.mapping.table.name
+    return f"ANALYZE the table ({table}): the planner's statistics are old or missing"
 
 
-def _not_possible(case: Case) -> Iterator[Answer]:
+def _not_walkable(case: Case) -> Iterator[Answer]:
     search = case.claim
     plan = search.possible
     if plan.sorts:
         yield Answer.error(
-            f"the claim sorts: no index gives its rows in the order {said_order(case.spec)}",
-            mend(search),
+            f"the claim sorts: no index gives its rows in the order {order_text(case.spec)}",
+            index_fix(search),
         )
     elif search.wanted.order is None:
         yield Answer(f"the claim walks {_joined(plan.indexes)}, and sorts nothing")
@@ -219,7 +225,7 @@ def _not_possible(case: Case) -> Iterator[Answer]:
         way = f"it takes {_joined(plan.indexes)}" if plan.indexes else "it reads the whole table"
         yield Answer.error(
             f"the planner does not walk {_joined(names_of(search.fitting))}, though it fits: {way}",
-            f"{counted_anew(case)}; where that does not help, drop the index that it takes instead",
+            f"{analyze_fix(case)}; where that does not help, drop the index that it takes instead",
         )
 
 

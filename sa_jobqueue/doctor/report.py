@@ -1,4 +1,4 @@
-"""What an examination found: facts, findings, and what one batch costs."""
+"""The report of an examination: facts, findings, and what a batch costs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ..dialects.examination import Severity
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """What a check has found.
 
     Attributes:
-        check: what was looked at, in a word.
-        severity: ``ok`` is a fact; ``warning`` and ``error`` want something done.
-        message: what was found, in words.
-        fix: what mends it; empty for a fact.
+        check: the name of the check.
+        severity: ``ok`` for a fact; ``warning`` and ``error`` need a fix.
+        message: what was found.
+        fix: how to mend it; empty for a fact.
     """
 
     check: str
@@ -30,11 +30,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one batch took, when the claim was run.
+    """What it cost to claim a batch.
 
     Attributes:
-        claimed: how many jobs it got.
-        rows_read, rows_locked: None where the database does not tell.
+        claimed: how many jobs the claim got.
+        rows_read, rows_locked: None where the database does not show it.
     """
 
     claimed: int
@@ -44,12 +44,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Report:
-    """All that was found about one queue in one database.
+    """All that was found about a queue in its database.
 
     Attributes:
-        findings: what wants something done, errors first.
+        findings: what needs a fix, errors first.
         facts: what is as it should be.
-        cost: what the claim cost; None where it was not run.
+        cost: what the claim cost; None where no claim was run.
     """
 
     queue: str

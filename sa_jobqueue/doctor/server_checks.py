@@ -12,59 +12,59 @@ from ..dialects.examination import Answer
 from ..errors import UnsupportedDatabase
 from .case import Case
 
-#: So long before the end of a server's updates it is time to upgrade.
+#: A warning comes so long before the end of a server's updates.
 NOTICE = timedelta(days=90)
 
 
 def check_table(case: Case) -> Iterator[Answer]:
-    """See that the table is there."""
+    """Check that the table exists."""
     table, connection = case.mapping.table, case.connection
     schema = connection.schema_for_object(table)
     if not inspect(connection).has_table(table.name, schema=schema):
         yield Answer.error(
             f"there is no table {table.fullname}",
-            "run the migrations, or create_all(); or name another database",
+            "run the migrations, or create_all(); or examine another database",
         )
 
 
 def check_strategy(case: Case) -> Iterator[Answer]:
-    """Name the strategy; the database may not have it."""
+    """Name the strategy; the database may be unable to run it."""
     try:
         name = case.strategy.name
     except UnsupportedDatabase as error:
         yield Answer.error(
             str(error),
             "make the queue with strategy='auto', which needs a class with JobMixin; or examine it "
-            "in a database that has this strategy",
+            "in a database that can run this strategy",
         )
     else:
-        yield Answer(f"claims are made by {name}")
+        yield Answer(f"the strategy of claims is {name}")
 
 
 def check_version(case: Case) -> Iterator[Answer]:
-    """Tell the server's version, and whether it still gets updates."""
+    """Name the server's version, and tell whether it still gets updates."""
     version, examination = case.database.version, case.examination
     today = case.connection.execute(select(utc_now())).scalar_one().date()
     if version is None:
         return
     if any(version[: len(short)] == short for short in examination.short_lived):
         yield Answer.warning(
-            f"{case.database} is a release between two long-lived ones, and gets no updates",
+            f"{case.database} is a release between two long-term releases, and gets no updates",
             "upgrade to a long-term release",
         )
         return
     ends = [end for series, end in examination.support_ends.items() if _is_of(version, series)]
-    yield _ending(case, ends[0], today) if ends else Answer(f"{case.database}")
+    yield _support_answer(case, ends[0], today) if ends else Answer(f"{case.database}")
 
 
 def _is_of(version: tuple[int, ...], series: tuple[int, ...]) -> bool:
     return version[: len(series)] == series
 
 
-def _ending(case: Case, end: date, today: date) -> Answer:
+def _support_answer(case: Case, end: date, today: date) -> Answer:
     if end < today:
         return Answer.warning(
-            f"{case.database} gets no updates any more, since {end}", "upgrade the server"
+            f"{case.database} has had no updates since {end}", "upgrade the server"
         )
     if end - today < NOTICE:
         return Answer.warning(
@@ -84,34 +84,34 @@ def check_isolation(case: Case) -> Iterator[Answer]:
 
 
 def check_owners(case: Case) -> Iterator[Answer]:
-    """See whether this user is shown what tells that an owner lives."""
-    seen = case.examination.processes(case.connection)
-    if seen is not None:
-        yield seen
+    """Check whether this user can see which owners are alive."""
+    answer = case.examination.processes(case.connection)
+    if answer is not None:
+        yield answer
 
 
 def check_pooler(case: Case) -> Iterator[Answer]:
-    """See whether the server session is ours alone."""
+    """Check whether a pooler shares our server session with others."""
     if not case.database.through_pooler(case.connection):
         return
     poolers = case.examination.poolers
     message = f"a pooler such as {poolers} is between us and the server"
     fix = (
-        "give Owner(), named_lock() and advisory_session() an engine with a direct URL; the claims "
-        "of other strategies may go through the pooler"
+        "give Owner(), named_lock() and advisory_session() an engine with a direct URL; claims of "
+        "other strategies may go through the pooler"
     )
     if case.strategy.name == "advisory":
         yield Answer.error(f"{message}: advisory claims are refused through it", fix)
     else:
         yield Answer.warning(
-            f"{message}: what a session holds, like the lock of an Owner, is not ours alone. "
-            "Owners are refused through it, and the lives of those elsewhere are unknown",
+            f"{message}: others may share what a session holds, like the lock of an Owner. Owners "
+            "are refused through it, and it cannot be known which owners elsewhere are alive",
             fix,
         )
 
 
 def check_snapshot(case: Case) -> Iterator[Answer]:
-    """Tell the age of the oldest snapshot that others keep."""
+    """Tell the age of the oldest snapshot of other transactions."""
     age = case.examination.oldest_snapshot(case.connection, case.mapping.table)
     if age is None:
         return
@@ -119,15 +119,15 @@ def check_snapshot(case: Case) -> Iterator[Answer]:
         yield age
     elif age >= case.old_snapshot:
         yield Answer.warning(
-            f"the oldest snapshot is {_said(age)} old: since then no row version of a claimed or "
-            "finished job was removed, and claims walk over them",
+            f"the oldest snapshot is {_age_text(age)} old: since then no row version of a claimed "
+            "or finished job was removed, and claims read them all",
             case.examination.ending_snapshots,
         )
     else:
-        yield Answer(f"the oldest snapshot is {_said(age)} old")
+        yield Answer(f"the oldest snapshot is {_age_text(age)} old")
 
 
-def _said(age: timedelta) -> str:
+def _age_text(age: timedelta) -> str:
     return str(timedelta(seconds=round(age.total_seconds())))
 
 

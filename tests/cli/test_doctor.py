@@ -57,7 +57,7 @@ def test_warnings_alone_end_with_3(run: Run, url: str, engine: Engine) -> None:
     result = run("doctor", MESSAGES, "--url", url)
 
     assert result.exit_code == 3, result.output
-    assert "also the finished ones" in result.stdout
+    assert "also the finished jobs" in result.stdout
     assert result.stdout.splitlines()[-1] == "0 errors, 1 warning"
 
 

@@ -229,7 +229,7 @@ def test_a_missing_or_unfit_reap_index_is_found(engine: Engine, columns: tuple[s
     ("where", "said"),
     [
         ("status = 'taken'", "WHERE status = 'taken'"),
-        ("", "also the finished ones"),
+        ("", "also the finished jobs"),
     ],
 )
 def test_a_reap_index_with_another_predicate_is_found(
@@ -278,7 +278,7 @@ def test_an_index_that_holds_finished_rows_too_is_found(engine: Engine) -> None:
     finding = found(examine(engine, Mail), "index")
 
     assert finding.severity is WARNING
-    assert "also the finished ones" in finding.message
+    assert "also the finished jobs" in finding.message
 
 
 @pytest.mark.only_on("postgresql")
@@ -300,7 +300,7 @@ def test_an_index_that_the_planner_may_not_use_is_found(engine: Engine, db_alias
     finding = found(examine(engine, Mail), "index")
 
     assert finding.severity is ERROR
-    assert "serves nobody" in finding.message
+    assert "serves no statement" in finding.message
 
 
 UNUSABLE = {

@@ -175,7 +175,7 @@ def test_rows_read_in_vain_are_found(engine: Engine) -> None:
 
     (finding,) = (one for one in report.findings if one.check != "version")
     assert finding.check == "cost"
-    assert "to claim 0 jobs 3,0" in finding.message
+    assert "to claim 0 jobs, 3,0" in finding.message
     assert '__queue_args__["equality"]' in finding.fix
 
 

@@ -17,7 +17,7 @@ from sa_jobqueue.dialects.postgresql.database import PostgreSQL
 from sa_jobqueue.doctor import Finding, Report, Severity, server_checks
 from sa_jobqueue.doctor.case import Case
 from sa_jobqueue.doctor.server_checks import check_version
-from sa_jobqueue.doctor.wanted import wanted_index
+from sa_jobqueue.doctor.wanted_index import wanted_claim_index
 from tests.models import Message, Task
 
 from .models import Mail
@@ -59,7 +59,7 @@ def test_a_predicate_is_the_same_however_it_is_printed(printed: str, written: st
     ],
 )
 def test_an_index_fits_that_leads_to_the_jobs_in_order(fitting: ServerIndex) -> None:
-    wanted = wanted_index(JobQueue(Mail).plan.spec)
+    wanted = wanted_claim_index(JobQueue(Mail).plan.spec)
 
     assert wanted.fitted_by(fitting, "status = 'unclaimed'")
 
@@ -78,14 +78,14 @@ def test_an_index_fits_that_leads_to_the_jobs_in_order(fitting: ServerIndex) -> 
     ],
 )
 def test_an_index_does_not_fit_that_reads_or_sorts_more(unfit: ServerIndex) -> None:
-    wanted = wanted_index(JobQueue(Mail).plan.spec)
+    wanted = wanted_claim_index(JobQueue(Mail).plan.spec)
 
     assert not wanted.fitted_by(unfit, "status = 'unclaimed'")
 
 
 def test_equality_columns_lead_in_any_order_where_they_are_compared() -> None:
-    by_channel = wanted_index(JobQueue(Message, Message.channel == "sms").plan.spec)
-    of_all = wanted_index(JobQueue(Message).plan.spec)
+    by_channel = wanted_claim_index(JobQueue(Message, Message.channel == "sms").plan.spec)
+    of_all = wanted_claim_index(JobQueue(Message).plan.spec)
     declared = index("channel", "message_status", "sequence desc", "id")
     turned = index("message_status", "channel", "sequence desc", "id")
 
@@ -98,7 +98,7 @@ def test_equality_columns_lead_in_any_order_where_they_are_compared() -> None:
 def test_a_status_of_the_queues_own_wants_a_predicate_of_its_own() -> None:
     queue = JobQueue(Task, ready="packed", during="sending")
 
-    wanted = wanted_index(queue.plan.spec)
+    wanted = wanted_claim_index(queue.plan.spec)
 
     dialect = make_url("postgresql+psycopg2://").get_dialect()()
     predicate = wanted.predicate(PostgreSQL(None).examination(), dialect)
@@ -106,7 +106,7 @@ def test_a_status_of_the_queues_own_wants_a_predicate_of_its_own() -> None:
 
 
 def test_of_an_order_by_expressions_only_the_plan_can_tell() -> None:
-    wanted = wanted_index(JobQueue(Mail, order_by=func.lower(Mail.recipient)).plan.spec)
+    wanted = wanted_claim_index(JobQueue(Mail, order_by=func.lower(Mail.recipient)).plan.spec)
 
     assert wanted.order is None
     assert not wanted.fitted_by(index("status", "id"), None)
@@ -138,12 +138,12 @@ def told(database: Database, today: date, monkeypatch: pytest.MonkeyPatch) -> tu
 @pytest.mark.parametrize(
     ("database", "severity", "message"),
     [
-        (MySQL((5, 7, 44)), "warning", "MySQL 5.7.44 gets no updates any more, since 2023-10-31"),
+        (MySQL((5, 7, 44)), "warning", "MySQL 5.7.44 has had no updates since 2023-10-31"),
         (MySQL((8, 4, 1)), "ok", "MySQL 8.4.1 gets updates until 2032-04-30"),
-        (MySQL((9, 1, 0)), "warning", "MySQL 9.1.0 is a release between two long-lived ones"),
+        (MySQL((9, 1, 0)), "warning", "MySQL 9.1.0 is a release between two long-term releases"),
         (MySQL((99, 1)), "ok", "MySQL 99.1"),
-        (MariaDB((10, 5, 2)), "warning", "MariaDB 10.5.2 gets no updates any more"),
-        (MariaDB((11, 2, 2)), "warning", "MariaDB 11.2.2 is a release between two long-lived"),
+        (MariaDB((10, 5, 2)), "warning", "MariaDB 10.5.2 has had no updates"),
+        (MariaDB((11, 2, 2)), "warning", "MariaDB 11.2.2 is a release between two long-term"),
         (PostgreSQL((16, 4)), "ok", "PostgreSQL 16.4 gets updates until 2028-11-09"),
     ],
 )

@@ -10,7 +10,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue
 from sa_jobqueue.dialects.examination import IndexColumn, ServerIndex
-from sa_jobqueue.doctor.wanted import range_before_order, wanted_index
+from sa_jobqueue.doctor.wanted_index import range_before_order, wanted_claim_index
 from sa_jobqueue.model.indexes import index_name, index_of, reap_index
 from sa_jobqueue.model.mapping import mapping_of
 from tests.contract.round_models import Pet, Reader
@@ -24,7 +24,7 @@ RECIPIENT, PRIORITY = Mail.recipient, Mail.priority
 
 def wanted(queue: JobQueue[Any]) -> tuple[str, str]:
     """Return the name of the index that a queue wants, and its columns."""
-    index = wanted_index(queue.plan.spec)
+    index = wanted_claim_index(queue.plan.spec)
     return str(index.index.name).rpartition("claim")[2], str(index)
 
 
@@ -106,7 +106,7 @@ def test_an_order_by_a_column_that_is_the_same_in_all_rows_is_none(
 ) -> None:
     queue = JobQueue(Mail, RECIPIENT == "r", order_by=(RECIPIENT.desc(), PRIORITY))
 
-    assert wanted_index(queue.plan.spec).fitted_by(index, None) is fits
+    assert wanted_claim_index(queue.plan.spec).fitted_by(index, None) is fits
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,14 @@ def test_a_range_is_in_the_way_of_what_is_ordered_beside_constants(
     "queue", [JobQueue(Mail), JobQueue(Mail, order_by=PRIORITY), JobQueue(Mail, RECIPIENT != "a")]
 )
 def test_a_queue_that_the_model_has_the_index_for_wants_that_one(queue: JobQueue[Mail]) -> None:
-    assert wanted_index(queue.plan.spec).index is index_of(TABLE, "claim")
+    assert wanted_claim_index(queue.plan.spec).index is index_of(TABLE, "claim")
 
 
 @pytest.mark.parametrize("where", [(), (Reader.round == 7,)])
 def test_rounds_alone_want_the_index_of_their_model(where: Any) -> None:
     queue = JobQueue(Reader, *where, strategy="advisory")
 
-    assert wanted_index(queue.plan.spec).of_model
+    assert wanted_claim_index(queue.plan.spec).of_model
 
 
 def test_a_queue_with_an_order_or_a_predicate_of_its_own_has_a_name_of_its_own() -> None:

@@ -1,9 +1,9 @@
-"""The indexes that a queue wants, worked out from its criteria and its order.
+"""The indexes that a queue wants, derived from its criteria and its order.
 
-For the claim: columns that are compared for equality, then those of the order, the
-primary key last. A class without JobMixin has no status: there a criterion such as
-``last_mail_at < started`` is a range, and the index is (equality columns, range
-column, key). For a reaper: the status and owner_date.
+The claim wants the columns that are compared for equality, then those of the order, and
+the primary key last. A class without JobMixin has no status: there a criterion such as
+``last_mail_at < started`` is a range, and the index is (equality columns, range column,
+key). reap() wants the status and owner_date.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from ..model.indexes import (
 from ..model.mapping import QueueMapping
 from ..strategies import ClaimSpec
 
-#: ``IS NULL`` leads to one place of an index, as ``=`` does.
-_ALIKE = EQUALITIES | {operators.is_}
+#: ``IS NULL`` leads to a single range of an index, as ``=`` does.
+_EQUALITIES_AND_NULL = EQUALITIES | {operators.is_}
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The index by which a statement walks to its rows.
+class WantedIndex:
+    """The index that leads a statement to its rows.
 
     Attributes:
-        index: as it is best declared.
+        index: its best declaration.
         leading: the columns that come first, in any order.
-        further: others that are compared for equality, and may stand among them.
-        order: those that follow; None where the order is of no columns.
-        status: the column that a partial index fixes.
+        further: other columns that are compared for equality, which may stand among them.
+        order: the columns that follow; None where the order is by expressions.
+        status: the status column, which a partial index need not hold.
     """
 
     index: Index
@@ -56,18 +56,18 @@ class Wanted:
 
     @property
     def of_model(self) -> bool:
-        """Whether the model declares it."""
+        """Whether the model declares the index."""
         return self.index.table is not None and self.index in self.index.table.indexes
 
     def name(self, dialect: Dialect) -> str:
-        """Return what it is called in the database, by a naming convention too."""
+        """Return its name in the database, which a naming convention may make."""
         return name_of(self.index, dialect)
 
     def fitted_by(self, index: ServerIndex, predicate: str | None) -> bool:
-        """Tell whether an index has the columns, whatever its predicate leaves out.
+        """Tell whether an index has the wanted columns, whatever its predicate.
 
         Args:
-            predicate: the one that is wanted; an index of the same fixes the status.
+            predicate: the wanted predicate; an index with it need not hold the status.
         """
         if self.order is None or not index.ordered or index.unusable:
             return False
@@ -75,17 +75,17 @@ class Wanted:
         if index.predicate is not None and same_predicate(index.predicate, predicate):
             missing.discard(self.status or "")
         equal = self.further | set(self.leading)
-        led = list(takewhile(lambda column: column.name in equal, index.walked))
-        # What is compared for equality further behind is the same in all rows that are met.
-        behind = [column for column in index.walked if column.name not in equal]
-        return missing <= {column.name for column in led} and _walks(behind, self.order)
+        first = list(takewhile(lambda column: column.name in equal, index.walked))
+        # A column further back that is compared for equality is equal in all rows of the walk.
+        rest = [column for column in index.walked if column.name not in equal]
+        return missing <= {column.name for column in first} and _in_order(rest, self.order)
 
     def create_statement(self, dialect: Dialect) -> str:
-        """Return the CREATE INDEX."""
+        """Return the CREATE INDEX statement."""
         return " ".join(str(CreateIndex(self.index).compile(dialect=dialect)).split())
 
     def predicate(self, examination: Examination, dialect: Dialect) -> str | None:
-        """Return the predicate that it has on this database, as we say it."""
+        """Return its predicate on this database, as SQLAlchemy writes it."""
         where = examination.predicate(self.index)
         if where is None:
             return None
@@ -93,38 +93,38 @@ class Wanted:
         return str(where.compile(dialect=dialect, compile_kwargs=how))
 
     def __str__(self) -> str:
-        columns = (_ordering(expression) or expression for expression in self.index.expressions)
+        columns = (_index_column(expression) or expression for expression in self.index.expressions)
         return f"({', '.join(map(str, columns))})"
 
 
 def name_of(index: Index, dialect: Dialect) -> str:
-    """Return what an index is called in the database, without quotes."""
+    """Return the name of an index in the database, without quotes."""
     return dialect.identifier_preparer.format_index(index).strip('"`')
 
 
-# -- the claim's --------------------------------------------------------
+# -- the index of a claim -----------------------------------------------
 
 
-def wanted_index(spec: ClaimSpec) -> Wanted:
-    """Work out the index of a claim.
+def wanted_claim_index(spec: ClaimSpec) -> WantedIndex:
+    """Derive the index of a claim.
 
     Raises:
         ArgumentError: no index can serve it.
     """
-    return _of_queue(spec) if spec.mapping.is_queue else _of_class(spec)
+    return _of_queue_class(spec) if spec.mapping.is_queue else _of_plain_class(spec)
 
 
-def _of_queue(spec: ClaimSpec) -> Wanted:
+def _of_queue_class(spec: ClaimSpec) -> WantedIndex:
     mapping = spec.mapping
-    equal = _compared(spec, _ALIKE)
+    equal = _compared_columns(spec, _EQUALITIES_AND_NULL)
     leading = [name for name in map(_name, mapping.equality) if name in equal]
     status = mapping.column("status").name
     own = claim_index(mapping)
     serves = (
         not spec.order_by and spec.ready in mapping.ready and len(leading) == len(mapping.equality)
     )
-    return Wanted(
-        index=own if serves and own is not None else _serving(spec),
+    return WantedIndex(
+        index=own if serves and own is not None else _own_index(spec),
         leading=(*leading, status),
         further=frozenset(equal),
         order=_order(spec),
@@ -132,18 +132,18 @@ def _of_queue(spec: ClaimSpec) -> Wanted:
     )
 
 
-def _of_class(spec: ClaimSpec) -> Wanted:
-    behind = tuple(IndexColumn(name) for name in _ranges(spec)[:1])
-    return Wanted(
-        index=_serving(spec),
+def _of_plain_class(spec: ClaimSpec) -> WantedIndex:
+    ranged = tuple(IndexColumn(name) for name in _ranges(spec)[:1])
+    return WantedIndex(
+        index=_own_index(spec),
         leading=tuple(compared_for_equality(spec)),
-        further=frozenset(_compared(spec, _ALIKE)),
-        order=_order(spec) if is_ordered(spec) else behind,
+        further=frozenset(_compared_columns(spec, _EQUALITIES_AND_NULL)),
+        order=_order(spec) if is_ordered(spec) else ranged,
     )
 
 
-def _serving(spec: ClaimSpec) -> Index:
-    """Declare an index of this queue's own, beside the one of its class."""
+def _own_index(spec: ClaimSpec) -> Index:
+    """Declare an index for this queue alone, beside the index of its class."""
     mapping = spec.mapping
     return index_serving(
         mapping,
@@ -154,12 +154,12 @@ def _serving(spec: ClaimSpec) -> Index:
 
 
 def is_ordered(spec: ClaimSpec) -> bool:
-    """Tell whether the claim has an ORDER BY: one of a class without the mixin may have none."""
+    """Tell whether the claim has an ORDER BY; a class without JobMixin may have none."""
     return spec.mapping.is_ordered or not spec.own_order
 
 
 def range_before_order(spec: ClaimSpec) -> str | None:
-    """Name the range column beside which no index can serve the order; None: there is none."""
+    """Name the range column beside which no index can serve the order, if there is one."""
     ranges = _ranges(spec)
     if spec.mapping.is_queue or not is_ordered(spec) or not ranges:
         return None
@@ -170,37 +170,39 @@ def range_before_order(spec: ClaimSpec) -> str | None:
 
 def compared_for_equality(spec: ClaimSpec) -> list[str]:
     """Name the columns that the criteria compare for equality."""
-    return _compared(spec, EQUALITIES)
+    return _compared_columns(spec, EQUALITIES)
 
 
-def said_order(spec: ClaimSpec) -> str:
-    """Say an order as it stands behind ORDER BY."""
-    said: dict[str, str] = {}
+def order_text(spec: ClaimSpec) -> str:
+    """Return the order as it stands behind ORDER BY."""
+    texts: dict[str, str] = {}
     for element in spec.order:
-        column = _ordering(element, spec.mapping)
+        column = _index_column(element, spec.mapping)
         name = str(element) if column is None else column.name
-        said.setdefault(name, str(column or element))  # a second time it orders nothing
-    return ", ".join(said.values())
+        # A column that comes a second time orders nothing.
+        texts.setdefault(name, str(column or element))
+    return ", ".join(texts.values())
 
 
 def same_predicate(found: str | None, wanted: str | None) -> bool:
-    """Tell whether two predicates are the same, however they are printed."""
+    """Tell whether two predicates are the same, whatever their spelling."""
     return normalised(found) == normalised(wanted)
 
 
-# -- the reaper's -------------------------------------------------------
+# -- the index of reap() ------------------------------------------------
 
 
-def wanted_by_reapers(spec: ClaimSpec, examination: Examination) -> Wanted:
-    """Work out the index that leads to the oldest claims of a queue."""
+def wanted_reap_index(spec: ClaimSpec, examination: Examination) -> WantedIndex:
+    """Derive the index that leads to the oldest claims of a queue."""
     mapping = spec.mapping
     status = mapping.column("status").name
     own = index_of(mapping.table, "reap")
-    of_all = own is not None and examination.predicate(own) is None
-    return Wanted(
-        index=own if own is not None and of_all else reap_index(mapping, spec.during),
+    holds_all = own is not None and examination.predicate(own) is None
+    return WantedIndex(
+        index=own if own is not None and holds_all else reap_index(mapping, spec.during),
         leading=(status,),
-        further=frozenset(_compared(spec, _ALIKE)) & set(map(_name, mapping.equality)),
+        further=frozenset(_compared_columns(spec, _EQUALITIES_AND_NULL))
+        & set(map(_name, mapping.equality)),
         order=(IndexColumn(mapping.column("owner_date").name),),
         status=status,
     )
@@ -209,16 +211,17 @@ def wanted_by_reapers(spec: ClaimSpec, examination: Examination) -> Wanted:
 # -- what is compared, and what is ordered ------------------------------
 
 
-def _walks(walked: Sequence[IndexColumn], order: Sequence[IndexColumn]) -> bool:
+def _in_order(walked: Sequence[IndexColumn], order: Sequence[IndexColumn]) -> bool:
     """Tell whether an index can be walked in this order, forwards or backwards."""
     start = list(walked[: len(order)])
     return start in (list(order), [column.reversed() for column in order])
 
 
 def _order(spec: ClaimSpec) -> tuple[IndexColumn, ...] | None:
-    """Return the columns of the claim order; None where it has something else.
+    """Return the columns of the claim order; None where it has expressions.
 
-    Without those that order nothing: of a second time, or the same in all rows.
+    Columns that order nothing are left out: repeated columns, and those with the same value
+    in all claimed rows.
     """
     mapping = spec.mapping
     constant = set(compared_for_equality(spec))
@@ -226,7 +229,7 @@ def _order(spec: ClaimSpec) -> tuple[IndexColumn, ...] | None:
         constant.add(mapping.column("status").name)
     found: dict[str, IndexColumn] = {}
     for element in spec.order:
-        column = _ordering(element, mapping)
+        column = _index_column(element, mapping)
         if column is None:
             return None
         if column.name not in constant:
@@ -234,7 +237,7 @@ def _order(spec: ClaimSpec) -> tuple[IndexColumn, ...] | None:
     return tuple(found.values())
 
 
-def _ordering(element: Any, mapping: QueueMapping | None = None) -> IndexColumn | None:
+def _index_column(element: Any, mapping: QueueMapping | None = None) -> IndexColumn | None:
     plain, descending = _clause(element), False
     if isinstance(plain, UnaryExpression) and plain.modifier in (
         operators.desc_op,
@@ -249,12 +252,12 @@ def _ordering(element: Any, mapping: QueueMapping | None = None) -> IndexColumn 
 
 def _ranges(spec: ClaimSpec) -> list[str]:
     equal = compared_for_equality(spec)
-    return [name for name in _compared(spec, RANGES) if name not in equal]
+    return [name for name in _compared_columns(spec, RANGES) if name not in equal]
 
 
-def _compared(spec: ClaimSpec, how: Collection[Any]) -> list[str]:
-    """Name the table's columns that criteria compare with a constant in one of these ways."""
-    columns = map(_clause, compared(spec.where, how))
+def _compared_columns(spec: ClaimSpec, comparisons: Collection[Any]) -> list[str]:
+    """Name the table's columns that criteria compare with a constant by these operators."""
+    columns = map(_clause, compared(spec.where, comparisons))
     return [
         column.name
         for column in columns
@@ -271,5 +274,5 @@ def _clause(element: Any) -> Any:
 
 
 def _is_of(column: Column[Any], mapping: QueueMapping) -> bool:
-    """Tell whether a column, however annotated, is one of the mapped table's."""
+    """Tell whether a column, annotated or not, belongs to the mapped table."""
     return getattr(column.table, "fullname", None) == mapping.table.fullname
