@@ -13,11 +13,28 @@ from .markdown import ROOT
 
 PACKAGE = "sa_jobqueue"
 
-_FILE = re.compile(r"^`([\w/.-]+)`:\n\n```(python|diff)\n(.*?)^```", re.M | re.S)
+#: A user's module, written as shop.py.
+SHOP = """
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sa_jobqueue import JobMixin
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Email(JobMixin, Base):
+    __tablename__ = "email"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+"""
+
+_FILE = re.compile(r"`([\w/.-]+)`:\n\n```(python|diff)\n(.*?)^```", re.M | re.S)
 
 
 def copied_package(folder: Path) -> Path:
-    """Copy the package into a folder, and return the folder."""
+    """Copy the package into a folder, beside a user's module, and return the folder."""
+    (folder / "shop.py").write_text(SHOP, encoding="utf-8")
     shutil.copytree(ROOT / PACKAGE, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
@@ -41,11 +58,11 @@ def add_as_told(page: str, folder: Path) -> list[str]:
 
 
 def changed(text: str, diff: str) -> str:
-    """Add the lines marked with +, each behind the lines that the diff shows before it."""
+    """Make the changes of a diff, whose hunks show each line that they need in full."""
     for hunk in diff.split("@@\n"):
         lines = hunk.splitlines(keepends=True)
         before = "".join(line[1:] for line in lines if not line.startswith("+"))
-        after = "".join(line[1:] for line in lines)
+        after = "".join(line[1:] for line in lines if not line.startswith("-"))
         assert text.count(before) == 1, f"not found, or more than once: {before}"
         text = text.replace(before, after)
     return text
@@ -64,12 +81,14 @@ def run_copy(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def run_python(folder: Path, code: str) -> None:
-    """Run code with the copy, in its folder."""
-    subprocess.run(
+def run_python(folder: Path, code: str) -> str:
+    """Run code with the copy, in its folder; return what it prints."""
+    return subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder)},
+        stdout=subprocess.PIPE,
+        text=True,
         timeout=120,
         check=True,
-    )
+    ).stdout

@@ -11,21 +11,6 @@ from .markdown import page
 
 PAGE = page("docs/adding-a-command.md")
 
-SHOP = """
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sa_jobqueue import JobMixin
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class Email(JobMixin, Base):
-    __tablename__ = "email"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-"""
-
 FILL = """
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
@@ -40,8 +25,7 @@ with Session(engine) as session, session.begin():
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of the package beside a user's module and database."""
-    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    """A copy of the package, beside a user's module."""
     return copied_package(tmp_path)
 
 

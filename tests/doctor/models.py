@@ -57,12 +57,12 @@ def add_mails(engine: Engine, number: int, **columns: object) -> None:
 
 
 def replace_claim_index(engine: Engine, *columns: str, where: str = "") -> None:
-    """Have a claim index that is another one than the model's; without columns, none."""
+    """Have a claim index other than the model's, or none without columns."""
     replace_index(engine, "claim", *columns, where=where)
 
 
 def replace_index(engine: Engine, purpose: str, *columns: str, where: str = "") -> None:
-    """Have an index for claims, or for reapers, that is another one than the model's."""
+    """Have an index for claims, or for reap(), other than the model's."""
     index = index_of(TABLE, purpose)
     assert index is not None
     predicate = f" WHERE {where}" if where else ""

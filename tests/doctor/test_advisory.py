@@ -54,7 +54,8 @@ def replace_index(engine: Engine, columns: str = "") -> None:
 
 
 def unwell(report: Report) -> list[str]:
-    return [f"{one.check}: {one.message}" for one in report.findings if one.check != "version"]
+    findings = [finding for finding in report.findings if finding.check != "version"]
+    return [f"{finding.check}: {finding.message}" for finding in findings]
 
 
 @pytest.mark.parametrize("number", [0, MANY])
@@ -92,7 +93,7 @@ def test_an_index_that_is_missing_or_short_is_found(
 
     report = examine(engine, advisory(), old_snapshot=PATIENT)
 
-    (finding,) = (one for one in report.errors if one.check == "index")
+    (finding,) = (finding for finding in report.errors if finding.check == "index")
     assert "wants (kind, mailed, id)" in finding.message
     assert "ON doctor_subscription (kind, mailed, id)" in finding.fix
     with pytest.raises(AssertionError, match=r"wants \(kind, mailed, id\)"):

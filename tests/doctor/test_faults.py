@@ -319,10 +319,10 @@ def test_an_index_of_the_users_that_rules_out_hot_updates_is_named(engine: Engin
     run(engine, "CREATE INDEX ix_holding ON doctor_mail (recipient) INCLUDE (owner_date)")
     run(engine, "CREATE INDEX ix_touched ON doctor_mail (touched)")  # changes with each UPDATE
 
-    findings = [one for one in examine(engine, Mail).findings if one.check == "updates"]
+    findings = [finding for finding in examine(engine, Mail).findings if finding.check == "updates"]
 
     names = ["ix_by_owner", "ix_done", "ix_holding", "ix_touched"]
-    assert [one.message.partition(" ")[0] for one in findings] == names
+    assert [finding.message.partition(" ")[0] for finding in findings] == names
     assert "keeps PostgreSQL from HOT updates" in findings[0].message
     assert findings[0].fix.startswith("drop ix_by_owner")
     assert "ix_holding (recipient) INCLUDE (owner_date) holds owner_date" in findings[2].message

@@ -159,7 +159,7 @@ def test_rows_locked_in_vain_are_found(
 
     report = examine(engine, Mail, limit=10)
 
-    (finding,) = (one for one in report.errors if one.check == "cost")
+    (finding,) = (finding for finding in report.errors if finding.check == "cost")
     assert report.cost is not None
     assert report.cost.rows_locked is not None
     assert report.cost.rows_locked >= 2_000
@@ -173,7 +173,7 @@ def test_rows_read_in_vain_are_found(engine: Engine) -> None:
 
     report = examine(engine, queue, limit=10, old_snapshot=PATIENT)
 
-    (finding,) = (one for one in report.findings if one.check != "version")
+    (finding,) = (finding for finding in report.findings if finding.check != "version")
     assert finding.check == "cost"
     assert "to claim 0 jobs, 3,0" in finding.message
     assert '__queue_args__["equality"]' in finding.fix
@@ -240,7 +240,7 @@ def test_a_claim_that_would_wait_for_others_gives_up_soon(
         waited = monotonic() - began
 
         other.rollback()
-    (finding,) = (one for one in report.findings if one.check == "cost")
+    (finding,) = (finding for finding in report.findings if finding.check == "cost")
     assert "could not be checked, because" in finding.message
     assert "again" in finding.fix
     assert waited < STUBBORN / 2
@@ -300,7 +300,7 @@ def test_in_autocommit_nothing_is_claimed_and_the_report_says_so(engine: Engine)
 
     report = examine(autocommit, Mail, old_snapshot=PATIENT)
 
-    (finding,) = (one for one in report.findings if one.check != "version")
+    (finding,) = (finding for finding in report.findings if finding.check != "version")
     assert (finding.check, finding.severity) == ("cost", Severity.WARNING)
     assert "AUTOCOMMIT" in finding.message
     with engine.connect() as connection:
@@ -344,7 +344,7 @@ def test_what_the_database_refuses_altogether_is_said_too(engine: Engine) -> Non
 
         report = examine(theirs, Mail)
 
-    said = [one for one in report.findings if "the database says:" in one.message]
+    said = [finding for finding in report.findings if "the database says:" in finding.message]
     assert "cost" in {finding.check for finding in said}
     assert all(finding.fix for finding in said)
 

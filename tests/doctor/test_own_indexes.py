@@ -53,7 +53,7 @@ def test_the_index_that_a_finding_names_mends_it(
 ) -> None:
     if number:
         add_mails(engine, number)
-    (finding,) = (one for one in examine(engine, queue).errors if one.check == "index")
+    (finding,) = (finding for finding in examine(engine, queue).errors if finding.check == "index")
     create, _, helper = finding.fix.partition(" (while")
 
     run(engine, create.replace("%", "%%"))

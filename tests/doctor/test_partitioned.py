@@ -77,7 +77,7 @@ def test_a_partitioned_queue_that_is_well_has_no_finding(engine: Engine, number:
 
     report = examined(engine)
 
-    assert [str(one) for one in report.findings if one.check != "version"] == []
+    assert [str(finding) for finding in report.findings if finding.check != "version"] == []
     assert report.cost is not None
     assert report.cost.claimed == min(number, 50)
 
@@ -102,7 +102,7 @@ def test_statistics_that_are_missing_are_named_where_much_is_read(engine: Engine
     with engine.begin() as connection:
         connection.execute(insert(Parcel), [{"priority": n % 5} for n in range(5_000)])
 
-    (finding,) = (one for one in examined(engine).findings if one.check != "version")
+    (finding,) = (finding for finding in examined(engine).findings if finding.check != "version")
 
     assert finding.check == "cost"
     assert finding.fix.startswith("ANALYZE the table (doctor_parcel)")
