@@ -4,10 +4,11 @@
 
     source = InsertSource(engine, Email, rows, total=1_000_000)
     load = BulkLoad(source, FileLog("loads/may"), workers=4)
-    load.run()          # killed? the same again goes on; load.rollback() takes back
-    load.clean()
+    load.run()          # after a crash: run() again to go on, or rollback()
+    load.clean()        # the logs are not needed any more
 
-See docs/bulk.md for the states, what each log promises, and the command line.
+docs/bulk.md has the states, what each log promises, the command line, and how to
+write a source of your own.
 """
 
 from ..errors import BatchInDoubt, BrokenLog, InvalidState, LoadStopped, SourceChanged
@@ -17,13 +18,14 @@ from .logs.file_log import FileLog
 from .logs.tables import LoadTables, load_tables
 from .manager import BulkLoad
 from .progress import Progress
-from .source import DivisibleSource, Hand, Metadata
+from .source import BatchWriter, DivisibleSource, Metadata
 from .sources.enqueue_source import EnqueueSource
 from .sources.insert_source import InsertSource
 from .states import LoadState
 
 __all__ = [
     "BatchInDoubt",
+    "BatchWriter",
     "BrokenLog",
     "BulkLoad",
     "DatabaseLog",
@@ -31,7 +33,6 @@ __all__ = [
     "EnqueueSource",
     "Entry",
     "FileLog",
-    "Hand",
     "Head",
     "InsertSource",
     "InvalidState",

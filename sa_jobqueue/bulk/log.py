@@ -1,7 +1,7 @@
-"""What every log of a load can do; :mod:`.file_log` and :mod:`.database_log` are two.
+"""The contract of a load's log; `logs/` has one in files and one in the database.
 
 The redo log says what the batches are; an entry is durable before its batch is
-touched. The undo log says what became of them: for each batch the last mark counts.
+touched. The undo log says what became of them: the last mark of each batch counts.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from sqlalchemy import Connection, Engine
 
+from ..errors import BrokenLog
 from .states import LoadState
 
-#: The marks of a batch. The two in the middle of something are written before its
-#: transaction commits: after a crash they mean that nobody knows, and all others that
-#: one does.
-NOTHING, INSERTING_IT, INSERTED, REMOVING_IT, REMOVED = range(5)
+#: The marks of a batch. The two in doubt are written before the batch's transaction
+#: commits: after a crash nobody knows whether it did. All other marks are certain.
+NOTHING, INSERT_IN_DOUBT, INSERTED, REMOVAL_IN_DOUBT, REMOVED = range(5)
 
+#: How each mark is written in a file.
 MARKS = ("nothing", "inserting", "inserted", "removing", "removed")
 
-#: What is said before the commit that leads to a mark.
-BEFORE = {INSERTED: INSERTING_IT, REMOVED: REMOVING_IT}
+#: The mark that is written before the commit that leads to INSERTED or REMOVED.
+IN_DOUBT = {INSERTED: INSERT_IN_DOUBT, REMOVED: REMOVAL_IN_DOUBT}
 
 
 class Marks:
@@ -49,11 +50,11 @@ class Marks:
             self._counts[mark] += 1
 
     def __len__(self) -> int:
-        """Return the number behind the last batch that has a mark."""
+        """Return the number of the last batch that has a mark, plus 1."""
         return len(self._marks)
 
     def count(self, mark: int) -> int:
-        """Return how many batches have this mark, but for NOTHING."""
+        """Return how many batches have this mark, which is not NOTHING."""
         return self._counts[mark]
 
 
@@ -64,9 +65,9 @@ class Head:
     Attributes:
         id: tells this load from every other.
         state: as it is stored.
-        metadata: the source's, as JSON.
-        workers: the most that have worked at the same time.
-        cleaning: the logs are being deleted.
+        metadata: what the source's `metadata()` returned, as JSON.
+        workers: the greatest number of workers that have been at work at the same time.
+        cleaning: whether the logs are being deleted.
     """
 
     id: str
@@ -79,79 +80,86 @@ class Head:
 class Log(ABC):
     """Keep what a load is about to do, and what it has done.
 
-    Between :meth:`open` and :meth:`close` nobody else writes it. The methods
-    with a batch's number may be called from several threads at once.
+    Between :meth:`open` and :meth:`close` nobody else writes to it. The methods
+    that take a batch's number may be called from several threads at once.
+
+    Attributes:
+        marks: the last mark of every batch.
+        redo_count: how many batches the redo log has.
+        redo_ended: whether the last batch is among them.
     """
 
     marks: Marks
+    redo_count: int
+    redo_ended: bool
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget everything that was read of a load."""
+        self._load_id = ""
+        self.marks = Marks()
+        self.redo_count = 0
+        self.redo_ended = False
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What tells this log from others, as text."""
+        """The text that tells this log from others."""
 
     @abstractmethod
     def open(self) -> Head | None:
-        """Take the log for this manager alone and read it; None: there is none yet.
+        """Lock the log for this manager and read it; None: there is no load in it yet.
 
         Raises:
             LockTimeout: another manager has it.
-            BrokenLog: it cannot be read, or it is not one.
+            BrokenLog: it cannot be read, or it is not a log.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the log; nothing happens if it is not open."""
+        """Unlock the log; a log that is not open is left as it is."""
 
     @abstractmethod
     def peek(self) -> tuple[Head | None, bool]:
-        """Read the log beside whoever works with it; tell whether somebody does."""
+        """Read the log without locking it; tell whether a manager has it locked."""
 
     @abstractmethod
     def begin(self, head: Head) -> None:
-        """Make a new log."""
+        """Create the log of a new load."""
 
     @abstractmethod
     def store(self, head: Head) -> None:
-        """Store what has changed; durable."""
+        """Store a changed head durably."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Delete all there is; may be broken off and called again."""
+        """Delete everything; may be interrupted and called again."""
 
     # -- redo -----------------------------------------------------------
 
-    @property
     @abstractmethod
-    def redo_count(self) -> int:
-        """How many batches the redo log has."""
-
-    @property
-    @abstractmethod
-    def redo_ended(self) -> bool:
-        """Whether the last batch is in it."""
-
-    @abstractmethod
-    def forget_redo(self) -> None:
-        """Write the redo log anew."""
+    def clear_redo(self) -> None:
+        """Empty the redo log."""
 
     @abstractmethod
     def add_redo(self, number: int, batch: Any) -> None:
-        """Add a batch; durable."""
+        """Add a batch durably."""
 
     @abstractmethod
     def end_redo(self) -> None:
-        """Say that this was the last batch; durable."""
+        """Note durably that the batch added last is the last of the load."""
 
     @abstractmethod
     def redo(
         self, wanted: Callable[[int], bool], *, backwards: bool = False
     ) -> Iterator[tuple[int, Any]]:
-        """Read the batches that are wanted, in their order or backwards, lazily."""
+        """Read the wanted batches lazily, in their order or backwards."""
 
     # -- undo -----------------------------------------------------------
 
-    def joins(self, engine: Engine) -> bool:
+    def shares_transactions(self, engine: Engine) -> bool:
         """Tell whether a mark can be written in a transaction of this engine."""
         return False
 
@@ -159,33 +167,34 @@ class Log(ABC):
     def before_commit(
         self, number: int, mark: int, connection: Connection | None, kept: Any = None
     ) -> None:
-        """Say, durably, that a batch is about to be committed.
+        """Note durably that a batch is about to be committed.
 
         Args:
-            mark: what it will have then: INSERTED or REMOVED.
-            connection: the one that commits, where the log :meth:`joins` it.
-            kept: what the source wants to know when it takes the batch back, as JSON.
+            mark: the batch's mark after the commit: INSERTED or REMOVED.
+            connection: the connection that commits, where the log
+                :meth:`shares_transactions` with it.
+            kept: what the source needs when it takes the batch back, as JSON.
         """
 
     @abstractmethod
     def after_commit(self, number: int, mark: int) -> None:
-        """Say that a batch is committed."""
+        """Note that a batch is committed."""
 
     @abstractmethod
     def not_committed(self, number: int, before: int) -> None:
-        """Say that a batch is certainly not committed, and has the mark it had before."""
+        """Note that a batch is certainly not committed, and has the mark it had before."""
 
     @abstractmethod
     def kept(self, number: int) -> Any:
-        """Return what was kept of a batch; None: nothing."""
+        """Return what was kept for a batch; None: nothing."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A batch's place in the undo log.
+    """The entry of one batch in the undo log.
 
     Attributes:
-        mark: what it had when it was taken up.
+        mark: the batch's mark when work on it began.
     """
 
     log: Log
@@ -193,27 +202,40 @@ class Entry:
     mark: int
 
     @property
-    def doubtful(self) -> bool:
-        """Whether a killed process may have committed this batch, or may not."""
-        return self.mark in (INSERTING_IT, REMOVING_IT)
+    def in_doubt(self) -> bool:
+        """Whether nobody knows if a killed process committed this batch."""
+        return self.mark in IN_DOUBT.values()
 
     @property
     def kept(self) -> Any:
-        """What was kept of the batch, by an earlier process."""
+        """What an earlier process kept for the batch."""
         return self.log.kept(self.number)
 
     def before_commit(
         self, mark: int, connection: Connection | None = None, kept: Any = None
     ) -> None:
-        """Say that the batch is about to be committed, in this transaction if that can be."""
-        if connection is not None and not self.log.joins(connection.engine):
+        """Note that the batch is about to be committed, in this transaction where possible."""
+        if connection is not None and not self.log.shares_transactions(connection.engine):
             connection = None
         self.log.before_commit(self.number, mark, connection, kept)
 
     def after_commit(self, mark: int) -> None:
-        """Say that the batch is committed."""
+        """Note that the batch is committed."""
         self.log.after_commit(self.number, mark)
 
     def not_committed(self) -> None:
-        """Say that the batch is as it was when it was taken up."""
-        self.log.not_committed(self.number, self.mark)
+        """Note that the batch is as it was when work on it began."""
+        if self.log.marks[self.number] != self.mark:
+            self.log.not_committed(self.number, self.mark)
+
+
+def refuse_format(log: str, found: Any, *, readable: int) -> NoReturn:
+    """Refuse a log that another release has written.
+
+    Raises:
+        BrokenLog: always.
+    """
+    raise BrokenLog(
+        f"{log} has the format {found}; this release reads {readable}. Go on with the release "
+        "that began the load."
+    )

@@ -1,16 +1,10 @@
-"""A bulk load that survives a crash: run it again, and it goes on; or take it back.
+"""The calls of a bulk load, each of which changes its state.
 
-::
+``run()`` does all; in steps: ``prepare()``, ``insert()``, and after a crash ``restore()``
+or ``rollback()``. A call that does not fit the state raises InvalidState, which names the
+calls that fit. docs/bulk.md has the diagram.
 
-    load = BulkLoad(InsertSource(engine, Email, rows), FileLog("loads/may"), workers=4)
-    load.run()          # killed? the same again, with the same rows
-    load.clean()        # the logs are not needed any more
-
-In steps: ``prepare()``, ``insert()``, and after a crash ``restore()`` or
-``rollback()``. A call that does not fit the state raises InvalidState, which names
-those that do. docs/bulk.md has the diagram.
-
-Limits: a log on one machine's disk (FileLog) or in the loaded database (DatabaseLog).
+Limits: the log is on one machine's disk (FileLog) or in the loaded database (DatabaseLog).
 """
 
 from __future__ import annotations
@@ -20,28 +14,26 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from copy import copy
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from ..errors import ArgumentError, InvalidState, LoadStopped
 from ..worker.signals import ctrl_c_is_ours, stopping_gently
-from .batches import Batches
-from .crew import work_off
+from .batches import Batches, Write, write_batches
 from .log import Entry, Head, Log
-from .progress import Progress, progress_of, status_of, ways_on
-from .source import DivisibleSource, Hand, Metadata
+from .progress import Progress, peek_at, progress_of, status_of, way_on
+from .source import DivisibleSource, metadata_of
 from .states import (
     BLOCKED,
     CANCELLED,
     CLEANING,
     FINISHED,
-    IDLE,
     INSERTING,
+    NOTHING_TO_DO,
     PREPARING,
-    RUNS,
+    RUN_CALLS,
     STARTING,
     UNPREPARED,
     LoadState,
@@ -55,7 +47,7 @@ S = TypeVar("S", bound=DivisibleSource[Any])
 
 log = logging.getLogger("sa_jobqueue.bulk")
 
-#: How long restore and rollback wait for the server to end what a killed process left.
+#: How long restore and rollback wait for the server to end a killed process's connections.
 WAIT = timedelta(seconds=60)
 
 
@@ -63,14 +55,15 @@ class BulkLoad(Generic[S]):
     """One load: a source, and the log that knows how far it is.
 
     Args:
-        source: what is loaded; after a crash, the same again.
-        log: this load's alone.
+        source: what is loaded; after a crash, the same source again.
+        log: a log for this load alone.
         workers: how many connections work in parallel.
-        progress: called after each batch, from several threads but one at a time.
-        wait: how long to wait for the server to end what a killed process began.
+        progress: called after each batch, from several threads but never from two at
+            once.
+        wait: how long to wait until the server has ended what a killed process began.
 
     Raises:
-        ArgumentError: fewer than one worker, or a log that is none.
+        ArgumentError: `workers` is below 1, or `log` is not a Log.
     """
 
     def __init__(
@@ -86,7 +79,8 @@ class BulkLoad(Generic[S]):
             raise ArgumentError(f"a load has at least one worker: {workers!r}")
         if not isinstance(log, Log):
             raise ArgumentError(
-                f"a load's log is one like FileLog({str(log)!r}), or DatabaseLog(engine): {log!r}"
+                f"a load's log is an object like FileLog({str(log)!r}) or DatabaseLog(engine), "
+                f"not {log!r}"
             )
         self.source = source
         self.log = log
@@ -95,8 +89,8 @@ class BulkLoad(Generic[S]):
         self.wait = wait
         self._head: Head | None = None
         self._finished = False
-        self._at_it = threading.Lock()
-        self._telling = threading.Lock()
+        self._calling = threading.Lock()
+        self._reporting = threading.Lock()
         self._stopping = threading.Event()
 
     # -- calls ----------------------------------------------------------
@@ -105,24 +99,24 @@ class BulkLoad(Generic[S]):
         """Divide the source, and write the redo log; no row is inserted.
 
         Raises:
-            InvalidState: STARTING and UNPREPARED only.
+            InvalidState: the state is neither STARTING nor UNPREPARED.
             LockTimeout: another manager works with this log.
             LoadStopped: :meth:`stop` was called.
         """
         with self._call("prepare"):
             self._begin("prepare", PREPARING)
             for _ in self._batches.newly_divided():
-                self._tell()
+                self._report()
 
     def insert(self) -> None:
         """Insert all batches of a prepared load; ends CLEANING.
 
         Raises:
-            InvalidState: PREPARING only.
+            InvalidState: the state is not PREPARING.
             LoadStopped: :meth:`stop` was called.
         """
         with self._call("insert"):
-            self._go("insert", INSERTING)
+            self._change_state("insert", INSERTING)
             self._insert("insert")
 
     def restore(self) -> None:
@@ -131,15 +125,15 @@ class BulkLoad(Generic[S]):
         Does nothing where there is nothing to restore.
 
         Raises:
-            SourceChanged: the source is not the one that the load began with.
+            SourceChanged: this is not the source that the load began with.
             LockTimeout: another manager works with this log, or the server still
                 works for the killed process.
             LoadStopped: :meth:`stop` was called.
         """
         with self._call("restore") as state:
-            if state in IDLE["restore"]:
+            if state in NOTHING_TO_DO["restore"]:
                 return
-            self._await_predecessors()
+            self._wait_for_killed()
             self._begin("restore", INSERTING)
             self._insert("restore")
 
@@ -147,77 +141,81 @@ class BulkLoad(Generic[S]):
         """Delete what this load inserted, in any state but FINISHED; ends CANCELLED.
 
         Raises:
-            InvalidState: FINISHED, or its cleaning has begun.
-            LockTimeout, LoadStopped: as :meth:`restore`.
+            InvalidState: the state is FINISHED, or cleaning has begun.
+            LockTimeout, LoadStopped: as in :meth:`restore`.
         """
         with self._call("rollback") as state:
             if state is CANCELLED:
                 return
             if state in (BLOCKED, CLEANING):
-                self._await_predecessors()
-                self._go("rollback", BLOCKED)
-                self._work(self._batches.to_roll_back(), _rolling_back)
+                self._wait_for_killed()
+                self._change_state("rollback", BLOCKED)
+                self._write(
+                    self._batches.to_roll_back(),
+                    lambda writer, batch, entry: writer.rollback(batch, entry),
+                )
             if self._head is None:
-                self._make(CANCELLED)
+                self._create_log(CANCELLED)
             else:
-                self._go("rollback", CANCELLED)
+                self._change_state("rollback", CANCELLED)
 
     def clean(self) -> None:
-        """Delete the logs of a load that is through or rolled back; ends FINISHED.
+        """Delete the logs of a load that is complete or rolled back; ends FINISHED.
 
         Raises:
-            InvalidState: CLEANING and CANCELLED only.
+            InvalidState: the state is neither CLEANING nor CANCELLED.
         """
         with self._call("clean", even_cleaning=True) as state:
             check_change("clean", state, FINISHED)
             assert self._head is not None
-            # From here on nothing but cleaning is possible, also after a crash.
+            # From here on only clean() is possible, also after a crash.
             self.log.store(replace(self._head, cleaning=True))
             self.log.clear()
             self._head, self._finished = None, True
 
     def run(self) -> None:
-        """Do what is to be done, from wherever the load stands; ends CLEANING.
+        """Do what is left to do, from any state of the load; ends CLEANING.
 
-        From CLEANING it does nothing, but for going on with a clean() that was killed.
+        In CLEANING it does nothing, except to go on with a clean() that was killed.
 
         Raises:
-            InvalidState: it was rolled back, or cleaned: clean(), and load anew.
-            SourceChanged, LockTimeout, LoadStopped: as :meth:`restore`.
+            InvalidState: the load was rolled back or cleaned: call clean(), and begin a
+                new load.
+            SourceChanged, LockTimeout, LoadStopped: as in :meth:`restore`.
         """
-        state, cleaning = self._look()
+        state, cleaning = self._peek()
         if cleaning:
             return self.clean()
-        if state in RUNS:
-            return getattr(self, RUNS[state])()  # type: ignore[no-any-return]  # None
+        if state in RUN_CALLS:
+            return getattr(self, RUN_CALLS[state])()  # type: ignore[no-any-return]  # None
         with self._call("run") as state:
             if state is STARTING:
                 self._begin("run", INSERTING)
                 self._insert("run")
-            elif state not in IDLE["run"]:  # it was another one when we looked
+            elif state not in NOTHING_TO_DO["run"]:  # the state has changed since we peeked
                 raise InvalidState("run", state, calls_in(state))
         return None
 
     def stop(self) -> None:
-        """Have the call under way end after its current batches, with LoadStopped."""
+        """Make the call under way raise LoadStopped after its current batches."""
         self._stopping.set()
 
     @property
     def state(self) -> LoadState:
-        """Where the load stands, read from the log."""
+        """The load's state, read from the log."""
         return self.status().state
 
     def status(self) -> Progress:
-        """Look how far the load is, whoever works for it."""
+        """Return how far the load is, also while another process works for it."""
         if self._finished:
             return Progress(state=FINISHED)
         head = self._head
         if head is None:
             return status_of(self.log)
-        return progress_of(self.log, head.state, Metadata(**head.metadata))
+        return progress_of(self.log, head.state, head)
 
     def close(self) -> None:
-        """Let go of a log that prepare() has kept for insert()."""
+        """Unlock a log that prepare() has kept open for insert()."""
         self._head = None
         self.log.close()
 
@@ -228,9 +226,9 @@ class BulkLoad(Generic[S]):
         self.close()
 
     def stopping_on_signals(self, *signals: signal.Signals) -> AbstractContextManager[None]:
-        """Have SIGTERM and SIGINT, or those given, stop the load; main thread only.
+        """Make SIGTERM and SIGINT, or the given signals, stop the load; main thread only.
 
-        Ctrl-C alone does so without this, unless it has a handler already.
+        Ctrl-C stops the load without this too, unless SIGINT has a handler already.
         """
         return stopping_gently(self.stop, *(signals or (signal.SIGTERM, signal.SIGINT)))
 
@@ -238,79 +236,72 @@ class BulkLoad(Generic[S]):
 
     @contextmanager
     def _call(self, verb: str, *, even_cleaning: bool = False) -> Iterator[LoadState]:
-        """Have the log for one call; afterwards, too, where insert() is still to come."""
-        if not self._at_it.acquire(blocking=False):
+        """Open the log for one call; keep it open where insert() is still to come."""
+        if not self._calling.acquire(blocking=False):
             raise InvalidState(verb, INSERTING, calls_in(INSERTING))
         try:
-            state = self._opened(verb, even_cleaning)
-            with self._guarded(verb):
+            state = self._open(verb, even_cleaning)
+            with self._left_as_killed(verb):
                 yield state
         finally:
             self._stopping.clear()
             if self._head is None or self._head.state is not PREPARING:
                 self.close()
-            self._at_it.release()
+            self._calling.release()
 
-    def _opened(self, verb: str, even_cleaning: bool) -> LoadState:
+    def _open(self, verb: str, even_cleaning: bool) -> LoadState:
         if self._finished:
             check_call(verb, FINISHED)
             return FINISHED
         if self._head is None:
-            self._head = self._found()
+            self._head = self._read_head()
         state = self._head.state if self._head is not None else STARTING
         check_call(verb, state)
         if self._head is not None and self._head.cleaning and not even_cleaning:
             raise InvalidState(verb, f"{state}, with part of its logs gone", ["clean"])
         return state
 
-    def _found(self) -> Head | None:
+    def _read_head(self) -> Head | None:
         head = self.log.open()
         if head is None:
             return None
-        self.source.resume(Metadata(**head.metadata))
+        self.source.resume(metadata_of(head))
         return replace(head, state=after_kill(head.state))
 
     @contextmanager
-    def _guarded(self, verb: str) -> Iterator[None]:
-        """Leave a call that fails as one that was killed."""
+    def _left_as_killed(self, verb: str) -> Iterator[None]:
+        """Leave the load of a call that fails as if its process had been killed."""
         catching = stopping_gently(self.stop, signal.SIGINT) if ctrl_c_is_ours() else nullcontext()
         try:
             with catching:
                 yield
         except BaseException as error:
-            state = after_kill(self._head.state) if self._head is not None else STARTING
             if not isinstance(error, InvalidState | LoadStopped):
-                error.add_note(f"{verb}() of a bulk load: {self._said(state)}")
+                error.add_note(f"{verb}() of a bulk load: {way_on(self.log, self._head)}")
             self._head = None
             raise
 
-    def _said(self, state: LoadState) -> str:
-        if self._head is None:
-            return "it has not begun."
-        return f"{progress_of(self.log, state, Metadata(**self._head.metadata))}; {ways_on(state)}."
-
-    def _look(self) -> tuple[LoadState, bool]:
+    def _peek(self) -> tuple[LoadState, bool]:
+        """Return the state, and whether cleaning has begun."""
         if self._finished or self._head is not None:
             return self.state, False
-        head, busy = copy(self.log).peek()  # a call may be under way in another thread
-        if head is None:
-            return STARTING, False
-        return head.state if busy else after_kill(head.state), head.cleaning
+        _, head, state = peek_at(self.log)
+        return state, head is not None and head.cleaning
 
     # -- states ---------------------------------------------------------
 
     def _begin(self, verb: str, state: LoadState) -> None:
-        """Go to a state in which the redo log is written, or written on."""
+        """Change to a state in which the redo log is written or continued."""
         if self._head is None:
             check_change(verb, STARTING, state)
-            self._make(state)
+            self._create_log(state)
             return
         if self._head.state is UNPREPARED:
-            self.log.forget_redo()
+            self.log.clear_redo()
             self._head = replace(self._head, metadata=asdict(self.source.metadata()))
-        self._go(verb, state)
+        self._change_state(verb, state)
 
-    def _make(self, state: LoadState) -> None:
+    def _create_log(self, state: LoadState) -> None:
         head = Head(
             id=uuid.uuid4().hex,
             state=state,
@@ -320,7 +311,7 @@ class BulkLoad(Generic[S]):
         self.log.begin(head)
         self._head = head
 
-    def _go(self, verb: str, state: LoadState) -> None:
+    def _change_state(self, verb: str, state: LoadState) -> None:
         head = self._head
         assert head is not None
         if head.state is not state:
@@ -333,53 +324,36 @@ class BulkLoad(Generic[S]):
 
     @property
     def _batches(self) -> Batches:
-        # Not an attribute: in a cycle of references, what is open is closed in any order.
+        # Not an attribute: in a cycle of references, open generators are closed in any order.
         return Batches(self.source, self.log, self._check_stop)
 
     def _insert(self, verb: str) -> None:
-        self._work(self._batches.to_insert(), _inserting)
+        self._write(
+            self._batches.to_insert(), lambda writer, batch, entry: writer.update(batch, entry)
+        )
         self.source.finish(batch for _, batch in self._batches.logged())
-        self._go(verb, CLEANING)
+        self._change_state(verb, CLEANING)
 
-    def _work(
-        self,
-        todo: Generator[tuple[Entry, Any], None, None],
-        do: Callable[[Hand[Any], Entry, Any], None],
-    ) -> None:
+    def _write(self, batches: Generator[tuple[Entry, Any], None, None], write: Write) -> None:
         assert self._head is not None
-        load = self._head.id
+        write_batches(
+            self.source,
+            batches,
+            write,
+            load=self._head.id,
+            workers=self.workers,
+            after_each=self._report,
+        )
 
-        @contextmanager
-        def at_work(slot: int) -> Iterator[Callable[[tuple[Entry, Any]], None]]:
-            with self.source.at_work(load, slot) as hand:
-
-                def work(item: tuple[Entry, Any]) -> None:
-                    do(hand, *item)
-                    self._tell()
-
-                yield work
-
-        with closing(todo):  # an asynchronous source has an event loop to close
-            work_off(todo, at_work, workers=self.source.workers_of(self.workers))
-
-    def _await_predecessors(self) -> None:
+    def _wait_for_killed(self) -> None:
         assert self._head is not None
-        self.source.await_predecessors(self._head.id, self._head.workers, self.wait)
+        self.source.wait_for_slots(self._head.id, self._head.workers, self.wait)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self.progress is not None:
-            with self._telling:
+            with self._reporting:
                 self.progress(self.status())
 
     def _check_stop(self) -> None:
         if self._stopping.is_set():
-            assert self._head is not None
-            raise LoadStopped(f"Stopped. {self._said(after_kill(self._head.state))}")
-
-
-def _inserting(hand: Hand[Any], entry: Entry, batch: Any) -> None:
-    hand.update(batch, entry)
-
-
-def _rolling_back(hand: Hand[Any], entry: Entry, batch: Any) -> None:
-    hand.rollback(batch, entry)
+            raise LoadStopped(f"Stopped. {way_on(self.log, self._head)}")

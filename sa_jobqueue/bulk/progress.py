@@ -5,9 +5,9 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass
 
-from .log import INSERTED, Log
-from .source import Metadata
-from .states import BLOCKED, LoadState, after_kill
+from .log import INSERTED, Head, Log
+from .source import metadata_of
+from .states import BLOCKED, STARTING, LoadState, after_kill
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,10 +15,10 @@ class Progress:
     """How far a load is.
 
     Attributes:
-        state: where it stands.
+        state: the load's state.
         divided: how many batches the redo log has.
         inserted: how many of them are in the table.
-        batches: how many there are in all; None: nobody knows yet.
+        batches: how many batches there are in all; None: nobody knows yet.
         batch_size: rows of a batch; the last may have fewer.
         total: rows in all; None: nobody knows yet.
     """
@@ -38,16 +38,15 @@ class Progress:
 
     def __str__(self) -> str:
         of_batches = "" if self.batches is None else f" of {self.batches:,}"
-        # The last batch may have fewer.
+        # The last batch may have fewer rows.
         at_most = "at most " if self.total is None and self.batches and self.inserted else ""
         rows = f"{at_most}{self.rows:,} rows"
         return f"{self.state}: {self.inserted:,}{of_batches} batches, {rows} inserted"
 
 
-def progress_of(log: Log, state: LoadState, metadata: Metadata | None) -> Progress:
-    """Read from an open log how far its load is."""
-    if metadata is None:
-        return Progress(state=state)
+def progress_of(log: Log, state: LoadState, head: Head) -> Progress:
+    """Return how far a load is whose log has been read."""
+    metadata = metadata_of(head)
     return Progress(
         state=state,
         divided=log.redo_count,
@@ -59,23 +58,34 @@ def progress_of(log: Log, state: LoadState, metadata: Metadata | None) -> Progre
 
 
 def status_of(log: Log) -> Progress:
-    """Look how far a load is, beside whoever works for it.
+    """Read from the log how far its load is, also while a manager works with it.
 
     Raises:
         BrokenLog: the log cannot be read.
     """
-    log = copy(log)  # it may be another thread that works with this one
+    log, head, state = peek_at(log)
+    if head is None or head.cleaning:
+        return Progress(state=state)
+    return progress_of(log, state, head)
+
+
+def peek_at(log: Log) -> tuple[Log, Head | None, LoadState]:
+    """Read a copy of the log: another thread may be working with this one."""
+    log = copy(log)
     head, busy = log.peek()
     if head is None:
-        return Progress(state=LoadState.STARTING)
-    state = head.state if busy else after_kill(head.state)
-    if head.cleaning:
-        return Progress(state=state)
-    return progress_of(log, state, Metadata(**head.metadata))
+        return log, None, STARTING
+    return log, head, head.state if busy else after_kill(head.state)
 
 
-def ways_on(state: LoadState) -> str:
-    """Say how a load that is not through goes on."""
-    if state is BLOCKED:
-        return "run() goes on, rollback() takes back what is in the table"
-    return "run() begins again; no row is in the table"
+def way_on(log: Log, head: Head | None) -> str:
+    """Describe how far an interrupted load is, and which calls go on with it."""
+    if head is None:
+        return "it has not begun."
+    state = after_kill(head.state)
+    calls = (
+        "run() goes on, rollback() takes back what is in the table"
+        if state is BLOCKED
+        else "run() begins again; no row is in the table"
+    )
+    return f"{progress_of(log, state, head)}; {calls}."

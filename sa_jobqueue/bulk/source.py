@@ -1,4 +1,4 @@
-"""What is loaded: a source that can be divided into batches.
+"""The contract of a source: it divides what is loaded into batches, and writes each.
 
 ::
 
@@ -7,15 +7,16 @@
             return Metadata(total=len(NAMES), batch_size=1)
 
         def divide(self):
-            yield from NAMES                     # lazily; what is logged is JSON
+            yield from NAMES                     # lazily; a batch is logged as JSON
 
         def update(self, name):
-            upload(name)                         # twice is as once
+            upload(name)                         # idempotent
 
         def rollback(self, name):
-            remove(name)                         # twice is as once
+            remove(name)                         # idempotent
 
-:class:`~sa_jobqueue.bulk.InsertSource` is the one for rows of a mapped class.
+`sources/` has the one for rows of a mapped class and the one for jobs; docs/bulk.md
+says how to write your own.
 """
 
 from __future__ import annotations
@@ -30,20 +31,23 @@ from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import ArgumentError
-from .log import INSERTED, REMOVED, Entry
+from .log import INSERTED, REMOVED, Entry, Head
 
 B = TypeVar("B")
-Taken = TypeVar("Taken", contravariant=True)
+Written = TypeVar("Written", contravariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """What is stored with the log, and given back to the source on resume.
+    """What the log stores of a source, and gives back to it on resume.
 
     Attributes:
         total: how many rows, or other units, there are; None: nobody knows yet.
-        batch_size: how many of them a batch has; the last one may have fewer.
-        details: what else the source wants to know again, as JSON.
+        batch_size: how many of them a batch has; the last may have fewer.
+        details: anything else that the source needs to know again, as JSON.
+
+    Raises:
+        ArgumentError: `batch_size` is below 1, or `total` is negative.
     """
 
     total: int | None
@@ -53,7 +57,7 @@ class Metadata:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or (self.total is not None and self.total < 0):
             raise ArgumentError(
-                f"a batch has at least one row, and there are none or more of them: {self}"
+                f"a batch has at least one row, and the total is not negative: {self}"
             )
 
     @property
@@ -62,18 +66,23 @@ class Metadata:
         return None if self.total is None else -(-self.total // self.batch_size)
 
 
-class Hand(Protocol[Taken]):
-    """What a source gives one of the connections that work at the same time."""
+def metadata_of(head: Head) -> Metadata:
+    """Return what the source said when the load began."""
+    return Metadata(**head.metadata)
 
-    def update(self, batch: Taken, entry: Entry) -> None:
-        """Bring a batch in, and have its entry written."""
 
-    def rollback(self, batch: Taken, entry: Entry) -> None:
-        """Take a batch back, and have its entry written."""
+class BatchWriter(Protocol[Written]):
+    """Writes batches for one of the threads that work at the same time."""
+
+    def update(self, batch: Written, entry: Entry) -> None:
+        """Bring a batch in, and write its entry."""
+
+    def rollback(self, batch: Written, entry: Entry) -> None:
+        """Take a batch back, and write its entry."""
 
 
 class DivisibleSource(ABC, Generic[B]):
-    """A source of batches; a subclass says at least the first four.
+    """A source of batches; a subclass defines at least the first four methods.
 
     Every batch may be brought in, and taken back, more than once: after a crash
     nobody knows whether the last ones were.
@@ -81,11 +90,11 @@ class DivisibleSource(ABC, Generic[B]):
 
     @abstractmethod
     def metadata(self) -> Metadata:
-        """Tell how much there is, and how it is divided."""
+        """Return how much there is, and how it is divided."""
 
     @abstractmethod
     def divide(self) -> Iterator[B] | AsyncIterator[B]:
-        """Yield the batches, lazily, and each time the same ones in the same order."""
+        """Yield the batches lazily, on every call the same batches in the same order."""
 
     @abstractmethod
     def update(self, batch: B) -> None:
@@ -96,10 +105,10 @@ class DivisibleSource(ABC, Generic[B]):
         """Take a batch back; idempotent."""
 
     def resume(self, metadata: Metadata) -> None:
-        """Take back what :meth:`metadata` said when the load began.
+        """Accept what :meth:`metadata` returned when the load began.
 
         Raises:
-            SourceChanged: this is another source now.
+            SourceChanged: this is a different source.
         """
 
     def encode(self, batch: B) -> Any:
@@ -107,44 +116,49 @@ class DivisibleSource(ABC, Generic[B]):
         return batch
 
     def decode(self, logged: Any) -> B:
-        """Make a batch of what the redo log has kept."""
+        """Return the batch of a redo entry."""
         batch: B = logged
         return batch
 
     def refill(self, batches: Iterator[tuple[int, B]]) -> Iterator[tuple[int, B]]:
-        """Put back into decoded batches, which come with their numbers, what was not logged."""
+        """Complete decoded batches, which come with their numbers, by what was not logged."""
         return batches
 
     def divide_after(self, count: int, last: B | None) -> Iterator[B] | AsyncIterator[B]:
-        """Yield the batches that follow the first `count`, the last of which is given."""
-        return islice(in_step(self.divide()), count, None)
+        """Yield the batches after the first `count`, the last of which is `last`."""
+        return islice(sync_iterator(self.divide()), count, None)
 
-    def workers_of(self, wanted: int) -> int:
-        """Return how many threads may work at once; 0: the calling thread does."""
+    def worker_count(self, wanted: int) -> int:
+        """Return how many threads may work at once; 0: the calling thread works."""
         return wanted
 
-    def await_predecessors(self, load: str, slots: int, wait: timedelta) -> None:
-        """Wait until nobody is left who works for a load that was killed.
+    def wait_for_slots(self, load: str, slots: int, wait: timedelta) -> None:
+        """Wait until nothing of a killed process works for a load any more.
 
         Args:
-            load: the load's own name.
-            slots: how many have worked for it at the same time.
-            wait: for how long at most.
+            load: the load's id.
+            slots: how many workers the load has had at the same time.
+            wait: how long to wait at most.
 
         Raises:
-            LockTimeout: somebody still does.
+            LockTimeout: something still works for the load.
         """
 
-    def at_work(self, load: str, slot: int) -> AbstractContextManager[Hand[B]]:
-        """Open what one thread needs."""
-        return nullcontext(PlainHand(self))
+    def open_writer(self, load: str, slot: int) -> AbstractContextManager[BatchWriter[B]]:
+        """Open the writer of one thread.
+
+        Args:
+            load: the load's id.
+            slot: the thread's number, from 0.
+        """
+        return nullcontext(PlainWriter(self))
 
     def finish(self, batches: Iterator[B]) -> None:
-        """Do what is done once when all batches are in; idempotent."""
+        """Do what is done once, when all batches are in; idempotent."""
 
 
-class PlainHand(Generic[B]):
-    """Keep the log beside a source that knows nothing of it."""
+class PlainWriter(Generic[B]):
+    """Write the log entries around a source's own `update` and `rollback`."""
 
     def __init__(self, source: DivisibleSource[B]) -> None:
         self._source = source
@@ -162,11 +176,11 @@ class PlainHand(Generic[B]):
         entry.after_commit(REMOVED)
 
 
-def in_step(batches: Iterable[B] | AsyncIterable[B]) -> Iterator[B]:
-    """Iterate over what is asynchronous, too, in an event loop of its own.
+def sync_iterator(batches: Iterable[B] | AsyncIterable[B]) -> Iterator[B]:
+    """Iterate over a plain iterable, or an asynchronous one in an event loop of its own.
 
     Raises:
-        ArgumentError: one runs in this thread already.
+        ArgumentError: an event loop runs in this thread already.
     """
     if not isinstance(batches, AsyncIterable):
         return iter(batches)
@@ -180,8 +194,8 @@ def _refuse_running_loop() -> None:
     except RuntimeError:
         return
     raise ArgumentError(
-        "what is asynchronous is read in an event loop of its own, and one runs in this thread "
-        "already: call from another one, as by `await asyncio.to_thread(load.run)`"
+        "an asynchronous source is read in an event loop of its own, and one runs in this thread "
+        "already: call from another thread, as by `await asyncio.to_thread(load.run)`"
     )
 
 

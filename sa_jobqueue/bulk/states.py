@@ -1,7 +1,8 @@
-"""The states of a load, and which call leads from where to where.
+"""The states of a load, and which call leads from which state to which.
 
-:data:`TRANSITIONS` is the diagram of ``docs/bulk.md``; a test holds the two against
-each other. ``killed`` is no call: it is what a load is found in whose process is gone.
+:data:`TRANSITIONS` is the diagram of ``docs/bulk.md``; a test compares the two.
+``killed`` is not a call: it leads to the state in which a load is found once its
+process is gone.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from ..errors import InvalidState
 
 
 class LoadState(StrEnum):
-    """Where a load stands.
+    """The state of a load.
 
-    STARTING: there is no log yet; it is never stored.
-    PREPARING: the redo log is being written, or is whole; no row is in the table.
+    STARTING: there is no log yet; this state is never stored.
+    PREPARING: the redo log is being written, or is complete; no row is in the table.
     INSERTING: some batches may be in the table.
     UNPREPARED: the process ended while PREPARING.
-    BLOCKED: it ended while INSERTING, or while a rollback was under way.
+    BLOCKED: the process ended while INSERTING, or during a rollback.
     CANCELLED: the rollback is done: none of the load's rows is in the table.
     CLEANING: all rows are in the table; the logs are kept.
-    FINISHED: the logs are gone; this, too, is never stored.
+    FINISHED: the logs are deleted; this state is never stored.
     """
 
     STARTING = "STARTING"
@@ -57,50 +58,50 @@ TRANSITIONS: Mapping[str, frozenset[tuple[LoadState, LoadState]]] = {
     "killed": frozenset({(PREPARING, UNPREPARED), (INSERTING, BLOCKED)}),
 }
 
-#: Calls that find nothing to do in these states, and do nothing.
-IDLE: Mapping[str, frozenset[LoadState]] = {
+#: The states in which a call has nothing to do, and does nothing.
+NOTHING_TO_DO: Mapping[str, frozenset[LoadState]] = {
     "restore": frozenset({STARTING, PREPARING, CANCELLED, CLEANING, FINISHED}),
     "rollback": frozenset({CANCELLED}),
     "run": frozenset({CLEANING}),
 }
 
-#: run() does what another call does.
-RUNS: Mapping[LoadState, str] = {
+#: The states in which run() does what another call does.
+RUN_CALLS: Mapping[LoadState, str] = {
     PREPARING: "insert",
     UNPREPARED: "restore",
     BLOCKED: "restore",
 }
 
-_BUSY = INSERTING  # one call has it, and others have to wait or to stop it
+_BUSY = INSERTING  # a call is under way: others wait for it, or stop it
 
 
 def after_kill(stored: LoadState) -> LoadState:
-    """Return what a stored state means once its process is gone."""
+    """Return the state that a stored one becomes once its process is gone."""
     return dict(TRANSITIONS["killed"]).get(stored, stored)
 
 
 def calls_in(state: LoadState) -> list[str]:
-    """Name the calls that fit a state, those that do nothing left out."""
+    """Name the calls that fit a state, without those that would do nothing."""
     if state is _BUSY:
         return ["stop"]
     calls = [
         verb
         for verb, changes in TRANSITIONS.items()
-        if verb != "killed" and any(here is state for here, _ in changes)
+        if verb != "killed" and any(before is state for before, _ in changes)
     ]
-    return sorted({*calls, *(["run"] if state in RUNS else [])})
+    return sorted({*calls, *(["run"] if state in RUN_CALLS else [])})
 
 
 def check_call(verb: str, state: LoadState) -> None:
-    """Refuse a call that does not fit.
+    """Refuse a call that does not fit the state.
 
     Raises:
-        InvalidState: names the calls that do.
+        InvalidState: names the calls that fit.
     """
-    if verb not in calls_in(state) and state not in IDLE.get(verb, ()):
+    if verb not in calls_in(state) and state not in NOTHING_TO_DO.get(verb, ()):
         raise InvalidState(verb, state, calls_in(state))
 
 
-def check_change(verb: str, here: LoadState, there: LoadState) -> None:
-    """Hold the code to the diagram: a change that is not drawn is a mistake of ours."""
-    assert (here, there) in TRANSITIONS[verb], (verb, here, there)
+def check_change(verb: str, before: LoadState, after: LoadState) -> None:
+    """Assert that the diagram has this change: any other is a bug of this package."""
+    assert (before, after) in TRANSITIONS[verb], (verb, before, after)

@@ -31,8 +31,8 @@ class Numbers(DivisibleSource[list[int]]):
     def resume(self, metadata: Metadata) -> None:
         self.resumed = metadata
 
-    def workers_of(self, wanted: int) -> int:
-        return super().workers_of(wanted) if self.threads else 0
+    def worker_count(self, wanted: int) -> int:
+        return super().worker_count(wanted) if self.threads else 0
 
     def divide(self) -> Iterator[list[int]]:
         for begin in range(0, self.total, self.batch_size):

@@ -1,1 +1,1 @@
-"""The two redo and undo logs of a bulk load: in a file, and in the database."""
+"""The logs of a bulk load: in files, or in two tables of the loaded database."""

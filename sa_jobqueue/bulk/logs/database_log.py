@@ -7,8 +7,8 @@
 
     BulkLoad(source, DatabaseLog(engine, "emails of may")).run()
 
-A batch's mark commits in the same transaction as its rows: no batch is ever in doubt,
-and so none is run twice.
+A batch's mark commits in the same transaction as its rows. So no batch is ever in doubt,
+and none is run twice.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from sqlalchemy import inspect as sa_inspect
 from ...errors import ArgumentError, BrokenLog, LockLost, LockNotHeld, LockTimeout
 from ...owners.named_lock import NamedLock, named_lock
 from ...sessions.transactions import transaction
-from ..log import BEFORE, NOTHING, Head, Log, Marks
+from ..log import IN_DOUBT, NOTHING, Head, Log, refuse_format
 from ..states import LoadState
 from .tables import NAME_LENGTH, LoadTables, load_tables
 
 VERSION = 1
+
+#: How many batches are read in one query.
 _PAGE = 100
 
 
@@ -45,12 +47,12 @@ class DatabaseLog(Log):
     """A log in two tables.
 
     Args:
-        engine: of the database that is loaded.
-        name: of the load, at most 100 characters.
-        tables: as :func:`load_tables` made them, by default under their usual names.
+        engine: an engine of the loaded database.
+        name: the load's name, at most 100 characters.
+        tables: what :func:`load_tables` returned; by default tables of the usual names.
 
     Raises:
-        ArgumentError: a name that is empty or too long.
+        ArgumentError: `name` is empty or too long.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class DatabaseLog(Log):
         self.tables = load_tables(MetaData()) if tables is None else tables
         self._name = name
         self._lock: NamedLock | None = None
-        self._forget()
+        super().__init__()
 
     @property
     def name(self) -> str:
@@ -89,18 +91,18 @@ class DatabaseLog(Log):
     def close(self) -> None:
         lock, self._lock = self._lock, None
         if lock is not None:
-            # A lock that is lost is let go of; what ended its connection says so itself.
+            # A lost lock needs no release; whatever ended its connection raises by itself.
             with suppress(LockLost, LockNotHeld):
                 lock.release()
 
     def peek(self) -> tuple[Head | None, bool]:
-        # A call that ends or begins meanwhile is one under way.
+        # A call that ends or begins while we read counts as under way.
         busy = self._is_locked()
         head = self._read()
         return head, busy or self._is_locked()
 
     def begin(self, head: Head) -> None:
-        self._id = head.id
+        self._load_id = head.id
         with self._writing() as connection:
             connection.execute(
                 insert(self.tables.loads).values(
@@ -114,60 +116,56 @@ class DatabaseLog(Log):
 
     def clear(self) -> None:
         with self._writing() as connection:
-            connection.execute(
-                delete(self.tables.batches).where(self.tables.batches.c.load_id == self._id)
-            )
+            self._delete_batches(connection)
             connection.execute(self._of_load(delete(self.tables.loads)))
 
     # -- redo -----------------------------------------------------------
 
-    @property
-    def redo_count(self) -> int:
-        return self._count
-
-    @property
-    def redo_ended(self) -> bool:
-        return self._ended
-
-    def forget_redo(self) -> None:
+    def clear_redo(self) -> None:
         with self._writing() as connection:
-            connection.execute(
-                delete(self.tables.batches).where(self.tables.batches.c.load_id == self._id)
-            )
-            connection.execute(self._of_load(update(self.tables.loads)).values(redo_ended=False))
-        self._count, self._ended = 0, False
+            self._delete_batches(connection)
+            self._write_redo_ended(connection, False)
+        self.redo_count, self.redo_ended = 0, False
 
     def add_redo(self, number: int, batch: Any) -> None:
-        row = {"load_id": self._id, "number": number, "mark": NOTHING, "redo": json.dumps(batch)}
+        redo = json.dumps(batch)
+        row = {"load_id": self._load_id, "number": number, "mark": NOTHING, "redo": redo}
         with self._writing() as connection:
             connection.execute(insert(self.tables.batches), row)
-        self._count += 1
+        self.redo_count += 1
 
     def end_redo(self) -> None:
         with self._writing() as connection:
-            connection.execute(self._of_load(update(self.tables.loads)).values(redo_ended=True))
-        self._ended = True
+            self._write_redo_ended(connection, True)
+        self.redo_ended = True
 
     def redo(
         self, wanted: Callable[[int], bool], *, backwards: bool = False
     ) -> Iterator[tuple[int, Any]]:
-        numbers = list(filter(wanted, range(self._count)[:: -1 if backwards else 1]))
+        numbers = list(filter(wanted, range(self.redo_count)[:: -1 if backwards else 1]))
         batches = self.tables.batches.c
         for begin in range(0, len(numbers), _PAGE):
             page = numbers[begin : begin + _PAGE]
-            found = (
+            query = (
                 select(batches.number, batches.redo)
-                .where(batches.load_id == self._id, batches.number.in_(page))
+                .where(batches.load_id == self._load_id, batches.number.in_(page))
                 .order_by(batches.number.desc() if backwards else batches.number)
             )
             with self.engine.connect() as connection:
-                rows = connection.execute(found).all()
+                rows = connection.execute(query).all()
             for number, redo in rows:
                 yield number, json.loads(redo)
 
+    def _delete_batches(self, connection: Connection) -> None:
+        batches = self.tables.batches
+        connection.execute(delete(batches).where(batches.c.load_id == self._load_id))
+
+    def _write_redo_ended(self, connection: Connection, ended: bool) -> None:
+        connection.execute(self._of_load(update(self.tables.loads)).values(redo_ended=ended))
+
     # -- undo -----------------------------------------------------------
 
-    def joins(self, engine: Engine) -> bool:
+    def shares_transactions(self, engine: Engine) -> bool:
         if engine.pool is self.engine.pool:
             return True
         in_memory = engine.url.database in (None, "", ":memory:")
@@ -177,51 +175,46 @@ class DatabaseLog(Log):
         self, number: int, mark: int, connection: Connection | None, kept: Any = None
     ) -> None:
         if connection is not None:
-            self._write(connection, number, mark=mark, kept=_told(kept))
+            self._write(connection, number, mark=mark, kept=_json_or_null(kept))
             return
         with self._writing() as own:
-            self._write(own, number, mark=BEFORE[mark], kept=_told(kept))
-        self.marks[number] = BEFORE[mark]
+            self._write(own, number, mark=IN_DOUBT[mark], kept=_json_or_null(kept))
+        self.marks[number] = IN_DOUBT[mark]
 
     def after_commit(self, number: int, mark: int) -> None:
-        if self.marks[number] == BEFORE[mark]:  # it was not in the batch's transaction
+        if self.marks[number] == IN_DOUBT[mark]:  # not written in the batch's transaction
             with self._writing() as own:
                 self._write(own, number, mark=mark)
         self.marks[number] = mark
 
     def not_committed(self, number: int, before: int) -> None:
-        if self.marks[number] != before:
-            with self._writing() as own:
-                self._write(own, number, mark=before)
-            self.marks[number] = before
+        with self._writing() as own:
+            self._write(own, number, mark=before)
+        self.marks[number] = before
 
     def kept(self, number: int) -> Any:
         if self.marks[number] == NOTHING:
             return None
         batches = self.tables.batches.c
-        asked = select(batches.kept).where(batches.load_id == self._id, batches.number == number)
+        query = select(batches.kept).where(
+            batches.load_id == self._load_id, batches.number == number
+        )
         with self.engine.connect() as connection:
-            kept = connection.execute(asked).scalar_one()
+            kept = connection.execute(query).scalar_one()
         return None if kept is None else json.loads(kept)
 
     def _write(self, connection: Connection, number: int, **values: Any) -> None:
         batches = self.tables.batches
         connection.execute(
             update(batches)
-            .where(batches.c.load_id == self._id, batches.c.number == number)
+            .where(batches.c.load_id == self._load_id, batches.c.number == number)
             .values(values)
         )
 
     # -- reading --------------------------------------------------------
 
-    def _forget(self) -> None:
-        self.marks = Marks()
-        self._count = 0
-        self._ended = False
-        self._id = ""
-
     def _read(self) -> Head | None:
-        self._forget()
+        self._reset()
         with self.engine.connect() as connection:
             self._refuse_missing_tables(connection)
             found = connection.execute(self._of_load(select(self.tables.loads))).first()
@@ -230,14 +223,11 @@ class DatabaseLog(Log):
             if found.name != self._name:
                 raise BrokenLog(
                     f"There is a load {found.name!r}, which this database does not tell from "
-                    f"{self._name!r}: give this one another name."
+                    f"{self._name!r}: give the new load another name."
                 )
             if found.version != VERSION:
-                raise BrokenLog(
-                    f"The log {self._name!r} has the format {found.version}; this release reads "
-                    f"{VERSION}. Go on with the release that began the load."
-                )
-            self._id, self._ended = found.id, found.redo_ended
+                refuse_format(f"The log {self._name!r}", found.version, readable=VERSION)
+            self._load_id, self.redo_ended = found.id, found.redo_ended
             self._read_marks(connection)
         return Head(
             id=found.id,
@@ -249,15 +239,14 @@ class DatabaseLog(Log):
 
     def _read_marks(self, connection: Connection) -> None:
         batches = self.tables.batches.c
-        asked = select(batches.number, batches.mark).where(batches.load_id == self._id)
-        for self._count, (number, mark) in enumerate(
-            connection.execute(asked.order_by(batches.number)), 1
-        ):
-            if number != self._count - 1:
+        query = select(batches.number, batches.mark).where(batches.load_id == self._load_id)
+        for number, mark in connection.execute(query.order_by(batches.number)):
+            if number != self.redo_count:
                 raise BrokenLog(
-                    f"{self.tables.batches.name} has no batch {self._count - 1} of the load "
-                    f"{self._name!r}, and later ones: put its row back."
+                    f"{self.tables.batches.name} has no batch {self.redo_count} of the load "
+                    f"{self._name!r}, but later batches: put its row back."
                 )
+            self.redo_count += 1
             if mark:
                 self.marks[number] = mark
 
@@ -266,7 +255,8 @@ class DatabaseLog(Log):
             if not sa_inspect(connection).has_table(table.name, schema=table.schema):
                 raise BrokenLog(
                     f"There is no table {table.fullname}. Create it by a migration, with "
-                    "load_tables(metadata) in your models, or now: log.tables.create_all(engine)."
+                    "load_tables(metadata) in your models, or at once, by "
+                    "log.tables.create_all(engine)."
                 )
 
     def _named_lock(self) -> NamedLock:
@@ -284,7 +274,7 @@ class DatabaseLog(Log):
             yield connection
 
 
-def _told(kept: Any) -> str | None:
+def _json_or_null(kept: Any) -> str | None:
     return None if kept is None else json.dumps(kept)
 
 

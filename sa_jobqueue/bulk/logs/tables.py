@@ -1,4 +1,4 @@
-"""The two tables of database logs, made in the user's own metadata."""
+"""The two tables of a DatabaseLog, added to the user's own MetaData."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from sqlalchemy.dialects import mysql
 
 NAME_LENGTH = 100
 
-#: The text of redo entries: TEXT on MySQL and MariaDB ends at 64 kB.
+#: Texts of any length: TEXT on MySQL and MariaDB ends at 64 kB.
 _LONG = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 
 
 @dataclass(frozen=True)
 class LoadTables:
-    """The two tables of database logs.
+    """The two tables of a DatabaseLog.
 
     Attributes:
-        loads: a row a load.
-        batches: a row a batch.
+        loads: one row for each load.
+        batches: one row for each batch of a load.
     """
 
     loads: Table
     batches: Table
 
     def create_all(self, engine: Engine) -> None:
-        """Create those that are not there."""
+        """Create the tables that are missing."""
         self.loads.metadata.create_all(engine, tables=[self.loads, self.batches])
 
 
@@ -45,12 +45,12 @@ def load_tables(metadata: MetaData, name: str = "bulk_load") -> LoadTables:
     """Add the two tables to a MetaData, or find them there.
 
     Args:
-        name: what they are called; the second one has ``_batch`` behind it.
+        name: the first table's name; the second's is the same with ``_batch`` appended.
     """
     schema = "" if metadata.schema is None else f"{metadata.schema}."
-    there = metadata.tables.get(schema + name)
-    if there is not None:
-        return LoadTables(there, metadata.tables[f"{schema}{name}_batch"])
+    existing = metadata.tables.get(schema + name)
+    if existing is not None:
+        return LoadTables(existing, metadata.tables[f"{schema}{name}_batch"])
     loads = Table(
         name,
         metadata,

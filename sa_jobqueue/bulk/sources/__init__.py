@@ -1,1 +1,1 @@
-"""The two sources of a bulk load: rows to insert, and jobs to enqueue."""
+"""The sources of a bulk load: rows of a mapped class, and jobs to enqueue."""

@@ -1,13 +1,13 @@
-"""COPY, where the driver has it and the rows allow it.
+"""COPY rows into a table, where the driver can and the rows allow it.
 
-Rows become the text that COPY reads. What has no text of its own here (arrays,
-documents, types with an SQL expression, defaults that are functions) is left to INSERT.
+Rows become the text that COPY reads. INSERT takes the values that have no text here:
+arrays, documents, types with an SQL expression, defaults that are functions.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -16,23 +16,20 @@ from uuid import UUID
 from sqlalchemy import Column, Connection, LargeBinary, Table, bindparam
 from sqlalchemy.exc import DBAPIError
 
-#: Turns values of one column into texts; None: it cannot.
+#: Turns the values of one column into texts; returns None where it cannot.
 Texts = Callable[[Sequence[Any]], "list[str] | None"]
 
 
 class Copy:
-    """COPY into some columns of a table.
-
-    :meth:`of` makes it, or None where it cannot be.
-    """
+    """COPY into some columns of a table; :meth:`prepare` makes it."""
 
     def __init__(self, statement: str, columns: Mapping[str, Texts]) -> None:
         self._statement = statement
         self._columns = columns
 
     @classmethod
-    def of(cls, connection: Connection, table: Table, names: Sequence[str]) -> Copy | None:
-        """Prepare for rows that name these columns."""
+    def prepare(cls, connection: Connection, table: Table, names: Sequence[str]) -> Copy | None:
+        """Prepare COPY for rows that have these columns; None: COPY cannot take them."""
         if _copier(connection) is None:
             return None
         if connection.get_execution_options().get("schema_translate_map"):
@@ -51,10 +48,10 @@ class Copy:
         return cls(f"COPY {quote.format_table(table)} ({columns}) FROM STDIN", known)
 
     def insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> bool:
-        """Copy rows in; False, and nothing is sent, where one of them cannot be copied.
+        """Copy rows in; return False and send nothing where COPY cannot take one of them.
 
         Raises:
-            DBAPIError: as of any statement.
+            DBAPIError: as for any statement.
         """
         columns = []
         for name, texts in self._columns.items():
@@ -65,7 +62,7 @@ class Copy:
         text = "".join(["\t".join(fields) + "\n" for fields in zip(*columns, strict=True)])
         copy = _copier(connection)
         assert copy is not None
-        with _as_sqlalchemy_says(connection, self._statement):
+        with _sqlalchemy_errors(connection, self._statement):
             copy(self._statement, text)
         return True
 
@@ -96,8 +93,8 @@ def _copy(driver: Any, statement: str, text: str) -> None:
         copy.write(text)
 
 
-class _as_sqlalchemy_says:  # noqa: N801 - reads as a clause
-    """Let a driver's errors come out as SQLAlchemy's."""
+class _sqlalchemy_errors:  # noqa: N801 - a context manager, named like a function
+    """Raise a driver's errors as SQLAlchemy's."""
 
     def __init__(self, connection: Connection, statement: str) -> None:
         self._connection, self._statement = connection, statement
@@ -110,19 +107,20 @@ class _as_sqlalchemy_says:  # noqa: N801 - reads as a clause
         base: Any = dialect.loaded_dbapi.Error
         if not isinstance(error, base):
             return
-        said: Any = error
+        original: Any = error
         driver: Any = self._connection.connection.dbapi_connection
-        gone = dialect.is_disconnect(said, driver, None)
+        gone = dialect.is_disconnect(original, driver, None)
         if gone:
-            self._connection.invalidate(said)  # or its rollback would fail in our place
+            # Otherwise its rollback would fail, and hide this error.
+            self._connection.invalidate(original)
         raise DBAPIError.instance(
             self._statement,
             None,
-            said,
+            original,
             base,
             connection_invalidated=gone,
             dialect=dialect,
-        ) from said
+        ) from original
 
 
 # -- texts --------------------------------------------------------------
@@ -132,7 +130,7 @@ def _texts_of(connection: Connection, column: Column[Any]) -> Texts | None:
     kind = column.type.dialect_impl(connection.dialect)
     if kind.bind_expression(bindparam("value", type_=kind)) is not None:
         return None
-    # Drivers wrap bytes, for statements with parameters.
+    # For bytes, drivers have a processor that wraps them for statements with parameters.
     plain = isinstance(kind, LargeBinary)
     bound = None if plain else kind.bind_processor(connection.dialect)
 
@@ -180,13 +178,3 @@ _TEXT: Mapping[type, Callable[[Any], str]] = {
     time: time.isoformat,
     bytes: lambda value: f"\\\\x{value.hex()}",
 }
-
-
-def rows_by_names(
-    rows: Sequence[Mapping[str, Any]],
-) -> Iterator[tuple[tuple[str, ...], list[Mapping[str, Any]]]]:
-    """Divide rows into those that name the same columns; the order within them stays."""
-    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(tuple(row), []).append(row)
-    yield from found.items()

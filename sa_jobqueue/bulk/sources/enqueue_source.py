@@ -1,15 +1,16 @@
-"""Jobs, as a source: claimable as they come in, or all of them at the end.
+"""Jobs as a source: claimable as soon as they are inserted, or all at the end.
 
 ::
 
     EnqueueSource(engine, Email, rows, visible="at the end")
 
-Until then their status is ``loading``, which no claim looks for.
+Until the end their status is ``loading``, which no claim looks for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, get_args
 
@@ -23,13 +24,14 @@ from ...model.mapping import mapping_of
 from ...model.status import UNCLAIMED, status_word
 from ...sessions.transactions import transaction
 from ..source import Metadata
-from .insert_batches import RowBatch
-from .insert_source import BATCH_SIZE, InsertSource, OnExisting, connected
+from .connections import connected
+from .insert_source import BATCH_SIZE, InsertSource, OnExisting, check_option
+from .row_writer import RowBatch
 from .rows import Row
 
 Visible = Literal["as inserted", "at the end"]
 
-#: What a job is until its load is in.
+#: The status of a job until its load is complete.
 LOADING = "loading"
 
 
@@ -38,15 +40,17 @@ class EnqueueSource(InsertSource):
 
     Args:
         entity: a mapped class with JobMixin.
-        priority: for the rows that do not say their own.
-        run_at: aware; for the rows that do not say their own, by default now.
-        visible: from when on they can be claimed. "at the end": when all are in.
-        at_once: at the end in one transaction, whatever its size; else a batch at a time.
+        priority: the priority of rows that do not give their own.
+        run_at: the aware time of rows that do not give their own; by default now.
+        visible: when jobs can be claimed: "as inserted", or "at the end", when all are
+            in.
+        at_once: make jobs claimable at the end in one transaction, whatever its size;
+            otherwise a batch at a time.
 
     The other arguments are those of :class:`InsertSource`.
 
     Raises:
-        ArgumentError: `priority` or `run_at` without the mixin, or a naive time.
+        ArgumentError: `priority` or `run_at` without its mixin, or a naive time.
     """
 
     def __init__(
@@ -64,12 +68,11 @@ class EnqueueSource(InsertSource):
         visible: Visible = "as inserted",
         at_once: bool = False,
     ) -> None:
-        if visible not in get_args(Visible):
-            raise ArgumentError(f"visible is one of {', '.join(get_args(Visible))}: {visible!r}")
+        check_option("visible", visible, get_args(Visible))
         if on_existing == "update" and visible == "at the end":
             raise ArgumentError(
-                "on_existing='update' would hide jobs that were there before until the end, from "
-                "those who work on them: keep them, or make the new ones visible as inserted"
+                "on_existing='update' would hide jobs that were there before from their workers "
+                "until the end: use on_existing='keep', or visible='as inserted'"
             )
         super().__init__(
             engine,
@@ -83,70 +86,69 @@ class EnqueueSource(InsertSource):
         self.mapping = mapping_of(entity)
         self.visible: Visible = visible
         self.at_once = at_once
-        self._common = self._given(priority=priority, run_at=run_at)
+        self._given_defaults = self._defaults_from(priority=priority, run_at=run_at)
         self._now: datetime | None = None
 
     def metadata(self) -> Metadata:
-        """Tell how many jobs there are, and when they can be claimed."""
-        told = super().metadata()
-        details = {**told.details, "visible": self.visible}
-        return Metadata(total=told.total, batch_size=told.batch_size, details=details)
+        """Return how many jobs there are, and when they can be claimed."""
+        metadata = super().metadata()
+        return replace(metadata, details={**metadata.details, "visible": self.visible})
 
     def resume(self, metadata: Metadata) -> None:
-        """Take back what the load began with."""
+        """Accept the batch size and the visibility that the load began with."""
         super().resume(metadata)
         self.visible = metadata.details.get("visible", self.visible)
 
     def checked(self, rows: list[Row]) -> list[Row]:
-        """Refuse naive times; return aware ones as UTC."""
+        """Refuse naive times; convert aware times to UTC."""
         return [self._checked(dict(row)) for row in rows]
 
-    def common(self) -> Mapping[str, Any]:
-        """Return status, priority and time of new jobs: old ones keep theirs."""
+    def defaults(self) -> Mapping[str, Any]:
+        """Return status, priority and time of new jobs; existing jobs keep theirs."""
         status = self.mapping.attributes["status"]
         word = LOADING if self.visible == "at the end" else self.mapping.word(UNCLAIMED)
-        return {status: status_word(word), **self._common, **self._due()}
+        return {status: status_word(word), **self._given_defaults, **self._default_run_at()}
 
     def finish(self, batches: Iterator[RowBatch]) -> None:
-        """Have the jobs seen, if they are not yet."""
+        """Make the jobs claimable that are not claimable yet."""
         if self.visible != "at the end":
             return
         with connected(self.engine) as connection:
             if self.at_once:
                 with transaction(connection):
                     for batch in batches:
-                        self._show(connection, batch)
+                        self._make_claimable(connection, batch)
                 return
             for batch in batches:
                 with transaction(connection):
-                    self._show(connection, batch)
+                    self._make_claimable(connection, batch)
 
-    def _show(self, connection: Connection, batch: RowBatch) -> None:
+    def _make_claimable(self, connection: Connection, batch: RowBatch) -> None:
         status = self.mapping.column("status")
         change = (
             database_of(connection)
-            .update_by_key(self.mapping.table, self.target.keys)
+            .update_by_key(self.mapping.table, self.destination.keys)
             .where(self.mapping.has_status(LOADING))
             .values({status: self.mapping.word(UNCLAIMED)})
         )
-        self.target.execute_by_key(connection, change, batch.keys)
+        self.destination.execute_by_key(connection, change, batch.keys)
 
     # -- rows -----------------------------------------------------------
 
-    def _given(self, **given: Any) -> Mapping[str, Any]:
+    def _defaults_from(self, **given: Any) -> Mapping[str, Any]:
         mixins = {"priority": "PriorityMixin", "run_at": "ScheduleMixin"}
         wanted = {role: value for role, value in given.items() if value is not None}
         for role in wanted:
             if not self.mapping.has(role):
-                raise ArgumentError(f"{self.target} has no {role}: add {mixins[role]}")
+                raise ArgumentError(f"{self.destination} has no {role}: add {mixins[role]}")
         return self._checked({self.mapping.attributes[role]: wanted[role] for role in wanted})
 
-    def _due(self) -> Mapping[str, Any]:
-        """Bind the time of a job that says none: a default in SQL keeps COPY out."""
+    def _default_run_at(self) -> Mapping[str, Any]:
+        """Bind the time as a value: COPY could not take a default in SQL."""
         if not self.mapping.has("run_at"):
             return {}
         name = self.mapping.attributes["run_at"]
-        if name in self._common:
+        if name in self._given_defaults:
             return {}
         if self._now is None:
             with Session(self.engine) as session:
@@ -158,6 +160,8 @@ class EnqueueSource(InsertSource):
             value = row.get(name)
             if isinstance(value, datetime):
                 if value.tzinfo is None:
-                    raise ArgumentError(f"{name}={value!r} has no time zone; use an aware datetime")
+                    raise ArgumentError(
+                        f"{name}={value!r} has no time zone: give an aware datetime"
+                    )
                 row[name] = as_utc(value)
         return row

@@ -1,4 +1,4 @@
-"""Primary keys as a log keeps them: column by column, each with the kind of its values.
+"""Encode primary keys for a log: column by column, each with the type of its values.
 
 ::
 
@@ -17,8 +17,8 @@ from ...errors import ArgumentError
 
 Key = tuple[Any, ...]
 
-#: How a value is written, and how it is read again, by its type.
-_KINDS: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+#: By type: how a value is encoded, and how it is decoded.
+_CODECS: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     int: (int, int),
     str: (str, str),
     UUID: (lambda value: value.hex, UUID),
@@ -27,43 +27,44 @@ _KINDS: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     date: (date.isoformat, date.fromisoformat),
     bytes: (bytes.hex, bytes.fromhex),
 }
-_READ = {kind.__name__: read for kind, (_, read) in _KINDS.items()}
+_DECODE = {kind.__name__: decode for kind, (_, decode) in _CODECS.items()}
 
-#: Integers in a row without gaps: the first and how many.
+#: Consecutive integers: the first, and how many there are.
 _RANGE = "ints"
 
 
-def written_keys(keys: Sequence[Key]) -> list[Any]:
-    """Write keys as JSON.
+def encode_keys(keys: Sequence[Key]) -> list[Any]:
+    """Return keys as JSON.
 
     Raises:
-        ArgumentError: values of a type that a log does not keep, or of several types.
+        ArgumentError: a column has values of a type that a log does not keep, or of
+            several types.
     """
-    return [_written(values) for values in zip(*keys, strict=True)]
+    return [_encode(values) for values in zip(*keys, strict=True)]
 
 
-def read_keys(columns: Sequence[Mapping[str, Any]]) -> list[Key]:
-    """Read keys again."""
-    return list(zip(*map(_read, columns), strict=True))
+def decode_keys(columns: Sequence[Mapping[str, Any]]) -> list[Key]:
+    """Return the keys that were encoded."""
+    return list(zip(*map(_decode, columns), strict=True))
 
 
-def _written(values: Sequence[Any]) -> dict[str, Any]:
+def _encode(values: Sequence[Any]) -> dict[str, Any]:
     kinds = set(map(type, values))
-    if len(kinds) > 1 or not kinds <= _KINDS.keys():
+    if len(kinds) > 1 or not kinds <= _CODECS.keys():
         raise ArgumentError(
-            f"a log keeps keys of one of the types {', '.join(sorted(_READ))}, and all of a "
-            f"column alike; these are {', '.join(sorted(kind.__name__ for kind in kinds))}"
+            f"a log keeps keys of one of the types {', '.join(sorted(_DECODE))}, one type for each "
+            f"column; these are {', '.join(sorted(kind.__name__ for kind in kinds))}"
         )
     (kind,) = kinds
     if kind is int and values == tuple(range(values[0], values[0] + len(values))):
         return {_RANGE: [values[0], len(values)]}
-    write, _ = _KINDS[kind]
-    return {kind.__name__: list(map(write, values))}
+    encode, _ = _CODECS[kind]
+    return {kind.__name__: list(map(encode, values))}
 
 
-def _read(column: Mapping[str, Any]) -> Sequence[Any]:
+def _decode(column: Mapping[str, Any]) -> Sequence[Any]:
     ((kind, values),) = column.items()
     if kind == _RANGE:
         first, count = values
         return range(first, first + count)
-    return list(map(_READ[kind], values))
+    return list(map(_DECODE[kind], values))

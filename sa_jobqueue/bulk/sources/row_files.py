@@ -1,7 +1,7 @@
-"""Rows of a CSV file, or of one with a JSON object a line.
+"""Rows of a CSV file, or of a file with a JSON object on each line.
 
-A row comes with the byte at which it begins, so that a load that goes on need not
-read what is before it.
+A row comes with its byte offset, so that a load that goes on need not read the rows
+before it.
 """
 
 from __future__ import annotations
@@ -19,27 +19,29 @@ from typing import Any, BinaryIO, TypeAlias
 from uuid import UUID
 
 from ...errors import ArgumentError
-from .rows import Row, Rows, given_rows
+from .rows import Row, Rows, rows_from_iterable
 
 Types: TypeAlias = Mapping[str, tuple[type, bool]]
 Readers: TypeAlias = Mapping[type, Callable[[str], Any]]
 
 
 def rows_from(given: Any, types: Types) -> Rows:
-    """Make rows out of what a user gives.
+    """Return rows of what a user gives.
 
     Args:
-        given: a path, something to iterate over, or a function that returns that.
-        types: the type of each attribute, and whether it may be None: of what a file
-            says as text.
+        given: a path, an iterable, or a function that returns an iterable.
+        types: the type of each attribute, and whether it may be None, for values that
+            a file has as text.
 
     Raises:
-        ArgumentError: none of these.
+        ArgumentError: `given` is none of these.
     """
-    return _file(Path(given), types) if isinstance(given, str | Path) else given_rows(given)
+    if isinstance(given, str | Path):
+        return _rows_of_file(Path(given), types)
+    return rows_from_iterable(given)
 
 
-def _file(path: Path, types: Types) -> Rows:
+def _rows_of_file(path: Path, types: Types) -> Rows:
     kinds: Mapping[str, type[_CSVRows | _JSONRows]] = {
         ".csv": _CSVRows,
         ".jsonl": _JSONRows,
@@ -47,23 +49,23 @@ def _file(path: Path, types: Types) -> Rows:
     }
     kind = kinds.get(path.suffix.lower())
     if kind is None:
-        raise ArgumentError(f"{path} is none of {', '.join(kinds)}; what it is, its name says")
+        raise ArgumentError(f"{path}: rows come from a file whose name ends in {', '.join(kinds)}")
     return kind(path, types)
 
 
-def _truth(text: str) -> bool:
-    if text.lower() not in _TRUTHS:
+def _boolean(text: str) -> bool:
+    if text.lower() not in _BOOLEANS:
         raise ValueError(text)
-    return _TRUTHS[text.lower()]
+    return _BOOLEANS[text.lower()]
 
 
-_TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+_BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 _FROM_TEXT: Readers = {
     int: int,
     float: float,
     Decimal: Decimal,
-    bool: _truth,
+    bool: _boolean,
     datetime: datetime.fromisoformat,
     date: date.fromisoformat,
     time: time.fromisoformat,
@@ -81,20 +83,20 @@ class _FileRows(Rows):
         self._types = types
 
     @property
-    def details(self) -> Mapping[str, Any]:  # type: ignore[override]  # read when asked for
+    def details(self) -> Mapping[str, Any]:  # type: ignore[override]  # the file is read on access
         with self.path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             return {"file": self.path.name, "size": file.tell(), "sha256": sha256}
 
-    def read(self, index: int, place: int) -> Iterator[tuple[int, Row]]:
+    def read(self, index: int, offset: int) -> Iterator[tuple[int, Row]]:
         with self.path.open("rb") as file:
-            yield from self._read(file, place)
+            yield from self._read(file, offset)
 
     @abstractmethod
-    def _read(self, file: BinaryIO, place: int) -> Iterator[tuple[int, Row]]: ...
+    def _read(self, file: BinaryIO, offset: int) -> Iterator[tuple[int, Row]]: ...
 
-    def _refused(self, place: int, why: str) -> ArgumentError:
-        return ArgumentError(f"{self.path}: the row at byte {place} {why}")
+    def _row_error(self, offset: int, problem: str) -> ArgumentError:
+        return ArgumentError(f"{self.path}: the row at byte {offset} {problem}")
 
     def _type(self, name: str) -> tuple[type, bool]:
         return self._types.get(name, (str, True))
@@ -109,23 +111,25 @@ class _FileRows(Rows):
         try:
             return read(value)
         except (ValueError, ArithmeticError) as error:
-            what = "JSON" if read is json.loads else kind.__name__
-            raise ArgumentError(f"{self.path}: {name}={value!r} is no {what}") from error
+            wanted = "JSON" if read is json.loads else kind.__name__
+            raise ArgumentError(
+                f"{self.path}: {name}={value!r} cannot be read as {wanted}"
+            ) from error
 
 
 class _CSVRows(_FileRows):
-    """The first line has the names. An empty field is None, but for texts."""
+    """CSV whose first line has the names. An empty field is None, but not for texts."""
 
     readers: Readers = {**_FROM_TEXT, dict: json.loads, list: json.loads}  # noqa: RUF012 - constant
 
-    def _read(self, file: BinaryIO, place: int) -> Iterator[tuple[int, Row]]:
-        names, begin = self._names(file)
-        file.seek(place or begin)
-        for here, fields in self._records(file):
+    def _read(self, file: BinaryIO, offset: int) -> Iterator[tuple[int, Row]]:
+        names, first_row = self._names(file)
+        file.seek(offset or first_row)
+        for row_offset, fields in self._records(file):
             if len(fields) == len(names):
-                yield here, dict(zip(names, map(self._typed, names, fields), strict=True))
+                yield row_offset, dict(zip(names, map(self._typed, names, fields), strict=True))
             elif fields:  # not an empty line
-                raise self._refused(here, f"has {len(fields)} fields, not {len(names)}")
+                raise self._row_error(row_offset, f"has {len(fields)} fields, not {len(names)}")
 
     def _names(self, file: BinaryIO) -> tuple[list[str], int]:
         if file.read(len(BOM_UTF8)) != BOM_UTF8:
@@ -137,17 +141,17 @@ class _CSVRows(_FileRows):
         return names, file.tell()
 
     def _records(self, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-        # Strictly: else a quotation mark too many makes one field of all that follows.
+        # strict: otherwise a surplus quotation mark makes one field of all that follows.
         records = csv.reader(map(_text, file), strict=True)
         while True:
-            here = file.tell()
+            offset = file.tell()
             try:
                 fields = next(records, None)
             except (csv.Error, UnicodeDecodeError) as error:
-                raise self._refused(here, f"is no CSV in UTF-8: {error}") from error
+                raise self._row_error(offset, f"is not CSV in UTF-8: {error}") from error
             if fields is None:
                 return
-            yield here, fields
+            yield offset, fields
 
     def _typed(self, name: str, value: Any) -> Any:
         kind, nullable = self._type(name)
@@ -157,30 +161,30 @@ class _CSVRows(_FileRows):
 
 
 class _JSONRows(_FileRows):
-    """An object a line."""
+    """A JSON object on each line."""
 
-    def _read(self, file: BinaryIO, place: int) -> Iterator[tuple[int, Row]]:
-        file.seek(place)
+    def _read(self, file: BinaryIO, offset: int) -> Iterator[tuple[int, Row]]:
+        file.seek(offset)
         while True:
-            here = file.tell()
+            row_offset = file.tell()
             line = file.readline()
             if not line:
                 return
             if line.strip():
-                row = self._object(line, here)
-                yield here, {name: self._typed(name, value) for name, value in row.items()}
+                row = self._object(line, row_offset)
+                yield row_offset, {name: self._typed(name, value) for name, value in row.items()}
 
-    def _object(self, line: bytes, here: int) -> dict[str, Any]:
+    def _object(self, line: bytes, offset: int) -> dict[str, Any]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise self._refused(here, f"is no JSON in UTF-8: {error}") from error
+            raise self._row_error(offset, f"is not JSON in UTF-8: {error}") from error
         if not isinstance(row, dict):
-            raise self._refused(here, "is no JSON object")
+            raise self._row_error(offset, "is not a JSON object")
         rounded = [name for name, value in row.items() if self._is_rounded(name, value)]
         if rounded:
-            exactly = json.loads(line, parse_float=Decimal)
-            row.update({name: exactly[name] for name in rounded})
+            exact = json.loads(line, parse_float=Decimal)
+            row.update({name: exact[name] for name in rounded})
         return row
 
     def _is_rounded(self, name: str, value: Any) -> bool:

@@ -1,6 +1,6 @@
-"""Where rows come from: what was given; read on from any row.
+"""Rows of an iterable or a function, which can be read from any index on.
 
-A row is a mapping of attribute names to values. :mod:`.row_files` has those of files.
+A row is a mapping from attribute names to values. :mod:`.row_files` reads them from files.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
     Sized,
 )
 from itertools import islice
 from typing import Any, TypeAlias
 
 from ...errors import ArgumentError, SourceChanged
-from ..source import in_step
+from ..source import sync_iterator
 
 Row: TypeAlias = Mapping[str, Any]
 GivenRows: TypeAlias = Iterable[Row] | AsyncIterable[Row]
 
 
 class Rows(ABC):
-    """Rows that can be read from any of them on.
+    """Rows that can be read from any index on.
 
     Attributes:
         total: how many there are; None: nobody knows.
-        details: what tells whether they are the same again, as JSON.
-        seeks: whether a row is found by its place.
+        details: JSON that differs where the rows are not the same again.
+        seeks: whether a row is found by its byte offset.
     """
 
     total: int | None = None
@@ -39,15 +40,19 @@ class Rows(ABC):
     seeks = False
 
     @abstractmethod
-    def read(self, index: int, place: int) -> Iterator[tuple[int, Row]]:
-        """Yield rows with their places, from this one on, which was found at this place."""
+    def read(self, index: int, offset: int) -> Iterator[tuple[int, Row]]:
+        """Yield rows from an index on, each with its byte offset; 0 where there are none.
+
+        Args:
+            offset: the byte offset of the first row wanted.
+        """
 
 
-def given_rows(given: Any) -> Rows:
-    """Make rows out of something to iterate over, or a function that returns that.
+def rows_from_iterable(given: Any) -> Rows:
+    """Wrap an iterable of rows, or a function that returns one.
 
     Raises:
-        ArgumentError: it is neither.
+        ArgumentError: `given` is neither.
     """
     if callable(given):
         make: Any = given
@@ -58,7 +63,7 @@ def given_rows(given: Any) -> Rows:
         return _IterableRows(given)
     raise ArgumentError(
         "rows are an iterable of mappings, a function that returns one, or the path of a .csv or "
-        f".jsonl file: {given!r}"
+        f".jsonl file, not {given!r}"
     )
 
 
@@ -67,32 +72,42 @@ class _IterableRows(Rows):
         self._rows = rows
         self.total = len(rows) if isinstance(rows, Sized) else None
 
-    def read(self, index: int, place: int) -> Iterator[tuple[int, Row]]:
-        return ((0, row) for row in islice(in_step(self._rows), index, None))
+    def read(self, index: int, offset: int) -> Iterator[tuple[int, Row]]:
+        return ((0, row) for row in islice(sync_iterator(self._rows), index, None))
 
 
 class _CalledRows(Rows):
     def __init__(self, make: Callable[[], GivenRows]) -> None:
         self._make = make
 
-    def read(self, index: int, place: int) -> Iterator[tuple[int, Row]]:
-        return ((0, row) for row in islice(in_step(self._make()), index, None))
+    def read(self, index: int, offset: int) -> Iterator[tuple[int, Row]]:
+        return ((0, row) for row in islice(sync_iterator(self._make()), index, None))
 
 
 class _ReadOnce(Rows):
-    """An iterator: what it has yielded is gone."""
+    """An iterator: the rows that it has yielded are gone."""
 
     def __init__(self, rows: Iterator[Row] | AsyncIterator[Row]) -> None:
-        self._rows = in_step(rows)
-        self._at = 0
+        self._rows = sync_iterator(rows)
+        self._yielded = 0
 
-    def read(self, index: int, place: int) -> Iterator[tuple[int, Row]]:
-        if index < self._at:
+    def read(self, index: int, offset: int) -> Iterator[tuple[int, Row]]:
+        if index < self._yielded:
             raise SourceChanged(
-                f"row {index} is wanted, and this iterator has yielded {self._at} already: give a "
-                "list, a file, or a function that returns a new iterator"
+                f"row {index} is needed again, but this iterator has yielded {self._yielded} rows "
+                "already: give a list, a file, or a function that returns a new iterator"
             )
         for row in self._rows:
-            self._at += 1
-            if self._at > index:
+            self._yielded += 1
+            if self._yielded > index:
                 yield 0, row
+
+
+def group_by_columns(
+    rows: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[tuple[str, ...], list[Mapping[str, Any]]]]:
+    """Group rows that have the same columns; their order within a group stays."""
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row), []).append(row)
+    yield from groups.items()

@@ -25,7 +25,7 @@ from sqlalchemy.schema import CreateSchema, DropSchema
 
 from sa_jobqueue import ArgumentError, LockLost, LockTimeout, NamedLock, named_lock
 from sa_jobqueue.bulk import BrokenLog, BulkLoad, DatabaseLog, InsertSource, LoadTables, load_tables
-from sa_jobqueue.bulk.log import INSERTED, INSERTING_IT, NOTHING, REMOVED, Head
+from sa_jobqueue.bulk.log import INSERT_IN_DOUBT, INSERTED, NOTHING, REMOVED, Head
 from sa_jobqueue.bulk.states import BLOCKED, CANCELLED, CLEANING, INSERTING, PREPARING
 from tests.bulk.fakes import Killed
 from tests.bulk.models import Item
@@ -246,7 +246,7 @@ def test_what_was_not_committed_has_the_mark_of_before(engine: Engine) -> None:
     log.add_redo(0, "a batch")
 
     log.before_commit(0, INSERTED, None)
-    assert log.marks[0] == INSERTING_IT
+    assert log.marks[0] == INSERT_IN_DOUBT
     log.not_committed(0, NOTHING)
 
     again.peek()
@@ -334,11 +334,13 @@ def test_a_log_joins_every_engine_of_its_database(tmp_path: Path) -> None:
     one, again, other = map(create_engine, (url, url, f"sqlite:///{tmp_path / 'other.db'}"))
     memory, other_memory = create_engine("sqlite://"), create_engine("sqlite://")
 
-    assert DatabaseLog(one).joins(one)
-    assert DatabaseLog(one).joins(again)
-    assert not DatabaseLog(one).joins(other)
-    assert DatabaseLog(memory).joins(memory.execution_options(isolation_level="AUTOCOMMIT"))
-    assert not DatabaseLog(memory).joins(other_memory)
+    assert DatabaseLog(one).shares_transactions(one)
+    assert DatabaseLog(one).shares_transactions(again)
+    assert not DatabaseLog(one).shares_transactions(other)
+    assert DatabaseLog(memory).shares_transactions(
+        memory.execution_options(isolation_level="AUTOCOMMIT")
+    )
+    assert not DatabaseLog(memory).shares_transactions(other_memory)
 
 
 @pytest.mark.usefixtures("tables")

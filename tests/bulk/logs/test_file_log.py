@@ -16,7 +16,7 @@ import pytest
 from sa_jobqueue import LockTimeout
 from sa_jobqueue.bulk import BrokenLog, BulkLoad, FileLog, Head
 from sa_jobqueue.bulk.log import INSERTED, MARKS
-from sa_jobqueue.bulk.logs.lines import Appender, entry_of, line_of, whole_lines, write_anew
+from sa_jobqueue.bulk.logs.json_lines import Appender, entry_of, line_of, replace_file, whole_lines
 from sa_jobqueue.bulk.states import BLOCKED, CLEANING, FINISHED, STARTING
 from tests.bulk.fakes import Killed, Numbers
 
@@ -52,7 +52,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         unlink(path, missing_ok=missing_ok)
 
     monkeypatch.setattr(os, "fsync", see_sync)
-    monkeypatch.setattr("sa_jobqueue.bulk.logs.lines._synced", see_sync)
+    monkeypatch.setattr("sa_jobqueue.bulk.logs.json_lines._sync_data", see_sync)
     monkeypatch.setattr(Path, "replace", see_replace)
     monkeypatch.setattr(Path, "unlink", see_unlink)
     return done
@@ -262,7 +262,7 @@ def test_a_manager_waits_a_moment_for_who_only_looks(
     looking, beginning = FileLog(folder), FileLog(folder)
     looking.open()
     monkeypatch.setattr(
-        "sa_jobqueue.bulk.logs.file_log.time.sleep", lambda seconds: looking.close()
+        "sa_jobqueue.bulk.logs.folder_lock.time.sleep", lambda seconds: looking.close()
     )
 
     assert beginning.open() is not None
@@ -336,7 +336,7 @@ def test_what_is_written_during_a_sync_is_durable_with_the_next_only(
         if len(synced) == 1:
             appender.append({"a": 2}, durable=False)
 
-    monkeypatch.setattr("sa_jobqueue.bulk.logs.lines._synced", write_meanwhile)
+    monkeypatch.setattr("sa_jobqueue.bulk.logs.json_lines._sync_data", write_meanwhile)
     appender.append({"a": 1}, durable=True)
     appender.sync()
     appender.sync()
@@ -379,7 +379,7 @@ def test_threads_write_one_line_after_the_other(
 
 
 def test_a_file_is_replaced_by_one_that_is_durable(path: Path, disk: list[str]) -> None:
-    write_anew(path, b"12345")
+    replace_file(path, b"12345")
 
     assert disk == ["5 bytes", "lines replaced", "folder"]
 

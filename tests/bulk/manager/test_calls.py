@@ -308,7 +308,7 @@ def test_a_load_without_workers_is_refused(source: Numbers, log: Log) -> None:
 
 @pytest.mark.parametrize("folder", ["loads/may", Path("loads/may")])
 def test_a_folder_is_refused_with_the_log_that_it_may_be(source: Numbers, folder: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"one like FileLog\('loads/may'\)"):
+    with pytest.raises(ArgumentError, match=r"like FileLog\('loads/may'\)"):
         BulkLoad(source, folder)
 
 

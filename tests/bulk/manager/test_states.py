@@ -24,8 +24,8 @@ from sa_jobqueue.bulk.states import (
     CANCELLED,
     CLEANING,
     FINISHED,
-    IDLE,
     INSERTING,
+    NOTHING_TO_DO,
     PREPARING,
     STARTING,
     TRANSITIONS,
@@ -126,7 +126,7 @@ def test_a_call_goes_where_the_diagram_says_or_is_refused_with_those_that_fit(
         begins |= {PREPARING, UNPREPARED, BLOCKED}
     table = set(source.table)
 
-    if state in IDLE.get(verb, ()):
+    if state in NOTHING_TO_DO.get(verb, ()):
         getattr(load, verb)()
         assert (load.state, source.table) == (state, table)
     elif state in begins:

@@ -216,7 +216,7 @@ def test_a_connection_that_is_lost_in_copy_is_said_to_be(engine: Engine, driver:
     pytest.importorskip(driver)
     other = create_engine(engine.url.set(drivername=f"postgresql+{driver}"))
     with other.connect() as connection:
-        copy = Copy.of(connection, Item.__table__, ["id"])  # type: ignore[arg-type]  # a Table
+        copy = Copy.prepare(connection, Item.__table__, ["id"])  # type: ignore[arg-type]  # a Table
         assert copy is not None
         its_id = connection.scalar(select(func.pg_backend_pid()))
         with engine.connect() as killer:

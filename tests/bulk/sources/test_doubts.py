@@ -25,8 +25,8 @@ from sa_jobqueue.bulk import (
     Log,
     load_tables,
 )
-from sa_jobqueue.bulk.log import INSERTING_IT, REMOVED
-from sa_jobqueue.bulk.sources.insert_batches import TRIES
+from sa_jobqueue.bulk.log import INSERT_IN_DOUBT, REMOVED
+from sa_jobqueue.bulk.sources.row_writer import TRIES
 from sa_jobqueue.bulk.states import CANCELLED, CLEANING
 from tests.bulk.models import (
     Item,
@@ -95,7 +95,7 @@ def test_a_batch_that_is_neither_whole_nor_missing_is_left_alone(
 def test_an_error_that_another_try_may_mend_is_tried_again(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sa_jobqueue.bulk.sources.insert_batches.is_transient", lambda error: True)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.row_writer.is_transient", lambda error: True)
     own = create_engine(engine.url)
     failing_commits(own, monkeypatch, OperationalError("COMMIT", None, Exception("deadlock")), 2)
 
@@ -109,8 +109,8 @@ def test_what_no_try_mends_is_an_error(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("sa_jobqueue.bulk.sources.insert_batches.is_transient", lambda error: True)
-    monkeypatch.setattr("sa_jobqueue.bulk.sources.insert_batches.time.sleep", pauses.append)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.row_writer.is_transient", lambda error: True)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.row_writer.time.sleep", pauses.append)
     own = create_engine(engine.url)
     error = OperationalError("COMMIT", None, Exception("deadlock"))
     failing_commits(own, monkeypatch, error, TRIES + 1)
@@ -138,7 +138,7 @@ def test_what_was_refused_because_of_a_reader_is_not_committed_by_the_next_try(
         pauses.append(seconds)
         reading.close()
 
-    monkeypatch.setattr("sa_jobqueue.bulk.sources.insert_batches.time.sleep", end_reading)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.row_writer.time.sleep", end_reading)
 
     load_of(own, log, items(3), on_existing="keep").run()
 
@@ -161,7 +161,7 @@ def test_a_connection_that_is_lost_in_its_commit_leaves_a_doubt(
         load_of(own, log).run()
 
     log.open()
-    assert log.marks[0] == INSERTING_IT
+    assert log.marks[0] == INSERT_IN_DOUBT
     log.close()
     own.dispose()
 

@@ -118,7 +118,7 @@ def test_killed_while_jobs_become_visible_the_rest_follows(
     then: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    show, left = EnqueueSource._show, [2]
+    show, left = EnqueueSource._make_claimable, [2]
 
     def die(source: EnqueueSource, connection: Any, batch: Any) -> None:
         if not left[0]:
@@ -127,7 +127,7 @@ def test_killed_while_jobs_become_visible_the_rest_follows(
         show(source, connection, batch)
 
     with monkeypatch.context() as patched:
-        patched.setattr(EnqueueSource, "_show", die)
+        patched.setattr(EnqueueSource, "_make_claimable", die)
         with pytest.raises(Killed):
             load_of(engine, log, visible="at the end", at_once=at_once).run()
     assert statuses(engine) == seen

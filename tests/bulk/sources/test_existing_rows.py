@@ -23,7 +23,7 @@ from sa_jobqueue.bulk import (
     Log,
 )
 from sa_jobqueue.bulk.log import INSERTED, REMOVED
-from sa_jobqueue.bulk.sources.target import Target
+from sa_jobqueue.bulk.sources.destination import Destination
 from sa_jobqueue.bulk.states import BLOCKED
 from tests.bulk.models import (
     Coded,
@@ -46,7 +46,7 @@ def test_a_foreign_row_is_an_error_and_is_never_deleted(engine: Engine, log: Fil
     with pytest.raises(IntegrityError) as raised:
         load.run()
 
-    assert "Of the batch with rows 3 to 5 nothing was inserted." in raised.value.__notes__
+    assert "Nothing was inserted of the batch with rows 3 to 5." in raised.value.__notes__
     assert load.state is BLOCKED
     load.rollback()
     assert texts(engine) == dict.fromkeys((3, 4, 5, 6), "foreign")
@@ -207,14 +207,14 @@ def names(engine: Engine) -> dict[str, str | None]:
 def test_somebody_who_is_first_with_a_key_is_seen_by_the_next_look(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    existing = Target.existing
+    existing = Destination.existing
     add_items(engine, 4)
 
-    def look_too_early(target: Target, *args: Any) -> Any:
-        monkeypatch.setattr(Target, "existing", existing)
+    def look_too_early(destination: Destination, *args: Any) -> Any:
+        monkeypatch.setattr(Destination, "existing", existing)
         return []
 
-    monkeypatch.setattr(Target, "existing", look_too_early)
+    monkeypatch.setattr(Destination, "existing", look_too_early)
 
     load_of(engine, log, items(5), on_existing="keep", batch_size=5).run()
 
@@ -226,7 +226,7 @@ def test_an_error_that_no_other_row_explains_is_not_tried_again(
     engine: Engine, log: FileLog, on_existing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("sa_jobqueue.bulk.sources.insert_batches.time.sleep", pauses.append)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.row_writer.time.sleep", pauses.append)
     with Session(engine) as session, session.begin():
         session.add(Coded(id="a", number=1))
     rows = [{"id": "a", "number": 2}, {"id": "b", "number": None}]
@@ -294,16 +294,16 @@ def test_nobody_else_writes_between_the_look_and_the_insert(
     own = create_engine(f"sqlite:///{tmp_path / 'own.db'}")
     Item.metadata.create_all(own)
     other = sqlite3.connect(tmp_path / "own.db", timeout=0)
-    existing, refused = Target.existing, list[str]()
+    existing, refused = Destination.existing, list[str]()
 
-    def look_and_let_write(target: Target, *args: Any) -> Any:
-        found = existing(target, *args)
+    def look_and_let_write(destination: Destination, *args: Any) -> Any:
+        found = existing(destination, *args)
         with pytest.raises(sqlite3.OperationalError) as error:
             other.execute("INSERT INTO bulk_item (id) VALUES (1)")
         refused.append(str(error.value))
         return found
 
-    monkeypatch.setattr(Target, "existing", look_and_let_write)
+    monkeypatch.setattr(Destination, "existing", look_and_let_write)
 
     load_of(own, log, items(3), on_existing="keep").run()
 

@@ -269,7 +269,7 @@ def test_rows_that_refer_to_each_other_go_the_last_first(
 
 def test_workers_are_as_many_as_the_database_and_the_order_of_rows_allow(engine: Engine) -> None:
     def workers(entity: type[Any]) -> int:
-        return InsertSource(engine, entity, []).workers_of(4)
+        return InsertSource(engine, entity, []).worker_count(4)
 
     one_writer = engine.dialect.name == "sqlite"
     assert [workers(entity) for entity in (Item, Dog, Person)] == (

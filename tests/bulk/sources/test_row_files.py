@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from sa_jobqueue import ArgumentError
-from sa_jobqueue.bulk.sources.keys import read_keys, written_keys
+from sa_jobqueue.bulk.sources.keys import decode_keys, encode_keys
 from sa_jobqueue.bulk.sources.row_files import rows_from
 from tests.bulk.sources.support import write_csv
 
@@ -84,14 +84,14 @@ def test_a_byte_order_mark_is_no_part_of_a_quoted_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("rows.csv", b"id,text\n1,\xe4\n", r"rows\.csv: the row at byte 8 is no CSV in UTF-8"),
-        ("rows.csv", b'id,text\n1,a\n2,"b\n3,c\n', "the row at byte 12 is no CSV.*end of data"),
-        ("rows.csv", b"id,text\r1,a\r", "the row at byte 0 is no CSV"),
-        ("rows.csv", b"id,text\n1,%s\n" % (b"a" * 200_000), "byte 8 is no CSV.*field limit"),
+        ("rows.csv", b"id,text\n1,\xe4\n", r"rows\.csv: the row at byte 8 is not CSV in UTF-8"),
+        ("rows.csv", b'id,text\n1,a\n2,"b\n3,c\n', "the row at byte 12 is not CSV.*end of data"),
+        ("rows.csv", b"id,text\r1,a\r", "the row at byte 0 is not CSV"),
+        ("rows.csv", b"id,text\n1,%s\n" % (b"a" * 200_000), "byte 8 is not CSV.*field limit"),
         ("rows.csv", b"id,text,id\n1,a,2\n", "the first line has id twice"),
-        ("rows.jsonl", b'{"id": 1}\n{"id": 2', r"rows\.jsonl: the row at byte 10 is no JSON"),
-        ("rows.jsonl", b'{"text": "\xe4"}\n', "the row at byte 0 is no JSON in UTF-8"),
-        ("rows.jsonl", b"\n[1, 2]\n", "the row at byte 1 is no JSON object"),
+        ("rows.jsonl", b'{"id": 1}\n{"id": 2', r"rows\.jsonl: the row at byte 10 is not JSON"),
+        ("rows.jsonl", b'{"text": "\xe4"}\n', "the row at byte 0 is not JSON in UTF-8"),
+        ("rows.jsonl", b"\n[1, 2]\n", "the row at byte 1 is not a JSON object"),
     ],
 )
 def test_what_is_no_row_of_a_file_is_refused_with_its_place(
@@ -127,7 +127,7 @@ def test_a_field_that_is_no_value_of_its_column_is_named(
     path = tmp_path / "rows.csv"
     path.write_text(f"{name},text\n{field},b\n")
 
-    with pytest.raises(ArgumentError, match=rf"rows\.csv: {name}='{field}' is no {kind}"):
+    with pytest.raises(ArgumentError, match=rf"csv: {name}='{field}' cannot be read as {kind}"):
         list(rows_from(path, TYPES).read(0, 0))
 
 
@@ -208,7 +208,7 @@ def test_a_document_that_is_no_json_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("document\n{\n")
 
-    with pytest.raises(ArgumentError, match=r"rows\.csv: document='\{' is no JSON"):
+    with pytest.raises(ArgumentError, match=r"rows\.csv: document='\{' cannot be read as JSON"):
         list(rows_from(path, TYPES).read(0, 0))
 
 
@@ -225,11 +225,11 @@ def test_a_document_that_is_no_json_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_keys_are_read_as_they_were_written(keys: Any, written: Any) -> None:
-    assert written_keys(keys) == written
-    assert read_keys(json.loads(json.dumps(written))) == keys
+    assert encode_keys(keys) == written
+    assert decode_keys(json.loads(json.dumps(written))) == keys
 
 
 @pytest.mark.parametrize("keys", [[(True,)], [(1,), ("a",)], [(1.5,)]])
 def test_keys_that_a_log_cannot_keep_are_refused(keys: Any) -> None:
     with pytest.raises(ArgumentError, match="keys of one of the types Decimal, UUID, bytes"):
-        written_keys(keys)
+        encode_keys(keys)

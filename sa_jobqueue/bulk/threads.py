@@ -1,4 +1,4 @@
-"""Several threads that work off what one makes, as it is made."""
+"""Threads that process items while the calling thread makes them."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-#: What opens a thread's own things, by its number, and gives what does the work.
-AtWork = Callable[[int], AbstractContextManager[Callable[[T], None]]]
+#: Opens what one thread needs, by the thread's slot; yields the function that processes
+#: an item.
+OpenWorker = Callable[[int], AbstractContextManager[Callable[[T], None]]]
 
 
-def work_off(items: Iterable[T], at_work: AtWork[T], *, workers: int) -> None:
-    """Do something with every item, and return when all is done.
+def process(items: Iterable[T], open_worker: OpenWorker[T], *, workers: int) -> None:
+    """Process every item, and return when all are done.
 
-    The first error ends it: what is under way is done, the rest is left.
+    The first error ends it: items that are under way are finished, the rest is left.
 
     Args:
         items: iterated over in the calling thread, at most twice as many ahead as
             there are workers.
-        workers: how many threads; 0: the calling thread does it.
+        workers: how many threads; 0: the calling thread processes the items.
     """
     if workers:
-        _Crew(at_work, workers).work_off(items)
+        _Pool(open_worker, workers).process(items)
         return
-    with at_work(0) as do:
+    with open_worker(0) as process_item:
         for item in items:
-            do(item)
+            process_item(item)
 
 
-class _Crew(Generic[T]):
-    def __init__(self, at_work: AtWork[T], workers: int) -> None:
-        self._at_work = at_work
+class _Pool(Generic[T]):
+    def __init__(self, open_worker: OpenWorker[T], workers: int) -> None:
+        self._open_worker = open_worker
         self._items: _Channel[T] = _Channel(workers)
         self._errors: list[BaseException] = []
         self._threads = [
-            threading.Thread(target=self._serve, args=(slot,), name=f"bulk load {slot}")
+            threading.Thread(target=self._run, args=(slot,), name=f"bulk load {slot}")
             for slot in range(workers)
         ]
 
-    def work_off(self, items: Iterable[T]) -> None:
+    def process(self, items: Iterable[T]) -> None:
         for thread in self._threads:
             thread.start()
         finished = False
@@ -55,41 +56,41 @@ class _Crew(Generic[T]):
         if self._errors:
             raise self._errors[0]
 
-    def _serve(self, slot: int) -> None:
+    def _run(self, slot: int) -> None:
         try:
-            with self._at_work(slot) as do:
+            with self._open_worker(slot) as process_item:
                 for item in self._items:
-                    do(item)
+                    process_item(item)
         except BaseException as error:
             self._errors.append(error)
             self._items.close(drop=True)
 
 
 class _Channel(Generic[T]):
-    """A short queue that can be closed from both ends."""
+    """A short queue that either end can close."""
 
     def __init__(self, length: int) -> None:
         self._length = length
-        self._waiting: deque[T] = deque()
+        self._items: deque[T] = deque()
         self._closed = False
         self._changed = threading.Condition()
 
     def put(self, item: T) -> bool:
-        """Wait for room; tell whether anybody still takes it."""
+        """Wait for room; return False where the channel is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or len(self._waiting) < self._length)
+            self._changed.wait_for(lambda: self._closed or len(self._items) < self._length)
             if not self._closed:
-                self._waiting.append(item)
+                self._items.append(item)
                 self._changed.notify_all()
             return not self._closed
 
     def __iter__(self) -> Iterator[T]:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._waiting)
-                if not self._waiting:
+                self._changed.wait_for(lambda: self._closed or self._items)
+                if not self._items:
                     return
-                item = self._waiting.popleft()
+                item = self._items.popleft()
                 self._changed.notify_all()
             yield item
 
@@ -97,5 +98,5 @@ class _Channel(Generic[T]):
         with self._changed:
             self._closed = True
             if drop:
-                self._waiting.clear()
+                self._items.clear()
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Threads that work off what one makes."""
+"""Threads that process items while another thread makes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sa_jobqueue.bulk.crew import work_off
+from sa_jobqueue.bulk.threads import process
 
 from .fakes import Killed
 
@@ -32,11 +32,11 @@ def test_after_an_error_what_is_under_way_is_done_and_the_rest_is_left() -> None
         done.append(item)
 
     @contextmanager
-    def at_work(slot: int) -> Iterator[Callable[[int], None]]:
+    def open_worker(slot: int) -> Iterator[Callable[[int], None]]:
         yield do
 
     with pytest.raises(Killed):
-        work_off(items(), at_work, workers=2)
+        process(items(), open_worker, workers=2)
 
     assert done == [1]
 
@@ -55,8 +55,8 @@ def test_the_first_error_is_the_one_that_is_raised() -> None:
         raise Killed("second")
 
     @contextmanager
-    def at_work(slot: int) -> Iterator[Callable[[int], None]]:
+    def open_worker(slot: int) -> Iterator[Callable[[int], None]]:
         yield do
 
     with pytest.raises(Killed, match="first"):
-        work_off(range(2), at_work, workers=2)
+        process(range(2), open_worker, workers=2)

@@ -20,7 +20,7 @@ from sa_jobqueue.bulk import (
     FileLog,
     InsertSource,
 )
-from sa_jobqueue.bulk.sources.predecessors import await_predecessors, hold_slot
+from sa_jobqueue.bulk.sources.connections import hold_slot, wait_for_slots
 from sa_jobqueue.dialects import database_of
 from tests.bulk.models import (
     Item,
@@ -54,7 +54,7 @@ def test_what_the_server_still_does_for_a_killed_load_is_waited_for(
         waits.set()
         sleep(seconds)
 
-    monkeypatch.setattr("sa_jobqueue.bulk.sources.predecessors.time.sleep", wait_a_little)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.connections.time.sleep", wait_a_little)
     caller = threading.Thread(target=getattr(waiting, then))
     caller.start()
     assert waits.wait(20)
@@ -72,7 +72,7 @@ def test_a_connection_holds_its_slot_while_it_inserts(engine: Engine, log: FileL
     source = InsertSource(engine, Item, items(3))
     other = engine.connect()
 
-    with source.at_work("a load", 1):
+    with source.open_writer("a load", 1):
         hold_slot(other, "a load", 0, timedelta(0))
         with pytest.raises(LockTimeout):
             hold_slot(other, "a load", 1, timedelta(0))
@@ -119,7 +119,7 @@ def test_a_connection_that_waits_for_its_slot_or_has_it_is_in_no_transaction(
         first.close()
         sleep(seconds)
 
-    monkeypatch.setattr("sa_jobqueue.bulk.sources.predecessors.time.sleep", give_way)
+    monkeypatch.setattr("sa_jobqueue.bulk.sources.connections.time.sleep", give_way)
     hold_slot(second, "a load", 0, timedelta(seconds=20))
 
     assert len(seen) > 1
@@ -133,10 +133,10 @@ def test_the_wait_is_for_all_connections_together(
 ) -> None:
     waits: list[timedelta] = []
     monkeypatch.setattr(
-        "sa_jobqueue.bulk.sources.predecessors.hold_slot", lambda *given: waits.append(given[-1])
+        "sa_jobqueue.bulk.sources.connections.hold_slot", lambda *given: waits.append(given[-1])
     )
 
-    await_predecessors(engine, "a load", 3, timedelta(seconds=5))
+    wait_for_slots(engine, "a load", 3, timedelta(seconds=5))
 
     assert timedelta(seconds=5) > waits[0] > waits[1] > waits[2] > timedelta(0)
 
@@ -156,7 +156,7 @@ def test_the_server_notices_a_connection_that_has_fallen_silent(
 
     monkeypatch.setattr(database, "notice_silence", see)
 
-    with InsertSource(engine, Item, []).at_work("a load", 0):
+    with InsertSource(engine, Item, []).open_writer("a load", 0):
         assert len(told) == 1
 
 

@@ -1,10 +1,10 @@
-"""What rows are inserted into: a mapped class, its key and its columns."""
+"""The destination of rows: a mapped class, its tables, its key and its columns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 from uuid import uuid4
 
 from sqlalchemy import (
@@ -29,11 +29,11 @@ from ...model.keys import key_batches, key_values
 from .keys import Key
 
 
-class Target:
-    """A mapped class, as a load sees it.
+class Destination:
+    """A mapped class whose rows a load inserts, finds by key and deletes.
 
     Raises:
-        ArgumentError: it is no mapped class.
+        ArgumentError: `entity` is not a mapped class.
     """
 
     def __init__(self, entity: type[Any]) -> None:
@@ -58,7 +58,7 @@ class Target:
 
     @cached_property
     def tables(self) -> Sequence[Table]:
-        """The tables that a row is in, those that others refer to first."""
+        """The tables that hold a row; a table that others refer to comes before them."""
         tables = {table for table in self.mapper.tables if isinstance(table, Table)}
         ordered = next(iter(tables)).metadata.sorted_tables
         return sorted(tables, key=ordered.index)
@@ -73,9 +73,9 @@ class Target:
 
     @cached_property
     def plain(self) -> Mapping[str, str] | None:
-        """The column's key of each attribute, where an INSERT into one table is all of it.
+        """The column key of each attribute, where a plain INSERT into one table is enough.
 
-        None: the mapper has more to say, and inserts itself.
+        None: the mapper inserts, since it does more than that.
         """
         mapper, columns = self.mapper, self.mapper.columns
         if (
@@ -89,7 +89,7 @@ class Target:
 
     @cached_property
     def refers_to_itself(self) -> bool:
-        """Whether a row may refer to another one, which has to be there before it."""
+        """Whether a row may refer to another row of these tables, which comes before it."""
         return any(
             key.column.table in self.tables and not key.parent.primary_key
             for table in self.tables
@@ -103,7 +103,7 @@ class Target:
 
     @cached_property
     def make_key(self) -> Callable[[], Any] | None:
-        """What makes keys for rows that have none; None: nobody does but the server."""
+        """The function that makes a missing key; None: only the server could make it."""
         if len(self.keys) > 1:
             return None
         (key,) = self.keys
@@ -115,10 +115,10 @@ class Target:
         return None
 
     def check_names(self, row: Mapping[str, Any]) -> None:
-        """Refuse names that are no columns.
+        """Refuse a row with names that are not columns.
 
         Raises:
-            ArgumentError: names them.
+            ArgumentError: the message has those names.
         """
         unknown = sorted(map(str, row.keys() - self.mapper.columns.keys()))
         if unknown:
@@ -126,24 +126,28 @@ class Target:
             raise ArgumentError(f"{self} has no column {', '.join(named)}")
 
     def keys_of_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[Key]:
-        """Return the keys that rows come with; None stands for what is missing."""
+        """Return the keys of rows; None stands for a missing value."""
         columns = ([row.get(name) for row in rows] for name in self.key_names)
         return list(zip(*columns, strict=True))
 
-    def refuse_server_key(self, row: Mapping[str, Any]) -> None:
-        """Say what to do where the server would make the key."""
+    def refuse_server_key(self, row: Mapping[str, Any]) -> NoReturn:
+        """Refuse a row whose key the server would make.
+
+        Raises:
+            ArgumentError: always.
+        """
         missing = [name for name in self.key_names if row.get(name) is None]
         raise ArgumentError(
             f"a row of {self} has no {', '.join(missing)}, and the server would make it: after a "
             "crash nobody could tell which rows are this load's. Give the keys with the rows "
-            f"(for instance numbers behind the greatest that there is), or give {self} a key "
-            "that is made before the insert: a UUID, or one with default=a function."
+            f"(for instance numbers above the greatest in the table), or give {self} a key "
+            "that is made before the insert: a UUID, or a column with default=a function."
         )
 
     # -- by key ---------------------------------------------------------
 
     def existing(self, connection: Connection, keys: Sequence[Key]) -> list[Key]:
-        """Return which of the keys are in the table."""
+        """Return those of the keys that are in the table, as the server has them."""
         statement: Select[Any] = select(*self.keys)
         return [
             tuple(row)
@@ -152,27 +156,28 @@ class Target:
         ]
 
     def taken(self, connection: Connection, keys: Sequence[Key]) -> list[Key]:
-        """Return which of the keys are in the table, as they were given.
+        """Return those of the keys that are in the table, as they were given.
 
-        A server may find "a" by "A": which it meant is asked by halves.
+        A server may find "a" by "A". Which of the given keys it has found so is
+        searched for by halving them.
         """
-        there = set(self.existing(connection, keys))
-        same = [key for key in keys if key in there]
-        if len(same) == len(there):
+        found = set(self.existing(connection, keys))
+        same = [key for key in keys if key in found]
+        if len(same) == len(found):
             return same
-        return same + self._halved(connection, [key for key in keys if key not in there])
+        return same + self._search(connection, [key for key in keys if key not in found])
 
-    def _halved(self, connection: Connection, keys: Sequence[Key]) -> list[Key]:
+    def _search(self, connection: Connection, keys: Sequence[Key]) -> list[Key]:
         if not keys or not self.existing(connection, keys):
             return []
         if len(keys) == 1:
             return list(keys)
         middle = len(keys) // 2
         halves = (keys[:middle], keys[middle:])
-        return [key for half in halves for key in self._halved(connection, half)]
+        return [key for half in halves for key in self._search(connection, half)]
 
     def delete(self, connection: Connection, keys: Sequence[Key]) -> None:
-        """Delete the rows of these keys, those that refer to others first."""
+        """Delete the rows of these keys; a row that refers to others goes before them."""
         database = database_of(connection)
         if self.refers_to_itself and not database.checks_references_at_end and len(keys) > 1:
             for key in reversed(keys):
@@ -192,11 +197,11 @@ class Target:
     def _by_key(
         self, connection: Connection, columns: Sequence[Column[Any]], keys: Sequence[Key]
     ) -> list[tuple[dict[str, Any], ColumnElement[bool]]]:
-        criterion = _is_in(connection, columns)
-        return [({"load_keys": key_values(some)}, criterion) for some in key_batches(keys)]
+        criterion = _key_criterion(connection, columns)
+        return [({"load_keys": key_values(part)}, criterion) for part in key_batches(keys)]
 
 
-def _is_in(connection: Connection, columns: Sequence[Column[Any]]) -> ColumnElement[bool]:
+def _key_criterion(connection: Connection, columns: Sequence[Column[Any]]) -> ColumnElement[bool]:
     if len(columns) == 1:
         return database_of(connection).key_is_in(columns[0], "load_keys")
     return tuple_(*columns).in_(bindparam("load_keys", expanding=True))
