@@ -61,10 +61,7 @@ class Run:
 
 RUN = pytest.StashKey[Run]()
 
-
 # The command line
-
-
 #: The databases of --on-two: one within the process, and one behind a server.
 TWO = ("sqlite", "mysql")
 
@@ -203,7 +200,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests that are not for this database or this run; a skip would look like a gap."""
+    """Deselect what is not for this database or this run; a skip would look like a gap."""
     deselected = [item for item in items if not belongs(item)]
     if deselected:
         items[:] = [item for item in items if belongs(item)]
@@ -232,7 +229,7 @@ def belongs(item: pytest.Item) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Databases(Mapping[str, str]):
-    """Map each alias to the URL of this worker's scratch database, which the first access creates."""
+    """Map aliases to URLs of this worker's scratch databases, created by the first access."""
 
     run: Run
     worker: str

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
+from sqlalchemy.orm import Session
 
 #: Which strategies run where; every contract test runs on each pair.
 STRATEGIES = {
@@ -20,6 +21,14 @@ STRATEGIES = {
 
 ALL_STRATEGIES = sorted({name for names in STRATEGIES.values() for name in names})
 
+#: The strategies that write status, owner and time when they claim.
+MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
+
+#: The databases behind a server, with row locks and several writers.
+SERVERS = ("postgresql", "mysql", "mariadb")
+
+#: What the fixture new_session gives.
+Sessions = Callable[..., Session]
 
 #: Seconds that a statement waits for another's lock before it fails.
 LOCK_WAIT = 10

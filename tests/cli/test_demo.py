@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
+from tests.support import SERVERS
+
 from .conftest import Run, Start, finished
 
 SMALL = ("--producers", 2, "--consumers", 3)
@@ -27,7 +29,7 @@ def test_it_proves_that_each_row_was_finished_once(start: Start, fresh_database:
     assert inserted(output) > 0
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_lost_candidates_are_shown(start: Start, fresh_database: URL) -> None:
     url = fresh_database.render_as_string(hide_password=False)
 

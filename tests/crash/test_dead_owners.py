@@ -21,7 +21,7 @@ from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLNamedLocks
 from sa_jobqueue.dialects.watched_connection import Limits
 from tests.models import Base
 from tests.proxy import Proxy
-from tests.support import make_engine
+from tests.support import SERVERS, make_engine
 
 ALIVE, DEAD = OwnerState.ALIVE, OwnerState.DEAD
 
@@ -131,9 +131,6 @@ def wait_until_dead(session: Session, name: str, seconds: float = NOTICED) -> Ow
         if state is not ALIVE or time.monotonic() > end:
             return state
         time.sleep(0.01)
-
-
-SERVERS = ("postgresql", "mysql", "mariadb")
 
 
 def test_the_owner_of_a_killed_process_is_dead(engine: Engine, session: Session) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim, claimed_by, complete, release
 from tests.models import Base, Email, add_emails, recipients
-from tests.support import make_engine
+from tests.support import SERVERS, make_engine
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_killed_before_its_commit_it_had_claimed_nothing(engine: Engine) -> None
         assert wait_for(session, "auto") == ["a", "b", "c"]
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_killed_holder_frees_its_rows_at_once(engine: Engine) -> None:
     with Session(engine, expire_on_commit=False) as session:
         add_emails(session, "a", "b", "c")

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim, is_transient, reap
 from sa_jobqueue.cli import cli
-from tests.support import make_engine
+from tests.support import SERVERS, make_engine
 
 from .markdown import code_blocks, page
 
@@ -187,7 +187,7 @@ def drop_lines(engine: Engine) -> None:
         connection.execute(text("DROP TABLE delivered"))
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 @pytest.mark.timeout(120)
 def test_the_steps_of_the_page_lose_nothing_and_do_nothing_twice(shop: Shop) -> None:
     """Old workers and the application go on at each step, and then the new ones."""

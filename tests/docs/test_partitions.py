@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim, complete
 from sa_jobqueue.migration import patiently
-from tests.support import make_engine
+from tests.support import SERVERS, make_engine
 
 from .markdown import code_blocks, page, table
 
@@ -70,7 +70,7 @@ def add(engine: Engine, report: Any, *days: int) -> None:
             connection.execute(insert(report), {"day": date(2030, 1, day)})
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_days_are_made_added_and_dropped_as_the_page_says(
     fresh_database: URL, db_alias: str, tmp_path: Path
 ) -> None:

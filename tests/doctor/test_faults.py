@@ -16,7 +16,7 @@ from sa_jobqueue.doctor import Finding, Report, Severity, examine
 from tests.contract.owners.restricted_user import restricted_user
 from tests.servers.errors import NotHere
 from tests.servers.pgbouncer import transaction_pooler
-from tests.support import make_engine
+from tests.support import SERVERS, make_engine
 
 from .models import (
     Mail,
@@ -32,7 +32,6 @@ from .pooler import Pooler
 #: MariaDB shows locks in a copy, which stays old while others ask for it.
 pytestmark = pytest.mark.xdist_group("plans")
 
-SERVERS = ("postgresql", "mysql", "mariadb")
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 
 
@@ -293,7 +292,7 @@ def test_a_predicate_that_drifted_and_serves_still_is_found(engine: Engine) -> N
     assert "Alembic does not see that the predicate has changed" in finding.message
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_an_index_that_the_planner_may_not_use_is_found(engine: Engine, db_alias: str) -> None:
     run(engine, UNUSABLE[db_alias])
 

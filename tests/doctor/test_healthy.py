@@ -19,7 +19,7 @@ from sa_jobqueue.doctor.case import Case
 from sa_jobqueue.testing import assert_claim_is_indexed
 from tests import models
 from tests.contract.owners.restricted_user import restricted_user
-from tests.support import STRATEGIES, impatient
+from tests.support import SERVERS, STRATEGIES, impatient
 
 from .models import (
     Base,
@@ -134,7 +134,7 @@ def test_a_table_with_few_jobs_among_many_done_has_no_finding(engine: Engine) ->
     assert report.cost.claimed == 20
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_the_rows_of_a_batch_are_counted(engine: Engine) -> None:
     add_mails(engine, 5_000)
 
@@ -166,7 +166,7 @@ def test_rows_locked_in_vain_are_found(
     assert f"{report.cost.rows_locked:,} rows are locked" in finding.message
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_rows_read_in_vain_are_found(engine: Engine) -> None:
     add_mails(engine, 3_000)
     queue = JobQueue(Mail, Mail.recipient == "nobody")
@@ -270,7 +270,7 @@ def test_the_limits_of_its_waiting_are_put_back(engine: Engine, db_alias: str) -
         assert connection.execute(asked).one() == before
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_the_settings_of_its_plans_are_put_back(engine: Engine) -> None:
     with engine.connect() as connection, Session(connection) as session:
         examine(session, Mail)
@@ -307,7 +307,7 @@ def test_in_autocommit_nothing_is_claimed_and_the_report_says_so(engine: Engine)
         assert set(states(connection)) == {("unclaimed", None)}
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_what_a_restricted_user_may_not_see_is_said_with_the_grant(
     engine: Engine, db_alias: str
 ) -> None:
@@ -329,7 +329,7 @@ def test_what_a_restricted_user_may_not_see_is_said_with_the_grant(
     assert all(fix.startswith("GRANT ") for fix in unchecked.values())
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_what_the_database_refuses_altogether_is_said_too(engine: Engine) -> None:
     add_mails(engine, 10)
     with restricted_user(engine) as theirs:
@@ -388,7 +388,7 @@ def test_a_batch_has_a_size(limit: Any) -> None:
         examine(None, Mail, limit=limit)  # type: ignore[arg-type]  # not looked at
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_claim_that_marks_nothing_needs_no_reap_index(engine: Engine) -> None:
     replace_index(engine, "reap")
 

@@ -11,14 +11,14 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, PriorityMixin
 from sa_jobqueue.doctor import Report, examine
-from tests.support import make_engine
+from tests.support import SERVERS, make_engine
 
 from .models import run
 
 PARTITIONS = 4
 
 pytestmark = [
-    pytest.mark.only_on("postgresql", "mysql", "mariadb"),
+    pytest.mark.only_on(*SERVERS),
     pytest.mark.xdist_group("plans"),
 ]
 

@@ -17,7 +17,6 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 #: ``# Output:``, or ``# Output on mysql, mariadb:``, an empty comment, and the lines.
 _BLOCK = re.compile(r"^# Output(?: on (?P<engines>[\w, ]+))?:\n#\n(?P<lines>(?:#.*\n)+)", re.M)
 
-
 #: ``# Run by the tests on postgresql with: --rows 100``; either part may be missing.
 _HOW = re.compile(
     r"^# Run by the tests(?: on (?P<engines>[\w, ]+?))?(?: with: (?P<with>.+))?$", re.M

@@ -46,7 +46,6 @@ from tests.support import make_engine
 
 ROOT = Path(__file__).parents[2]
 
-
 #: As it was before anybody thought of a queue.
 ORDERS = Table(
     "orders",
@@ -55,7 +54,6 @@ ORDERS = Table(
     Column("amount", Integer, nullable=False),
     Column("note", String(50)),
 )
-
 
 #: URLs that name a dialect and no server.
 SERVERS = {

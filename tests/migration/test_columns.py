@@ -277,7 +277,7 @@ def test_a_table_is_named_by_its_name_its_class_or_its_table(
     assert differences(engine, OtherBase.metadata) == []
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_table_of_a_schema_becomes_a_queue(shop: Engine, db_alias: str) -> None:
     schema = "warehouse" if db_alias == "postgresql" else shop.url.database
     with shop.begin() as connection:

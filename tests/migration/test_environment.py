@@ -122,7 +122,7 @@ def test_a_script_is_written_without_a_server(server: str) -> None:
     assert "DROP TABLE example_batches_email" in script
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_the_script_builds_what_the_migrations_build(
     fresh_database: URL, engine: Engine, db_alias: str
 ) -> None:

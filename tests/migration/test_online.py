@@ -26,7 +26,7 @@ from tests.migration.support import (
     scalar,
     writing_script,
 )
-from tests.support import make_engine
+from tests.support import SERVERS, make_engine
 
 #: Rows that are there: in each run, and with --full.
 ROWS = 20_000
@@ -186,7 +186,7 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 }
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_writers_do_not_queue_for_long_behind_a_change_that_waits(
     shop: Engine, fresh_database: URL, change: str
@@ -216,7 +216,7 @@ def test_a_change_of_the_users_own_is_made_and_commits_by_itself(shop: Engine) -
     assert "region" not in column_names(shop)
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_change_of_the_users_own_is_tried_again_until_the_table_is_free(shop: Engine) -> None:
     insert_orders(shop, [1])
     tries: list[int] = []

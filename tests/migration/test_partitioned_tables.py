@@ -31,7 +31,7 @@ from tests.migration.support import (
     scalar,
     writing_script,
 )
-from tests.support import statements_seen
+from tests.support import SERVERS, statements_seen
 
 PARCELS = "CREATE TABLE parcels (id int NOT NULL, day int NOT NULL, PRIMARY KEY (id, day))"
 ON_INNODB = {
@@ -62,7 +62,7 @@ LAYOUTS = {
 }
 INDEXES = {"ix_parcels_claim", "ix_parcels_reap"}
 
-pytestmark = pytest.mark.only_on("postgresql", "mysql", "mariadb")
+pytestmark = pytest.mark.only_on(*SERVERS)
 
 
 class Base(DeclarativeBase):

@@ -23,9 +23,9 @@ from tests.migration.support import (
     migrating,
     scalar,
 )
-from tests.support import statements_seen, until
+from tests.support import SERVERS, statements_seen, until
 
-pytestmark = pytest.mark.only_on("postgresql", "mysql", "mariadb")
+pytestmark = pytest.mark.only_on(*SERVERS)
 
 #: As long as a test tries to get a lock.
 SHORT = timedelta(seconds=1)

@@ -47,7 +47,7 @@ from tests.migration.support import (
     statuses,
     writing,
 )
-from tests.support import make_engine, statements_seen
+from tests.support import SERVERS, make_engine, statements_seen
 
 #: As long as a test tries to get a lock.
 SHORT = timedelta(seconds=1)
@@ -182,7 +182,7 @@ def test_to_run_it_again_makes_no_job_of_one_that_a_worker_has_done(shop: Engine
 # Others' locks
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_table_that_others_keep_is_given_up_and_nothing_is_changed(shop: Engine) -> None:
     before = column_names(shop)
     insert_orders(shop, [1])
@@ -196,7 +196,7 @@ def test_a_table_that_others_keep_is_given_up_and_nothing_is_changed(shop: Engin
     assert column_names(shop) == before
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_lock_that_is_freed_meanwhile_is_had(shop: Engine) -> None:
     insert_orders(shop, [1])
     reader = shop.connect()

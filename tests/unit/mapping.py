@@ -22,7 +22,6 @@ DIALECTS = {
     }.items()
 }
 
-
 JOB_COLUMNS = [
     "status VARCHAR(16) DEFAULT 'unclaimed' NOT NULL",
     "owner VARCHAR(64)",

@@ -27,11 +27,12 @@ from tests.bulk.models import (
 )
 from tests.bulk.sources.support import count
 from tests.bulk.support import expected, items, killed_in_commit, load_of, texts
+from tests.support import SERVERS
 
 # -- who was there before us --------------------------------------------
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("then", ["restore", "rollback"])
 def test_what_the_server_still_does_for_a_killed_load_is_waited_for(
     engine: Engine, log: FileLog, then: str, monkeypatch: pytest.MonkeyPatch
@@ -67,7 +68,7 @@ def test_what_the_server_still_does_for_a_killed_load_is_waited_for(
     assert texts(engine) == (expected(10) if then == "restore" else {})
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_connection_holds_its_slot_while_it_inserts(engine: Engine, log: FileLog) -> None:
     source = InsertSource(engine, Item, items(3))
     other = engine.connect()
@@ -82,7 +83,7 @@ def test_a_connection_holds_its_slot_while_it_inserts(engine: Engine, log: FileL
     other.close()
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("then", ["restore", "rollback"])
 def test_all_that_have_ever_worked_for_a_load_are_waited_for(
     engine: Engine, log: FileLog, then: str, monkeypatch: pytest.MonkeyPatch
@@ -141,7 +142,7 @@ def test_the_wait_is_for_all_connections_together(
     assert timedelta(seconds=5) > waits[0] > waits[1] > waits[2] > timedelta(0)
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_the_server_notices_a_connection_that_has_fallen_silent(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +161,7 @@ def test_the_server_notices_a_connection_that_has_fallen_silent(
         assert len(told) == 1
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_pooler_in_between_is_refused(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ from tests.bulk.models import (
 )
 from tests.bulk.sources.support import count, stored_things
 from tests.bulk.support import add_items, expected, items, killed_in_commit, load_of, texts
-from tests.support import statements_seen
+from tests.support import SERVERS, statements_seen
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -212,7 +212,7 @@ def test_keys_of_two_columns_come_and_go(
     assert count(engine, Pair) == 1
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")  # SQLite rounds nothing
+@pytest.mark.only_on(*SERVERS)  # SQLite rounds nothing
 @pytest.mark.parametrize(("entity", "more"), [(Rounded, {}), (RoundedPart, {"number": 1})])
 def test_keys_that_the_server_would_not_find_again_are_refused(
     engine: Engine, log: FileLog, entity: type[Any], more: dict[str, int]

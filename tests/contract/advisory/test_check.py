@@ -42,7 +42,6 @@ from tests.contract.subscriptions import (
 
 pytestmark = pytest.mark.only_on("postgresql")
 
-
 #: What the locking statement has that the check has not, and the other way round.
 LOCKING, CHECKING = "pg_try_advisory_lock", "WHERE subscription.id = ANY"
 

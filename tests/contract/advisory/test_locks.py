@@ -42,7 +42,6 @@ from tests.support import make_engine
 
 pytestmark = pytest.mark.only_on("postgresql")
 
-
 PLANS = {
     "as the planner likes": {},
     "sequential": {"enable_indexscan": "off", "enable_bitmapscan": "off"},
@@ -59,7 +58,6 @@ PLANS = {
         "enable_bitmapscan": "off",
     },
 }
-
 
 ORDERS = {
     "no order": (),
@@ -292,6 +290,7 @@ def test_a_claim_waits_for_nobody_and_keeps_nobody_waiting(
         reader.rollback()
 
 
+@pytest.mark.load
 @pytest.mark.xdist_group("concurrency")
 @pytest.mark.timeout(300)
 def test_many_processes_finish_every_row_once_and_none_ever_waits(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -21,12 +20,7 @@ from tests.models import (
     names,
     recipients,
 )
-from tests.support import statements_seen
-
-Sessions = Callable[..., Session]
-
-
-MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
+from tests.support import MARKING, Sessions, statements_seen
 
 
 def test_a_claim_takes_the_first_jobs_in_key_order(session: Session, strategy: str) -> None:

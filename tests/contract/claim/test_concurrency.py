@@ -15,18 +15,16 @@ from tests.support import STRATEGIES, make_engine
 
 PROCESSES = 8
 
-
 #: Rows of --full, of the strategy that `auto` takes, and of the others.
 FULL_ROWS = 20_000
-
-
 ROWS = 5_000
-
-
 FEWER_ROWS = 2_000
 
-
-pytestmark = [pytest.mark.xdist_group("concurrency"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.load,
+    pytest.mark.xdist_group("concurrency"),
+    pytest.mark.timeout(300),
+]
 
 
 @pytest.fixture

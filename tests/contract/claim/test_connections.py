@@ -19,9 +19,7 @@ from sa_jobqueue import (
     retry,
 )
 from tests.models import Email, Task, add_emails, add_tasks
-from tests.support import statements_seen
-
-MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
+from tests.support import MARKING, statements_seen
 
 
 def statuses(session: Session) -> list[str]:

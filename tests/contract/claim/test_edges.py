@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -33,10 +33,7 @@ from sa_jobqueue import (
     with_fence,
 )
 from tests.models import Account, Dog, Email, Letter, Message, Task, add_emails, add_tasks, names
-from tests.support import make_engine
-
-Sessions = Callable[..., Session]
-MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
+from tests.support import MARKING, make_engine
 
 
 class EdgeBase(DeclarativeBase):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,12 +20,7 @@ from sa_jobqueue import (
 )
 from tests.contract.steps import before, unless_refused
 from tests.models import Email, add_emails, recipients
-from tests.support import impatient
-
-Sessions = Callable[..., Session]
-
-
-MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
+from tests.support import MARKING, SERVERS, Sessions, impatient
 
 
 @pytest.mark.parametrize("between", ["SELECT", "UPDATE email SET status='claimed'"])
@@ -102,7 +96,7 @@ def test_a_renewal_while_the_finish_is_on_its_way_does_not_lose_it(
     assert set(new_session().scalars(select(Email.status))) == {"done"}
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_held_claim_ends_with_its_savepoint(session: Session, other: Session) -> None:
     add_emails(session, "a")
     savepoint = session.begin_nested()
@@ -163,7 +157,7 @@ def test_a_second_claim_that_is_committed_takes_the_place_of_the_first(
     assert session.scalars(select(Email.status)).all() == ["done"]
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_held_claim_ends_with_the_savepoint_around_its_own(session: Session) -> None:
     add_emails(session, "a", "b")
     outer = session.begin_nested()

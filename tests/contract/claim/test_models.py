@@ -23,8 +23,7 @@ from tests.models import (
     Order,
     Pair,
 )
-
-MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
+from tests.support import MARKING
 
 
 def test_an_eagerly_joined_relationship_is_loaded_without_locking_it(

@@ -15,11 +15,9 @@ from sqlalchemy.types import DateTime, String
 
 from sa_jobqueue import ClaimLost, JobMixin, claim, complete, reap
 from tests.contract.claimers import committed
-from tests.support import make_engine
+from tests.support import SERVERS, Sessions, make_engine
 
-Sessions = Callable[..., Session]
-
-pytestmark = pytest.mark.only_on("postgresql", "mysql", "mariadb")
+pytestmark = pytest.mark.only_on(*SERVERS)
 
 
 class Base(DeclarativeBase):

@@ -30,16 +30,11 @@ from tests.videos import Video, videos
 
 #: Rows that are done, and rows that are due tomorrow at a better priority.
 DONE_ROWS = 100_000
-
-
 LATER_ROWS, LATER_ROWS_IN_FULL = 200_000, 1_000_000
-
-
 VIDEO_ROWS = 10_000
 
-
 #: All in one worker: each that had some of these tests would fill tables of its own.
-pytestmark = pytest.mark.xdist_group("plans")
+pytestmark = [pytest.mark.load, pytest.mark.xdist_group("plans")]
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import (
     ORMExecuteState,
@@ -22,8 +20,7 @@ from tests.models import (
     names,
     recipients,
 )
-
-Sessions = Callable[..., Session]
+from tests.support import Sessions
 
 
 def test_criteria_of_do_orm_execute_hooks_hold_in_claims(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from sqlalchemy import Engine, inspect, select, update
 from sqlalchemy.exc import DBAPIError
@@ -20,11 +18,7 @@ from tests.models import (
     add_tasks,
     recipients,
 )
-
-Sessions = Callable[..., Session]
-
-
-MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
+from tests.support import MARKING, Sessions
 
 
 def test_jobs_committed_after_an_empty_claim_are_found_by_the_next(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import URL, Engine, Table, event, select, text, update
@@ -24,9 +24,7 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.strategies import STRATEGIES as ALL
 from tests.models import Base, Email, Message, Task, add_emails, add_tasks, recipients
-from tests.support import STRATEGIES, make_engine, statements_seen
-
-Sessions = Callable[..., Session]
+from tests.support import SERVERS, STRATEGIES, Sessions, make_engine, statements_seen
 
 
 def test_auto_picks_by_capability_and_predicate(session: Session, db_alias: str) -> None:
@@ -78,7 +76,7 @@ def test_no_plan_makes_a_claim_take_more_than_its_limit(session: Session) -> Non
 # -- candidates ----------------------------------------------------------------
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_candidates_taken_by_others_are_counted_as_lost(session: Session, other: Session) -> None:
     add_emails(session, *"abcdefgh")
     claim(other, Email, owner="1", limit=2, strategy="skip_locked")
@@ -89,7 +87,7 @@ def test_candidates_taken_by_others_are_counted_as_lost(session: Session, other:
     assert (claimed.candidates, claimed.lost) == (8, 2)
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_candidates_left_over_are_not_lost(session: Session) -> None:
     add_emails(session, *"abcdefgh")
 
@@ -107,7 +105,7 @@ def test_other_strategies_cannot_know_what_was_lost(session: Session, db_alias: 
     assert (claimed.candidates, claimed.lost) == (None, None)
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_claim_that_lost_every_candidate_is_logged(
     session: Session, other: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -139,7 +137,7 @@ def replica(shared_engine: Engine, new_session: Sessions) -> Iterator[Session]:
         connection.execute(text("DROP TABLE email_copy"))
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_candidate_of_a_lagging_replica_that_no_longer_matches_is_lost(
     session: Session, request: pytest.FixtureRequest
 ) -> None:
@@ -230,7 +228,7 @@ def test_two_claims_of_one_owner_in_one_microsecond_do_not_mix(
 # -- held ----------------------------------------------------------------------
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 class TestHeld:
     """Rows locked and not marked; the transaction is the claim."""
 

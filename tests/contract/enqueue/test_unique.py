@@ -36,11 +36,9 @@ from sa_jobqueue import (
     prune,
 )
 from tests.models import Animal, Cat, Dog, Pair
-from tests.support import statements_seen
+from tests.support import SERVERS, Sessions, statements_seen
 
 LONG_AGO = datetime(2000, 1, 1)
-
-Sessions = Callable[..., Session]
 
 
 class Base(DeclarativeBase):
@@ -306,7 +304,7 @@ def test_the_second_waits_and_takes_the_key_only_if_the_first_gave_up(
     assert list(session.scalars(select(Coupon.text))) == ["first" if end == "commit" else "new"]
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_an_enqueuer_waits_for_a_claim_of_the_row_that_is_there(
     session: Session, other: Session, told: Callable[[int], int | None]
 ) -> None:
@@ -320,7 +318,7 @@ def test_an_enqueuer_waits_for_a_claim_of_the_row_that_is_there(
         assert waiting.result(20) == told(0)
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_claim_passes_over_what_an_enqueuer_has_met_on_innodb(
     session: Session, other: Session, db_alias: str
 ) -> None:
@@ -333,7 +331,7 @@ def test_a_claim_passes_over_what_an_enqueuer_has_met_on_innodb(
     assert len(claimed) == (1 if db_alias == "postgresql" else 0)
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_in_opposite_orders_one_gets_a_deadlock_which_is_transient(
     session: Session, new_session: Sessions
 ) -> None:

@@ -32,10 +32,7 @@ from tests.models import (
     add_emails,
     recipients,
 )
-from tests.support import statements_seen
-
-MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
-
+from tests.support import MARKING, SERVERS, statements_seen
 
 pytestmark = pytest.mark.strategies(*MARKING)
 
@@ -205,7 +202,7 @@ def test_of_rows_too_the_lost_one_alone_is_lost(
 # Beside others
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("delete", [True, False])
 def test_a_finish_on_a_small_table_does_not_wait_for_a_row_that_others_have_locked(
     session: Session, other: Session, strategy: str, delete: bool

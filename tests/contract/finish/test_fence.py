@@ -30,13 +30,7 @@ from tests.models import (
     Email,
     add_emails,
 )
-from tests.support import statements_seen
-
-Sessions = Callable[..., Session]
-
-
-MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
-
+from tests.support import MARKING, Sessions, statements_seen
 
 pytestmark = pytest.mark.strategies(*MARKING)
 

@@ -23,9 +23,7 @@ from tests.models import (
     Task,
     add_tasks,
 )
-
-MARKING = ("skip_locked", "candidates", "update_then_select", "compare_and_set")
-
+from tests.support import MARKING
 
 pytestmark = pytest.mark.strategies(*MARKING)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -30,13 +29,11 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.worker import Failed, Outcome, Retry, Worker
 from tests.models import Email, Order, Task, add_emails, add_tasks, names
-from tests.support import statements_seen
+from tests.support import Sessions, statements_seen
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 FORCE = timedelta(0)
-
-Sessions = Callable[..., Session]
 
 
 def by_minutes(attempts: int) -> timedelta:

@@ -19,7 +19,6 @@ LOCKS: dict[str, type[ConnectionLocks]] = {
     "mariadb": InnoDBNamedLocks,
 }
 
-
 DATABASES: dict[str, type[Database]] = {
     "postgresql": PostgreSQL,
     "mysql": InnoDB,

@@ -19,10 +19,7 @@ from sa_jobqueue import (
 )
 from tests.contract.named_locks.support import DATABASES, is_free, same
 from tests.lockers import NOW, PATIENCE
-from tests.support import make_engine
-
-SERVERS = ("postgresql", "mysql", "mariadb")
-
+from tests.support import SERVERS, make_engine
 
 # -- connections --------------------------------------------------------
 

@@ -22,9 +22,7 @@ from sa_jobqueue.dialects.watched_connection import Limits
 from tests.contract.named_locks.support import DATABASES, LOCKS, same
 from tests.lockers import NOW, PATIENCE
 from tests.proxy import Proxy
-from tests.support import make_engine, until
-
-SERVERS = ("postgresql", "mysql", "mariadb")
+from tests.support import SERVERS, make_engine, until
 
 
 @pytest.fixture

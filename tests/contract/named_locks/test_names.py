@@ -22,7 +22,6 @@ from tests.support import make_engine
 
 LONG = "x" * 300
 
-
 NAMES = (
     "plain",
     "PLAIN",

@@ -23,12 +23,9 @@ from sa_jobqueue.dialects.postgresql import owner_liveness as postgresql_livenes
 from sa_jobqueue.owners.owner import ConnectionOwner, is_connection_owner, owner_states
 from tests.contract.owners.support import connected, wait_until
 from tests.models import Email, add_emails, recipients
-from tests.support import statements_seen
+from tests.support import SERVERS, statements_seen
 
 ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
-
-
-SERVERS = ("postgresql", "mysql", "mariadb")
 
 
 # Connections as owners

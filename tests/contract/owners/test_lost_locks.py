@@ -18,11 +18,9 @@ from sa_jobqueue import (
 from sa_jobqueue.dialects import database_of
 from sa_jobqueue.owners.owner import lock_name
 from tests.models import Email, add_emails
+from tests.support import SERVERS
 
 ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
-
-
-SERVERS = ("postgresql", "mysql", "mariadb")
 
 
 def cut(name: str, engine: Engine) -> None:

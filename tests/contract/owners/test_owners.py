@@ -24,12 +24,9 @@ from sa_jobqueue import (
 from sa_jobqueue.dialects import database_of
 from sa_jobqueue.owners.owner import is_connection_owner, owner_states
 from tests.models import Email, add_emails, recipients
-from tests.support import statements_seen
+from tests.support import SERVERS, statements_seen
 
 ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
-
-
-SERVERS = ("postgresql", "mysql", "mariadb")
 
 
 # Names

@@ -19,11 +19,9 @@ from sa_jobqueue import (
 from tests.contract.owners.restricted_user import administering, restricted_user
 from tests.contract.owners.support import connected, wait_until
 from tests.models import Base, Email, add_emails
+from tests.support import SERVERS
 
 ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
-
-
-SERVERS = ("postgresql", "mysql", "mariadb")
 
 
 @pytest.fixture

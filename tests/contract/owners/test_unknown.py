@@ -22,12 +22,9 @@ from sa_jobqueue.dialects import database_of
 from sa_jobqueue.dialects.innodb import owner_liveness as innodb_liveness
 from sa_jobqueue.dialects.postgresql import owner_liveness as postgresql_liveness
 from tests.contract.owners.support import connected, wait_until
-from tests.support import make_engine
+from tests.support import SERVERS, make_engine
 
 ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
-
-
-SERVERS = ("postgresql", "mysql", "mariadb")
 
 
 @pytest.fixture

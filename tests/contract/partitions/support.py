@@ -31,11 +31,7 @@ from sa_jobqueue.migration import (
 )
 
 PARTITIONS = 8
-
-
 FIRST_DAY = dt.date(2030, 1, 1)
-
-
 DAYS = [FIRST_DAY + dt.timedelta(days=number) for number in range(PARTITIONS)]
 
 
@@ -99,8 +95,6 @@ for number, day in enumerate(DAYS):
 
 #: The keys of the second table begin where those of the first have ended.
 FIRST_KEY: dict[type[Any], int] = {Parcel: 1, Report: 100_001}
-
-
 ENTITIES = tuple(FIRST_KEY)
 
 

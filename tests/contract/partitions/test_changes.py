@@ -62,23 +62,13 @@ from tests.contract.partitions.support import (
     statuses,
 )
 from tests.migration.support import migrating
-from tests.support import make_engine, statements_seen
-
-Sessions = Callable[..., Session]
-
-
-SERVERS = ("postgresql", "mysql", "mariadb")
-
+from tests.support import SERVERS, Sessions, make_engine, statements_seen
 
 PARTITIONS = 8
 
-
 pytestmark = [pytest.mark.xdist_group("partitions"), pytest.mark.timeout(240)]
 
-
 entities = pytest.mark.parametrize("entity", ENTITIES)
-
-
 servers = pytest.mark.only_on(*SERVERS)
 
 

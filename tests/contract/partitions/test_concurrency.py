@@ -22,20 +22,16 @@ from sa_jobqueue import (
 )
 from tests.contract.claimers import Finished, claim_some, run_processes
 from tests.contract.partitions.support import ENTITIES, Parcel, Report, add, ids, statuses
-from tests.support import make_engine
-
-SERVERS = ("postgresql", "mysql", "mariadb")
-
+from tests.support import SERVERS, make_engine
 
 PARTITIONS = 8
 
-
-pytestmark = [pytest.mark.xdist_group("partitions"), pytest.mark.timeout(240)]
-
+pytestmark = [
+    pytest.mark.xdist_group("partitions"),
+    pytest.mark.timeout(240),
+]
 
 entities = pytest.mark.parametrize("entity", ENTITIES)
-
-
 servers = pytest.mark.only_on(*SERVERS)
 
 
@@ -90,6 +86,7 @@ def drain_by_locks(url: str, seed: int) -> None:
 ROWS = 400
 
 
+@pytest.mark.load
 @servers
 def test_four_processes_finish_every_row_of_every_partition_once(
     engine: Engine, session: Session, strategy: str
@@ -102,6 +99,7 @@ def test_four_processes_finish_every_row_of_every_partition_once(
     assert_finished_once(session, there)
 
 
+@pytest.mark.load
 @pytest.mark.only_on("postgresql")
 def test_four_processes_finish_every_row_once_by_advisory_locks(
     engine: Engine, session: Session

@@ -24,21 +24,18 @@ from sa_jobqueue import (
 from tests.contract.partitions.support import DAYS, ENTITIES, Base, Report
 from tests.contract.plans import analyze, fill, locking, nodes, rows_read
 from tests.innodb_locks import locked_rows
-
-SERVERS = ("postgresql", "mysql", "mariadb")
-
+from tests.support import SERVERS
 
 PARTITIONS = 8
 
-
-pytestmark = [pytest.mark.xdist_group("partitions"), pytest.mark.timeout(240)]
-
+pytestmark = [
+    pytest.mark.load,
+    pytest.mark.xdist_group("partitions"),
+    pytest.mark.timeout(240),
+]
 
 entities = pytest.mark.parametrize("entity", ENTITIES)
-
-
 servers = pytest.mark.only_on(*SERVERS)
-
 
 #: Rows of each table at least; one of a hundred waits.
 MANY = 40_000

@@ -30,16 +30,11 @@ from sa_jobqueue import (
     retry,
 )
 from tests.contract.partitions.support import ENTITIES, Report, add, ids, statuses
-
-SERVERS = ("postgresql", "mysql", "mariadb")
-
+from tests.support import SERVERS
 
 pytestmark = [pytest.mark.xdist_group("partitions"), pytest.mark.timeout(240)]
 
-
 entities = pytest.mark.parametrize("entity", ENTITIES)
-
-
 servers = pytest.mark.only_on(*SERVERS)
 
 

@@ -37,10 +37,7 @@ from tests.models import (
     add_emails,
     add_tasks,
 )
-from tests.support import impatient
-
-Sessions = Callable[..., Session]
-
+from tests.support import Sessions, impatient
 
 HOUR = timedelta(hours=1)
 

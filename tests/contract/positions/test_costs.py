@@ -36,8 +36,6 @@ from tests.support import make_engine
 
 #: Jobs that wait; jobs due tomorrow at a better priority; rows that are done.
 WAITING, LATER, DONE = 40_000, 40_000, 40_000
-
-
 IN_FULL = 100_000
 
 
@@ -113,13 +111,12 @@ def at(session: Session, entity: Any, place: int) -> Any:
     return session.get_one(entity, key)
 
 
-in_one_worker = pytest.mark.xdist_group("positions")
+pytestmark = [pytest.mark.load, pytest.mark.xdist_group("positions")]
 
 
 # -- plans --------------------------------------------------------------
 
 
-@in_one_worker
 @pytest.mark.parametrize("entity", [Email, Task])
 def test_a_place_near_the_head_reads_few_rows(big: Engine, entity: type[Any]) -> None:
     with Session(big) as session:
@@ -132,7 +129,6 @@ def test_a_place_near_the_head_reads_few_rows(big: Engine, entity: type[Any]) ->
         assert read[0] < 150
 
 
-@in_one_worker
 @pytest.mark.only_on("postgresql")
 def test_a_place_near_the_head_reads_few_rows_under_autocommit(big: Engine) -> None:
     with Session(big) as session:
@@ -148,7 +144,6 @@ def test_a_place_near_the_head_reads_few_rows_under_autocommit(big: Engine) -> N
         assert 0 < read[0] < 150
 
 
-@in_one_worker
 @pytest.mark.parametrize("entity", [Email, Task])
 def test_many_places_near_the_head_read_few_rows(big: Engine, entity: type[Any]) -> None:
     with Session(big) as session:
@@ -163,7 +158,6 @@ def test_many_places_near_the_head_read_few_rows(big: Engine, entity: type[Any])
         assert read[0] < 800
 
 
-@in_one_worker
 def test_a_job_due_later_or_claimed_is_told_without_a_walk(big: Engine) -> None:
     with Session(big) as session:
         later = session.scalars(select(Task).where(Task.priority == -1).limit(1)).one()
@@ -177,7 +171,6 @@ def test_a_job_due_later_or_claimed_is_told_without_a_walk(big: Engine) -> None:
         session.rollback()
 
 
-@in_one_worker
 def test_jobs_due_later_are_not_walked_over_for_a_place_behind_them(big: Engine) -> None:
     """Behind two better priorities, of which all due rows count, and none that is not."""
     with Session(big) as session:
@@ -198,7 +191,6 @@ def rows_are_counted(session: Session) -> bool:
     return session.connection().dialect.name in ("mysql", "mariadb")
 
 
-@in_one_worker
 @pytest.mark.only_on("mysql", "mariadb")
 def test_old_finishes_are_not_read_for_the_rate(big: Engine) -> None:
     with Session(big) as session:

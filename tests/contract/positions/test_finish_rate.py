@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -46,9 +46,7 @@ from tests.models import (
     Message,
     add_emails,
 )
-
-Sessions = Callable[..., Session]
-
+from tests.support import Sessions
 
 HOUR = timedelta(hours=1)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -50,10 +49,7 @@ from tests.models import (
     add_emails,
     add_tasks,
 )
-from tests.support import statements_seen
-
-Sessions = Callable[..., Session]
-
+from tests.support import Sessions, statements_seen
 
 HOUR = timedelta(hours=1)
 

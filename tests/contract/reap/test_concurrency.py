@@ -37,17 +37,10 @@ from tests.models import (
     add_tasks,
     names,
 )
-from tests.support import impatient, statements_seen
-
-Sessions = Callable[..., Session]
-
+from tests.support import SERVERS, Sessions, impatient, statements_seen
 
 HOUR = timedelta(hours=1)
-
-
 FORCE = timedelta(0)
-
-
 PLAIN = "mailer-1"
 
 
@@ -76,7 +69,7 @@ def test_two_reapers_take_nothing_twice(
     assert not set(mine.jobs) & set(theirs)
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_reaper_does_not_wait_for_another(session: Session, other: Session) -> None:
     add_emails(session, *"abcd")
     claimed(session, Email, PLAIN)
@@ -112,7 +105,7 @@ def test_a_finish_under_way_is_left_alone(
     assert statuses(session)[0] == "done"
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("end", [Session.commit, Session.rollback])
 def test_a_finish_behind_a_reap_waits_and_tells_what_it_met(
     session: Session, other: Session, end: Callable[[Session], None]

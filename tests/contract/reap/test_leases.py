@@ -36,13 +36,10 @@ from tests.models import (
     add_tasks,
     recipients,
 )
+from tests.support import SERVERS
 
 HOUR = timedelta(hours=1)
-
-
 FORCE = timedelta(0)
-
-
 PLAIN = "mailer-1"
 
 
@@ -132,7 +129,7 @@ def test_claims_without_an_owner_wait_for_the_lease(session: Session) -> None:
     assert statuses(session) == ["unclaimed", "claimed"]
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_the_claims_of_a_closed_connection_wait_for_the_lease_all_the_same(
     engine: Engine, session: Session
 ) -> None:

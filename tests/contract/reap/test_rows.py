@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -37,16 +36,10 @@ from tests.models import (
     add_emails,
     add_tasks,
 )
-
-Sessions = Callable[..., Session]
-
+from tests.support import SERVERS, Sessions
 
 HOUR = timedelta(hours=1)
-
-
 FORCE = timedelta(0)
-
-
 PLAIN = "mailer-1"
 
 
@@ -109,7 +102,7 @@ def test_a_queue_reaps_its_own_statuses_back_to_its_own(session: Session) -> Non
     assert statuses(session) == ["checked", "claimed"]
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_held_claims_leave_no_mark_to_go_by(session: Session, other: Session) -> None:
     add_emails(session, "a")
     held = claim(session, Email, strategy="held")

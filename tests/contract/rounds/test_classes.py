@@ -25,9 +25,7 @@ from tests.contract.round_models import (
     add,
     state,
 )
-
-Sessions = Callable[..., Session]
-
+from tests.support import Sessions
 
 Start = Callable[..., int]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 from sqlalchemy import URL, Engine, insert, select, text, update
@@ -29,10 +28,7 @@ from tests.contract.round_models import (
     state,
 )
 from tests.contract.steps import before
-from tests.support import cut_connections, impatient
-
-Sessions = Callable[..., Session]
-
+from tests.support import SERVERS, Sessions, cut_connections, impatient
 
 # -- two at once ----------------------------------------------------------------
 
@@ -60,7 +56,7 @@ def test_two_starts_by_engines_go_one_after_the_other(engine: Engine, session: S
     assert state(session) == dict.fromkeys(range(1, 7), ("unclaimed", 2))
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_row_that_a_newer_round_takes_just_before_the_update_stays_there(
     engine: Engine, session: Session
 ) -> None:
@@ -98,7 +94,7 @@ def test_a_start_in_a_session_overtakes_between_two_chunks_and_never_within_one(
 LOCK = "sa_jobqueue rounds of round_subscriber"
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_start_whose_lock_is_lost_puts_nothing_in_any_more_and_can_be_finished(
     engine: Engine, session: Session, db_url: URL, db_alias: str
 ) -> None:
@@ -120,7 +116,7 @@ def test_a_start_whose_lock_is_lost_puts_nothing_in_any_more_and_can_be_finished
     assert round_progress(session, Subscriber).total == 4
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("first_ends", ["commit", "rollback"])
 def test_two_starts_in_sessions_take_two_numbers(
     engine: Engine, session: Session, new_session: Sessions, first_ends: str

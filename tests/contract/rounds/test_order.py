@@ -28,7 +28,6 @@ from tests.contract.round_models import (
 from tests.innodb_locks import locked_rows
 from tests.support import statements_seen
 
-Sessions = Callable[..., Session]
 Start = Callable[..., int]
 
 

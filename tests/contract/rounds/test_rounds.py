@@ -42,9 +42,8 @@ from tests.contract.round_models import (
 )
 from tests.contract.steps import before, unless_refused
 from tests.models import Email
-from tests.support import impatient
+from tests.support import SERVERS, Sessions, impatient
 
-Sessions = Callable[..., Session]
 Start = Callable[..., int]
 
 
@@ -364,7 +363,7 @@ def test_a_row_that_is_claimed_just_before_the_update_is_not_forgotten(
     assert state(session) == {1: ("unclaimed", 1)}
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("chunk", [None, 10])
 def test_a_row_whose_finish_is_under_way_is_waited_for(
     engine: Engine, session: Session, new_session: Sessions, chunk: int | None

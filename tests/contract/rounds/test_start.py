@@ -28,10 +28,7 @@ from tests.contract.round_models import (
     finish_all,
     state,
 )
-from tests.support import statements_seen
-
-Sessions = Callable[..., Session]
-
+from tests.support import Sessions, statements_seen
 
 Start = Callable[..., int]
 

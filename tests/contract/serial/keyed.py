@@ -25,8 +25,6 @@ from sa_jobqueue import (
 from sa_jobqueue.dialects import database_of
 from tests.support import make_engine
 
-SERVERS = ("postgresql", "mysql", "mariadb")
-
 
 class KeyedBase(DeclarativeBase):
     pass

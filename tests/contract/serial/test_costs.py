@@ -17,7 +17,7 @@ from tests.contract.plans import analyze, fill
 from tests.contract.serial.keyed import BY_ACCOUNT, KeyedBase, Mail, Note, emptied, ids
 from tests.support import make_engine
 
-pytestmark = pytest.mark.xdist_group("plans")
+pytestmark = [pytest.mark.load, pytest.mark.xdist_group("plans")]
 
 #: Jobs that wait, in the order of their keys; and as many that are done.
 ROWS, KEYS = 5_000, 10

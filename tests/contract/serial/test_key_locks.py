@@ -18,7 +18,6 @@ from sa_jobqueue import (
 )
 from tests.contract.serial.keyed import (
     BY_ACCOUNT,
-    SERVERS,
     THREE_EACH,
     Mail,
     add,
@@ -26,6 +25,7 @@ from tests.contract.serial.keyed import (
     locked_keys,
 )
 from tests.contract.steps import before_statement
+from tests.support import SERVERS
 
 
 def end_with_error(session: Session) -> None:

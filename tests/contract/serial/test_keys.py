@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -29,9 +28,7 @@ from tests.contract.serial.keyed import (
     add,
     ids,
 )
-
-Sessions = Callable[..., Session]
-
+from tests.support import Sessions
 
 # What is a key
 

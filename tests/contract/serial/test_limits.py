@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, complete, enqueue, fail
 from tests.contract.serial.keyed import (
-    SERVERS,
     THREE_EACH,
     Mail,
     Note,
@@ -28,9 +27,7 @@ from tests.contract.serial.keyed import (
 )
 from tests.contract.serial.test_queues import url_of
 from tests.contract.steps import before_statement, unless_refused
-from tests.support import impatient
-
-Sessions = Callable[..., Session]
+from tests.support import SERVERS, Sessions, impatient
 
 MOST = 3
 NOTES = JobQueue(Note, limit_by={Note.account_id: MOST})
@@ -219,6 +216,7 @@ def test_a_job_whose_key_is_taken_leaves_its_other_key_to_the_next(
 # Many processes
 
 
+@pytest.mark.load
 @pytest.mark.xdist_group("concurrency")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("limit", [2, pytest.param(1, marks=pytest.mark.only_full)])

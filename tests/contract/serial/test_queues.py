@@ -30,7 +30,6 @@ from tests.contract.asyncio.support import (
 )
 from tests.contract.serial.keyed import (
     BY_ACCOUNT,
-    SERVERS,
     Mail,
     Note,
     Sending,
@@ -41,7 +40,7 @@ from tests.contract.serial.keyed import (
     locked_keys,
     run,
 )
-from tests.support import statements_seen
+from tests.support import SERVERS, statements_seen
 
 # Refused
 
@@ -203,6 +202,7 @@ async def test_an_async_session_claims_and_frees_keys(engine: Engine, driver: st
 # Many processes
 
 
+@pytest.mark.load
 @pytest.mark.xdist_group("concurrency")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("limit", [1, pytest.param(3, marks=pytest.mark.only_full)])

@@ -22,7 +22,6 @@ from sa_jobqueue import (
 from tests.contract.serial.keyed import (
     BY_ACCOUNT,
     NOTES,
-    SERVERS,
     Errand,
     Mail,
     add,
@@ -30,14 +29,9 @@ from tests.contract.serial.keyed import (
     ids,
 )
 from tests.contract.steps import before_statement, unless_refused
-from tests.support import impatient, statements_seen
-
-Sessions = Callable[..., Session]
-
+from tests.support import SERVERS, Sessions, impatient, statements_seen
 
 HOUR = timedelta(hours=1)
-
-
 BOTH = pytest.mark.parametrize("queue", [BY_ACCOUNT, NOTES], ids=["every mixin", "plain"])
 
 

@@ -23,8 +23,6 @@ from tests.models import (
 
 #: How long a claim that should wait is watched; one that does not is back in milliseconds.
 A_WHILE = 0.25
-
-
 EMAILS = JobQueue(Email, strict_order=True)
 
 

@@ -30,6 +30,7 @@ CONSUMERS = 10
 # Many processes
 
 
+@pytest.mark.load
 @pytest.mark.xdist_group("concurrency")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("limit", [1, pytest.param(3, marks=pytest.mark.only_full)])
@@ -49,6 +50,7 @@ def test_ten_consumers_claim_in_exactly_the_claim_order(
         assert len(set(session.scalars(select(ClaimLog.process)))) > 1
 
 
+@pytest.mark.load
 @pytest.mark.xdist_group("concurrency")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("limit", [3, pytest.param(1, marks=pytest.mark.only_full)])

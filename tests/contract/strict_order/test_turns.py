@@ -39,11 +39,7 @@ from tests.models import (
     names,
     recipients,
 )
-
-Sessions = Callable[..., Session]
-
-
-SERVERS = ("postgresql", "mysql", "mariadb")
+from tests.support import SERVERS, Sessions
 
 
 def end_by_close(session: Session) -> None:

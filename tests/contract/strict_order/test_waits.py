@@ -41,9 +41,7 @@ from tests.models import (
     add_emails,
     recipients,
 )
-from tests.support import statements_seen
-
-SERVERS = ("postgresql", "mysql", "mariadb")
+from tests.support import SERVERS, statements_seen
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from sa_jobqueue import (
 from sa_jobqueue.worker import Cancel, Retry
 from tests.contract.worker.support import states, work
 from tests.models import Base, Email, Task, add_emails, add_tasks
-from tests.support import cut_connections, make_engine
+from tests.support import SERVERS, cut_connections, make_engine
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_lost_connection_does_not_lose_what_was_handled(
     fresh_database: URL, db_alias: str
 ) -> None:
@@ -153,7 +153,7 @@ def test_a_commit_whose_answer_is_lost_orphans_no_claim(engine: Engine, session:
     assert set(session.scalars(select(Email.status))) == {"done"}
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_server_that_is_away_for_a_moment_is_waited_for(engine: Engine, session: Session) -> None:
     add_emails(session, "a", "b")
     handled: list[str] = []

@@ -26,8 +26,6 @@ from tests.models import Base, Email, add_emails
 from tests.support import until
 
 SOON = timedelta(milliseconds=20)
-
-
 SHORT_LEASE = timedelta(milliseconds=600)
 
 

@@ -21,7 +21,7 @@ from sa_jobqueue import (
 from sa_jobqueue.worker import Worker
 from tests.contract.worker.support import own_database, owners, work
 from tests.models import Email, add_emails
-from tests.support import cut_connections, until
+from tests.support import SERVERS, cut_connections, until
 
 SOON = timedelta(milliseconds=20)
 
@@ -85,7 +85,7 @@ def has_lost_its_lock(worker: Worker[Any]) -> bool:
     return owner._held.lock.lost
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_worker_whose_lock_was_lost_goes_on_under_a_new_name(
     fresh_database: URL, db_alias: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -109,7 +109,7 @@ def test_a_worker_whose_lock_was_lost_goes_on_under_a_new_name(
         assert any("has lost its lock" in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.only_on(*SERVERS)
 def test_a_commit_in_doubt_is_looked_up_under_the_name_of_its_claim(
     fresh_database: URL, db_alias: str
 ) -> None:

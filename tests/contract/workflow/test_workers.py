@@ -30,8 +30,6 @@ from tests.support import statements_seen
 from tests.videos import S, Video, add_videos, videos
 
 SOON = timedelta(milliseconds=20)
-
-
 FORCE = timedelta(0)
 
 
