@@ -27,7 +27,7 @@ def tree(module: str) -> ast.Module:
 
 
 def imports(module: str) -> set[str]:
-    """Name what a module imports: modules of the package in full, of others likewise."""
+    """Name what a module imports, in full, from the package and from elsewhere."""
     package = module if SOURCES[module].name == "__init__.py" else module.rpartition(".")[0]
     found: set[str] = set()
     for node in ast.walk(tree(module)):
@@ -35,6 +35,35 @@ def imports(module: str) -> set[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             found.update(_imported(node, package))
+    return found
+
+
+def imports_at_load(module: str) -> set[str]:
+    """Name the modules of the package that a module imports outside of its functions.
+
+    Imports for typing alone count, too.
+    """
+    package = module if SOURCES[module].name == "__init__.py" else module.rpartition(".")[0]
+    found: set[str] = set()
+    nodes: list[ast.AST] = [tree(module)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.ImportFrom):
+            found.update(_imported(node, package))
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            nodes.extend(ast.iter_child_nodes(node))
+    return found & SOURCES.keys()
+
+
+def reached(module: str, graph: dict[str, set[str]]) -> set[str]:
+    """Follow the imports of a module, and theirs; return all modules on the way."""
+    found: set[str] = set()
+    ahead = [*graph[module]]
+    while ahead:
+        imported = ahead.pop()
+        if imported not in found:
+            found.add(imported)
+            ahead.extend(graph[imported])
     return found
 
 
@@ -47,17 +76,17 @@ def _imported(node: ast.ImportFrom, package: str) -> Iterator[str]:
         yield inner if inner in SOURCES else source
 
 
-def room(module: str) -> str:
+def package_of(module: str) -> str:
     """Return the name by which the table speaks of a module: its own or its package's."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else parts[0]
 
 
 def layers() -> dict[str, int]:
-    """Read the table: the place of each room, the top line being 0."""
+    """Read the table: the number of the line of each package, the top line being 0."""
     return {
-        name: place
-        for place, line in enumerate(table(PAGE, "layer"))
+        name: number
+        for number, line in enumerate(table(PAGE, "layer"))
         for name in re.findall(r"`(\w+)`", line["packages"])
     }
 
@@ -70,28 +99,51 @@ def arrows() -> set[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("module", SOURCES)
 def test_a_module_imports_only_from_the_layers_below_its_own(module: str) -> None:
-    place = layers()
-    own = room(module)
+    layer = layers()
+    own = package_of(module)
 
     upwards = {
         imported
         for imported in imports(module) & set(SOURCES)
-        if room(imported) != own and place[room(imported)] <= place[own]
+        if package_of(imported) != own and layer[package_of(imported)] <= layer[own]
     }
 
-    assert own in place
+    assert own in layer
     assert upwards == set()
 
 
+def test_no_modules_import_each_other_directly_or_by_way_of_others() -> None:
+    graph = {module: imports_at_load(module) for module in SOURCES}
+
+    circles = {
+        frozenset(other for other in reached(module, graph) if module in reached(other, graph))
+        for module in graph
+        if module in reached(module, graph)
+    }
+
+    assert [sorted(circle) for circle in circles] == []
+
+
+@pytest.mark.parametrize(
+    "module", [name for name, path in SOURCES.items() if path.name == "__init__.py"]
+)
+def test_a_package_opens_with_a_sentence_that_tells_what_lives_there(module: str) -> None:
+    first, *rest = (ast.get_docstring(tree(module)) or "").splitlines() or [""]
+
+    assert first.endswith((".", ":")), "one line, with its full stop"
+    assert len(first.split()) >= 4
+    assert not rest or not rest[0], "then an empty line"
+
+
 def test_the_table_lists_no_module_that_is_not_there() -> None:
-    there = {room(module) for module in SOURCES}
+    there = {package_of(module) for module in SOURCES}
 
     listed = set(layers())
 
     assert listed - there == set()
 
 
-@pytest.mark.parametrize("module", [name for name in SOURCES if room(name) != "dialects"])
+@pytest.mark.parametrize("module", [name for name in SOURCES if package_of(name) != "dialects"])
 def test_the_name_of_a_dialect_is_read_in_dialects_only(module: str) -> None:
     read = [
         node.lineno
@@ -107,13 +159,13 @@ def _is_dialect(node: ast.expr) -> bool:
     return name == "dialect"
 
 
-@pytest.mark.parametrize("module", [name for name in SOURCES if room(name) != "migration"])
+@pytest.mark.parametrize("module", [name for name in SOURCES if package_of(name) != "migration"])
 def test_nothing_imports_alembic_but_migration_and_nothing_imports_migration(module: str) -> None:
     used = {imported.partition(".")[0] for imported in imports(module)}
-    rooms = {room(imported) for imported in imports(module) & set(SOURCES)}
+    packages = {package_of(imported) for imported in imports(module) & set(SOURCES)}
 
     assert "alembic" not in used
-    assert "migration" not in rooms
+    assert "migration" not in packages
 
 
 def test_the_folder_of_migrations_is_no_package() -> None:
