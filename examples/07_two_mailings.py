@@ -33,7 +33,6 @@ from sa_jobqueue import (
     JobMixin,
     Owner,
     RoundMixin,
-    RoundProgress,
     claim,
     complete,
     enqueue,
@@ -42,6 +41,7 @@ from sa_jobqueue import (
     round_progress,
     start_round,
 )
+from sa_jobqueue.rounds import RoundProgress
 
 MAILERS = 3
 BATCH = 50

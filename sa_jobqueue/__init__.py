@@ -38,20 +38,19 @@ from .fence.token import Fence
 from .model.mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, ScheduleMixin
 from .model.status import JobStatus
 from .model.transitions import TRANSITIONS
-from .owners.named_lock import Holder, NamedLock, named_lock
+from .owners.named_lock import NamedLock, named_lock
 from .owners.owner import Owner, OwnerState, connection_owner, owner_state
-from .queue import JobQueue
+from .queue import JobQueue, claim_statements
 from .queue_position.position import finish_rate, position, positions, waiting_time
-from .rounds.rounds import RoundProgress, round_progress, start_round
-from .rounds.start import RoundStart
+from .rounds.rounds import round_progress, start_round
 from .strategies.advisory_session import advisory_session
 from .verbs.backoff import Backoff, ConstantBackoff, ExponentialBackoff
-from .verbs.claim import claim, claim_statements, claimed_by
+from .verbs.claim import claim, claimed_by
 from .verbs.enqueue import enqueue
 from .verbs.finish import cancel_claimed, complete, fail, release, renew
 from .verbs.manage import cancel, prune, reprioritize, retry
-from .verbs.reap import Reaped, ReapedJob, ReapReason, reap
-from .verbs.stats import QueueStats, count_by_status, queue_stats
+from .verbs.reap import reap
+from .verbs.stats import count_by_status, stats
 from .version import __version__
 
 __all__ = [
@@ -63,7 +62,6 @@ __all__ = [
     "ConstantBackoff",
     "ExponentialBackoff",
     "Fence",
-    "Holder",
     "JobMixin",
     "JobQueue",
     "JobQueueError",
@@ -76,14 +74,8 @@ __all__ = [
     "Owner",
     "OwnerState",
     "PriorityMixin",
-    "QueueStats",
-    "ReapReason",
-    "Reaped",
-    "ReapedJob",
     "RetryMixin",
     "RoundMixin",
-    "RoundProgress",
-    "RoundStart",
     "ScheduleMixin",
     "UnsupportedDatabase",
     "__version__",
@@ -106,7 +98,6 @@ __all__ = [
     "position",
     "positions",
     "prune",
-    "queue_stats",
     "reap",
     "release",
     "renew",
@@ -114,6 +105,7 @@ __all__ = [
     "retry",
     "round_progress",
     "start_round",
+    "stats",
     "utc_now",
     "waiting_time",
     "with_fence",

@@ -1,4 +1,4 @@
-"""JobQueue: what is claimed and how, said once; its statements are built once.
+"""JobQueue: what is claimed and how, stated once; its statements are built once.
 
 ::
 
@@ -10,37 +10,72 @@
     outbox.complete(session, emails)
     session.commit()
 
-The functions of the package are the same verbs for one call; a queue that is
-kept saves about a millisecond of Python in each claim.
+The functions of the package are the same verbs, without a JobQueue. Keep the JobQueue where you
+claim often: a claim with it takes about a millisecond less Python.
+
+A new verb is a function in ``verbs/``, its name in :data:`VERBS`, and a method here and in
+``asyncio/``. ``tests/unit/test_verbs.py`` names what is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Generic, Literal, TypeVar, overload
 
-from sqlalchemy import ColumnElement, Row
+from sqlalchemy import ColumnElement, Executable, Row
+from sqlalchemy.engine import Dialect
 
+from .dialects import database_of_dialect, dialect_of
 from .errors import ArgumentError
-from .fence.claim import Claim
-from .model.mapping import QueueMapping
-from .model.status import CLAIMED, DONE, UNCLAIMED
+from .fence.claim import Claim, jobs_of
+from .model.mapping import QueueMapping, mapping_of, word_of
+from .model.status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED
+from .model.transitions import ended, retried
 from .owners.owner import Owner
 from .queue_position.finish_rate import RECENT, Finishes
 from .queue_position.position import finish_rate_of, positions_in, waiting_time_in
 from .sessions.writer import AnyConnection, AnySession
-from .strategies import WAIT, said
-from .verbs import finish
+from .strategies import AUTO, WAIT, said
+from .verbs import finish, manage
 from .verbs.backoff import Backoff, check_backoff
 from .verbs.claim import claim_plan
+from .verbs.enqueue import insert_jobs
 from .verbs.reap import Reaped, reap_claims
+from .verbs.stats import Counted, QueueStats, count_jobs, stats_of
 
 T = TypeVar("T")
 
+#: The verbs of a job's life, in its order. :mod:`sa_jobqueue` and :mod:`sa_jobqueue.asyncio`
+#: have each as a function, JobQueue, AsyncJobQueue and the queue of a workflow's step as a
+#: method: the method has the parameters of the function but for what its queue states already.
+VERBS = (
+    "enqueue",
+    "claim",
+    "claimed_by",
+    "renew",
+    "complete",
+    "fail",
+    "release",
+    "cancel_claimed",
+    "reap",
+    "cancel",
+    "retry",
+    "reprioritize",
+    "prune",
+    "count_by_status",
+    "stats",
+    "position",
+    "positions",
+    "finish_rate",
+    "waiting_time",
+)
+
 
 class JobQueue(Generic[T]):
-    """A prebuilt claim, with the verbs that finish it.
+    """Some of the jobs of a class, how they are claimed, and the verbs for them.
+
+    A job is in the queue as long as it fulfils the criteria and has one of the statuses.
 
     Args:
         entity: a mapped class with JobMixin.
@@ -48,22 +83,22 @@ class JobQueue(Generic[T]):
         order_by: replaces the claim order; the primary key always ends it.
         lease: how long a claim of an unknown owner is left alone; by default
             ``__queue_args__["lease"]``, else 10 minutes.
-        ready, during, then: the statuses that a claim leaves, that it writes,
-            and that a completed job has; JobStatus or words of the user's own.
-        strategy: ``"auto"``, or the name of one.
+        ready, during, then: the statuses of an unclaimed, a claimed and a completed job;
+            JobStatus or words of your own.
+        strategy: ``"auto"``, or the name of a strategy.
         strict_order: claims go in exact order: one claimer at a time, until its
             transaction ends. Needs ``strategy="auto"``.
-        backoff: how long a failed job waits, from its number of attempts; needs
-            RetryMixin and ScheduleMixin. None: as long as ``fail()`` is told.
+        backoff: the delay of a failed job, from its number of attempts; needs
+            RetryMixin and ScheduleMixin. None: the delay that ``fail()`` is given.
         serial_by: an attribute, or a tuple of several, whose value is a key: of each
             key one job is claimed at a time, the oldest first.
         limit_by: attributes, or tuples of them, each with how many jobs of one key
             may be claimed at a time.
-        on_retry: ``"wait"``: a job that waits for its retry keeps its key, of
-            `serial_by`; ``"skip"``: others of its key go on meanwhile.
+        on_retry: ``"wait"``: a failed job keeps its key, of `serial_by`, until its next
+            attempt; ``"skip"``: other jobs of its key are claimed meanwhile.
 
     Raises:
-        ArgumentError: what cannot be a queue.
+        ArgumentError: the arguments make no queue.
     """
 
     def __init__(
@@ -75,7 +110,7 @@ class JobQueue(Generic[T]):
         ready: str = UNCLAIMED,
         during: str = CLAIMED,
         then: str = DONE,
-        strategy: str = "auto",
+        strategy: str = AUTO,
         strict_order: bool = False,
         backoff: Backoff | None = None,
         serial_by: Any = None,
@@ -101,17 +136,75 @@ class JobQueue(Generic[T]):
             check_backoff(self.mapping, backoff)
         self.lease = self.mapping.args.lease if lease is None else lease
         if self.lease <= timedelta(0):
-            raise ArgumentError(f"a lease is longer than nothing: {self.lease!r}")
+            raise ArgumentError(f"lease= must be longer than zero: {self.lease!r}")
 
     @property
     def mapping(self) -> QueueMapping:
         """Where the queue's columns are in the entity."""
         return self.plan.mapping
 
+    @property
+    def ready(self) -> str:
+        """The status of an unclaimed job, in the table's own word."""
+        return self.plan.spec.ready
+
+    @property
+    def during(self) -> str:
+        """The status of a claimed job, in the table's own word."""
+        return self.plan.spec.during
+
     def __repr__(self) -> str:
         strict = ", strict_order=True" if self.plan.spec.strict else ""
         limits = said(self.plan.spec.limits, self.plan.spec.on_retry)
         return f"<JobQueue {self.mapping}, strategy={self.plan.strategy!r}{strict}{limits}>"
+
+    # -- new jobs -------------------------------------------------------
+
+    @overload
+    def enqueue(
+        self,
+        session: AnySession,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        skip_duplicates: Literal[False] = False,
+    ) -> int: ...
+    @overload
+    def enqueue(
+        self,
+        session: AnySession,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        skip_duplicates: bool,
+    ) -> int | None: ...
+    def enqueue(
+        self,
+        session: AnySession,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        skip_duplicates: bool = False,
+    ) -> int | None:
+        """Insert jobs with the queue's `ready` status; see :func:`sa_jobqueue.enqueue`.
+
+        The criteria are not checked: a row that does not fulfil them is inserted, and is a
+        job of another queue.
+        """
+        return insert_jobs(
+            session,
+            self._mapping_of_jobs,
+            rows,
+            priority=priority,
+            run_at=run_at,
+            skip_duplicates=skip_duplicates,
+            ready=self.ready,
+        )
+
+    # -- claims ---------------------------------------------------------
 
     def claim(
         self,
@@ -137,72 +230,20 @@ class JobQueue(Generic[T]):
     ) -> Claim[Row[Any]]:
         """Claim plain rows: the table's columns, without entities.
 
-        For rows, a Connection does as well as a Session, and takes less time.
+        For rows a Connection does as well as a Session, and takes less time.
         Finish the Claim as a whole, or single rows by ``claim.fences[i]``.
         """
         return self.plan.claim(
             session, owner=owner, limit=limit, rows=True, candidates_from=candidates_from
         )
 
-    def turn(
-        self,
-        session: AnyConnection,
-        finished: Any,
-        *,
-        owner: str | int | Owner | None = None,
-        limit: int = 1,
-        delete: bool | None = None,
-        rows: bool = False,
-    ) -> Claim[Any]:
-        """Complete one batch and claim the next, in one transaction of the caller's.
-
-        One commit a batch instead of two. With ``rows=True``, on a Connection
-        too. Whoever retries the transaction after a deadlock gives the same
-        `finished` again: they are finished, not run again.
-
-        Raises:
-            ClaimLost: claims of `finished` were lost; nothing was claimed.
-        """
-        self.complete(session, finished, delete=delete)
-        return self.plan.claim(session, owner=owner, limit=limit, rows=rows)
-
-    def complete(self, session: AnyConnection, jobs: Any, *, delete: bool | None = None) -> None:
-        """Finish jobs with the queue's `then`; see :func:`sa_jobqueue.complete`."""
-        finish.complete(session, jobs, delete=delete, then=self.then)
-
-    def fail(
-        self,
-        session: AnyConnection,
-        jobs: Any,
-        *,
-        error: str | BaseException | None = None,
-        retry_in: timedelta | None = None,
-    ) -> None:
-        """Report failed jobs; see :func:`sa_jobqueue.fail`.
-
-        Without `retry_in` they wait by the queue's backoff.
-        """
-        finish.fail(
-            session, jobs, error=error, retry_in=retry_in, backoff=self.backoff, ready=self.ready
-        )
-
-    def release(self, session: AnyConnection, jobs: Any) -> None:
-        """Give jobs back; see :func:`sa_jobqueue.release`."""
-        finish.release(session, jobs, ready=self.ready)
+    def claimed_by(self, session: AnySession, owner: str | int | Owner) -> Claim[T]:
+        """Return an owner's claims of this queue; see :func:`sa_jobqueue.claimed_by`."""
+        return self.plan.claimed_by(session, owner)
 
     def renew(self, session: AnyConnection, jobs: Any) -> None:
         """Start the lease again; see :func:`sa_jobqueue.renew`."""
         finish.renew(session, jobs)
-
-    def cancel_claimed(
-        self, session: AnyConnection, jobs: Any, *, reason: str | None = None
-    ) -> None:
-        """Cancel jobs that we have claimed; see :func:`sa_jobqueue.cancel_claimed`."""
-        finish.cancel_claimed(session, jobs, reason=reason)
-
-    def claimed_by(self, session: AnySession, owner: str | int | Owner) -> Claim[T]:
-        """Return an owner's claims of this queue; see :func:`sa_jobqueue.claimed_by`."""
-        return self.plan.claimed_by(session, owner)
 
     def reap(
         self,
@@ -226,12 +267,151 @@ class JobQueue(Generic[T]):
             limit=limit,
         )
 
+    # -- finishing claims -----------------------------------------------
+
+    def turn(
+        self,
+        session: AnyConnection,
+        finished: Any,
+        *,
+        owner: str | int | Owner | None = None,
+        limit: int = 1,
+        delete: bool | None = None,
+        rows: bool = False,
+    ) -> Claim[Any]:
+        """Complete one batch and claim the next, in one transaction of the caller's.
+
+        One commit for each batch instead of two. With ``rows=True`` a Connection will do.
+        When you retry the transaction after a deadlock, give the same `finished` again: its
+        jobs are finished, not run again.
+
+        Raises:
+            ClaimLost: claims of `finished` were lost; nothing was claimed.
+        """
+        self.complete(session, finished, delete=delete)
+        return self.plan.claim(session, owner=owner, limit=limit, rows=rows)
+
+    def complete(self, session: AnyConnection, jobs: Any, *, delete: bool | None = None) -> None:
+        """Finish jobs with the queue's `then`; see :func:`sa_jobqueue.complete`."""
+        finish.complete(session, jobs, delete=delete, then=self.then)
+
+    def fail(
+        self,
+        session: AnyConnection,
+        jobs: Any,
+        *,
+        error: str | BaseException | None = None,
+        retry_in: timedelta | None = None,
+    ) -> None:
+        """Report failed jobs; see :func:`sa_jobqueue.fail`.
+
+        Without `retry_in` the queue's backoff gives the delay.
+        """
+        finish.fail(
+            session, jobs, error=error, retry_in=retry_in, backoff=self.backoff, ready=self.ready
+        )
+
+    def release(self, session: AnyConnection, jobs: Any) -> None:
+        """Give jobs back; see :func:`sa_jobqueue.release`."""
+        finish.release(session, jobs, ready=self.ready)
+
+    def cancel_claimed(
+        self, session: AnyConnection, jobs: Any, *, reason: str | None = None
+    ) -> None:
+        """Cancel jobs that we have claimed; see :func:`sa_jobqueue.cancel_claimed`."""
+        finish.cancel_claimed(session, jobs, reason=reason)
+
+    # -- jobs that nobody has claimed -----------------------------------
+
+    def cancel(self, session: AnySession, jobs: Any) -> list[T]:
+        """Cancel jobs that have the queue's `ready` status; return those that were.
+
+        Jobs in another status are left alone; the criteria are not asked. See
+        :func:`sa_jobqueue.cancel`.
+
+        Raises:
+            ArgumentError: an entity that is not in the database, or of another table.
+        """
+        jobs = self._checked(jobs)
+        return manage.change(session, jobs, ended(CANCELLED), leaving=self._ready_words)
+
+    def retry(self, session: AnySession, jobs: Any) -> list[T]:
+        """Take finished jobs to the queue's `ready` status again; return those that were.
+
+        A finished job is failed, cancelled, or has the queue's `then` status, unless other
+        queues claim from there. The criteria are not asked. See :func:`sa_jobqueue.retry`.
+
+        Raises:
+            ArgumentError: an entity that is not in the database, or of another table.
+        """
+        jobs, values = self._checked(jobs), retried(self.ready)
+        return manage.change(session, jobs, values, leaving=self._finished_words)
+
+    def reprioritize(self, session: AnySession, jobs: Any, priority: int) -> list[T]:
+        """Give jobs that have the queue's `ready` status another priority.
+
+        Returns those that were changed; the criteria are not asked. See
+        :func:`sa_jobqueue.reprioritize`.
+
+        Raises:
+            ArgumentError: a class without PriorityMixin, a priority that is no small
+                integer, or an entity of another table.
+        """
+        jobs = self._checked(jobs)
+        return manage.reprioritize_jobs(session, jobs, priority, leaving=self._ready_words)
+
+    def prune(
+        self,
+        session: AnySession,
+        *,
+        older_than: timedelta,
+        statuses: Sequence[str] | None = None,
+        limit: int = manage.PRUNE_LIMIT,
+    ) -> int:
+        """Delete finished rows of this queue, one bounded batch; return how many.
+
+        Only rows that fulfil the queue's criteria now; see :func:`sa_jobqueue.prune`.
+
+        Args:
+            statuses: which finished rows; None: those with the queue's `then` status.
+        """
+        return manage.prune_jobs(
+            session,
+            self._mapping_of_jobs,
+            *self.plan.spec.where,
+            older_than=older_than,
+            statuses=(self.then,) if statuses is None else statuses,
+            limit=limit,
+            unfinished=(self.ready, self.during),
+        )
+
+    # -- looking at the queue -------------------------------------------
+
+    def count_by_status(self, session: AnySession) -> dict[str, int]:
+        """Count this queue's jobs by status, in the table's own words.
+
+        The statuses are the queue's `ready`, `during` and `then`, failed and cancelled; a
+        status without jobs is 0. Counted are jobs that fulfil the queue's criteria now; a
+        reading of all rows of the table, as :func:`sa_jobqueue.count_by_status`.
+        """
+        counts = count_jobs(session, self._mapping_of_jobs, *self.plan.spec.where)
+        return {word: counts.get(word, 0) for word in (self.ready, self.during, *self._ends)}
+
+    def stats(self, session: AnySession) -> QueueStats:
+        """Describe this queue as it is now; see :func:`sa_jobqueue.stats`.
+
+        Counted are jobs in its `ready` and `during` that fulfil its criteria now.
+        """
+        spec = self.plan.spec
+        counted = Counted(self._mapping_of_jobs, (spec.ready,), (spec.during,), spec.where)
+        return stats_of(session, counted)
+
     def position(self, session: AnySession, job: Any) -> int | None:
-        """Return the place of a job in this queue; see :func:`sa_jobqueue.position`."""
+        """Return the position of a job in this queue; see :func:`sa_jobqueue.position`."""
         return positions_in(session, self.plan.spec, [job])[0]
 
     def positions(self, session: AnySession, jobs: Any) -> list[int | None]:
-        """Return the places of jobs in this queue; see :func:`sa_jobqueue.positions`."""
+        """Return the positions of jobs in this queue; see :func:`sa_jobqueue.positions`."""
         return positions_in(session, self.plan.spec, jobs)
 
     def finish_rate(self, session: AnySession, *, over: timedelta = RECENT) -> float | None:
@@ -241,14 +421,70 @@ class JobQueue(Generic[T]):
     def waiting_time(
         self, session: AnySession, job: Any, *, over: timedelta = RECENT
     ) -> timedelta | None:
-        """Estimate how long a job waits still; see :func:`sa_jobqueue.waiting_time`."""
+        """Estimate in what time a job will be claimed; see :func:`sa_jobqueue.waiting_time`."""
         return waiting_time_in(session, self._finishes, job, over)
+
+    # -- what the verbs are told ----------------------------------------
 
     @property
     def _finishes(self) -> Finishes:
         return Finishes(self.plan.spec, self.then)
 
     @property
-    def ready(self) -> str:
-        """The word of the status that claims leave, and failed attempts return to."""
-        return self.plan.spec.ready
+    def _mapping_of_jobs(self) -> QueueMapping:
+        """The mapping; of a class without JobMixin only claims know what to do.
+
+        Raises:
+            ArgumentError: the class has no JobMixin.
+        """
+        return mapping_of(self.mapping.mapper)
+
+    def _checked(self, jobs: Any) -> list[Any]:
+        """Return jobs as a list.
+
+        Raises:
+            ArgumentError: a job of another table, or that is not in the database.
+        """
+        return [job for job, _, _ in jobs_of(self.mapping, jobs)]
+
+    def _ready_words(self, mapping: QueueMapping) -> tuple[str, ...]:
+        return (self.ready,)
+
+    def _finished_words(self, mapping: QueueMapping) -> tuple[str, ...]:
+        """Return the statuses of finished jobs that no queue of the class claims from."""
+        unfinished = {self.ready, self.during, *mapping.ready, *mapping.during}
+        return tuple(word for word in self._ends if word not in unfinished)
+
+    @property
+    def _ends(self) -> tuple[str, ...]:
+        """The statuses that a claim of this queue can end in, besides `ready`."""
+        return tuple(word_of(self.mapping, status) for status in (self.then, FAILED, CANCELLED))
+
+
+def claim_statements(
+    queue: JobQueue[Any] | type[Any],
+    *where: ColumnElement[bool],
+    dialect: str | Dialect,
+    order_by: Any = (),
+    strategy: str = AUTO,
+) -> list[Executable]:
+    """Return the very statements that claim() runs, in order, to print or EXPLAIN.
+
+    Args:
+        queue: a JobQueue, or a mapped class. A JobQueue states `where`, `order_by` and
+            `strategy` itself: give them for a class only.
+        dialect: an SQLAlchemy dialect (a connected one knows the server's
+            version), or a name such as ``"postgresql"`` for the newest version.
+
+    Raises:
+        UnsupportedDatabase: no such claim on this database.
+        ArgumentError: criteria, an order or a strategy beside a JobQueue.
+    """
+    if not isinstance(queue, JobQueue):
+        queue = JobQueue(queue, *where, order_by=order_by, strategy=strategy)
+    elif where or strategy != AUTO or not (isinstance(order_by, tuple) and order_by == ()):
+        raise ArgumentError(
+            f"{queue!r} states its criteria, order and strategy itself: give only dialect= with "
+            "it, or give the class"
+        )
+    return queue.plan.built_for(database_of_dialect(dialect_of(dialect))).statements()

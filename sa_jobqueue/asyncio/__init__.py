@@ -10,67 +10,22 @@
         await complete(session, emails)
         await session.commit()
 
-Nothing is done twice: each verb is the one of :mod:`sa_jobqueue`, run by
-``AsyncSession.run_sync``. What has no session, such as ``fence_of``, and the
-errors, are there. See docs/asyncio.md.
+Each verb is that of :mod:`sa_jobqueue`, run by ``AsyncSession.run_sync``. Import from
+:mod:`sa_jobqueue` what takes no session, such as ``fence_of``, and the errors. See docs/asyncio.md.
+
+======================  =====================================================
+``verbs``               the verbs as functions, and AsyncJobQueue
+``worker``              AsyncWorker
+``workflow``            AsyncWorkflow
+``tasks``               how a worker waits in an event loop
+``sessions``            an AsyncSession, and the Session behind it
+======================  =====================================================
 """
 
-from .queues import AsyncJobQueue
-from .verbs import (
-    advisory_session,
-    cancel,
-    cancel_claimed,
-    claim,
-    claimed_by,
-    complete,
-    connection_owner,
-    count_by_status,
-    enqueue,
-    fail,
-    finish_rate,
-    owner_state,
-    position,
-    positions,
-    prune,
-    queue_stats,
-    reap,
-    release,
-    renew,
-    reprioritize,
-    retry,
-    round_progress,
-    start_round,
-    waiting_time,
-)
+from . import verbs
+from .verbs import *  # noqa: F403  # its names are listed once, in verbs.__all__
 from .worker import AsyncWorker
-from .workflows import AsyncWorkflow
+from .workflow import AsyncWorkflow
 
-__all__ = [
-    "AsyncJobQueue",
-    "AsyncWorker",
-    "AsyncWorkflow",
-    "advisory_session",
-    "cancel",
-    "cancel_claimed",
-    "claim",
-    "claimed_by",
-    "complete",
-    "connection_owner",
-    "count_by_status",
-    "enqueue",
-    "fail",
-    "finish_rate",
-    "owner_state",
-    "position",
-    "positions",
-    "prune",
-    "queue_stats",
-    "reap",
-    "release",
-    "renew",
-    "reprioritize",
-    "retry",
-    "round_progress",
-    "start_round",
-    "waiting_time",
-]
+__all__ = ["AsyncWorker", "AsyncWorkflow"]
+__all__ += verbs.__all__

@@ -39,8 +39,8 @@ from ..worker import (
     Retry,
     Worker,
 )
-from .queues import AsyncJobQueue
 from .tasks import Tasks
+from .verbs import AsyncJobQueue
 
 T = TypeVar("T")
 

@@ -11,9 +11,8 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.sql import ClauseElement
 
 from ..dialects import database_of_dialect
-from ..queue import JobQueue
+from ..queue import JobQueue, claim_statements
 from ..strategies import AUTO, STRATEGIES
-from ..verbs.claim import claim_statements
 from .options import queue_argument
 from .targets import load_queue
 

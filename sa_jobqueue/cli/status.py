@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from sqlalchemy.orm import Session
 
-from ..verbs.stats import QueueStats, count_by_status, queue_stats
+from ..verbs.stats import QueueStats, count_by_status, stats
 from ..workflow import Step
 from .engine import open_engine, require_table
 from .options import url_option
@@ -33,10 +33,10 @@ def status(url: str, queue: str) -> None:
     require_table(engine, found.mapping.table)
     with Session(engine) as session:
         counts = count_by_status(session, found.entity)
-        stats = queue_stats(session, found.entity)
+        described = stats(session, found.entity)
     console = Console()
     console.print(counts_table(found.mapping.table.fullname, counts))
-    console.print(stats_table(stats))
+    console.print(stats_table(described))
 
 
 def counts_table(title: str, counts: dict[str, int]) -> Table:

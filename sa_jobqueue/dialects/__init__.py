@@ -16,6 +16,7 @@ from .registry import (
     database_of,
     database_of_dialect,
     database_of_engine,
+    dialect_of,
     is_transient,
     register,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "database_of",
     "database_of_dialect",
     "database_of_engine",
+    "dialect_of",
     "driver_connection",
     "is_transient",
     "register",

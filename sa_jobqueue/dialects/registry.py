@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import Dialect
+from sqlalchemy.engine.url import make_url
 from sqlalchemy.exc import DBAPIError
 
 from ..errors import LockTimeout, UnsupportedDatabase
@@ -76,6 +77,14 @@ def database_of_dialect(dialect: Dialect) -> Database:
             "sa_jobqueue.dialects.register()."
         ) from None
     return database.of(dialect)
+
+
+def dialect_of(dialect: str | Dialect) -> Dialect:
+    """Return the dialect of this name, not connected; a dialect is returned as it is."""
+    if isinstance(dialect, Dialect):
+        return dialect
+    made: Dialect = make_url(f"{dialect}://").get_dialect()()
+    return made
 
 
 def is_transient(error: BaseException) -> bool:

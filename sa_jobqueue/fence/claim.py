@@ -237,6 +237,20 @@ def each_job(jobs: Any) -> Iterator[Any]:
         yield jobs
 
 
+def jobs_of(mapping: QueueMapping, jobs: Any) -> list[tuple[Any, QueueMapping, tuple[Any, ...]]]:
+    """Return each given job with its mapping and primary key; all are jobs of one table.
+
+    Raises:
+        ArgumentError: a job of another table, too.
+    """
+    found = jobs_with_keys(jobs)
+    base = mapping.mapper.base_mapper
+    for job, of_job, _ in found:
+        if of_job.mapper.base_mapper is not base:
+            raise ArgumentError(f"{job!r} is no job of this queue, which is one of {mapping}")
+    return found
+
+
 def jobs_with_keys(jobs: Any) -> list[tuple[Any, QueueMapping, tuple[Any, ...]]]:
     """Return each given job with its mapping and primary key, whether claimed or not.
 

@@ -18,8 +18,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from ..errors import ArgumentError
-from ..fence.claim import jobs_with_keys
+from ..fence.claim import jobs_of, jobs_with_keys
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import DONE, UNCLAIMED
 from ..sessions.writer import AnySession, writing
@@ -125,12 +124,7 @@ def positions_in(session: AnySession, spec: ClaimSpec, jobs: Any) -> list[int | 
     Raises:
         ArgumentError: a job of another class, too.
     """
-    base = spec.mapping.mapper.base_mapper
-    given = jobs_with_keys(jobs)
-    for job, mapping, _ in given:
-        if mapping.mapper.base_mapper is not base:
-            raise ArgumentError(f"{job!r} is no job of this queue, which is one of {spec.mapping}")
-    keys = [key for _, _, key in given]
+    keys = [key for _, _, key in jobs_of(spec.mapping, jobs)]
     places = _places(session, spec, keys)
     return [places.get(key) for key in keys]
 

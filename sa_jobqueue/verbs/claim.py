@@ -20,11 +20,9 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Executable, select
-from sqlalchemy.engine import Dialect
-from sqlalchemy.engine.url import make_url
+from sqlalchemy import ColumnElement, select
 
-from ..dialects import Database, database_of_dialect
+from ..dialects import Database
 from ..errors import ArgumentError
 from ..fence.claim import Claim, FencedJobs, attach_fences
 from ..fence.token import LetGo, Token
@@ -342,34 +340,3 @@ def claimed_by(session: AnySession, entity: type[T], owner: str | int | Owner) -
         ArgumentError: an owner that cannot be.
     """
     return claim_plan(entity).claimed_by(session, owner)
-
-
-def claim_statements(
-    entity: Any,
-    *where: ColumnElement[bool],
-    dialect: str | Dialect,
-    order_by: Any = (),
-    strategy: str = AUTO,
-) -> list[Executable]:
-    """Return the very statements that claim() runs, in order, to print or EXPLAIN.
-
-    Args:
-        entity: a mapped class, or a JobQueue (then the rest is the queue's).
-        dialect: an SQLAlchemy dialect (a connected one knows the server's
-            version), or a name such as ``"postgresql"`` for the newest version.
-
-    Raises:
-        UnsupportedDatabase: no such claim on this database.
-    """
-    plan = getattr(entity, "plan", None)
-    if not isinstance(plan, ClaimPlan):
-        plan = claim_plan(entity, *where, order_by=order_by, strategy=strategy)
-    return plan.built_for(database_of_dialect(dialect_of(dialect))).statements()
-
-
-def dialect_of(dialect: str | Dialect) -> Dialect:
-    """Return a dialect by its name; a dialect is returned as it is."""
-    if isinstance(dialect, Dialect):
-        return dialect
-    made: Dialect = make_url(f"{dialect}://").get_dialect()()
-    return made

@@ -15,6 +15,7 @@ from ..dialects import Database
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping, mapping_of
+from ..model.status import UNCLAIMED
 from ..model.transitions import enqueued
 from ..sessions.writer import AnySession, Writer, writing
 
@@ -77,9 +78,33 @@ def enqueue(
             `skip_duplicates` for a class whose rows are spread over several tables.
     """
     mapping = mapping_of(entity)
+    return insert_jobs(
+        session,
+        mapping,
+        rows,
+        priority=priority,
+        run_at=run_at,
+        skip_duplicates=skip_duplicates,
+        ready=mapping.word(UNCLAIMED),
+    )
+
+
+def insert_jobs(
+    session: AnySession,
+    mapping: QueueMapping,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    priority: int | None,
+    run_at: datetime | None,
+    skip_duplicates: bool,
+    ready: str,
+) -> int | None:
+    """Insert jobs that have the status `ready`; see :func:`enqueue`."""
     if skip_duplicates:
         _check_one_table(mapping)
     common = _common(mapping, priority=priority, run_at=run_at)
+    if ready != mapping.word(UNCLAIMED):  # which the INSERT writes as a literal
+        common[mapping.attributes["status"]] = ready
     inserted: list[int | None] = []
     with writing(session, mapping) as writer:
         if mapping.has("run_at"):

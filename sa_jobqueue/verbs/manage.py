@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
-from sqlalchemy import BigInteger, bindparam, select
+from sqlalchemy import BigInteger, ColumnElement, bindparam, select
 
 from ..dialects import Database
 from ..dialects.clock import utc_now
@@ -75,13 +75,20 @@ def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
         ArgumentError: a class without PriorityMixin, or a priority that is no
             small integer.
     """
+    return reprioritize_jobs(session, jobs, priority, leaving=_claimable)
+
+
+def reprioritize_jobs(
+    session: AnySession, jobs: Any, priority: int, *, leaving: WordsOf
+) -> list[Any]:
+    """Give jobs that have one of the statuses another priority; see :func:`reprioritize`."""
     if not isinstance(priority, int) or not -(2**15) <= priority < 2**15:
         raise ArgumentError(f"a priority is an integer from -32768 to 32767: {priority!r}")
     jobs = list(each_job(jobs))
     for _, mapping, _ in jobs_with_keys(jobs):
         if not mapping.has("priority"):
             raise ArgumentError(f"{mapping} has no priority: add PriorityMixin")
-    return change(session, jobs, reprioritized, leaving=_claimable, **{PRIORITY: priority})
+    return change(session, jobs, reprioritized, leaving=leaving, **{PRIORITY: priority})
 
 
 def prune(
@@ -89,24 +96,43 @@ def prune(
     entity: type[Any],
     *,
     older_than: timedelta,
-    statuses: Sequence[str] = (DONE,),
+    statuses: Sequence[str] | None = None,
     limit: int = PRUNE_LIMIT,
 ) -> int:
     """Delete finished rows, one bounded batch; return how many.
 
     Args:
         older_than: by the time of the change to the status, in owner_date.
-        statuses: which finished rows; unclaimed and claimed ones are refused.
+        statuses: which finished rows; None: the done ones. Unclaimed and claimed rows are
+            refused.
         limit: the most rows for this call.
 
     Raises:
         ArgumentError: statuses of unfinished jobs, or a limit below 1.
     """
     mapping = mapping_of(entity)
+    statuses = (DONE,) if statuses is None else statuses
+    return prune_jobs(session, mapping, older_than=older_than, statuses=statuses, limit=limit)
+
+
+def prune_jobs(
+    session: AnySession,
+    mapping: QueueMapping,
+    *where: ColumnElement[bool],
+    older_than: timedelta,
+    statuses: Sequence[str],
+    limit: int,
+    unfinished: Sequence[str] = (),
+) -> int:
+    """Delete finished rows that fulfil the criteria; see :func:`prune`.
+
+    Args:
+        unfinished: statuses to refuse, besides those that the class declares.
+    """
     words = [word_of(mapping, status) for status in statuses]
     if limit < 1:
         raise ArgumentError(f"limit is the number of rows to delete, at least 1: {limit!r}")
-    if set(words_of(mapping, UNFINISHED)) & set(words):
+    if {*words_of(mapping, UNFINISHED), *unfinished} & set(words):
         raise ArgumentError(f"only finished jobs are pruned, not {', '.join(words)}")
     age = -(older_than // timedelta(microseconds=1))
     with writing(session, mapping) as writer, writer.atomically():
@@ -114,18 +140,28 @@ def prune(
         pruned = 0
         for word in words:
             if pruned < limit:
-                pruned += _prune(writer, mapping, word, age, limit - pruned)
+                pruned += _prune(writer, mapping, word, age, limit - pruned, where)
         return pruned
 
 
-def _prune(writer: Writer, mapping: QueueMapping, word: str, age: int, limit: int) -> int:
-    old = select(*mapping.keys).where(
-        status_is(mapping.column("status"), word),
-        mapping.column("owner_date") < utc_now(bindparam("prune_age", age, type_=BigInteger)),
+def _prune(
+    writer: Writer,
+    mapping: QueueMapping,
+    word: str,
+    age: int,
+    limit: int,
+    where: Sequence[ColumnElement[bool]],
+) -> int:
+    # By attributes of the class: the rows of its siblings in the table are not pruned.
+    date = mapping.attribute("owner_date")
+    old = select(*mapping.key_attributes).where(
+        mapping.has_status(word),
+        date < utc_now(bindparam("prune_age", age, type_=BigInteger)),
+        *where,
     )
     if writer.database.skip_locked:
         old = old.with_for_update(skip_locked=True)
-    keys = [tuple(key) for key in writer.core(old.limit(limit))]
+    keys = [tuple(key) for key in writer.rows(old.limit(limit))]
     database = writer.database
     gone = database.delete_by_key(mapping.table, mapping.keys).where(
         key_is_in(mapping, "prune_keys", database), status_is(mapping.column("status"), word)

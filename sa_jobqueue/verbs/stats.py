@@ -1,4 +1,4 @@
-"""What a queue looks like: counts by status, waiting age, claims per owner."""
+"""What a queue looks like: counts by status, the oldest unclaimed job, claims per owner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
 from ..dialects.clock import EPOCH, as_utc, utc_now
@@ -19,14 +19,11 @@ from ..sessions.writer import AnySession, Writer, writing
 class QueueStats:
     """A queue at one moment.
 
-    A job is unclaimed in whichever status it waits for a claim, and claimed in
-    whichever somebody has it: those of ``__queue_args__`` too.
-
     Attributes:
         depth: unclaimed jobs that are due.
-        scheduled: unclaimed jobs whose time has not come.
-        oldest_waiting: how long the longest waiting due job waits, by run_at or
-            the ``enqueued_at`` column; None where neither tells.
+        scheduled: unclaimed jobs whose run_at has not come.
+        oldest_waiting: for how long the oldest due job has been due, by run_at or the
+            ``enqueued_at`` column; None where the class has neither, or no job is due.
         claimed: claimed jobs per owner.
     """
 
@@ -36,43 +33,83 @@ class QueueStats:
     claimed: dict[str, int]
 
 
+@dataclass(frozen=True)
+class Counted:
+    """Which jobs are counted.
+
+    Attributes:
+        ready, during: the statuses of unclaimed and of claimed jobs.
+        where: criteria that each job fulfils, joined by AND.
+    """
+
+    mapping: QueueMapping
+    ready: tuple[str, ...]
+    during: tuple[str, ...]
+    where: tuple[ColumnElement[bool], ...] = ()
+
+    @property
+    def unclaimed(self) -> list[ColumnElement[bool]]:
+        """The criteria of unclaimed jobs."""
+        return [self.mapping.has_status(*self.ready), *self.where]
+
+    @property
+    def claimed(self) -> list[ColumnElement[bool]]:
+        """The criteria of claimed jobs."""
+        return [self.mapping.has_status(*self.during), *self.where]
+
+
 def count_by_status(session: AnySession, entity: type[Any]) -> dict[str, int]:
     """Count the jobs of each status, in the table's own words; statuses without jobs are 0."""
     mapping = mapping_of(entity)
-    status = mapping.attribute("status")
-    with writing(session, mapping) as writer:
-        found = writer.orm(select(status, func.count()).group_by(status)).all()
     known = (*map(mapping.word, JobStatus), *mapping.ready, *mapping.during)
-    counts = dict.fromkeys(known, 0)
-    counts.update(dict(map(tuple, found)))
-    return counts
+    return {**dict.fromkeys(known, 0), **count_jobs(session, mapping)}
 
 
-def queue_stats(session: AnySession, entity: type[Any]) -> QueueStats:
-    """Describe the queue as it is now; reads all unclaimed and claimed rows once."""
-    mapping = mapping_of(entity)
+def count_jobs(
+    session: AnySession, mapping: QueueMapping, *where: ColumnElement[bool]
+) -> dict[str, int]:
+    """Count the jobs that fulfil the criteria, by status; statuses without jobs are left out."""
+    status = mapping.attribute("status")
+    counting = select(status, func.count()).where(*where).group_by(status)
     with writing(session, mapping) as writer:
-        waiting = _unclaimed(writer, mapping, due=True)
+        return dict(map(tuple, writer.orm(counting).all()))
+
+
+def stats(session: AnySession, entity: type[Any]) -> QueueStats:
+    """Describe the queue as it is now; reads all unclaimed and claimed rows once.
+
+    Jobs in any status that ``__queue_args__`` lists in ``ready`` count as unclaimed, and those
+    in any that it lists in ``during`` as claimed.
+    """
+    mapping = mapping_of(entity)
+    return stats_of(session, Counted(mapping, mapping.ready, mapping.during))
+
+
+def stats_of(session: AnySession, counted: Counted) -> QueueStats:
+    """Describe the jobs that are counted; see :func:`stats`."""
+    with writing(session, counted.mapping) as writer:
+        due = _count(writer, counted, due=True)
         return QueueStats(
-            depth=waiting,
-            scheduled=_unclaimed(writer, mapping, due=False),
-            oldest_waiting=_oldest_waiting(writer, mapping) if waiting else None,
-            claimed=_claimed(writer, mapping),
+            depth=due,
+            scheduled=_count(writer, counted, due=False),
+            oldest_waiting=_oldest_waiting(writer, counted) if due else None,
+            claimed=_by_owner(writer, counted),
         )
 
 
-def _unclaimed(writer: Writer, mapping: QueueMapping, *, due: bool) -> int:
-    criteria = [mapping.has_status(*mapping.ready)]
+def _count(writer: Writer, counted: Counted, *, due: bool) -> int:
+    mapping, criteria = counted.mapping, counted.unclaimed
     if mapping.has("run_at"):
         run_at = mapping.attribute("run_at")
         criteria.append(run_at <= utc_now() if due else run_at > utc_now())
     elif not due:
         return 0
-    counted = writer.orm(select(func.count(mapping.key_attributes[0])).where(*criteria))
-    return int(counted.scalar_one())
+    counting = select(func.count(mapping.key_attributes[0])).where(*criteria)
+    return int(writer.orm(counting).scalar_one())
 
 
-def _oldest_waiting(writer: Writer, mapping: QueueMapping) -> timedelta | None:
+def _oldest_waiting(writer: Writer, counted: Counted) -> timedelta | None:
+    mapping = counted.mapping
     since: InstrumentedAttribute[datetime]
     if mapping.args.enqueued_at is not None:
         since = getattr(mapping.entity, mapping.args.enqueued_at)
@@ -80,15 +117,13 @@ def _oldest_waiting(writer: Writer, mapping: QueueMapping) -> timedelta | None:
         since = mapping.attribute("run_at")
     else:
         return None
-    unclaimed = mapping.has_status(*mapping.ready)
     known = since >= EPOCH + timedelta(days=2)  # the constant of plain SQL inserts is no time
     ages = select(utc_now().label("now"), func.min(since).label("oldest"))
-    found = writer.orm(ages.where(unclaimed, known, since <= utc_now())).one()
+    found = writer.orm(ages.where(*counted.unclaimed, known, since <= utc_now())).one()
     return None if found.oldest is None else as_utc(found.now) - as_utc(found.oldest)
 
 
-def _claimed(writer: Writer, mapping: QueueMapping) -> dict[str, int]:
-    owner = mapping.attribute("owner")
-    claimed = mapping.has_status(*mapping.during)
-    found = writer.orm(select(owner, func.count()).where(claimed).group_by(owner)).all()
-    return dict(map(tuple, found))
+def _by_owner(writer: Writer, counted: Counted) -> dict[str, int]:
+    owner = counted.mapping.attribute("owner")
+    counting = select(owner, func.count()).where(*counted.claimed).group_by(owner)
+    return dict(map(tuple, writer.orm(counting).all()))

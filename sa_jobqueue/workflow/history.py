@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from sqlalchemy import select
 
 from ..errors import ClaimLost
-from ..fence.claim import Claim, FencedJobs, each_job, jobs_by_token
+from ..fence.claim import Claim, FencedJobs, each_job, jobs_by_token, jobs_with_keys
 from ..fence.token import Fence
 from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
-from ..sessions.writer import AnyConnection, writing
+from ..model.transitions import UnclaimedValues
+from ..sessions.writer import AnyConnection, AnySession, writing
+from ..verbs.manage import change
 
 _KEYS = "told_keys"
 
@@ -66,6 +69,27 @@ class History:
         """Tell of jobs that nobody had."""
         entity = self.mapping.entity
         self.tell(session, [Transition(entity, key, before, after, verb) for key in identities])
+
+    def change(
+        self,
+        session: AnySession,
+        jobs: Any,
+        values: UnclaimedValues,
+        *,
+        leaving: Iterable[str],
+        after: str,
+        verb: str,
+    ) -> list[Any]:
+        """Change jobs that nobody has, and tell of those that were changed; return them.
+
+        One status at a time, so that it is known which one each job left.
+        """
+        jobs, changed = list(each_job(jobs)), list[Any]()
+        for before in leaving:
+            found = change(session, jobs, values, leaving=partial(_only, before))
+            self.changed(session, [key for _, _, key in jobs_with_keys(found)], before, after, verb)
+            changed += found
+        return changed
 
     def claimed(self, session: AnyConnection, claim: Claim[Any], before: str, after: str) -> None:
         """Tell of a claim."""
@@ -140,3 +164,7 @@ def _fences(parts: Iterable[FencedJobs], kept: set[int] | None = None) -> list[F
         for _, job, identity in part.indexed
         if kept is None or id(job) in kept
     ]
+
+
+def _only(word: str, mapping: QueueMapping) -> tuple[str, ...]:
+    return (word,)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement
 
+from ..errors import ArgumentError
 from ..fence.claim import Claim
-from ..model.status import CANCELLED, FAILED
+from ..model.status import CANCELLED, DONE, FAILED
+from ..model.transitions import ended, retried
 from ..queue import JobQueue
 from ..sessions.writer import AnyConnection, AnySession
 from ..verbs import finish
 from ..verbs.claim import ClaimPlan
+from ..verbs.manage import PRUNE_LIMIT
 from ..verbs.reap import Reaped
 from .graph import Graph, Node
 from .history import History, Transition
@@ -138,6 +141,47 @@ class StepQueue(JobQueue[T]):
             ),
         )
         return reaped
+
+    def cancel(self, session: AnySession, jobs: Any) -> list[T]:
+        """Cancel unclaimed jobs of this step; see :meth:`sa_jobqueue.JobQueue.cancel`."""
+        jobs, after = self._checked(jobs), self.mapping.word(CANCELLED)
+        return self._history.change(
+            session, jobs, ended(CANCELLED), leaving=[self.ready], after=after, verb="cancel"
+        )
+
+    def retry(self, session: AnySession, jobs: Any) -> list[T]:
+        """Take jobs that have ended, in any step, to this step; return those that were.
+
+        See :meth:`sa_jobqueue.workflow.Workflow.retry`.
+        """
+        jobs, final, after = self._checked(jobs), self._graph.final, self.ready
+        return self._history.change(
+            session, jobs, retried(after), leaving=final, after=after, verb="retry"
+        )
+
+    def prune(
+        self,
+        session: AnySession,
+        *,
+        older_than: timedelta,
+        statuses: Sequence[str] | None = None,
+        limit: int = PRUNE_LIMIT,
+    ) -> int:
+        """Delete rows of jobs that have ended, in any step; return how many.
+
+        See :meth:`sa_jobqueue.JobQueue.prune`.
+
+        Args:
+            statuses: final ones of the workflow; None: done.
+        """
+        statuses = (DONE,) if statuses is None else statuses
+        for word in map(self._graph.plain, statuses):
+            if not self._graph.is_final(word):
+                raise ArgumentError(
+                    f"only jobs that have ended are pruned, and {word!r} is not final: the final "
+                    f"statuses are {', '.join(self._graph.final)}"
+                )
+        return super().prune(session, older_than=older_than, statuses=statuses, limit=limit)
 
     def _written(
         self,

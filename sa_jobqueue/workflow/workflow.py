@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from enum import Enum
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement
 
 from ..errors import InvalidTransition, NotWaiting
-from ..fence.claim import each_job, jobs_with_keys
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import CANCELLED
 from ..model.transitions import ended, retried
 from ..sessions.writer import AnySession
-from ..verbs.manage import change
 from ..verbs.reap import Reaped
 from . import drawing
 from .graph import Arrow, Graph, Node
@@ -203,7 +200,9 @@ class Workflow(Generic[T]):
         """
         waiting = (*self._graph.ready, *self._graph.waiting)
         after = self.mapping.word(CANCELLED)
-        return self._change(session, jobs, waiting, ended(CANCELLED), after, "cancel")
+        return self._history.change(
+            session, jobs, ended(CANCELLED), leaving=waiting, after=after, verb="cancel"
+        )
 
     def retry(self, session: AnySession, jobs: Any, status: str | None = None) -> list[T]:
         """Take jobs that have ended to a step again; return those that were.
@@ -219,7 +218,9 @@ class Workflow(Generic[T]):
         after = graph.initial if status is None else graph.plain(status)
         if after not in graph.ready:
             raise InvalidTransition(" or ".join(graph.final), after, graph.ready)
-        return self._change(session, jobs, graph.final, retried(after), after, "retry")
+        return self._history.change(
+            session, jobs, retried(after), leaving=graph.final, after=after, verb="retry"
+        )
 
     def reap(
         self,
@@ -240,25 +241,3 @@ class Workflow(Generic[T]):
         ]
         jobs = tuple(job for part in parts for job in part.jobs)
         return Reaped(jobs, more=any(part.more for part in parts))
-
-    def _change(
-        self,
-        session: AnySession,
-        jobs: Any,
-        leaving: Sequence[str],
-        values: Any,
-        after: str,
-        verb: str,
-    ) -> list[T]:
-        """Change jobs that nobody has, a status at a time, so that it is known what each left."""
-        jobs, changed = list(each_job(jobs)), []
-        for before in leaving:
-            found = change(session, jobs, values, leaving=partial(_only, before))
-            identities = [identity for _, _, identity in jobs_with_keys(found)]
-            self._history.changed(session, identities, before, after, verb)
-            changed += found
-        return changed
-
-
-def _only(word: str, mapping: QueueMapping) -> tuple[str, ...]:
-    return (word,)

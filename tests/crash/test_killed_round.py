@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import URL, Engine, event
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import RoundStart, claim, complete, round_progress, start_round
+from sa_jobqueue import claim, complete, round_progress, start_round
+from sa_jobqueue.rounds import RoundStart
 from tests.contract.round_models import RoundBase, Subscriber, add, state
 from tests.support import make_engine
 

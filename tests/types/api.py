@@ -35,13 +35,8 @@ from sa_jobqueue import (
     JobStatus,
     NotClaimed,
     PriorityMixin,
-    QueueStats,
-    Reaped,
-    ReapedJob,
     RetryMixin,
     RoundMixin,
-    RoundProgress,
-    RoundStart,
     ScheduleMixin,
     cancel,
     cancel_claimed,
@@ -58,7 +53,6 @@ from sa_jobqueue import (
     position,
     positions,
     prune,
-    queue_stats,
     reap,
     release,
     renew,
@@ -66,6 +60,7 @@ from sa_jobqueue import (
     retry,
     round_progress,
     start_round,
+    stats,
     waiting_time,
     with_fence,
 )
@@ -82,6 +77,8 @@ from sa_jobqueue.bulk import (
     Progress,
     load_tables,
 )
+from sa_jobqueue.rounds import RoundProgress, RoundStart
+from sa_jobqueue.verbs import QueueStats, Reaped, ReapedJob
 from sa_jobqueue.worker import Cancel, Retry, Worker
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting, Step, Transition, Workflow
 
@@ -198,7 +195,7 @@ def finish(session: Session, email: Email, emails: list[Email]) -> None:
 def look(session: Session) -> None:
     assert_type(prune(session, Email, older_than=timedelta(days=7)), int)
     assert_type(count_by_status(session, Email), dict[str, int])
-    assert_type(queue_stats(session, Email), QueueStats)
+    assert_type(stats(session, Email), QueueStats)
     assert_type(claimed_by(session, Email, "mailer-1"), Claim[Email])
     for statement in claim_statements(Email, dialect="postgresql"):
         session.execute(statement)
@@ -236,6 +233,17 @@ def queues(session: Session) -> None:
     assert_type(OUTBOX.claim_rows(session, owner="mailer-1"), Claim[Row[Any]])
     OUTBOX.complete(session, emails)
     OUTBOX.turn(session, emails, owner="mailer-1", limit=10)
+    assert_type(OUTBOX.enqueue(session, [{"recipient": "b@example.org"}]), int)
+    assert_type(OUTBOX.enqueue(session, [], priority=1, skip_duplicates=True), int | None)
+    assert_type(OUTBOX.claimed_by(session, "mailer-1"), Claim[Email])
+    assert_type(OUTBOX.cancel(session, emails), list[Email])
+    assert_type(OUTBOX.retry(session, emails[0]), list[Email])
+    assert_type(OUTBOX.reprioritize(session, emails, 3), list[Email])
+    assert_type(OUTBOX.prune(session, older_than=timedelta(days=7), statuses=["done"]), int)
+    assert_type(OUTBOX.count_by_status(session), dict[str, int])
+    assert_type(OUTBOX.stats(session), QueueStats)
+    for statement in claim_statements(OUTBOX, dialect="sqlite"):
+        session.execute(statement)
 
 
 def reaping(session: Session) -> None:
@@ -311,6 +319,9 @@ def steps(session: Session, engine: Engine) -> None:
     emails = pack.queue.claim(session, owner="packer")
     assert_type(emails, Claim[Email])
     pack.queue.complete(session, emails, then=ParcelStatus.LOST)
+    assert_type(pack.queue.enqueue(session, [{"recipient": "b@example.org"}]), int)
+    assert_type(pack.queue.cancel(session, emails), list[Email])
+    assert_type(pack.queue.retry(session, emails), list[Email])
     worker = Worker(engine, PARCELS, limit=10)
     assert_type(worker, Worker[Email])
     Worker(engine, [pack]).run()
@@ -358,7 +369,7 @@ async def look_awaiting(session: async_scoped_session[AsyncSession]) -> None:
     assert_type(await aio.enqueue(session, Email, rows, skip_duplicates=True), int | None)
     assert_type(await aio.claimed_by(session, Email, "mailer-1"), Claim[Email])
     assert_type(await aio.count_by_status(session, Email), dict[str, int])
-    assert_type(await aio.queue_stats(session, Email), QueueStats)
+    assert_type(await aio.stats(session, Email), QueueStats)
     assert_type(await aio.start_round(session, Email, Email.priority < 3, chunk=50), int)
     assert_type(await aio.round_progress(session, Email), RoundProgress)
 
@@ -371,6 +382,15 @@ async def queues_awaiting(session: AsyncSession, replica: AsyncSession) -> None:
     assert_type(await AWAITED.claimed_by(session, "mailer-1"), Claim[Email])
     assert_type(await AWAITED.reap(session, limit=5), Reaped)
     await AWAITED.turn(session, emails, owner="mailer-1", limit=10)
+    rows = [{"recipient": "b@example.org"}]
+    assert_type(await AWAITED.enqueue(session, rows), int)
+    assert_type(await AWAITED.enqueue(session, rows, skip_duplicates=True), int | None)
+    assert_type(await AWAITED.cancel(session, emails), list[Email])
+    assert_type(await AWAITED.retry(session, emails), list[Email])
+    assert_type(await AWAITED.reprioritize(session, emails, 3), list[Email])
+    assert_type(await AWAITED.prune(session, older_than=timedelta(days=7)), int)
+    assert_type(await AWAITED.count_by_status(session), dict[str, int])
+    assert_type(await AWAITED.stats(session), QueueStats)
 
 
 async def handle_awaiting(email: Email) -> Retry | Cancel | None:
@@ -451,6 +471,8 @@ def mistakes(session: Session, order: Order) -> None:
     fail(session, order, retry_in=5)  # type: ignore[arg-type]
     JobQueue(Email, lease=60)  # type: ignore[arg-type]
     JobQueue(Email, limit_by=3)  # type: ignore[arg-type]
+    OUTBOX.stats(session, Email)  # type: ignore[call-arg]  # a queue knows its class
+    claim_statements("Email", dialect="sqlite")  # type: ignore[arg-type]
     reap(session, Email, lease=60)  # type: ignore[arg-type]
     start_round(session, Email, chunk="all")  # type: ignore[arg-type]
     Worker(engine, OUTBOX, handle_order)  # type: ignore[arg-type]

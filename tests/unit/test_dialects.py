@@ -20,8 +20,7 @@ from sa_jobqueue import (
     claim_statements,
     is_transient,
 )
-from sa_jobqueue.dialects import Database, database_of, database_of_dialect
-from sa_jobqueue.verbs.claim import dialect_of
+from sa_jobqueue.dialects import Database, database_of, database_of_dialect, dialect_of
 
 
 class Base(DeclarativeBase):

@@ -35,12 +35,12 @@ from sa_jobqueue.asyncio import (
     position,
     positions,
     prune,
-    queue_stats,
     reap,
     release,
     renew,
     reprioritize,
     retry,
+    stats,
 )
 from tests.contract.asyncio.support import (
     in_event_loop,
@@ -151,9 +151,9 @@ async def test_jobs_are_cancelled_reprioritized_retried_and_pruned(
         )
         await own.commit()
 
-        stats = await queue_stats(own, Task)
-        assert (pruned, stats.depth, stats.scheduled) == (1, 2, 0)
-        assert stats.oldest_waiting is not None
+        seen = await stats(own, Task)
+        assert (pruned, seen.depth, seen.scheduled) == (1, 2, 0)
+        assert seen.oldest_waiting is not None
 
 
 @in_event_loop

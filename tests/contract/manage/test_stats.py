@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import claim, count_by_status, queue_stats
+from sa_jobqueue import claim, count_by_status, stats
 from tests.models import Email, Message, Task, add_emails, add_tasks
 
 
@@ -34,17 +34,17 @@ def test_stats_tell_depth_schedule_age_and_owners(session: Session) -> None:
     add_tasks(session, "first", run_at=hour_ago, priority=-1)
     claim(session, Task, owner="w")
 
-    stats = queue_stats(session, Task)
+    seen = stats(session, Task)
 
-    assert (stats.depth, stats.scheduled, stats.claimed) == (2, 1, {"w": 1})
-    assert stats.oldest_waiting is not None
-    assert timedelta(minutes=59) < stats.oldest_waiting < timedelta(minutes=61)
+    assert (seen.depth, seen.scheduled, seen.claimed) == (2, 1, {"w": 1})
+    assert seen.oldest_waiting is not None
+    assert timedelta(minutes=59) < seen.oldest_waiting < timedelta(minutes=61)
 
 
 def test_the_waiting_age_is_none_where_nothing_tells_it(session: Session) -> None:
     add_emails(session, "a")
     session.execute(text("INSERT INTO task (name) VALUES ('plain')"))  # due at once, since when?
 
-    assert queue_stats(session, Email).oldest_waiting is None
-    assert queue_stats(session, Task).oldest_waiting is None
-    assert queue_stats(session, Task).depth == 1
+    assert stats(session, Email).oldest_waiting is None
+    assert stats(session, Task).oldest_waiting is None
+    assert stats(session, Task).depth == 1

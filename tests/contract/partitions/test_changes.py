@@ -35,7 +35,7 @@ from sa_jobqueue import (
     is_transient,
     reprioritize,
 )
-from sa_jobqueue.dialects import database_of_dialect
+from sa_jobqueue.dialects import database_of_dialect, dialect_of
 from sa_jobqueue.migration import (
     add_job_columns,
     create_claim_index,
@@ -48,7 +48,6 @@ from sa_jobqueue.migration import (
     timestamp_type,
     tune_storage,
 )
-from sa_jobqueue.verbs.claim import dialect_of
 from tests.contract.partitions.support import (
     ENTITIES,
     FIRST_DAY,

@@ -8,15 +8,10 @@ from typing import Any
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    Claim,
-    Owner,
-    Reaped,
-    claim,
-    reap,
-)
+from sa_jobqueue import Claim, Owner, claim, reap
 from sa_jobqueue.dialects.clock import utc_now
 from sa_jobqueue.model.mapping import mapping_of
+from sa_jobqueue.verbs import Reaped
 from tests.models import (
     Email,
 )

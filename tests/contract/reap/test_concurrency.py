@@ -15,17 +15,9 @@ from sqlalchemy import Engine, event, insert, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    ClaimLost,
-    ReapedJob,
-    claim,
-    complete,
-    fence_of,
-    is_transient,
-    reap,
-    renew,
-)
+from sa_jobqueue import ClaimLost, claim, complete, fence_of, is_transient, reap, renew
 from sa_jobqueue.dialects.clock import as_utc
+from sa_jobqueue.verbs import ReapedJob
 from tests.contract.plans import fill, rows_read
 from tests.contract.reap.support import claimed, grow_old, of_the_dead, reaped, rows, statuses
 from tests.contract.steps import before, unless_refused

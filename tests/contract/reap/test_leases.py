@@ -16,8 +16,6 @@ from sa_jobqueue import (
     JobQueue,
     Owner,
     OwnerState,
-    ReapedJob,
-    ReapReason,
     claim,
     complete,
     connection_owner,
@@ -28,6 +26,7 @@ from sa_jobqueue import (
     renew,
 )
 from sa_jobqueue.dialects.clock import as_utc, utc_now
+from sa_jobqueue.verbs import ReapedJob, ReapReason
 from tests.contract.reap.support import claimed, grow_old, of_the_dead, reaped, rows, statuses
 from tests.models import (
     Email,

@@ -9,17 +9,10 @@ import pytest
 from sqlalchemy import Engine, event, select, update
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
-from sa_jobqueue import (
-    ArgumentError,
-    JobQueue,
-    ReapReason,
-    claim,
-    complete,
-    fence_of,
-    reap,
-)
+from sa_jobqueue import ArgumentError, JobQueue, claim, complete, fence_of, reap
 from sa_jobqueue.model import keys
 from sa_jobqueue.model.mapping import mapping_of
+from sa_jobqueue.verbs import ReapReason
 from sa_jobqueue.verbs import reap as reap_module
 from tests.contract.reap.support import claimed, grow_old, of_the_dead, reaped, rows, statuses
 from tests.models import (

@@ -8,13 +8,8 @@ import pytest
 from sqlalchemy import Engine, event, insert, select, update
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
-from sa_jobqueue import (
-    RoundStart,
-    claim,
-    complete,
-    round_progress,
-    start_round,
-)
+from sa_jobqueue import claim, complete, round_progress, start_round
+from sa_jobqueue.rounds import RoundStart
 from tests.contract.round_models import (
     Badge,
     Cat,

@@ -10,16 +10,9 @@ from sqlalchemy import URL, Engine, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    LockLost,
-    RoundStart,
-    claim,
-    complete,
-    is_transient,
-    round_progress,
-    start_round,
-)
+from sa_jobqueue import LockLost, claim, complete, is_transient, round_progress, start_round
 from sa_jobqueue.owners.named_lock import lock_holder
+from sa_jobqueue.rounds import RoundStart
 from tests.contract.claimers import committed
 from tests.contract.round_models import (
     Line,

@@ -15,8 +15,6 @@ from sa_jobqueue import (
     ArgumentError,
     ClaimLost,
     JobQueue,
-    RoundProgress,
-    RoundStart,
     cancel_claimed,
     claim,
     claimed_by,
@@ -31,6 +29,7 @@ from sa_jobqueue import (
     start_round,
 )
 from sa_jobqueue.model.round_table import round_table
+from sa_jobqueue.rounds import RoundProgress, RoundStart
 from tests.contract.round_models import (
     Reader,
     Sheet,

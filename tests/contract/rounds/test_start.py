@@ -9,16 +9,8 @@ import pytest
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    RoundProgress,
-    RoundStart,
-    claim,
-    claimed_by,
-    complete,
-    enqueue,
-    round_progress,
-    start_round,
-)
+from sa_jobqueue import claim, claimed_by, complete, enqueue, round_progress, start_round
+from sa_jobqueue.rounds import RoundProgress, RoundStart
 from tests.contract.round_models import (
     Cat,
     Pet,

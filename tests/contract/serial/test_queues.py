@@ -19,7 +19,7 @@ from sa_jobqueue import (
     enqueue,
 )
 from sa_jobqueue.asyncio import AsyncJobQueue
-from sa_jobqueue.verbs.claim import dialect_of
+from sa_jobqueue.dialects import dialect_of
 from sa_jobqueue.worker import Worker
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,

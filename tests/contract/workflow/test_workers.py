@@ -16,9 +16,9 @@ from sa_jobqueue import (
     cancel,
     count_by_status,
     prune,
-    queue_stats,
     reprioritize,
     retry,
+    stats,
 )
 from sa_jobqueue.doctor import examine
 from sa_jobqueue.owners.named_lock import NamedLock
@@ -149,15 +149,15 @@ def test_counts_and_stats_know_the_statuses(session: Session) -> None:
     )
     session.commit()
 
-    counts, stats = count_by_status(session, Video), queue_stats(session, Video)
+    counts, seen = count_by_status(session, Video), stats(session, Video)
 
     empty = dict.fromkeys(["checking", "checked", "publishing", "published"], 0)
     unused = dict.fromkeys(["failed", "cancelled"], 0)
     there = {"uploaded": 1, "sending": 2, "rendered": 1, "at farm": 1}
     assert counts == {**there, **empty, **unused}
-    assert (stats.depth, stats.claimed) == (2, {"w": 2})
-    assert stats.oldest_waiting is not None
-    assert stats.oldest_waiting > timedelta(minutes=59)  # the one that waits for the last step
+    assert (seen.depth, seen.claimed) == (2, {"w": 2})
+    assert seen.oldest_waiting is not None
+    assert seen.oldest_waiting > timedelta(minutes=59)  # the one that waits for the last step
 
 
 def test_waiting_jobs_of_every_step_change_priority_and_are_cancelled(session: Session) -> None:

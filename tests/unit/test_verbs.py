@@ -1,0 +1,131 @@
+"""One list of verbs: the module, the queues, and both of them awaited have each of its names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+import sa_jobqueue
+from sa_jobqueue import ArgumentError, JobQueue, claim_statements
+from sa_jobqueue import asyncio as sa_asyncio
+from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorkflow
+from sa_jobqueue.dialects import dialect_of
+from sa_jobqueue.queue import VERBS
+from sa_jobqueue.workflow import Workflow
+from sa_jobqueue.workflow.step_queue import StepQueue
+from tests.models import Email
+
+#: What a JobQueue states once for all of its verbs.
+STATED = {"entity", "where", "order_by", "strategy", "then", "ready", "backoff"}
+
+#: Methods of a JobQueue that are no verbs of the module: ways to claim with a prepared claim.
+WAYS_TO_CLAIM = {"claim_rows", "turn"}
+
+#: Functions that take a session, and are about rounds and owners instead of a queue's jobs.
+NO_VERBS = {"connection_owner", "owner_state", "round_progress"}
+
+
+def parameters(function: Any, *, without: Iterable[str] = ()) -> list[tuple[str, Any, Any]]:
+    """Describe the parameters of a function: all but their types."""
+    return [
+        (parameter.name, parameter.kind, parameter.default)
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name not in {*without, "self"}
+    ]
+
+
+def takes_a_session(function: object) -> bool:
+    return inspect.isfunction(function) and "session" in inspect.signature(function).parameters
+
+
+def functions_of(module: Any) -> set[str]:
+    """Name the public functions of a module that take a session."""
+    return {name for name in module.__all__ if takes_a_session(getattr(module, name))}
+
+
+def methods_of(queue: type[Any]) -> set[str]:
+    """Name the public methods of a queue that take a session."""
+    return {
+        name
+        for name, method in inspect.getmembers(queue)
+        if takes_a_session(method) and not name.startswith("_")
+    }
+
+
+def texts(statements: Iterable[Any]) -> list[str]:
+    return [str(statement.compile(dialect=dialect_of("sqlite"))) for statement in statements]
+
+
+def test_the_list_names_each_verb_of_the_module_and_of_the_queues() -> None:
+    assert functions_of(sa_jobqueue) == {*VERBS, *NO_VERBS}
+    assert methods_of(JobQueue) == methods_of(StepQueue) == {*VERBS, *WAYS_TO_CLAIM}
+    assert methods_of(AsyncJobQueue) == methods_of(JobQueue)
+    assert functions_of(sa_asyncio) == {*functions_of(sa_jobqueue)}
+    assert len(set(VERBS)) == len(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_method_has_the_parameters_of_its_verb_but_for_what_the_queue_states(verb: str) -> None:
+    method = parameters(getattr(JobQueue, verb))
+
+    assert method == parameters(getattr(sa_jobqueue, verb), without=STATED)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_step_of_a_workflow_has_the_same_parameters_and_chooses_where_jobs_go(verb: str) -> None:
+    of_step = parameters(getattr(StepQueue, verb), without={"then"})
+
+    assert of_step == parameters(getattr(JobQueue, verb))
+
+
+@pytest.mark.parametrize("name", [*VERBS, *NO_VERBS, "start_round", "advisory_session"])
+def test_a_function_has_the_same_parameters_when_it_is_awaited(name: str) -> None:
+    awaited = getattr(sa_asyncio, name)
+
+    assert parameters(awaited) == parameters(getattr(sa_jobqueue, name))
+    assert inspect.iscoroutinefunction(awaited) or name == "advisory_session"
+    assert awaited.__doc__
+
+
+@pytest.mark.parametrize("name", [*VERBS, *WAYS_TO_CLAIM])
+def test_a_method_of_a_queue_has_the_same_parameters_when_it_is_awaited(name: str) -> None:
+    awaited = getattr(AsyncJobQueue, name)
+
+    assert parameters(awaited) == parameters(getattr(JobQueue, name))
+    assert inspect.iscoroutinefunction(awaited)
+    assert awaited.__doc__
+
+
+@pytest.mark.parametrize("name", sorted(methods_of(Workflow)))
+def test_a_verb_of_a_workflow_has_the_same_parameters_when_it_is_awaited(name: str) -> None:
+    assert parameters(getattr(AsyncWorkflow, name)) == parameters(getattr(Workflow, name))
+
+
+def test_sa_jobqueue_asyncio_exports_the_verbs_and_four_classes_beside() -> None:
+    beside = {"AsyncJobQueue", "AsyncWorker", "AsyncWorkflow", "advisory_session", "start_round"}
+
+    assert set(sa_asyncio.__all__) == {*VERBS, *NO_VERBS, *beside}
+
+
+def test_the_statements_of_a_queue_are_those_of_its_class_and_criteria() -> None:
+    criterion, order = Email.recipient == "a", Email.id.desc()
+    queue = JobQueue(Email, criterion, order_by=order, strategy="compare_and_set")
+
+    of_class = claim_statements(
+        Email, criterion, dialect="sqlite", order_by=order, strategy="compare_and_set"
+    )
+
+    assert texts(claim_statements(queue, dialect="sqlite")) == texts(of_class)
+
+
+@pytest.mark.parametrize("further", [{"order_by": Email.id.desc()}, {"strategy": "candidates"}])
+def test_the_statements_of_a_queue_take_nothing_that_it_states_itself(
+    further: dict[str, Any],
+) -> None:
+    with pytest.raises(ArgumentError, match="itself: give only dialect= with it"):
+        claim_statements(JobQueue(Email), dialect="sqlite", **further)
+    with pytest.raises(ArgumentError, match="itself: give only dialect= with it"):
+        claim_statements(JobQueue(Email), Email.id > 1, dialect="sqlite")
