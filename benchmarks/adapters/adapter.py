@@ -1,28 +1,29 @@
-"""What is measured: one way to queue, behind five methods.
+"""An adapter: a way to queue, behind five methods.
 
-An adapter is made in a process of its own, one for each worker and one that sets up; see
-:mod:`benchmarks.harness.host`. This module imports nothing but the standard library: peers run it
-in virtual environments of their own.
+Each process makes an adapter of its own: one process fills the queue, the others work; see
+:mod:`benchmarks.harness.host`. This module imports nothing but the standard library: peers run
+it in virtual environments of their own.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 
 class Adapter(ABC):
-    """One way to queue.
+    """A way to queue.
 
     Args:
         url: an SQLAlchemy URL of an empty database.
-        batch: how many jobs a claim takes; where there are no batches, how many
-            run at once.
+        batch: how many jobs a claim takes; for a queue without batches, how many jobs run at once.
 
     Attributes:
         retries: how often a transaction was run again after a deadlock.
-        ended_at: when the last job was finished, by ``time.monotonic()``, of an adapter that
-            takes time to notice that no job is left; else it is when drain() returns.
+        ended_at: when the last job was finished, by ``time.monotonic()``. Set by an adapter that
+            takes time to notice that no job is left; otherwise the time when drain() returns
+            counts.
     """
 
     def __init__(self, url: str, batch: int) -> None:
@@ -33,11 +34,11 @@ class Adapter(ABC):
 
     @abstractmethod
     def create(self) -> None:
-        """Make an empty queue, without what an earlier one left."""
+        """Make an empty queue; remove what an earlier run left."""
 
     @abstractmethod
     def fill(self, jobs: int) -> None:
-        """Insert jobs with the numbers 1 to `jobs`, as fast as is recommended."""
+        """Insert jobs with the numbers 1 to `jobs`, in the fastest way that is recommended."""
 
     @abstractmethod
     def left(self) -> int:
@@ -49,14 +50,20 @@ class Adapter(ABC):
 
     @abstractmethod
     def drain(self) -> list[int]:
-        """Work until no job is left, and return the numbers of those that were run."""
+        """Work until no job is left, and return the numbers of the jobs that were run."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Disconnect."""
 
 
+def chunks(jobs: int, size: int) -> Iterator[range]:
+    """Cut the numbers of the jobs into ranges, each for an insert."""
+    for first in range(1, jobs + 1, size):
+        yield range(first, min(first + size, jobs + 1))
+
+
 def plain(url: str) -> str:
-    """Return an SQLAlchemy URL without the driver, as libraries other than it read it."""
+    """Return an SQLAlchemy URL without the driver, as other libraries read it."""
     scheme, _, rest = url.partition("://")
     return f"{scheme.partition('+')[0]}://{rest}"
 

@@ -1,33 +1,37 @@
-"""The table that hand-written SQL and sa_jobqueue share."""
+"""The tables: the one that hand-written SQL and sa_jobqueue share, and one without the mixin."""
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, String, create_engine, event
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Engine, String, create_engine, event
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin
 
 
 class Base(DeclarativeBase):
-    """The benchmark's tables."""
+    """The benchmarks' tables."""
 
 
-class Job(JobMixin, Base):
-    """A job with a payload; its primary key is its number."""
+class Numbered:
+    """The columns that all tables have; the primary key is the job's number."""
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    payload: Mapped[str] = mapped_column(String(100))
+
+
+class Job(Numbered, JobMixin, Base):
+    """A job with a payload."""
 
     __tablename__ = "bench_job"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    payload: Mapped[str] = mapped_column(String(100))
 
-
-class Plain(Base):
-    """The same table without the mixin, for the price of an insert."""
+class Plain(Numbered, Base):
+    """The same table without the mixin: shows what an insert costs by itself."""
 
     __tablename__ = "bench_plain"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    payload: Mapped[str] = mapped_column(String(100))
 
 
 def make_engine(url: str) -> Engine:
@@ -38,6 +42,15 @@ def make_engine(url: str) -> Engine:
     engine = create_engine(url, connect_args={"timeout": 60})
     event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA journal_mode=WAL"))
     return engine
+
+
+@contextmanager
+def connected(url: str) -> Iterator[Connection]:
+    """Open a transaction on a connection that is not kept."""
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        yield connection
+    engine.dispose()
 
 
 def payloads(jobs: int) -> list[dict[str, object]]:

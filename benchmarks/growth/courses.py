@@ -1,100 +1,98 @@
-"""The rate over the course of one drain, with and without an old snapshot."""
+"""The rate over the course of a drain, with and without an old snapshot."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from functools import partial
 from statistics import median
 
-from benchmarks.adapters.ours import Keep
-from benchmarks.drain import JobsLost
-from benchmarks.growth.resting import rest
-from benchmarks.growth.snapshots import snapshot_if
-from benchmarks.harness.processes import Answer, ask_all, hosts
+import click
 
-HOST = f"{__name__}:Timed"
+from benchmarks.adapters.catalogue import Entry
+from benchmarks.adapters.ours import Keep
+from benchmarks.harness.databases import Database
+from benchmarks.harness.processes import ask_all, crew
+from benchmarks.harness.report import Column, Row
+from benchmarks.harness.rounds import in_turn
+
 PARTS = 10
+
+COLUMNS: tuple[Column, ...] = (
+    ("old snapshot", lambda row: "open" if row["snapshot"] else "none"),
+    *((str(part + 1), f"{{rates[{part}]:,.0f}}") for part in range(PARTS)),
+    ("kept", "{kept:.2f}"),
+)
 
 
 class Timed(Keep):
-    """Rows, kept as done; tells when each batch was finished."""
+    """Rows, kept as done; remembers its batches."""
 
-    def timed(self) -> list[tuple[float, int]]:
-        """Drain, and return when each batch was finished and how many jobs it had."""
-        batches: list[tuple[float, int]] = []
-        while True:
-            jobs = self.claimed()
-            self.session.commit()
-            if not jobs:
-                return batches
-            self.queue.complete(self.session, jobs, delete=self.delete)
-            self.session.commit()
-            batches.append((time.monotonic(), len(jobs)))
+    def drain(self) -> list[int]:
+        run: list[int] = []
+        self.finished: list[tuple[float, int]] = []
+        while jobs := self.in_transaction(self.claim):
+            self.in_transaction(self.finish, jobs)
+            self.finished.append((time.monotonic(), len(jobs)))
+            run += self.numbers(jobs)
+        return run
 
-
-@dataclass(frozen=True)
-class Course:
-    """Jobs per second in each tenth of a drain, the medians of all rounds."""
-
-    snapshot: bool
-    batch: int
-    workers: int
-    jobs: int
-    rounds: int
-    rates: tuple[float, ...]
-
-    @property
-    def kept(self) -> float:
-        """The last tenth but one by the first but one: both ends of a drain are ragged."""
-        return self.rates[-2] / self.rates[1]
+    def batches(self) -> list[tuple[float, int]]:
+        """Return when each batch was finished, and how many jobs it had."""
+        return self.finished
 
 
-def courses(
-    engine: str, url: str, *, batch: int, workers: int, jobs: int, rounds: int
-) -> Iterator[Course]:
-    """Drain with and without an old snapshot in turn.
+TIMED = Entry("timed drain", f"{__name__}:Timed", kind="ours")
+
+
+def measure_courses(
+    database: Database, *, batch: int, workers: int, jobs: int, rounds: int
+) -> list[Row]:
+    """Drain with and without an old snapshot in turn; return the median rate of each tenth.
 
     Raises:
         JobsLost: not every job was run once.
     """
-    rates: dict[bool, list[list[float]]] = {False: [], True: []}
-    for number in range(rounds):
-        for snapshot in (False, True) if number % 2 == 0 else (True, False):
-            rates[snapshot].append(_drain(engine, url, snapshot, batch, workers, jobs))
-    for snapshot, of_rounds in rates.items():
-        medians = tuple(round(median(rate), 1) for rate in zip(*of_rounds, strict=True))
-        yield Course(snapshot, batch, workers, jobs, rounds, medians)
+    runs = {
+        snapshot: partial(_rates, database, snapshot, batch, workers, jobs)
+        for snapshot in (False, True)
+    }
+    courses = []
+    for snapshot, by_round in in_turn(runs, rounds).items():
+        rates = [round(median(tenth), 1) for tenth in zip(*by_round, strict=True)]
+        size = {"batch": batch, "workers": workers, "jobs": jobs, "rounds": rounds}
+        courses.append({"snapshot": snapshot, **size, "rates": rates, "kept": kept(rates)})
+        which = "an old snapshot" if snapshot else "no old snapshot"
+        click.echo(f"drain with {which}: {kept(rates):.2f} of its rate is kept")
+    return courses
 
 
-def _drain(
-    engine: str, url: str, snapshot: bool, batch: int, workers: int, jobs: int
-) -> list[float]:
-    with hosts(workers + 1, sys.executable, HOST, url, batch) as (keeper, *crew):
-        keeper.ask("create")
-        ask_all(crew, "open")
-        keeper.ask(f"fill {jobs}")
-        rest(engine, url)
-        with snapshot_if(snapshot, engine, url):
-            answers = ask_all(crew, "timed")
-        _check(answers, jobs, keeper.ask("left").result)
-    return rates_of(answers)
+def kept(rates: list[float]) -> float:
+    """Divide the ninth tenth's rate by the second's: both ends of a drain are ragged."""
+    return round(rates[-2] / rates[1], 3)
 
 
-def _check(answers: list[Answer], jobs: int, left: int) -> None:
-    run = sum(count for answer in answers for _, count in answer.result)
-    if run != jobs or left:
-        raise JobsLost(f"of {jobs} jobs {run} were run, {left} are left")
+def _rates(database: Database, snapshot: bool, batch: int, workers: int, jobs: int) -> list[float]:
+    with crew(TIMED, database, batch=batch, workers=workers, jobs=jobs) as working:
+        working.fill()
+        database.rest()
+        with database.snapshot(snapshot):
+            begun = min(answer.begun for answer in working.drain())
+        batches = ask_all(working.workers, "batches")
+        return rates_of(begun, (tuple(one) for answer in batches for one in answer.result))
 
 
-def rates_of(answers: list[Answer]) -> list[float]:
-    """Cut a drain into tenths of its jobs; return the rate of each."""
-    batches = sorted(tuple(batch) for answer in answers for batch in answer.result)
-    total = sum(count for _, count in batches)
+def rates_of(begun: float, batches: Iterable[tuple[float, int]]) -> list[float]:
+    """Cut a drain into tenths of its jobs; return the rate of each tenth.
+
+    Args:
+        batches: when each batch was finished, and how many jobs it had.
+    """
+    ordered = sorted(batches)
+    total = sum(count for _, count in ordered)
     rates: list[float] = []
-    begun, run, run_before = min(answer.begun for answer in answers), 0, 0
-    for ended, count in batches:
+    run = run_before = 0
+    for ended, count in ordered:
         run += count
         if run >= total * (len(rates) + 1) / PARTS:
             rates.append((run - run_before) / (ended - begun))

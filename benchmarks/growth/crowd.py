@@ -1,7 +1,7 @@
-"""Producers and consumers at once: latencies, and which errors the engine gave.
+"""Producers and consumers at once: latencies, and the errors of the database.
 
-Each member is a process of :mod:`benchmarks.harness.host`. Consumers end when they meet a job whose
-payload says so; such jobs are inserted behind all others, once the producers are done.
+Each member is a process of :mod:`benchmarks.harness.host`. A consumer ends when it meets a job
+whose payload is STOP; these jobs are inserted behind all others, once the producers are done.
 """
 
 from __future__ import annotations
@@ -9,37 +9,63 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import event, func, insert, select
+import click
+from sqlalchemy import event, insert, select
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
 
-from benchmarks.adapters.model import Base, Job, make_engine
-from benchmarks.adapters.shared_table import UNFINISHED
-from benchmarks.drain import JobsLost
-from benchmarks.growth.sizes import Latency
-from benchmarks.harness.processes import Answer, Host, hosts
+from benchmarks.adapters.model import Job, connected
+from benchmarks.adapters.ours import InSession
+from benchmarks.adapters.shared_table import unfinished
+from benchmarks.harness.databases import Database
+from benchmarks.harness.processes import Answer, ask_all, check_each_ran_once, hosts
+from benchmarks.harness.report import Column, Row
+from benchmarks.harness.timing import latency
 from sa_jobqueue import JobQueue, enqueue, is_transient
 from sa_jobqueue.worker import Worker
 
 STOP = "stop"
 
-#: Jobs that a producer inserts in one transaction.
+#: Jobs that a producer inserts in a transaction.
 PRODUCED_AT_ONCE = 10
 
 #: The pause of a consumer of verbs that found nothing.
 PAUSE = 0.005
 
-R = TypeVar("R")
+
+def _percentile(step: str, percentile: str) -> Column:
+    def cell(row: Row) -> str:
+        return f"{row[step][percentile]:.2f}" if row[step] else "-"
+
+    return (f"{step} p50 ms" if percentile == "p50" else percentile, cell)
+
+
+def _errors(head: str, which: str) -> Column:
+    def cell(row: Row) -> str:
+        counted = sorted(row[which].items())
+        return ", ".join(f"{count} of {number}" for number, count in counted) or "0"
+
+    return head, cell
+
+
+COLUMNS: tuple[Column, ...] = (
+    ("consumers by", "{way}"),
+    ("batch", "{batch}"),
+    ("jobs", "{jobs:,}"),
+    ("jobs/s", lambda row: f"{row['jobs'] / row['seconds']:,.0f}"),
+    *(_percentile(step, percent) for step in ("claim", "finish") for percent in ("p50", "p99")),
+    _errors("errors inside", "inside"),
+    _errors("surfaced", "surfaced"),
+    ("per 10,000 jobs", "{surfaced_per_10_000:.2f}"),
+    _errors("in producers", "producing"),
+)
 
 
 def number_of(error: DBAPIError) -> str:
-    """Name an engine's error as its manual does: SQLSTATE, a number, or SQLite's word."""
+    """Name a database's error as its manual does: SQLSTATE, a number, or SQLite's word."""
     orig: Any = error.orig
     for attribute in ("pgcode", "sqlstate", "sqlite_errorname"):
         if found := getattr(orig, attribute, None):
@@ -47,113 +73,81 @@ def number_of(error: DBAPIError) -> str:
     return str(orig.args[0])
 
 
-class Member:
-    """One process of the crowd.
+class Member(InSession):
+    """A process of the crowd.
 
     Attributes:
-        inside: transient errors of the engine, wherever they ended, by number.
-        surfaced: those that came out of what is measured.
+        inside: transient errors of the database by number, wherever they ended.
+        surfaced: transient errors by number that came out of what is measured.
         last: when the last job was finished.
     """
 
-    def __init__(self, url: str, batch: int) -> None:
-        self.engine = make_engine(url)
-        self.batch = batch
-        self.retries = 0
+    delete = False
+
+    def open(self) -> None:
         self.inside: Counter[str] = Counter()
         self.surfaced: Counter[str] = Counter()
         self.last = time.monotonic()
-        event.listen(self.engine, "handle_error", self._see)
-        with self.engine.connect() as connection:
-            connection.execute(select(Job.id).limit(1)).all()
+        super().open()
+        event.listen(self.engine, "handle_error", self._count_inside)
 
-    def _see(self, context: ExceptionContext) -> None:
+    def _count_inside(self, context: ExceptionContext) -> None:
         error = context.sqlalchemy_exception
         if isinstance(error, DBAPIError) and is_transient(error):
             self.inside[number_of(error)] += 1
 
-    def again(self, work: Callable[[], R]) -> R:
-        """Do something until no transient error comes out of it; count those."""
-        while True:
-            try:
-                return work()
-            except DBAPIError as error:
-                if not is_transient(error):
-                    raise
-                self.surfaced[number_of(error)] += 1
-                self.retries += 1
+    def is_deadlock(self, error: Exception) -> bool:
+        return isinstance(error, DBAPIError) and is_transient(error)
 
-    def told(self, **more: Any) -> dict[str, Any]:
-        """Say what was seen."""
+    def count_retry(self, error: Any) -> None:
+        super().count_retry(error)
+        self.surfaced[number_of(error)] += 1
+
+    def counts(self, **more: Any) -> dict[str, Any]:
+        """Return what was counted."""
         return {"inside": self.inside, "surfaced": self.surfaced, "last": self.last, **more}
 
 
 class Producer(Member):
-    """Inserts jobs, some in each transaction, with keys that the engine gives."""
+    """Inserts jobs, some in each transaction, with keys that the database gives."""
 
     def produce(self, jobs: int) -> dict[str, Any]:
         """Insert jobs."""
         for begin in range(0, jobs, PRODUCED_AT_ONCE):
-            count = min(PRODUCED_AT_ONCE, jobs - begin)
-            self.again(lambda count=count: self._insert(count))  # type: ignore[misc]  # mypy and defaults of lambdas
-        return self.told()
-
-    def _insert(self, jobs: int) -> None:
-        with Session(self.engine) as session:
-            enqueue(session, Job, [{"payload": "produced"}] * jobs)
-            session.commit()
+            rows = [{"payload": "produced"}] * min(PRODUCED_AT_ONCE, jobs - begin)
+            self.in_transaction(enqueue, self.connection, Job, rows)
+        return self.counts()
 
 
 class Verbs(Member):
     """Consumes by claim_rows() and complete(), each in a transaction of its own."""
 
     def consume(self) -> dict[str, Any]:
-        """Claim and finish until told to stop."""
-        queue = JobQueue(Job)
+        """Claim and finish until a job says STOP."""
         self.run: list[int] = []
         self.claims: list[float] = []
         self.finishes: list[float] = []
-        with Session(self.engine) as self.session:
-            while self._turn(queue):
-                pass
-        return self.told(run=self.run, claims=self.claims, finishes=self.finishes)
+        while self._turn():
+            pass
+        return self.counts(run=self.run, claims=self.claims, finishes=self.finishes)
 
-    def _turn(self, queue: JobQueue[Job]) -> bool:
+    def _turn(self) -> bool:
         begun = time.monotonic()
-        jobs = self._committed(
-            lambda: queue.claim_rows(self.session, owner=f"consumer-{id(self)}", limit=self.batch)
-        )
+        jobs = self.in_transaction(self.claim)
         if not jobs:
             time.sleep(PAUSE)
             return True
         claimed = time.monotonic()
-        self._committed(lambda: queue.complete(self.session, jobs))
+        self.in_transaction(self.finish, jobs)
         self.last = time.monotonic()
         self.claims.append(claimed - begun)
         self.finishes.append(self.last - claimed)
         self.run += [job.id for job in jobs if job.payload != STOP]
         return all(job.payload != STOP for job in jobs)
 
-    def _committed(self, work: Callable[[], R]) -> R:
-        def transaction() -> R:
-            with self._undone():
-                result = work()
-                self.session.commit()
-                return result
-
-        return self.again(transaction)
-
-    @contextmanager
-    def _undone(self) -> Iterator[None]:
-        try:
-            yield
-        except DBAPIError:
-            self.session.rollback()
-            raise
-
 
 class Workers(Member):
-    """Consumes by a Worker as it comes: with an Owner, a heartbeat, and reaping."""
+    """Consumes by a Worker with its defaults: with an Owner, a heartbeat, and reaping."""
 
     def consume(self) -> dict[str, Any]:
         """Run the worker until it meets the job that stops it."""
@@ -169,126 +163,93 @@ class Workers(Member):
                 run.append(job.id)
 
         worker = Worker(self.engine, JobQueue(Job), handle, limit=self.batch, on_outcome=done)
-        self.again(worker.run)
-        return self.told(run=run)
+        self.in_transaction(worker.run)
+        return self.counts(run=run)
 
 
 #: The ways to consume, by the word that the tables use.
 CONSUMERS: dict[str, type[Member]] = {"verbs": Verbs, "Worker": Workers}
 
 
-@dataclass(frozen=True)
-class Crowd:
-    """What came of producers and consumers at once.
-
-    Attributes:
-        way: by which the consumers claim, of :data:`CONSUMERS`.
-        jobs: how many were inserted, and each run once.
-        seconds: from the first insert to the last finish.
-        inside: transient errors in consumers, by number; a Worker tries again.
-        surfaced: those that came out of the verbs, or of the Worker.
-        producing: those of the producers.
-        claim, finish: of verbs.
-    """
-
-    way: str
-    batch: int
-    producers: int
-    consumers: int
-    jobs: int
-    seconds: float
-    inside: dict[str, int]
-    surfaced: dict[str, int]
-    producing: dict[str, int]
-    claim: Latency | None
-    finish: Latency | None
-
-    @property
-    def surfaced_per_10_000(self) -> float:
-        """Errors that surfaced, by 10,000 jobs."""
-        return sum(self.surfaced.values()) * 10_000 / self.jobs
-
-
-def crowd(url: str, way: str, *, batch: int, producers: int, consumers: int, jobs: int) -> Crowd:
+def measure_crowd(
+    database: Database, way: str, *, batch: int, producers: int, consumers: int, jobs: int
+) -> Row:
     """Let producers insert jobs while consumers run them.
 
     Args:
+        way: by which the consumers claim, of :data:`CONSUMERS`.
         jobs: of each producer.
 
     Raises:
-        JobsLost: not each job was run exactly once.
+        JobsLost: not every job was run exactly once.
     """
-    _empty(url)
+    url, python = database.url, sys.executable
     with (
-        hosts(consumers, sys.executable, _path(CONSUMERS[way]), url, batch) as consuming,
-        hosts(producers, sys.executable, _path(Producer), url, batch) as producing,
+        hosts(consumers, python, _path(CONSUMERS[way]), url, batch) as consuming,
+        hosts(producers, python, _path(Producer), url, batch) as producing,
     ):
+        producing[0].ask("create")
+        ask_all([*consuming, *producing], "open")
         for host in consuming:
             host.tell("consume")
-        produced = _ask(producing, f"produce {jobs}")
-        _insert_stops(url, consumers * batch)
+        produced = ask_all(producing, f"produce {jobs}")
+        with connected(url) as connection:
+            # As many as all consumers can claim at once, so that each consumer meets one.
+            connection.execute(insert(Job), [{"payload": STOP}] * (consumers * batch))
         consumed = [host.answer() for host in consuming]
-    _check(url, jobs * producers, consumed)
-    return Crowd(
-        way=way,
-        batch=batch,
-        producers=producers,
-        consumers=consumers,
-        jobs=jobs * producers,
-        seconds=max(answer.result["last"] for answer in consumed)
+    run = [number for answer in consumed for number in answer.result["run"]]
+    with connected(url) as connection:
+        inserted = list(connection.scalars(select(Job.id).where(Job.payload != STOP)))
+        left = unfinished(connection, Job.payload != STOP)
+    assert len(inserted) == jobs * producers
+    check_each_ran_once(way, inserted, run, left)
+    return crowd_row(way, batch, producers, produced, consumed)
+
+
+def crowd_row(
+    way: str, batch: int, producers: int, produced: Sequence[Answer], consumed: Sequence[Answer]
+) -> Row:
+    """Sum up a crowd.
+
+    The time is from the first insert to the last finish. Errors are counted by number: inside the
+    consumers, where a Worker tries again; those that came out of the verbs, or of the Worker; and
+    those of the producers.
+    """
+    jobs = sum(len(answer.result["run"]) for answer in consumed)
+    surfaced = _counted(consumed, "surfaced")
+    crowd = {
+        "way": way,
+        "batch": batch,
+        "producers": producers,
+        "consumers": len(consumed),
+        "jobs": jobs,
+        "seconds": max(answer.result["last"] for answer in consumed)
         - min(answer.begun for answer in produced),
-        inside=_counted(consumed, "inside"),
-        surfaced=_counted(consumed, "surfaced"),
-        producing=_counted(produced, "surfaced"),
-        claim=_latency(consumed, "claims"),
-        finish=_latency(consumed, "finishes"),
+        "inside": _counted(consumed, "inside"),
+        "surfaced": surfaced,
+        "producing": _counted(produced, "surfaced"),
+        "claim": _latency(consumed, "claims"),
+        "finish": _latency(consumed, "finishes"),
+        "surfaced_per_10_000": sum(surfaced.values()) * 10_000 / jobs,
+    }
+    click.echo(
+        f"{way} batch {batch}: {jobs / crowd['seconds']:,.0f} jobs/s, "
+        f"{sum(surfaced.values())} errors surfaced"
     )
+    return crowd
 
 
 def _path(member: type[Member]) -> str:
     return f"{__name__}:{member.__name__}"
 
 
-def _ask(members: list[Host], command: str) -> list[Answer]:
-    for host in members:
-        host.tell(command)
-    return [host.answer() for host in members]
-
-
-def _empty(url: str) -> None:
-    engine = make_engine(url)
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
-    engine.dispose()
-
-
-def _insert_stops(url: str, count: int) -> None:
-    """Insert as many as all consumers could claim at once: each meets one."""
-    engine = make_engine(url)
-    with engine.begin() as connection:
-        connection.execute(insert(Job), [{"payload": STOP}] * count)
-    engine.dispose()
-
-
-def _check(url: str, jobs: int, consumed: list[Answer]) -> None:
-    run = Counter(number for answer in consumed for number in answer.result["run"])
-    twice = sum(count > 1 for count in run.values())
-    unfinished = select(func.count()).where(Job.status.in_(UNFINISHED), Job.payload != STOP)
-    engine = make_engine(url)
-    with engine.connect() as connection:
-        left = connection.execute(unfinished).scalar_one()
-    engine.dispose()
-    if twice or left or len(run) != jobs:
-        raise JobsLost(f"of {jobs} jobs {twice} were run twice, {len(run)} at all, {left} are left")
-
-
-def _counted(answers: list[Answer], which: str) -> dict[str, int]:
+def _counted(answers: Sequence[Answer], which: str) -> dict[str, int]:
     total: Counter[str] = Counter()
     for answer in answers:
         total.update(answer.result[which])
     return dict(total)
 
 
-def _latency(answers: list[Answer], which: str) -> Latency | None:
-    timed = [seconds for answer in answers for seconds in answer.result.get(which, ())]
-    return Latency.of(timed) if timed else None
+def _latency(answers: Sequence[Answer], which: str) -> dict[str, float] | None:
+    seconds = [one for answer in answers for one in answer.result.get(which, ())]
+    return latency(seconds) if seconds else None

@@ -1,4 +1,7 @@
-"""Claims and finishes timed, one by one, in one process."""
+"""Claims and finishes timed in a table that grows, in turn with a small table beside it.
+
+The ratio of the two tables holds also where the machine has slow minutes.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,42 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import click
 from sqlalchemy.orm import Session
 
 from benchmarks.adapters.model import make_engine
-from benchmarks.growth.resting import rest
-from benchmarks.growth.snapshots import snapshot_if
 from benchmarks.growth.tables import Growing, both
+from benchmarks.harness.databases import Database
+from benchmarks.harness.report import Column, Row
+from benchmarks.harness.rounds import in_turn
+from benchmarks.harness.timing import latency
 from sa_jobqueue import JobQueue
 
 KINDS = ("rows", "entities")
 WARM_UP = 20
 
+#: What is timed: the claim before its COMMIT, the claim and the finish with theirs. COMMIT waits
+#: for a disk that is the same for every size.
+STEPS = ("statement", "claim", "finish")
 
-@dataclass(frozen=True)
-class Latency:
-    """How long something took, in milliseconds."""
-
-    p50: float
-    p99: float
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Latency:
-        """Sum up what was timed."""
-        ordered = sorted(seconds)
-        return cls(*(round(ordered[int(len(ordered) * part)] * 1e3, 4) for part in (0.5, 0.99)))
+RATIOS = (
+    "Each ratio is to the median of a small table, which stays at the first size and is measured "
+    "in turn with the large one."
+)
+COLUMNS: tuple[Column, ...] = (
+    ("done", "{done:,}"),
+    ("backlog", "{backlog:,}"),
+    ("old snapshot", lambda row: "open" if row["snapshot"] else "none"),
+    ("", "{kind}"),
+    ("claim p50 ms", "{claim[p50]:.2f}"),
+    ("p99", "{claim[p99]:.2f}"),
+    ("ratio", "{claim_ratio:.2f}"),
+    ("before COMMIT p50", "{statement[p50]:.2f}"),
+    ("ratio", "{statement_ratio:.2f}"),
+    ("finish p50 ms", "{finish[p50]:.2f}"),
+    ("p99", "{finish[p99]:.2f}"),
+    ("ratio", "{finish_ratio:.2f}"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,56 +55,15 @@ class Size:
 
     Attributes:
         done: rows that are done.
-        backlog: rows that wait.
+        backlog: rows that are unclaimed.
     """
 
     done: int
     backlog: int
 
 
-@dataclass(frozen=True)
-class Timed:
-    """What claim and finish took, each with its COMMIT.
-
-    Attributes:
-        snapshot: whether an old one was open.
-        kind: rows or entities.
-        claim: with its COMMIT, whose disk is the same for every size.
-        statement: the claim before its COMMIT.
-        small_claim, small_statement, small_finish: of the small table, measured in turn with
-            the large one.
-    """
-
-    size: Size
-    snapshot: bool
-    kind: str
-    batch: int
-    claims: int
-    claim: Latency
-    statement: Latency
-    finish: Latency
-    small_claim: Latency
-    small_statement: Latency
-    small_finish: Latency
-
-    @property
-    def claim_ratio(self) -> float:
-        """The large table's median by that of the small one."""
-        return self.claim.p50 / self.small_claim.p50
-
-    @property
-    def statement_ratio(self) -> float:
-        """The same of the claim before its COMMIT."""
-        return self.statement.p50 / self.small_statement.p50
-
-    @property
-    def finish_ratio(self) -> float:
-        """The same of the finish."""
-        return self.finish.p50 / self.small_finish.p50
-
-
 class Claimer:
-    """One way to claim and finish batches of one table."""
+    """Claims and finishes batches of a table, as rows or as entities."""
 
     def __init__(self, table: Growing, kind: str, batch: int) -> None:
         self.table = table
@@ -98,88 +72,80 @@ class Claimer:
         queue: JobQueue[Any] = JobQueue(table.entity)
         self._complete = queue.complete
         self._claim: Callable[..., Any] = queue.claim_rows if kind == "rows" else queue.claim
-        self.statements: list[float] = []
-        self.claims: list[float] = []
-        self.finishes: list[float] = []
 
-    def turn(self) -> None:
-        """Claim and finish one batch; let the table be as it was."""
+    def turn(self) -> tuple[float, float, float]:
+        """Claim and finish a batch; return the seconds of each of :data:`STEPS`.
+
+        Afterwards the table is as large as it was.
+        """
         begun = time.perf_counter()
         jobs = self._claim(self.session, owner="measured", limit=self.batch)
-        stated = time.perf_counter()
+        returned = time.perf_counter()
         self.session.commit()
         claimed = time.perf_counter()
         self._complete(self.session, jobs)
         self.session.commit()
         finished = time.perf_counter()
         assert len(jobs) == self.batch, f"{len(jobs)} of {self.batch} jobs were claimed"
-        self.statements.append(stated - begun)
-        self.claims.append(claimed - begun)
-        self.finishes.append(finished - claimed)
         self.table.put_back([job.id for job in jobs])
-
-    def forget(self) -> None:
-        """Begin the figures anew."""
-        for timed in (self.statements, self.claims, self.finishes):
-            timed.clear()
+        return returned - begun, claimed - begun, finished - claimed
 
 
-def time_sizes(
-    engine: str, url: str, sizes: Sequence[Size], *, batch: int, claims: int
-) -> Iterator[list[Timed]]:
+def measure_sizes(
+    database: Database, sizes: Sequence[Size], *, batch: int, claims: int
+) -> Iterator[Row]:
     """Grow a table from size to size, and time claims at each, without and with a snapshot.
 
     Args:
         sizes: from small to large; the small table stays at the first.
     """
-    to = make_engine(url)
-    large, small = both(to)
+    engine = make_engine(database.url)
+    large, small = both(engine)
     small.grow(sizes[0].done, sizes[0].backlog)
     for size in sizes:
         large.grow(size.done, size.backlog)
         for snapshot in (False, True):
-            rest(engine, url)
-            with snapshot_if(snapshot, engine, url):
-                yield [
-                    _timed(size, snapshot, kind, claims, *pair)
-                    for kind, pair in _run(large, small, batch, claims).items()
-                ]
-    to.dispose()
+            database.rest()
+            with database.snapshot(snapshot):
+                times = _time(large, small, batch, claims)
+            for kind in KINDS:
+                context = {"snapshot": snapshot, "kind": kind, "batch": batch, "claims": claims}
+                yield timed_row(size, context, times[large, kind], times[small, kind])
+    engine.dispose()
 
 
-def _run(
+def _time(
     large: Growing, small: Growing, batch: int, claims: int
-) -> dict[str, tuple[Claimer, Claimer]]:
-    """Claim from both tables in turn, in each way in turn."""
-    pairs = {kind: (Claimer(large, kind, batch), Claimer(small, kind, batch)) for kind in KINDS}
-    claimers = [claimer for pair in pairs.values() for claimer in pair]
-    for _ in range(min(WARM_UP, claims)):
-        for claimer in claimers:
-            claimer.turn()
-    for claimer in claimers:
-        claimer.forget()
+) -> dict[tuple[Growing, str], list[tuple[float, ...]]]:
+    """Claim from both tables, in each way, all in turn."""
+    claimers = {
+        (table, kind): Claimer(table, kind, batch) for kind in KINDS for table in (large, small)
+    }
+    turns = {key: claimer.turn for key, claimer in claimers.items()}
+    in_turn(turns, min(WARM_UP, claims))
     gc.collect()
-    for number in range(claims):
-        for claimer in claimers if number % 2 else reversed(claimers):
-            claimer.turn()
-    for claimer in claimers:
+    times = in_turn(turns, claims)
+    for claimer in claimers.values():
         claimer.session.close()
-    return pairs
+    return {key: list(seconds) for key, seconds in times.items()}
 
 
-def _timed(
-    size: Size, snapshot: bool, kind: str, claims: int, large: Claimer, small: Claimer
-) -> Timed:
-    return Timed(
-        size=size,
-        snapshot=snapshot,
-        kind=kind,
-        batch=large.batch,
-        claims=claims,
-        claim=Latency.of(large.claims),
-        statement=Latency.of(large.statements),
-        finish=Latency.of(large.finishes),
-        small_claim=Latency.of(small.claims),
-        small_statement=Latency.of(small.statements),
-        small_finish=Latency.of(small.finishes),
+def timed_row(
+    size: Size,
+    context: Row,
+    large: Sequence[Sequence[float]],
+    small: Sequence[Sequence[float]],
+) -> Row:
+    """Sum up the turns of a way: the latencies in both tables, and the ratios of their medians."""
+    row = {"done": size.done, "backlog": size.backlog, **context}
+    for prefix, turns in (("", large), ("small_", small)):
+        for step, seconds in zip(STEPS, zip(*turns, strict=True), strict=True):
+            row[prefix + step] = latency(seconds)
+    for step in STEPS:
+        row[f"{step}_ratio"] = round(row[step]["p50"] / row[f"small_{step}"]["p50"], 3)
+    line = (
+        "{done:>9,} done, {backlog:>9,} unclaimed, {kind:>8}: claim {claim[p50]:.2f} ms = "
+        "{claim_ratio:.2f}, before its COMMIT {statement[p50]:.2f} ms = {statement_ratio:.2f}"
     )
+    click.echo(line.format_map(row) + (", with an old snapshot" if row["snapshot"] else ""))
+    return row

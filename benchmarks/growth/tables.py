@@ -1,4 +1,4 @@
-"""Tables of a wanted size: filled in bulk, and kept at that size while they are measured."""
+"""Tables that grow to a wanted size, filled in bulk, and keep it while they are measured."""
 
 from __future__ import annotations
 
@@ -19,34 +19,30 @@ from sqlalchemy import (
     select,
     true,
 )
-from sqlalchemy.orm import Mapped, mapped_column
 
-from benchmarks.adapters.model import Base, Job
+from benchmarks.adapters.model import Base, Job, Numbered
 from sa_jobqueue import JobMixin, utc_now
 
 #: Rows of one transaction.
 CHUNK = 100_000
 
-#: A number has so many low and high values: a thousand, since a recursive CTE of MySQL and
-#: MariaDB ends there unless a variable is set.
+#: Numbers are made of a low and a high part below this: a recursive CTE of MySQL and MariaDB ends
+#: at a thousand rows unless a variable is set.
 THOUSAND = 1_000
 
-#: How many workers finished the rows that are done, and how long each took.
+#: How many workers finished the rows that are done, and how long each job took.
 OWNERS = 8
 MICROSECONDS_EACH = 10_000
 
 
-class Small(JobMixin, Base):
-    """The same table as Job's, in which nothing grows."""
+class Small(Numbered, JobMixin, Base):
+    """The same table as Job's, which keeps its size."""
 
     __tablename__ = "bench_small"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    payload: Mapped[str] = mapped_column(String(100))
-
 
 class Growing:
-    """One table, and how many of its rows are done and waiting.
+    """A table, and how many of its rows are done.
 
     Args:
         entity: Job or Small.
@@ -64,7 +60,7 @@ class Growing:
         self.entity.__table__.create(self.engine)
 
     def grow(self, done: int, backlog: int) -> None:
-        """Have so many rows done, and so many waiting behind them; nothing shrinks.
+        """Grow to so many rows done, and so many unclaimed behind them.
 
         Raises:
             ValueError: more rows are done already.
@@ -78,8 +74,8 @@ class Growing:
         self._insert(backlog, done=False)
 
     def put_back(self, ids: Sequence[int]) -> None:
-        """Delete rows that were finished, and let as many new ones wait: the sizes stay."""
-        rows = [{"id": self._next + place, "payload": "put back"} for place in range(len(ids))]
+        """Delete rows that were finished, and insert as many unclaimed rows: the sizes stay."""
+        rows = [{"id": self._next + index, "payload": "put back"} for index in range(len(ids))]
         self._next += len(ids)
         with self.engine.begin() as connection:
             connection.execute(delete(self.entity).where(self.entity.id.in_(ids)))
@@ -95,10 +91,10 @@ class Growing:
 
 
 def bulk(entity: type[Any], first: int, last: int, end: int, *, done: bool) -> Insert:
-    """Insert the rows `first` to `last`, without sending them.
+    """Insert the rows `first` to `last`; the database makes them, so none is sent.
 
     Args:
-        end: behind the last number of all; the rows before it were finished one by one.
+        end: the number after the last of all; the rows before it were finished one by one.
     """
     number, source, within = numbers(first, last)
     values: dict[str, ColumnElement[Any]] = {

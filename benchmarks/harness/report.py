@@ -1,41 +1,45 @@
-"""What is written of a run: JSON for programs, Markdown for people."""
+"""What is written of a run: a JSON file for programs and plots, Markdown tables for people.
+
+A benchmark's figures are rows of plain values by name, as the JSON file holds them. Tables and
+plots read nothing else, so they can be made again from a file.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import sys
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine
+from benchmarks.harness.databases import Database
 
-from benchmarks.harness.databases import durability
-from benchmarks.harness.rounds import Plan, Result
+Row = dict[str, Any]
+Figures = dict[str, list[Row]]
+
+#: A column: its head, and a cell as a template of :meth:`str.format` or made by a function.
+Column = tuple[str, str | Callable[[Row], str]]
 
 PACKAGES = ("sa_jobqueue", "SQLAlchemy", "psycopg2-binary", "PyMySQL", "asyncpg", "asyncmy")
 
 
-def conditions(plan: Plan) -> dict[str, Any]:
-    """Say under which conditions was measured."""
-    engine = create_engine(plan.url)
-    with engine.connect():
-        found = getattr(engine.dialect, "server_version_info", None)
-    engine.dispose()
-    return {
-        "engine": plan.engine,
-        "server": ".".join(map(str, found or ())),
-        "workers": plan.workers,
-        "rounds": plan.rounds,
-        "seconds": plan.seconds,
-        "durability": durability(plan.engine, plan.url),
+def write(
+    folder: Path, name: str, database: Database, options: Mapping[str, Any], figures: Figures
+) -> Path:
+    """Write the conditions and the figures to ``NAME-DATABASE.json``; return its path."""
+    conditions = {
+        **database.conditions(),
+        **options,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {package: _version(package) for package in PACKAGES},
     }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{database.name}.json"
+    path.write_text(json.dumps({"conditions": conditions, **figures}, indent=1) + "\n")
+    return path
 
 
 def _version(package: str) -> str | None:
@@ -45,60 +49,20 @@ def _version(package: str) -> str | None:
         return None
 
 
-def as_json(plan: Plan, results: list[Result]) -> str:
-    """Write everything that was measured."""
-    return json.dumps(
-        {
-            "conditions": conditions(plan),
-            "results": [
-                {
-                    "adapter": result.adapter,
-                    "batch": result.batch,
-                    "rate": round(result.rate, 1),
-                    "ratio": round(result.ratio, 3),
-                    "ratios": [round(ratio, 3) for ratio in result.ratios],
-                    "fill_rate": round(result.fill_rate, 1),
-                    "retries": result.retries,
-                    "drains": [asdict(drain) for drain in result.drains],
-                }
-                for result in results
-            ],
-        },
-        indent=1,
+def table(columns: Sequence[Column], rows: Iterable[Row]) -> str:
+    """Write a table in Markdown, a line for each row."""
+    heads = [head for head, _ in columns]
+    lines = [heads, ["---"] * len(heads)]
+    lines += [[_text(cell, row) for _, cell in columns] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _text(cell: str | Callable[[Row], str], row: Row) -> str:
+    return cell.format_map(row) if isinstance(cell, str) else cell(row)
+
+
+def titled(*tables: tuple[str, Sequence[Column], Sequence[Row]]) -> str:
+    """Write tables, each under its title; those without rows are left out."""
+    return "\n\n".join(
+        f"{title}\n\n{table(columns, rows)}" for title, columns, rows in tables if rows
     )
-
-
-def as_markdown(results: list[Result]) -> str:
-    """Write a table: an adapter a row, a batch size a column, each with rate and ratio."""
-    batches = sorted({result.batch for result in results})
-    found = {(result.adapter, result.batch): result for result in results}
-    adapters = list(dict.fromkeys(result.adapter for result in results))
-    lines = [
-        "| | " + " | ".join(f"batch {batch}" for batch in batches) + " |",
-        "|---" * (len(batches) + 1) + "|",
-    ]
-    for adapter in adapters:
-        cells = (_cell(found.get((adapter, batch))) for batch in batches)
-        lines.append(f"| {adapter} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def _cell(result: Result | None) -> str:
-    if result is None:
-        return "-"
-    retried = f", {result.retries} deadlocks" if result.retries else ""
-    return f"{result.rate:,.0f} = {result.ratio:.2f}{retried}"
-
-
-def write(folder: Path, plan: Plan, results: list[Result]) -> Path:
-    """Write the JSON file of an engine, and return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"drain-{plan.engine}.json"
-    path.write_text(as_json(plan, results) + "\n")
-    return path
-
-
-def say(text: str) -> None:
-    """Print a line at once."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()

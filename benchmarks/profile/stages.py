@@ -1,7 +1,8 @@
-"""Own CPU time by stage: SQLAlchemy's functions are wrapped for as long as it is measured.
+"""CPU time by stage: SQLAlchemy's functions are wrapped while it is measured.
 
-What runs inside a verb of ours and inside none of them is our own code. The list names what
-SQLAlchemy does not promise to keep; where one is gone, measuring fails and says so.
+Time that passes inside a verb of ours, but inside none of these functions, is our own code's. The
+list names functions that SQLAlchemy does not promise to keep; if one is gone, measuring fails with
+its name.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from sqlalchemy.engine.cursor import CursorFetchStrategy
 from sqlalchemy.orm import Session, bulk_persistence, context, loading
 from sqlalchemy.sql.elements import ClauseElement
 
-OURS, STATEMENT, EXECUTION, DRIVER = "our own code", "statement", "execution", "driver"
+OUR_CODE, STATEMENT, EXECUTION, DRIVER = "our own code", "statement", "execution", "driver"
 RESULT, ENTITIES, TRANSACTION = "result", "entities", "transaction"
 
-#: In the order of the tables.
-STAGES = (DRIVER, STATEMENT, EXECUTION, RESULT, ENTITIES, TRANSACTION, OURS)
+#: The order of the tables' columns.
+STAGES = (DRIVER, STATEMENT, EXECUTION, RESULT, ENTITIES, TRANSACTION, OUR_CODE)
 
 CALIBRATION = 20_000
 
 
 class Stopwatch:
-    """Divides CPU time among stages: it runs for the innermost one.
+    """Divides CPU time among stages: time counts for the innermost stage.
 
     Attributes:
         own: seconds of each stage.
-        entered: how often each was entered.
-        left: how often one inside of it was.
+        entered: how often each stage was entered.
+        left: how often a stage inside of it was entered.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ class Stopwatch:
 
     @contextmanager
     def on(self, stage: str) -> Iterator[None]:
-        """Measure a whole call, which is of this stage where it is of no other."""
+        """Measure a whole call; time that no other stage takes counts for this stage."""
         self._enter(stage)
         try:
             yield
@@ -53,7 +54,7 @@ class Stopwatch:
             self._leave()
 
     def wrapped(self, function: Callable[..., Any], stage: str) -> Callable[..., Any]:
-        """Wrap a function: what it does is of this stage, if a call is measured at all."""
+        """Wrap a function: while a call is measured, its time counts for this stage."""
         stack, enter, leave = self._stack, self._enter, self._leave
 
         @wraps(function)
@@ -84,7 +85,7 @@ class Stopwatch:
         self._since = time.thread_time()
 
     def corrected(self) -> dict[str, float]:
-        """Return the seconds of each stage, less what the measuring itself cost."""
+        """Return the seconds of each stage, without what the measuring itself cost."""
         inside, outside = _cost()
         cost = {
             stage: self.entered[stage] * inside + self.left[stage] * outside for stage in STAGES
@@ -93,17 +94,17 @@ class Stopwatch:
 
 
 def _cost() -> tuple[float, float]:
-    """Measure what one wrapped call costs its own stage, and the one outside of it."""
+    """Measure what a wrapped call costs its own stage, and the stage around it."""
     watch = Stopwatch()
     nothing = watch.wrapped(lambda: None, DRIVER)
-    with watch.on(OURS):
+    with watch.on(OUR_CODE):
         for _ in range(CALIBRATION):
             nothing()
     begun = time.thread_time()
     for _ in range(CALIBRATION):
         _nothing()
     plain = (time.thread_time() - begun) / CALIBRATION
-    return watch.own[DRIVER] / CALIBRATION, watch.own[OURS] / CALIBRATION - plain
+    return watch.own[DRIVER] / CALIBRATION, watch.own[OUR_CODE] / CALIBRATION - plain
 
 
 def _nothing() -> None: ...
@@ -132,7 +133,7 @@ def _wrap(watch: Stopwatch, function: Any, stage: str) -> Any:
     if function is not loading._instance_processor:
         return wrapped
 
-    # It returns what makes one entity of one row.
+    # It returns a function that makes an entity of a row.
     def processor(*args: Any, **kw: Any) -> Any:
         return watch.wrapped(wrapped(*args, **kw), ENTITIES)
 
@@ -140,12 +141,12 @@ def _wrap(watch: Stopwatch, function: Any, stage: str) -> Any:
 
 
 def _wrapped_functions(dialect: Dialect) -> Iterator[tuple[Any, str, str]]:
-    """List functions by who has them, with their stage."""
+    """List functions: their owner, their name, their stage."""
     yield ClauseElement, "_compile_w_cache", STATEMENT
     for module in (context, bulk_persistence):
         for found in vars(module).values():
-            its_own = getattr(found, "__module__", None) == module.__name__
-            if its_own and "orm_pre_session_exec" in getattr(found, "__dict__", ()):
+            defined_here = getattr(found, "__module__", None) == module.__name__
+            if defined_here and "orm_pre_session_exec" in getattr(found, "__dict__", ()):
                 yield found, "orm_pre_session_exec", STATEMENT
     for name in ("execute", "exec_driver_sql"):
         yield Connection, name, EXECUTION

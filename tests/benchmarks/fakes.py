@@ -1,11 +1,10 @@
-"""Queues that are folders: a job is a file, and whoever removes it has it.
+"""Queues that are folders: a job is a file, and who removes the file has the job.
 
-Some do what a queue must not; the harness has to notice.
+Some break a queue's promises; the harness has to notice.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.adapters.adapter import Adapter
@@ -13,7 +12,7 @@ from benchmarks.adapters.catalogue import Entry
 
 
 class Folder(Adapter):
-    """A queue as it should be."""
+    """A queue that keeps its promises."""
 
     def create(self) -> None:
         for job in self._jobs():
@@ -32,7 +31,7 @@ class Folder(Adapter):
         return [int(job.name) for job in self._jobs() if self.took(job)]
 
     def took(self, job: Path) -> bool:
-        """Remove a job, unless somebody else was sooner."""
+        """Remove a job, unless somebody else removed it first."""
         try:
             job.unlink()
         except FileNotFoundError:
@@ -44,21 +43,21 @@ class Folder(Adapter):
 
 
 class Losing(Folder):
-    """Its first job is gone before anybody ran it."""
+    """Its first job is gone before a worker ran it."""
 
     def drain(self) -> list[int]:
         return [number for number in super().drain() if number != 1]
 
 
 class Leaving(Folder):
-    """It never gives out its first job."""
+    """It never hands out its first job."""
 
     def took(self, job: Path) -> bool:
         return job.name != "1" and super().took(job)
 
 
 class Repeating(Folder):
-    """It gives its first job to whoever asks."""
+    """It hands its first job to every worker."""
 
     def drain(self) -> list[int]:
         return [1, *super().drain()]
@@ -79,15 +78,6 @@ class Breaking(Folder):
         raise SystemExit(3)
 
 
-@dataclass(frozen=True)
-class Fake(Entry):
-    """An adapter of this module."""
-
-    def path_on(self, engine: str) -> str:
-        return self.path
-
-
-def fake(adapter: type[Adapter], name: str = "sql") -> Fake:
-    """Put an adapter of this module into a catalogue, as the baseline by default."""
-    path = f"{adapter.__module__}:{adapter.__name__}"
-    return Fake(name=name, path=path, engines=("folder",), kind="sql")
+def fake(adapter: type[Adapter], name: str = "sql") -> Entry:
+    """Make an entry of an adapter of this module, as the baseline by default."""
+    return Entry(name, f"{adapter.__module__}:{adapter.__name__}")

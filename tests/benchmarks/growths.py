@@ -1,32 +1,42 @@
-"""What growth came to, in figures that nobody measured."""
+"""Rows of growth, from figures that nobody measured."""
 
 from __future__ import annotations
 
-from benchmarks.growth.courses import Course
-from benchmarks.growth.crowd import Crowd
-from benchmarks.growth.report import Growth
-from benchmarks.growth.sizes import Latency, Size, Timed
+from typing import Any
+
+from benchmarks.growth.crowd import crowd_row
+from benchmarks.growth.sizes import Size, timed_row
+from benchmarks.harness.processes import Answer
+from benchmarks.harness.report import Figures, Row
 
 
-def timed(size: Size, *, snapshot: bool, p50: float = 1.2) -> Timed:
-    """Make the figures of one size; those of the small table are one millisecond."""
-    large, small = Latency(p50, 3.0), Latency(1.0, 2.0)
-    return Timed(size, snapshot, "rows", 10, 5, large, large, large, small, small, small)
+def timed(size: Size, *, snapshot: bool, seconds: float = 0.0012) -> Row:
+    """Make the row of a size: a claim took 1 ms in the small table, `seconds` in the large one."""
+    context = {"snapshot": snapshot, "kind": "rows", "batch": 10, "claims": 5}
+    return timed_row(size, context, [(seconds,) * 3] * 50, [(0.001,) * 3] * 50)
 
 
-def crowd(way: str, **surfaced: int) -> Crowd:
-    """Make the figures of 20,000 jobs among producers and consumers."""
-    latency = Latency(1.0, 2.0) if way == "verbs" else None
-    return Crowd(way, 10, 2, 8, 20_000, 4.0, surfaced, surfaced, {}, latency, latency)
-
-
-def growth() -> Growth:
-    """Make one of everything."""
-    snapshots = (False, True)
-    rates = (*[100.0] * 8, 50.0, 50.0)
-    return Growth(
-        done=[timed(Size(done, 20), snapshot=one) for done in (10, 1_000) for one in snapshots],
-        backlog=[timed(Size(10, size), snapshot=one) for size in (20, 200) for one in snapshots],
-        courses=[Course(one, 10, 2, 1_000, 1, rates) for one in snapshots],
-        crowds=[crowd("verbs", deadlock=3), crowd("Worker")],
+def crowd(way: str, **surfaced: int) -> Row:
+    """Make the row of 20,000 jobs among 2 producers and 8 consumers."""
+    counts: dict[str, Any] = {"inside": surfaced, "surfaced": surfaced, "last": 4.0}
+    result = {**counts, "run": [0] * 20_000}
+    if way == "verbs":
+        result |= {"claims": [0.001], "finishes": [0.002]}
+    produced = [Answer({**counts, "surfaced": {}}, 0.0, 1.0, 0)] * 2
+    idle = {**counts, "surfaced": {}, "run": []}
+    return crowd_row(
+        way, 10, 2, produced, [Answer(one, 0.0, 4.0, 0) for one in (result, *[idle] * 7)]
     )
+
+
+def growth() -> Figures:
+    """Make figures of every part."""
+    snapshots = (False, True)
+    course = {"batch": 10, "workers": 2, "jobs": 1_000, "rounds": 1, "kept": 0.5}
+    rates = [*[100.0] * 8, 50.0, 50.0]
+    return {
+        "done": [timed(Size(done, 20), snapshot=one) for done in (10, 1_000) for one in snapshots],
+        "backlog": [timed(Size(10, size), snapshot=one) for size in (20, 200) for one in snapshots],
+        "courses": [{"snapshot": one, **course, "rates": rates} for one in snapshots],
+        "crowds": [crowd("verbs", deadlock=3), crowd("Worker")],
+    }

@@ -1,4 +1,4 @@
-"""One process for many adapters, one after the other: starting a process takes half a second."""
+"""Processes that change their adapter: starting a process takes half a second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = f"{__name__}:Switching"
 
 
 class Switching:
-    """Whichever adapter was chosen last."""
+    """The adapter that was chosen last."""
 
     def __init__(self, url: str, batch: int) -> None:
         self.url = url
@@ -27,7 +27,7 @@ class Switching:
         self._chosen: Any = None
 
     def choose(self, number: int) -> None:
-        """Become the adapter that stands there in the catalogue."""
+        """Become the adapter with this index in the catalogue."""
         entry = list(CATALOGUE.values())[number]
         path = entry.path_on(make_url(self.url).get_backend_name())
         self._chosen = load(path)(self.url, self.batch)
@@ -44,13 +44,13 @@ class Switching:
 
 @contextmanager
 def switching_hosts(count: int, url: str, batch: int) -> Iterator[Any]:
-    """Give what stands in for ``hosts()``: it has the same processes become the adapter."""
+    """Give a stand-in for ``hosts()``, whose processes become the adapter that is wanted."""
     with hosts(count, sys.executable, HOST, url, batch) as running:
 
         @contextmanager
         def switched(_: int, python: str, path: str, *same: object) -> Iterator[list[Host]]:
-            engine = make_url(url).get_backend_name()
-            paths = [entry.path_on(engine) for entry in CATALOGUE.values()]
+            database = make_url(url).get_backend_name()
+            paths = [entry.path_on(database) for entry in CATALOGUE.values()]
             for host in running:
                 host.ask(f"choose {paths.index(path)}")
             yield running

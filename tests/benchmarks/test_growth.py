@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import click
 import pytest
 from sqlalchemy import URL, Engine, func, select
 
 from benchmarks.adapters.model import Job, make_engine
+from benchmarks.growth import main, tables
 from benchmarks.growth.courses import rates_of
-from benchmarks.growth.measuring import GrowthPlan, measure
-from benchmarks.growth.sizes import Latency, Size
+from benchmarks.growth.sizes import Size
 from benchmarks.growth.tables import Growing, Small
-from benchmarks.harness.processes import Answer
+from benchmarks.harness.databases import Database
+from benchmarks.harness.timing import latency
 
 from .growths import crowd, growth, timed
 
@@ -56,7 +58,7 @@ def test_a_table_grows_to_the_sizes_that_are_wanted(engine: Engine) -> None:
         assert sizes(engine) == {"done": size.done, "unclaimed": size.backlog}
 
 
-def test_rows_that_are_done_look_as_workers_left_them(engine: Engine) -> None:
+def test_done_rows_look_as_workers_leave_them(engine: Engine) -> None:
     table = Growing(engine, Job)
     table.create()
 
@@ -88,58 +90,56 @@ def test_a_table_does_not_shrink(engine: Engine) -> None:
 
 
 def test_all_of_growth_is_measured(fresh_database: URL, db_alias: str) -> None:
-    url = fresh_database.render_as_string(hide_password=False)
-    told: list[str] = []
+    database = Database(db_alias, fresh_database.render_as_string(hide_password=False))
 
-    found = measure(GrowthPlan(engine=db_alias, url=url, **TINY), told.append)  # type: ignore[arg-type]  # a dict of several types
+    found = main.measure(database, **TINY)
 
-    assert len(found.done) == len(found.backlog) == 2 * 2 * 2  # sizes, snapshots, kinds
-    assert [len(course.rates) for course in found.courses] == [10, 10]
-    assert {crowd.way: crowd.jobs for crowd in found.crowds} == {"verbs": 20, "Worker": 20}
-    assert all(crowd.surfaced == {} for crowd in found.crowds if crowd.way == "Worker")
-    assert told
+    assert len(found["done"]) == len(found["backlog"]) == 2 * 2 * 2  # sizes, snapshots, kinds
+    assert [len(course["rates"]) for course in found["courses"]] == [10, 10]
+    assert {crowd["way"]: crowd["jobs"] for crowd in found["crowds"]} == {"verbs": 20, "Worker": 20}
+    assert all(crowd["surfaced"] == {} for crowd in found["crowds"] if crowd["way"] == "Worker")
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"drained": 40}, "at least 50 jobs"),
         ({"backlog": (9,)}, "at least 10 jobs"),
         ({"done": (2, 1)}, "from small to large"),
     ],
 )
-def test_sizes_that_cannot_be_measured_are_refused(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        GrowthPlan(engine="sqlite", url="sqlite://", **{**TINY, **wrong})  # type: ignore[arg-type]  # a dict of several types
+def test_sizes_that_cannot_be_measured_are_refused(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(click.UsageError, match=message):
+        main.measure(Database("sqlite", "sqlite://"), **{**TINY, **wrong})
 
 
 def test_latencies_are_in_milliseconds() -> None:
     seconds = [0.001] * 98 + [0.005, 0.010]
 
-    assert Latency.of(seconds) == Latency(p50=1.0, p99=10.0)
+    assert latency(seconds) == {"p50": 1.0, "p99": 10.0}
 
 
 def test_a_size_is_compared_with_the_small_table() -> None:
-    assert timed(Size(10, 20), snapshot=False, p50=1.5).claim_ratio == 1.5
+    assert timed(Size(10, 20), snapshot=False, seconds=0.0015)["claim_ratio"] == 1.5
 
 
 def test_errors_that_surface_are_counted_by_ten_thousand_jobs() -> None:
-    assert crowd("verbs", deadlock=3).surfaced_per_10_000 == 1.5
+    assert crowd("verbs", deadlock=3)["surfaced_per_10_000"] == 1.5
 
 
 def test_a_drain_is_cut_into_tenths_of_its_jobs() -> None:
     slow = [(second, 5) for second in (1.0, 2.0, 3.0, 4.0, 5.0)]
     fast = [(5 + second / 10, 5) for second in range(1, 6)]
 
-    rates = rates_of([Answer(slow[::2] + fast, 0.0, 9.0, 0), Answer(slow[1::2], 0.0, 9.0, 0)])
+    rates = rates_of(0.0, [*slow[::2], *fast, *slow[1::2]])
 
     assert [round(rate) for rate in rates] == [5] * 5 + [50] * 5
 
 
-def test_the_tables_say_what_was_measured() -> None:
-    text = growth().as_markdown()
+def test_the_tables_show_what_was_measured() -> None:
+    text = tables(growth())
 
-    assert "| 1,000 | 20 | open | rows | 1.20 | 3.00 | 1.20 |" in text
+    assert "| 1,000 | 20 | open | rows | 1.20 | 1.20 | 1.20 |" in text
     assert "| none | 100 | 100 |" in text
     assert "| verbs | 10 | 20,000 | 5,000 |" in text
     assert "3 of deadlock" in text

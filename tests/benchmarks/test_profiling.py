@@ -1,4 +1,4 @@
-"""Profiling: CPU time by way and by stage; and the price of an insert."""
+"""CPU time by adapter and by stage; and the price of an insert."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ import time
 import pytest
 from sqlalchemy import URL
 
-from benchmarks.enqueue import WAYS, measure
-from benchmarks.enqueue import as_markdown as as_table
-from benchmarks.profile.__main__ import as_markdown
-from benchmarks.profile.measuring import profile
-from benchmarks.profile.stages import DRIVER, OURS, RESULT, STAGES, Stopwatch
-from benchmarks.profile.variants import VARIANTS
+from benchmarks import enqueue, load, profile
+from benchmarks.harness.databases import Database
+from benchmarks.profile.stages import DRIVER, OUR_CODE, RESULT, STAGES, Stopwatch
 
 
 @pytest.fixture
-def url(fresh_database: URL) -> str:
-    """Give the URL of a new and empty database."""
-    return fresh_database.render_as_string(hide_password=False)
+def database(fresh_database: URL, db_alias: str) -> Database:
+    """Give a new and empty database."""
+    return Database(db_alias, fresh_database.render_as_string(hide_password=False))
 
 
 def busy(seconds: float = 0.02) -> None:
@@ -32,12 +29,12 @@ def test_time_is_that_of_the_innermost_stage() -> None:
     watch = Stopwatch()
     inner = watch.wrapped(busy, DRIVER)
 
-    with watch.on(OURS):
+    with watch.on(OUR_CODE):
         busy()
         inner(0.06)
 
     assert watch.own[DRIVER] == pytest.approx(0.06, rel=0.2)
-    assert watch.own[OURS] == pytest.approx(0.02, rel=0.2)
+    assert watch.own[OUR_CODE] == pytest.approx(0.02, rel=0.2)
 
 
 def test_what_is_called_outside_of_a_measured_call_is_not_counted() -> None:
@@ -48,19 +45,30 @@ def test_what_is_called_outside_of_a_measured_call_is_not_counted() -> None:
     assert not any(watch.own.values())
 
 
-def test_every_way_and_every_stage_is_profiled(url: str, db_alias: str) -> None:
-    found = profile(db_alias, url, batch=3, calls=5, rounds=1)
+def test_every_adapter_and_every_stage_is_profiled(database: Database) -> None:
+    adapters = (*profile.PROFILED, *profile.MORE)
 
-    assert list(found.variants) == list(VARIANTS)
-    assert all(steps.all > 0 for steps in found.variants.values())
-    assert [list(stages) for stages in found.stages.values()] == [list(STAGES)] * 2
-    assert all(stages[DRIVER] > 0 and stages[OURS] > 0 for stages in found.stages.values())
-    assert "| driver alone |" in as_markdown(found)
+    found = profile.main.measure(database, batch=(3,), calls=5, rounds=1, adapter=adapters)
+
+    assert [row["adapter"] for row in found["steps"]] == list(adapters)
+    assert all(row["all"] > 0 for row in found["steps"])
+    assert all(row.keys() > set(STAGES) for row in found["stages"])
+    assert all(row[DRIVER] > 0 and row[OUR_CODE] > 0 for row in found["stages"])
+    assert "| sql, core | 3 |" in profile.tables(found)
 
 
-def test_every_way_to_insert_is_compared_with_its_twin(url: str) -> None:
-    found = measure(url, rows=30, rounds=1)
+def test_every_way_to_insert_is_compared_with_its_twin(database: Database) -> None:
+    found = enqueue.main.measure(database, rows=30, rounds=1)
 
-    assert [one.way for one in found] == [way.name for way in WAYS]
-    assert [one.ratio for one in found if one.way == one.twin] == [1.0, 1.0]
-    assert "| enqueue(Job) |" in as_table(found)
+    results = found["results"]
+    assert [row["way"] for row in results] == list(enqueue.WAYS)
+    assert [row["ratio"] for row in results if row["way"] == row["twin"]] == [1.0, 1.0]
+    assert "| enqueue(Job) |" in enqueue.tables(found)
+
+
+def test_every_way_to_load_is_compared_with_one_plain_insert(database: Database) -> None:
+    found = load.main.measure(database, rows=30, rounds=1)
+
+    assert [row["way"] for row in found["results"]][:4] == list(load.WAYS)
+    assert {row["twin"] for row in found["results"]} == {load.PLAIN}
+    assert "| load, 4 workers |" in load.tables(found)

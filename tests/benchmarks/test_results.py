@@ -1,95 +1,125 @@
-"""What is written of a run: figures, a table, a plot."""
+"""What is written of a run: figures, tables, plots; and the pages that show them."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from click.testing import CliRunner
 
-from benchmarks.drain import Drain
-from benchmarks.harness.plots import plot_drains, plot_growth
-from benchmarks.harness.report import as_markdown, write
-from benchmarks.harness.rounds import Plan, Result, measure
+from benchmarks import drain, growth, load
+from benchmarks.__main__ import main
+from benchmarks.adapters.catalogue import ALL
+from benchmarks.growth.plot import draw as draw_growth
+from benchmarks.harness.command import RESULTS
+from benchmarks.harness.databases import Database
+from benchmarks.harness.plots import Draw, draw_beside
+from benchmarks.harness.report import write
 
 from .fakes import Folder, Retrying, fake
-from .growths import growth
+from .growths import growth as grown
+
+PAGES = [RESULTS.parents[1] / page for page in ("docs/performance.md", "docs/bulk.md")]
+PAGES.append(RESULTS.parents[1] / "CONTRIBUTING.md")
+
+DRAINS = {
+    "results": [
+        {"adapter": adapter, "batch": batch, "rate": 100 * ratio, "ratio": ratio, "retries": 0}
+        for adapter, batch, ratio in (("sql", 1, 1.0), ("rows", 1, 0.85), ("sql", 10, 1.0))
+    ]
+}
 
 
-def result(adapter: str, batch: int, *rates: int) -> Result:
-    """Make the result of an adapter from its rates; the baseline ran 100 jobs a second."""
-    drains = tuple(Drain(adapter, batch, 2, 1_000, 1_000 / rate, 1.0, 0) for rate in rates)
-    return Result(adapter, batch, drains, tuple(rate / 100 for rate in rates))
+def written(folder: Path) -> dict[str, Path]:
+    """Write a file of drains and a file of growth."""
+    database = Database("sqlite", "sqlite://")
+    return {
+        "drain": write(folder, "drain", database, {"workers": 2}, DRAINS),
+        "growth": write(folder, "growth", database, {}, grown()),
+    }
 
 
-RESULTS = [result("sql", 1, 100, 100), result("rows", 1, 80, 90), result("sql", 10, 100, 100)]
-PLAN = Plan("sqlite", "sqlite://", workers=2, batches=(1, 10), rounds=2, seconds=0.1)
+def test_each_adapter_is_compared_with_the_baseline_of_the_same_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = Database("folder", str(tmp_path))
+    plan = {"batch": 5, "workers": 2, "rounds": 2}
 
+    baseline, other = drain.measure(
+        database, [fake(Folder), fake(Retrying, "other")], seconds=0.01, **plan
+    )
 
-def test_each_adapter_is_compared_with_the_baseline_of_the_same_round(tmp_path: Path) -> None:
-    plan = Plan("folder", str(tmp_path), workers=2, batches=(5,), rounds=2, seconds=0.01)
-    told: list[Drain] = []
-
-    found = list(measure(plan, [fake(Folder), fake(Retrying, "other")], told.append))
-
-    baseline, other = found
-    assert list(baseline.ratios) == [1.0, 1.0]
-    assert other.ratio > 0
-    assert other.retries == 2 * plan.workers * plan.rounds
-    assert [drain.adapter for drain in told] == ["sql", "other", "other", "sql"]
+    assert baseline["ratios"] == [1.0, 1.0]
+    assert other["ratio"] > 0
+    assert other["retries"] == 2 * plan["workers"] * plan["rounds"]
+    told = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert told == ["sql", "other", "other", "sql"]
 
 
 def test_results_are_written_with_their_conditions(tmp_path: Path) -> None:
-    path = write(tmp_path / "results", PLAN, RESULTS)
+    read = json.loads(written(tmp_path / "results")["drain"].read_text())
 
-    written = json.loads(path.read_text())
-    assert written["conditions"]["engine"] == "sqlite"
-    assert [one["ratio"] for one in written["results"]] == [1.0, 0.85, 1.0]
-    assert written["results"][1]["drains"][0]["jobs"] == 1_000
+    assert read["conditions"]["database"] == "sqlite"
+    assert read["conditions"]["workers"] == 2
+    assert read["conditions"]["durability"]
+    assert read["results"] == DRAINS["results"]
 
 
 def test_the_table_has_a_row_for_each_adapter_and_a_column_for_each_batch_size() -> None:
-    assert as_markdown(RESULTS).splitlines() == [
-        "| | batch 1 | batch 10 |",
-        "|---|---|---|",
+    assert drain.tables(DRAINS).splitlines() == [
+        "|  | batch 1 | batch 10 |",
+        "| --- | --- | --- |",
         "| sql | 100 = 1.00 | 100 = 1.00 |",
         "| rows | 85 = 0.85 | - |",
     ]
 
 
-@pytest.fixture
-def drains(tmp_path: Path) -> Path:
-    """Give the JSON file of a run."""
+@pytest.mark.parametrize("draw", [drain.draw, draw_growth], ids=["drain", "growth"])
+def test_the_same_figures_make_the_same_plot_beside_them(
+    draw: Draw, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     pytest.importorskip("matplotlib")
-    return write(tmp_path, PLAN, RESULTS)
+    path = written(tmp_path)[request.node.callspec.id]
+
+    plot = draw_beside(path, draw)
+
+    once = plot.read_bytes()
+    assert plot == path.with_suffix(".svg")
+    assert ElementTree.fromstring(once).tag.endswith("svg")
+    assert draw_beside(path, draw).read_bytes() == once
 
 
-@pytest.fixture
-def grown(tmp_path: Path) -> Path:
-    """Give the JSON file of a growth."""
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "growth.json"
-    written = {"conditions": {"engine": "sqlite", "server": "3"}, **growth().as_dict()}
-    path.write_text(json.dumps(written))
-    return path
+@pytest.mark.parametrize("name", ALL)
+def test_the_files_of_earlier_runs_are_readable(name: str) -> None:
+    for module in (drain, growth, load):
+        read = json.loads((RESULTS / f"{module.main.name}-{name}.json").read_text())
+
+        assert read["conditions"]["database"] == name
+        assert module.tables(read)
 
 
-def test_drains_are_plotted_beside_their_figures(drains: Path) -> None:
-    plot = plot_drains(drains)
+@pytest.mark.parametrize("name", ALL)
+def test_the_ratios_of_the_page_are_those_of_the_results(name: str) -> None:
+    figures = json.loads((RESULTS / f"drain-{name}.json").read_text())
+    page = [_name_and_ratios(line) for line in PAGES[0].read_text().splitlines()]
 
-    assert plot == drains.with_suffix(".svg")
-    assert ElementTree.parse(plot).getroot().tag.endswith("svg")
-
-
-def test_growth_is_plotted_beside_its_figures(grown: Path) -> None:
-    plot = plot_growth(grown)
-
-    assert plot == grown.with_suffix(".svg")
-    assert ElementTree.parse(plot).getroot().tag.endswith("svg")
+    for line in drain.tables(figures).splitlines()[2:]:
+        assert _name_and_ratios(line) in page
 
 
-def test_the_same_figures_make_the_same_plot(drains: Path) -> None:
-    once = plot_drains(drains).read_bytes()
+def _name_and_ratios(line: str) -> tuple[str, list[str]]:
+    return line[2:].partition(" |")[0], re.findall(r" = (\d+\.\d\d)", line)
 
-    assert plot_drains(drains).read_bytes() == once
+
+def test_the_commands_of_the_pages_are_the_benchmarks() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+
+    commands = re.findall(r"python -m benchmarks ([^#`\n]*)", text)
+
+    assert {command.split()[0] for command in commands} >= set(main.commands)
+    for command in commands:
+        result = CliRunner().invoke(main, [*command.split(), "--help"])
+        assert result.exit_code == 0, result.output

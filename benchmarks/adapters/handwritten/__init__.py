@@ -1,1 +1,1 @@
-"""What a team writes by hand: SQL through the driver, one file for each kind of server."""
+"""What a team writes by hand: SQL through the driver, a file for each kind of database."""

@@ -1,28 +1,13 @@
-"""The baseline's statements through SQLAlchemy: what a library on top of it can reach at best."""
+"""The baseline's statements through SQLAlchemy: the best that a library on top of it can reach."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    Integer,
-    Update,
-    bindparam,
-    delete,
-    func,
-    literal_column,
-    select,
-    update,
-)
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy import Integer, Update, bindparam, delete, func, literal_column, select, update
 
-from benchmarks.adapters.model import Job, make_engine
-from benchmarks.adapters.shared_table import OnSharedTable
-from sa_jobqueue import is_transient
+from benchmarks.adapters.model import Job
+from benchmarks.adapters.shared_table import ThroughSQLAlchemy
 
 JOBS: Any = Job.__table__
 READY = JOBS.c.status == literal_column("'unclaimed'")
@@ -53,79 +38,50 @@ LOCK_ENTITIES = (
 MARK_LOCKED = MARK.where(KEYS).values(owner_date=func.utc_timestamp(literal_column("6")))
 
 
-class Core(OnSharedTable):
+class Core(ThroughSQLAlchemy):
     """Prebuilt statements on a Connection, with the commits of the baseline; no fence."""
 
-    def open(self) -> None:
-        connection = make_engine(self.url).connect()
-        self.owner = f"worker-{os.getpid()}"
-        claim = CLAIM.get(connection.dialect.name)
-        self.claim: Any = None if claim is None else self.returning(claim)
-        self.connection: Any = self.connect(connection)
-        assert not self.claimed()
-        self.connection.commit()
-
-    def connect(self, connection: Connection) -> Any:
-        """Return what the statements are run on."""
+    def connect(self) -> Any:
+        connection = super().connect()
+        claim = CLAIM.get(self.engine.dialect.name)
+        self.one_statement: Any = None if claim is None else self.returning(claim)
         return connection
 
     def returning(self, claim: Update) -> Any:
-        """Have a claim in one statement return what it claimed."""
+        """Make a claim in one statement return what it claimed."""
         return claim.returning(JOBS.c.id, JOBS.c.payload)
 
-    def claimed(self) -> list[int]:
-        """Claim the next batch, in whatever transaction is open."""
+    def claim(self) -> list[int]:
         wanted = {"batch": self.batch}
-        if self.claim is not None:
-            rows = self.connection.execute(self.claim, {**wanted, "name": self.owner})
+        if self.one_statement is not None:
+            rows = self.connection.execute(self.one_statement, {**wanted, "name": self.owner})
             return sorted(row[0] for row in rows.all())
         ids = [row[0] for row in self.connection.execute(LOCK, wanted).all()]
-        if ids:
-            self.connection.execute(MARK_LOCKED, {"ids": ids, "name": self.owner})
+        self.mark(ids)
         return ids
 
-    def finished(self, ids: list[int]) -> None:
-        """Finish a batch, in whatever transaction is open."""
-        self.connection.execute(FINISH, {"ids": ids})
+    def mark(self, ids: list[int]) -> None:
+        """Mark rows that were locked."""
+        if ids:
+            self.connection.execute(MARK_LOCKED, {"ids": ids, "name": self.owner})
 
-    def in_transaction(self, work: Callable[..., Any], *given: Any) -> Any:
-        """Run work and commit, again after a deadlock."""
-        while True:
-            try:
-                result = work(*given)
-                self.connection.commit()
-            except DBAPIError as error:
-                if not is_transient(error):
-                    raise
-                self.connection.rollback()
-                self.retries += 1
-            else:
-                return result
-
-    def drain(self) -> list[int]:
-        run: list[int] = []
-        while ids := self.in_transaction(self.claimed):
-            run += ids
-            self.in_transaction(self.finished, ids)
-        return run
+    def finish(self, jobs: list[int]) -> None:
+        self.connection.execute(FINISH, {"ids": jobs})
 
 
 class Orm(Core):
     """The same in a Session, with entities; the finish names their keys."""
 
-    def connect(self, connection: Connection) -> Any:
-        return Session(connection, expire_on_commit=False)
+    session = True
 
     def returning(self, claim: Update) -> Any:
         return select(Job).from_statement(claim.returning(*JOBS.c))
 
-    def claimed(self) -> list[int]:
+    def claim(self) -> list[int]:
         wanted = {"batch": self.batch}
-        if self.claim is not None:
-            found = self.connection.scalars(self.claim, {**wanted, "name": self.owner})
+        if self.one_statement is not None:
+            found = self.connection.scalars(self.one_statement, {**wanted, "name": self.owner})
             return sorted(job.id for job in found.all())
-        jobs = self.connection.scalars(LOCK_ENTITIES, wanted).all()
-        ids = [job.id for job in jobs]
-        if ids:
-            self.connection.execute(MARK_LOCKED, {"ids": ids, "name": self.owner})
+        ids = [job.id for job in self.connection.scalars(LOCK_ENTITIES, wanted).all()]
+        self.mark(ids)
         return ids

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import pymysql
 
 from benchmarks.adapters.adapter import connect_arguments
-from benchmarks.adapters.shared_table import OnSharedTable
-
-R = TypeVar("R")
+from benchmarks.adapters.shared_table import HeldTransaction, InTransactions, TurnTransaction
 
 DEADLOCK = 1213
 
@@ -27,91 +23,47 @@ DELETE = "DELETE FROM bench_job WHERE id IN %s"
 KEEP = "UPDATE bench_job SET status = 'done', owner_date = UTC_TIMESTAMP(6) WHERE id IN %s"
 
 
-class Delete(OnSharedTable):
+class Delete(InTransactions):
     """The baseline: a locking SELECT, UPDATE, COMMIT, then DELETE, COMMIT."""
 
-    finish: ClassVar[str] = DELETE
+    finish_sql: ClassVar[str] = DELETE
 
-    def open(self) -> None:
-        self.connection: Any = pymysql.connect(**connect_arguments(self.url))
-        self.cursor = self.connection.cursor()
-        # The default, REPEATABLE READ, deadlocks consumers that claim and finish.
+    def connect(self) -> Any:
+        connection: Any = pymysql.connect(**connect_arguments(self.url))
+        self.cursor = connection.cursor()
+        # Under the default, REPEATABLE READ, consumers that claim and finish deadlock.
         self.cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        self.owner = f"worker-{os.getpid()}"
-        assert not self.claimed()
-        self.connection.commit()
+        return connection
 
-    def locked(self) -> list[int]:
+    def lock(self) -> list[int]:
         """Lock the next batch."""
         self.cursor.execute(LOCK, (self.batch,))
         return [row[0] for row in self.cursor.fetchall()]
 
-    def claimed(self) -> list[int]:
-        """Lock the next batch and mark it."""
-        ids = self.locked()
-        if ids:
+    def claim(self) -> list[int]:
+        if ids := self.lock():
             self.cursor.execute(MARK, (self.owner, ids))
         return ids
 
-    def finished(self, ids: list[int]) -> None:
-        """Finish a batch, in whatever transaction is open."""
-        self.cursor.execute(self.finish, (ids,))
+    def finish(self, jobs: list[int]) -> None:
+        self.cursor.execute(self.finish_sql, (jobs,))
 
-    def in_transaction(self, work: Callable[..., R], *given: Any) -> R:
-        """Run work and commit, again after a deadlock: so must whoever writes this by hand."""
-        while True:
-            try:
-                result = work(*given)
-                self.connection.commit()
-            except pymysql.OperationalError as error:
-                if error.args[0] != DEADLOCK:
-                    raise
-                self.connection.rollback()
-                self.retries += 1
-            else:
-                return result
-
-    def drain(self) -> list[int]:
-        run: list[int] = []
-        while ids := self.in_transaction(self.claimed):
-            run += ids
-            self.in_transaction(self.finished, ids)
-        return run
+    def is_deadlock(self, error: Exception) -> bool:
+        return isinstance(error, pymysql.OperationalError) and error.args[0] == DEADLOCK
 
 
 class Keep(Delete):
     """The same, with the rows kept as done."""
 
-    finish = KEEP
+    finish_sql = KEEP
 
 
-class Held(Delete):
+class Held(HeldTransaction, Delete):
     """One transaction held while working: the rows locked, then deleted."""
 
-    def drain(self) -> list[int]:
-        run: list[int] = []
-        while ids := self.in_transaction(self._worked):
-            run += ids
-        return run
-
-    def _worked(self) -> list[int]:
-        ids = self.locked()
-        if ids:
-            self.finished(ids)
-        return ids
+    def claim(self) -> list[int]:
+        return self.lock()
 
 
-class Turn(Delete):
-    """Finish one batch and claim the next in one transaction."""
-
-    def drain(self) -> list[int]:
-        run: list[int] = []
-        ids = self.in_transaction(self.claimed)
-        while ids:
-            run += ids
-            ids = self.in_transaction(self._turned, ids)
-        return run
-
-    def _turned(self, ids: list[int]) -> list[int]:
-        self.finished(ids)
-        return self.claimed()
+class Turn(TurnTransaction, Delete):
+    """Finish a batch and claim the next in one transaction."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, ClassVar
 
 import psycopg2
 
 from benchmarks.adapters.adapter import connect_arguments
-from benchmarks.adapters.shared_table import OnSharedTable
+from benchmarks.adapters.shared_table import HeldTransaction, InTransactions, TurnTransaction
 
 PICK = (
     "SELECT id FROM bench_job WHERE status = 'unclaimed' ORDER BY id LIMIT %(limit)s "
@@ -28,94 +27,55 @@ KEEP = (
 )
 
 
-class Delete(OnSharedTable):
+class Delete(InTransactions):
     """The baseline: UPDATE .. RETURNING of the picked rows, COMMIT, DELETE, COMMIT."""
 
-    claim: ClassVar[str] = CLAIM
-    finish: ClassVar[str] = DELETE
+    claim_sql: ClassVar[str] = CLAIM
+    finish_sql: ClassVar[str] = DELETE
 
-    def open(self) -> None:
-        self.connection = psycopg2.connect(**_arguments(self.url))
-        self.cursor = self.connection.cursor()
-        self.owner = f"worker-{os.getpid()}"
-        assert not self.claimed()
-        self.connection.commit()
+    def connect(self) -> Any:
+        arguments: dict[str, Any] = connect_arguments(self.url)
+        connection = psycopg2.connect(dbname=arguments.pop("database"), **arguments)
+        self.cursor = connection.cursor()
+        return connection
 
-    def claimed(self) -> list[int]:
-        """Claim the next batch, in whatever transaction is open."""
-        self.cursor.execute(self.claim, {"owner": self.owner, "limit": self.batch})
+    def claim(self) -> list[int]:
+        return self.ids(self.claim_sql, {"owner": self.owner, "limit": self.batch})
+
+    def finish(self, jobs: list[int]) -> None:
+        self.cursor.execute(self.finish_sql, {"ids": jobs})
+
+    def ids(self, statement: str, parameters: dict[str, Any]) -> list[int]:
+        """Run a statement that returns rows; return the keys in its first column."""
+        self.cursor.execute(statement, parameters)
         return [row[0] for row in self.cursor.fetchall()]
 
-    def finished(self, ids: list[int]) -> None:
-        """Finish a batch, in whatever transaction is open."""
-        self.cursor.execute(self.finish, {"ids": ids})
-
-    def drain(self) -> list[int]:
-        run: list[int] = []
-        while True:
-            ids = self.claimed()
-            self.connection.commit()
-            if not ids:
-                return run
-            run += ids
-            self.finished(ids)
-            self.connection.commit()
+    def is_deadlock(self, error: Exception) -> bool:
+        return isinstance(error, psycopg2.errors.DeadlockDetected)
 
 
 class ByArray(Delete):
     """The same with the picked keys in an ARRAY."""
 
-    claim = CLAIM_BY_ARRAY
+    claim_sql = CLAIM_BY_ARRAY
 
 
 class Keep(Delete):
     """The same, with the rows kept as done."""
 
-    finish = KEEP
+    finish_sql = KEEP
 
 
-class Held(Delete):
+class Held(HeldTransaction, Delete):
     """One transaction held while working: the rows locked, then deleted."""
 
-    claim = LOCK
-
-    def drain(self) -> list[int]:
-        run: list[int] = []
-        while ids := self.claimed():
-            run += ids
-            self.finished(ids)
-            self.connection.commit()
-        self.connection.commit()
-        return run
+    claim_sql = LOCK
 
 
-class Turn(Delete):
-    """Finish one batch and claim the next in one transaction."""
+class Turn(TurnTransaction, Delete):
+    """Finish a batch and claim the next in one transaction."""
 
-    claim = CLAIM_BY_ARRAY
-
-    def drain(self) -> list[int]:
-        run: list[int] = []
-        ids: list[int] = []
-        while True:
-            following = self._turned(ids)
-            run += ids
-            ids = following
-            if not ids:
-                return run
-
-    def _turned(self, ids: list[int]) -> list[int]:
-        while True:
-            try:
-                if ids:
-                    self.finished(ids)
-                following = self.claimed()
-                self.connection.commit()
-            except psycopg2.errors.DeadlockDetected:
-                self.connection.rollback()
-                self.retries += 1
-            else:
-                return following
+    claim_sql = CLAIM_BY_ARRAY
 
 
 class Advisory(Delete):
@@ -136,21 +96,10 @@ class Advisory(Delete):
 
     def drain(self) -> list[int]:
         run: list[int] = []
-        while locked := self._ids(self.lock, {"limit": self.batch}):
-            mine = self._ids(self.check, {"ids": locked})
+        while locked := self.ids(self.lock, {"limit": self.batch}):
+            mine = self.ids(self.check, {"ids": locked})
             run += mine
             if mine:
-                self.finished(mine)
+                self.finish(mine)
             self.cursor.execute(self.unlock, {"ids": locked})
         return run
-
-    def _ids(self, statement: str, parameters: dict[str, Any]) -> list[int]:
-        self.cursor.execute(statement, parameters)
-        return [row[0] for row in self.cursor.fetchall()]
-
-
-def _arguments(url: str) -> dict[str, Any]:
-    return {
-        "dbname" if key == "database" else key: value
-        for key, value in connect_arguments(url).items()
-    }

@@ -46,7 +46,7 @@ class ChancyPeer(Asynchronous):
     latency between jobs. Each of the default plugins would only add work.
     """
 
-    async def create_soon(self) -> None:
+    async def create(self) -> None:
         await self._connect()
         async with self.chancy.pool.connection() as connection:
             await connection.execute(EMPTY)
@@ -56,23 +56,24 @@ class ChancyPeer(Asynchronous):
         )
         await self.chancy.declare(queue, upsert=True)
 
-    async def fill_soon(self, numbers: range) -> None:
-        jobs = [numbered.job.with_kwargs(number=number) for number in numbers]
-        async for _ in self.chancy.push_many(jobs):
+    async def fill(self, jobs: int) -> None:
+        numbers = range(1, jobs + 1)
+        made = [numbered.job.with_kwargs(number=number) for number in numbers]
+        async for _ in self.chancy.push_many(made):
             pass
 
-    async def left_soon(self) -> int:
+    async def left(self) -> int:
         async with self.chancy.pool.connection() as connection:
             found = await (await connection.execute(UNFINISHED)).fetchone()
         return int(found[0])
 
-    async def open_soon(self) -> None:
+    async def open(self) -> None:
         await self._connect()
         self.worker = Draining(self.chancy, register_signal_handlers=False)
         await self.worker.start()
         await self.worker.empty.wait()
 
-    async def drain_soon(self) -> list[int]:
+    async def drain(self) -> list[int]:
         self.worker.empty.clear()
         self.worker.queue_wake_events[QUEUE].set()
         await self.worker.empty.wait()

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from oban import Job, Oban, telemetry, worker  # type: ignore[import-not-found]
 from oban.schema import install  # type: ignore[import-not-found]
 
+from benchmarks.adapters.adapter import chunks
 from benchmarks.adapters.peers.asynchronous import EMPTY, POOL_SIZE, Asynchronous
 
 UNFINISHED = (
@@ -41,24 +42,23 @@ class ObanPy(Asynchronous):
     kept, and its pruner deletes them after a day.
     """
 
-    async def create_soon(self) -> None:
+    async def create(self) -> None:
         await self._connect()
         async with self.pool.connection() as connection:
             await connection.execute(EMPTY)
         await install(self.pool)
         self.oban = Oban(pool=self.pool)
 
-    async def fill_soon(self, numbers: range) -> None:
-        for first in range(0, len(numbers), JOBS_AT_ONCE):
-            some = numbers[first : first + JOBS_AT_ONCE]
-            await self.oban.enqueue_many(Numbered.new({"number": number}) for number in some)
+    async def fill(self, jobs: int) -> None:
+        for numbers in chunks(jobs, JOBS_AT_ONCE):
+            await self.oban.enqueue_many(Numbered.new({"number": number}) for number in numbers)
 
-    async def left_soon(self) -> int:
+    async def left(self) -> int:
         async with self.pool.connection() as connection:
             found = await (await connection.execute(UNFINISHED)).fetchone()
         return int(found[0])
 
-    async def open_soon(self) -> None:
+    async def open(self) -> None:
         await self._connect()
         self.empty = asyncio.Event()
         self.written = 0
@@ -67,9 +67,9 @@ class ObanPy(Asynchronous):
         self.node = f"worker-{os.getpid()}"
         self.oban = Oban(pool=self.pool, node=self.node, queues={QUEUE: self.batch})
         await self.oban.start()
-        await self.drain_soon()
+        await self.drain()
 
-    async def drain_soon(self) -> list[int]:
+    async def drain(self) -> list[int]:
         self.empty.clear()
         await self.oban.resume_queue(QUEUE, node=self.node)  # which wakes the producer
         await self.empty.wait()

@@ -10,7 +10,7 @@ import psycopg  # type: ignore[import-not-found, unused-ignore]
 from pgmq import get_embedded_install_sql, install_pgmq_sql  # type: ignore[import-not-found]
 from psycopg.types.json import Jsonb  # type: ignore[import-not-found, unused-ignore]
 
-from benchmarks.adapters.adapter import Adapter, plain
+from benchmarks.adapters.adapter import Adapter, chunks, plain
 
 #: How long a message that was read is not seen by others, in seconds.
 INVISIBLE = 600
@@ -32,8 +32,7 @@ class Pgmq(Adapter):
         self.connection.execute("SELECT pgmq.create('bench')")
 
     def fill(self, jobs: int) -> None:
-        for first in range(1, jobs + 1, JOBS_AT_ONCE):
-            numbers = range(first, min(first + JOBS_AT_ONCE, jobs + 1))
+        for numbers in chunks(jobs, JOBS_AT_ONCE):
             self.connection.execute(SEND, ([Jsonb({"number": number}) for number in numbers],))
 
     def left(self) -> int:

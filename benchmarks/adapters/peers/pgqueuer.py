@@ -14,6 +14,7 @@ from pgqueuer.qm import QueueManager  # type: ignore[import-not-found]
 from pgqueuer.queries import Queries  # type: ignore[import-not-found]
 from pgqueuer.types import QueueExecutionMode  # type: ignore[import-not-found]
 
+from benchmarks.adapters.adapter import chunks
 from benchmarks.adapters.peers.asynchronous import EMPTY, Asynchronous
 
 JOBS_AT_ONCE = 10_000
@@ -40,26 +41,27 @@ class PgQueuer(Asynchronous):
     pool for the queue manager, durability as it is by default.
     """
 
-    async def create_soon(self) -> None:
+    async def create(self) -> None:
         await self._connect()
         await self.connection.execute(EMPTY)
         await self.queries.install()
         await self.queries.optimize_autovacuum()
 
-    async def fill_soon(self, numbers: range) -> None:
-        for first in range(0, len(numbers), JOBS_AT_ONCE):
-            some = [b"%d" % number for number in numbers[first : first + JOBS_AT_ONCE]]
-            await self.queries.enqueue(["numbered"] * len(some), some, [0] * len(some))
+    async def fill(self, jobs: int) -> None:
+        for numbers in chunks(jobs, JOBS_AT_ONCE):
+            payloads = [b"%d" % number for number in numbers]
+            count = len(payloads)
+            await self.queries.enqueue(["numbered"] * count, payloads, [0] * count)
 
-    async def left_soon(self) -> int:
+    async def left(self) -> int:
         return sum(size.count for size in await self.queries.queue_size())
 
-    async def open_soon(self) -> None:
+    async def open(self) -> None:
         await self._connect()
-        await self.drain_soon()
+        await self.drain()
         await self.connection.reset()  # the listener of the warm-up would go on listening
 
-    async def drain_soon(self) -> list[int]:
+    async def drain(self) -> list[int]:
         run: list[int] = []
         self.queries.ended_at = time.monotonic()
         manager = QueueManager(self.queries)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import psycopg  # type: ignore[import-not-found, unused-ignore]
 from procrastinate import App, PsycopgConnector  # type: ignore[import-not-found]
 
+from benchmarks.adapters.adapter import chunks
 from benchmarks.adapters.peers.asynchronous import EMPTY, POOL_SIZE, Asynchronous
 
 UNFINISHED = "SELECT count(*) AS jobs FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
@@ -19,26 +20,25 @@ class Procrastinate(Asynchronous):
     nothing to say while a queue is drained.
     """
 
-    async def create_soon(self) -> None:
+    async def create(self) -> None:
         async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
             await connection.execute(EMPTY)
         await self._connect()
         await self.app.schema_manager.apply_schema_async()
 
-    async def fill_soon(self, numbers: range) -> None:
-        for first in range(0, len(numbers), JOBS_AT_ONCE):
-            some = numbers[first : first + JOBS_AT_ONCE]
-            await self.task.batch_defer_async(*({"number": number} for number in some))
+    async def fill(self, jobs: int) -> None:
+        for numbers in chunks(jobs, JOBS_AT_ONCE):
+            await self.task.batch_defer_async(*({"number": number} for number in numbers))
 
-    async def left_soon(self) -> int:
+    async def left(self) -> int:
         found = await self.app.connector.execute_query_one_async(UNFINISHED)
         return int(found["jobs"])
 
-    async def open_soon(self) -> None:
+    async def open(self) -> None:
         await self._connect()
-        await self.drain_soon()
+        await self.drain()
 
-    async def drain_soon(self) -> list[int]:
+    async def drain(self) -> list[int]:
         await self.app.run_worker_async(
             concurrency=self.batch,
             wait=False,

@@ -12,6 +12,7 @@ import psycopg  # type: ignore[import-not-found, unused-ignore]
 from saq import Worker  # type: ignore[import-not-found]
 from saq.queue.postgres import PostgresQueue  # type: ignore[import-not-found]
 
+from benchmarks.adapters.adapter import chunks
 from benchmarks.adapters.peers.asynchronous import EMPTY, POOL_SIZE, Asynchronous
 
 JOBS_AT_ONCE = 1_000
@@ -33,29 +34,28 @@ class Saq(Asynchronous):
     be there a thousand jobs left.
     """
 
-    async def create_soon(self) -> None:
+    async def create(self) -> None:
         async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
             await connection.execute(EMPTY)
         self.queue = await self._connected()
 
-    async def fill_soon(self, numbers: range) -> None:
-        for first in range(0, len(numbers), JOBS_AT_ONCE):
-            some = numbers[first : first + JOBS_AT_ONCE]
+    async def fill(self, jobs: int) -> None:
+        for numbers in chunks(jobs, JOBS_AT_ONCE):
             await asyncio.gather(
-                *(self.queue.enqueue("numbered", number=number, ttl=FORGET) for number in some)
+                *(self.queue.enqueue("numbered", number=number, ttl=FORGET) for number in numbers)
             )
 
-    async def left_soon(self) -> int:
+    async def left(self) -> int:
         return int(await self.queue.count("incomplete"))
 
-    async def open_soon(self) -> None:
+    async def open(self) -> None:
         self.queue = await self._connected()
-        await self.drain_soon()
+        await self.drain()
         # The listener of the warm-up would be told of each job that is inserted.
         await self.queue.disconnect()
         self.queue = await self._connected()
 
-    async def drain_soon(self) -> list[int]:
+    async def drain(self) -> list[int]:
         run: list[int] = []
         self.ended_at = time.monotonic()
 
@@ -78,7 +78,7 @@ class Saq(Asynchronous):
         while True:
             await asyncio.sleep(QUIET)
             quiet = time.monotonic() - (self.ended_at or 0)
-            if quiet >= QUIET and not await self.left_soon():
+            if quiet >= QUIET and not await self.left():
                 return
 
     async def _connected(self) -> PostgresQueue:
