@@ -36,7 +36,8 @@ from .owners.owner import Owner
 from .queue_position.finish_rate import RECENT, Finishes
 from .queue_position.position import finish_rate_of, positions_in, waiting_time_in
 from .sessions.writer import AnyConnection, AnySession
-from .strategies import AUTO, WAIT, said
+from .strategies import AUTO, WAIT
+from .strategies.key_limits import arguments_text
 from .verbs import finish, manage
 from .verbs.backoff import Backoff, check_backoff
 from .verbs.claim import claim_plan
@@ -155,7 +156,7 @@ class JobQueue(Generic[T]):
 
     def __repr__(self) -> str:
         strict = ", strict_order=True" if self.plan.spec.strict else ""
-        limits = said(self.plan.spec.limits, self.plan.spec.on_retry)
+        limits = arguments_text(self.plan.spec.limits, self.plan.spec.on_retry)
         return f"<JobQueue {self.mapping}, strategy={self.plan.strategy!r}{strict}{limits}>"
 
     # -- new jobs -------------------------------------------------------

@@ -121,17 +121,17 @@ class Case:
             "claim_owner": lambda: OWNER,
             "claim_backend": lambda: None,
             **{
-                f"claim_{role}": partial(self._first_step, connection, role)
-                for role in self.spec.steps
+                f"claim_{role}": partial(self._first_level, connection, role)
+                for role in self.spec.levels
             },
         }
         names = _parameter_names(statement, connection.dialect)
         return {name: value() for name, value in known.items() if name in names}
 
-    def _first_step(self, connection: Connection, role: str) -> Any:
+    def _first_level(self, connection: Connection, role: str) -> Any:
         """Return the round, or the priority, of the jobs that are claimed first."""
-        step = connection.execute(self.strategy.first_step).first()
-        return 0 if step is None else step[self.spec.steps.index(role)]
+        level = connection.execute(self.strategy.ready.levels.first).first()
+        return 0 if level is None else level[self.spec.levels.index(role)]
 
     # -- the claim itself -----------------------------------------------
 

@@ -29,7 +29,8 @@ from ..model.keys import by_key, key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..model.status import exact_pattern
 from ..sessions.writer import Writer
-from ..strategies import AUTO, ClaimSpec, choose
+from ..strategies import ClaimSpec
+from ..strategies.ready_rows import ReadyRows
 from .ranges import Ordering
 
 Key: TypeAlias = tuple[Any, ...]
@@ -66,7 +67,7 @@ class Places:
     def __init__(self, spec: ClaimSpec, database: Database) -> None:
         self.spec = spec
         self.database = database
-        self.rows = choose(AUTO, spec, database)
+        self.rows = ReadyRows(spec, database)
         self._built: dict[Any, Any] = {}
 
     @property
@@ -127,7 +128,7 @@ class Places:
     def _waiting(self, writer: Writer, keys: Sequence[Key]) -> list[Waiting]:
         """Read which of the jobs wait, in claim order."""
         rows = writer.orm(self._reading, {_KEYS: key_values(keys)}).all()
-        width, steps = len(self.mapping.keys), len(self.spec.steps)
+        width, steps = len(self.mapping.keys), len(self.spec.levels)
         return [
             Waiting(
                 key=tuple(row[:width]),
@@ -150,7 +151,7 @@ class Places:
 
     @cached_property
     def _claimable(self) -> list[ColumnElement[bool]]:
-        return [self.rows.is_ready, *self.rows.due, *self.spec.where]
+        return [self.rows.has_status, *self.rows.due, *self.spec.where]
 
     def _better(self, writer: Writer, step: tuple[int, ...]) -> list[list[int]]:
         """List the better values of each column that claims go through one by one.
@@ -170,7 +171,7 @@ class Places:
         priority's rows whether they are due or not. Rows that come in meanwhile, at a
         priority that nobody had, count as come in a moment later.
         """
-        for found in self.rows.each_step(writer):
+        for found in self.rows.levels.each(writer):
             one = tuple(found.values())
             if one >= step:
                 return
@@ -179,7 +180,7 @@ class Places:
     @cached_property
     def _stepped(self) -> list[int]:
         """Which of the orderings are the steps."""
-        steps = [self.mapping.attribute(role) for role in self.spec.steps]
+        steps = [self.mapping.attribute(role) for role in self.spec.levels]
         order: list[Any] = list(self.spec.order)
         return [next(i for i, one in enumerate(order) if one is step) for step in steps]
 
@@ -240,14 +241,14 @@ class Places:
         statement: Any = (
             select(*what)
             .select_from(self.mapping.entity)
-            .where(self.rows.is_ready, *self._status_again, *criteria, *self.spec.where)
+            .where(self.rows.has_status, *self._status_again, *criteria, *self.spec.where)
             .correlate(None)
         )
         return statement if self._hint is None else statement.prefix_with(self._hint)
 
     @cached_property
     def _status_again(self) -> list[ColumnElement[bool]]:
-        """Say the status so that it bounds the claim index, see ``Strategy._status_again``."""
+        """Say the status so that it bounds the claim index, see ``ReadyRows._status_again``."""
         if not self.database.forgets_implied:
             return []
         return [self.mapping.attribute("status").like(exact_pattern(self.spec.ready))]

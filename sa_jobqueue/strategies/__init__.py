@@ -1,18 +1,22 @@
-"""One file per strategy; :func:`choose` picks one for a queue and a database."""
+"""One file for each way to claim; :func:`choose` picks the way for a queue and a database.
+
+A strategy of your own: subclass :class:`Strategy`, and :func:`register` it. See
+docs/adding-a-strategy.md.
+"""
 
 from __future__ import annotations
 
 from ..dialects import Database
 from ..errors import ArgumentError, UnsupportedDatabase
 from .advisory import Advisory
-from .base import Strategy
 from .candidates import Candidates
 from .compare_and_set import CompareAndSet
 from .held import Held
-from .limits import SKIP, WAIT, KeyLimit, key_limits, said
+from .key_limits import SKIP, WAIT, KeyLimit, key_limits
 from .per_key import PerKey
 from .skip_locked import SkipLocked
 from .spec import ClaimSpec, Request, Taken
+from .strategy import Strategy
 from .strict_order import StrictOrder
 from .update_then_select import UpdateThenSelect
 
@@ -31,22 +35,40 @@ __all__ = [
     "choose",
     "key_limits",
     "needs_no_mixin",
-    "said",
+    "register",
 ]
-
-STRATEGIES: dict[str, type[Strategy]] = {
-    strategy.name: strategy
-    for strategy in (SkipLocked, Held, Candidates, UpdateThenSelect, CompareAndSet, Advisory)
-}
 
 AUTO = "auto"
 
+#: The strategies that ``strategy=`` can name.
+STRATEGIES: dict[str, type[Strategy]] = {}
 
-def check_name(name: str, *, strict: bool = False, limited: bool = False) -> None:
-    """Refuse a strategy that there is not, and any that would not keep an order, or limits.
+
+def register(strategy: type[Strategy]) -> None:
+    """Let ``strategy=`` name a strategy, by its ``name``.
 
     Raises:
-        ArgumentError: names the strategies.
+        ArgumentError: another strategy has the name.
+    """
+    name = strategy.name
+    if name == AUTO or STRATEGIES.get(name, strategy) is not strategy:
+        raise ArgumentError(f"there is a strategy {name!r} already; choose another name")
+    STRATEGIES[name] = strategy
+
+
+register(SkipLocked)
+register(Held)
+register(Candidates)
+register(UpdateThenSelect)
+register(CompareAndSet)
+register(Advisory)
+
+
+def check_name(name: str, *, strict: bool = False, limited: bool = False) -> None:
+    """Refuse an unknown strategy, and a named one beside a strict order or limits of keys.
+
+    Raises:
+        ArgumentError: names the strategies, or what to leave out.
     """
     if name != AUTO and name not in STRATEGIES:
         raise ArgumentError(
@@ -72,11 +94,11 @@ def needs_no_mixin(name: str) -> bool:
 def choose(
     name: str, spec: ClaimSpec, database: Database, *, hooked: bool = False, drawn: bool = False
 ) -> Strategy:
-    """Make the strategy of this name, or the one that fits for ``"auto"``.
+    """Make the strategy of this name, or for ``"auto"`` the one that fits.
 
     Args:
-        hooked: criteria of do_orm_execute hooks may join the predicate.
-        drawn: candidates come from another session.
+        hooked: do_orm_execute hooks may add criteria.
+        drawn: candidates are read from another session.
 
     Raises:
         UnsupportedDatabase: the database cannot run it.

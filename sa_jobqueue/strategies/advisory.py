@@ -1,8 +1,8 @@
-"""advisory: lock rows by their key, write nothing, check once more what was locked.
+"""advisory: lock rows by their key, write nothing, check again what was locked.
 
-PostgreSQL only, on a session bound to one connection. Any mapped class, with
-JobMixin or without: the predicate says what is ready, and whoever marks a row
-takes it out of the predicate.
+PostgreSQL only, on a session bound to one connection. It claims any mapped class, with
+JobMixin or without: the criteria define which rows are ready, and whoever marks a row
+makes the criteria false for it.
 """
 
 from __future__ import annotations
@@ -37,39 +37,40 @@ from ..dialects import Database
 from ..errors import UnsupportedDatabase
 from ..fence.token import Identity
 from ..model.keys import key_values, keys_of
-from ..model.plain_rows import row_columns
 from ..sessions.writer import Writer
 from .advisory_locks import LockKey, locks_of
 from .advisory_session import ISOLATION, check_connection, check_database
-from .base import LIMIT, Strategy
+from .job_reads import ReadBack
+from .ready_rows import LIMIT
 from .spec import ClaimSpec, Request, Taken
+from .strategy import Strategy
 
-# Literals: a list of values would be written into the statement at each execution.
+# Literals: SQLAlchemy would write a list of values into the statement at each execution.
 _ISOLATION: list[ColumnElement[str]] = [literal_column(f"'{level}'") for level in ISOLATION]
 
-#: The integers that are their own lock key; of others a hash is.
+#: The integers that are their own lock key; other keys are locked by a hash.
 SMALLEST, LARGEST = -(1 << 31), (1 << 31) - 1
 
 
 @dataclass(frozen=True)
 class Locked:
-    """One row whose lock was had."""
+    """A row whose lock we have."""
 
     identity: Identity
     key: LockKey
 
 
 class Advisory(Strategy):
-    """Rows locked by advisory locks of the connection, and not marked."""
+    """Lock rows by advisory locks of the connection, and mark nothing."""
 
-    # The lock function stands outside of a sub-select that is fenced by OFFSET 0,
-    # and the LIMIT outside of both: it runs for one row after the other, in
-    # order, until enough were locked. Beside the criteria it would run before
-    # some of them (331 locks for 100 rows), and under a sort for every row.
+    # The lock function stands outside of a sub-select that OFFSET 0 fences, and the
+    # LIMIT outside of both. So it runs for one row after the other, in order, until
+    # enough are locked. Beside the criteria it would run before some of them (331
+    # locks for 100 rows), and below a sort it would run for every row.
     #
-    # The second statement sees what was committed before the locks were had: a
-    # row that somebody finished between our snapshot and our lock is seen as
-    # finished, and given back. Without it 11 to 256 rows of 30,000 ran twice.
+    # The second statement sees what was committed before we had the locks. If somebody
+    # finished a row between our snapshot and our lock, it sees the row as finished, and
+    # we unlock it. Without this check 11 to 256 rows of 30,000 ran twice.
 
     name = "advisory"
     marks: ClassVar[bool] = False
@@ -79,6 +80,7 @@ class Advisory(Strategy):
         check_database(database)
         super().__init__(spec, database)
         self._check_keys()
+        self._check_read = ReadBack(self.mapping, self._select_locked)
 
     @staticmethod
     def refusal(database: Database) -> str | None:
@@ -96,7 +98,7 @@ class Advisory(Strategy):
             while len(jobs) < request.limit:
                 locked = self._lock(writer, {*locks.held, *seen}, request.limit - len(jobs))
                 passed = self._check(writer, request, locked) if locked else {}
-                mine = _one_each(locked, passed)
+                mine = _one_row_for_each_lock(locked, passed)
                 failed = [row.key for row in locked if mine.get(row.identity) != row.key]
                 locks.unlock(connection, failed)
                 jobs += [passed[identity] for identity in mine]
@@ -110,45 +112,45 @@ class Advisory(Strategy):
         return Taken(jobs, hold=hold, candidates=len(seen), lost=len(seen) - len(jobs))
 
     def _rounds(self, request: Request, jobs: Sequence[Any]) -> dict[Identity, int]:
-        """Note the round of each row: nothing in the table keeps a new one from taking it."""
+        """Return the round of each row: a new round may take a row that nothing marks."""
         mapping = self.mapping
         if not mapping.has("round"):
             return {}
         if request.rows:
-            place = mapping.round_ordinal
-            rounds = [row[place] for row in jobs]
+            index = mapping.round_ordinal
+            rounds = [row[index] for row in jobs]
         else:
             rounds = [getattr(job, mapping.attributes["round"]) for job in jobs]
         return dict(zip(keys_of(mapping, jobs, rows=request.rows), rounds, strict=True))
 
     def statements(self) -> list[Executable]:
-        steps = [self.first_step] if self.spec.steps else []
-        return [*steps, self.lock_free, self.check_entities]
+        levels = self.ready.levels.statements()
+        return [*levels, self.lock_next, self._check_read.entities]
 
     # -- the locks ------------------------------------------------------
 
     def _lock(self, writer: Writer, known: Collection[LockKey], limit: int) -> list[Locked]:
-        statement = self.lock_further if known else self.lock_free
-        told: dict[str, Any] = {"claim_backend": self.database.told_backend(writer.connection)}
+        statement = self.lock_next_but_known if known else self.lock_next
+        always: dict[str, Any] = {"claim_backend": self.database.told_backend(writer.connection)}
         if known:
-            told["claim_tables"], told["claim_rows"] = map(list, zip(*known, strict=True))
-        found = self.in_steps(
+            always["claim_tables"], always["claim_rows"] = map(list, zip(*known, strict=True))
+        found = self.ready.levels.collect(
             writer,
             limit,
-            lambda **parameters: list(writer.rows(statement, {**told, **parameters}).all()),
+            lambda **parameters: list(writer.rows(statement, {**always, **parameters}).all()),
         )
         return [Locked(tuple(row[:-2]), (row[-2], row[-1])) for row in found]
 
     @cached_property
-    def lock_free(self) -> Any:
-        """Lock the next rows, on a connection that keeps none."""
+    def lock_next(self) -> Any:
+        """Lock the next rows, on a connection that has no rows locked."""
         return self._locking()
 
     @cached_property
-    def lock_further(self) -> Any:
-        """Lock the next rows but those that we keep, or have looked at.
+    def lock_next_but_known(self) -> Any:
+        """Lock the next rows, but not those that we have locked or looked at.
 
-        The locks are re-entrant: we would have our own rows again.
+        The locks are re-entrant: we would get our own rows again.
         """
         numbers = ARRAY(Integer)
         arrays = [bindparam(name, type_=numbers) for name in ("claim_tables", "claim_rows")]
@@ -161,7 +163,7 @@ class Advisory(Strategy):
 
     def _locking(self, *criteria: ColumnElement[bool]) -> Any:
         columns: list[Any] = [*self.mapping.key_attributes, *self._lock_key]
-        names = [f"claim_{place}" for place in range(len(columns))]
+        names = [f"claim_{index}" for index in range(len(columns))]
         labelled = [column.label(name) for column, name in zip(columns, names, strict=True)]
         candidates = (
             self.candidates(*labelled)
@@ -172,18 +174,18 @@ class Advisory(Strategy):
         found = [candidates.c[name] for name in names]
         return select(*found).where(func.pg_try_advisory_lock(*found[-2:])).limit(LIMIT)
 
-    def candidates(self, *what: Any) -> Any:
+    def candidates(self, *columns: Any) -> Any:
         """Select claimable rows, in claim order if there is one."""
         if self.mapping.is_queue:
-            return self.ready(*what, plain=True).limit(None)
+            return self.ready.select(*columns, plain=True).limit(None)
         ordered = self.mapping.is_ordered or not self.spec.own_order
         order = self.spec.order if ordered else ()
         criteria = [*self.spec.where_round_ranges, *self._in_a_round]
-        return select(*what).where(*criteria).order_by(*order)
+        return select(*columns).where(*criteria).order_by(*order)
 
     @property
     def _in_a_round(self) -> list[ColumnElement[bool]]:
-        """The criterion that a round has a row still before it, where rounds are all there is."""
+        """The criterion that a row's round has not done it, for a class with RoundMixin alone."""
         mapping = self.mapping
         if mapping.is_queue or not mapping.has("round") or self.spec.of_round:
             return []
@@ -191,27 +193,27 @@ class Advisory(Strategy):
 
     @property
     def _sound(self) -> list[ColumnElement[bool]]:
-        """The criteria that a claim by advisory locks can work on this connection.
+        """The criteria that advisory locks work on this connection.
 
-        Where it cannot, no row is found and no lock is taken; then
-        :func:`check_connection` says why. So the check costs no round trip.
+        Where they do not, no row is found and no lock is taken, and then
+        :func:`check_connection` raises the reason. So the check costs no round trip.
         """
-        told = func.coalesce(bindparam("claim_backend", type_=Integer), func.pg_backend_pid())
+        known = func.coalesce(bindparam("claim_backend", type_=Integer), func.pg_backend_pid())
         return [
             func.current_setting("transaction_isolation").in_(_ISOLATION),
-            func.pg_backend_pid() == told,
+            func.pg_backend_pid() == known,
         ]
 
     @cached_property
     def _lock_key(self) -> list[ColumnElement[Any]]:
-        """What names a row's lock: the oid of its table, and its key or a hash of that.
+        """What names a row's lock: the oid of its table, and its key or a hash of the key.
 
-        The oid keeps tables apart, and the partitions of one. An integer is taken as
-        it is, so that pg_locks shows which rows are locked; if it has more than
-        32 bits, its hash. So the lock is the same however wide a model says that
-        its key is.
+        The oid keeps tables apart, and the partitions of a table. An integer of 32 bits
+        is taken as it is, so that pg_locks shows which rows are locked; of a larger
+        integer the hash is taken. So the lock does not depend on the width that a model
+        declares for its key.
         """
-        # SQLAlchemy has no system columns; this is how a column comes by its table.
+        # SQLAlchemy has no system columns; this gives a column its table.
         table: Any = sa_column("tableoid", Integer)
         table.table = self.mapping.table
         return [cast(table, Integer), self._small_key()]
@@ -226,7 +228,7 @@ class Advisory(Strategy):
         return case((small, cast(number, Integer)), else_=hashed)
 
     def _hash(self) -> ColumnElement[Any]:
-        """Hash the key into 32 bits: two rows of one hash are not kept at once, at worst."""
+        """Hash the key into 32 bits; two rows with one hash cannot be claimed at the same time."""
         row = func.row(*self.mapping.key_attributes)
         if self.database.hashes_records:
             return func.hash_record(row, type_=Integer)
@@ -248,33 +250,26 @@ class Advisory(Strategy):
     def _check(
         self, writer: Writer, request: Request, locked: Sequence[Locked]
     ) -> dict[Identity, Any]:
-        """Read those of the locked rows that still fulfil the whole predicate."""
-        statement = self.check_rows if request.rows else self.check_entities
+        """Read the locked rows that still fulfil all criteria."""
         keys = {"claim_keys": key_values([row.identity for row in locked])}
         if request.rows:
-            jobs = list(writer.rows(statement, keys).all())
+            jobs = list(writer.rows(self._check_read.rows, keys).all())
         else:
-            found = writer.orm(statement, keys, populate_existing=True)
+            found = writer.orm(self._check_read.entities, keys, populate_existing=True)
             jobs = list(found.unique().scalars().all())
         return dict(zip(keys_of(self.mapping, jobs, rows=request.rows), jobs, strict=True))
 
-    @cached_property
-    def check_entities(self) -> Any:
-        """The post-check, of entities."""
-        return self._checking(self.mapping.entity).options(*self.loading)
-
-    @cached_property
-    def check_rows(self) -> Any:
-        """The post-check, of plain rows."""
-        return self._checking(*row_columns(self.mapping, during=None, orm=True))
-
-    def _checking(self, *what: Any) -> Any:
-        ready = [self.is_ready, *self.due] if self.mapping.is_queue else self._in_a_round
-        return select(*what).where(self.key_is_in("claim_keys"), *ready, *self.spec.where)
+    def _select_locked(self, *columns: Any) -> Any:
+        """Select the locked rows that still fulfil all criteria."""
+        ready = self.ready
+        claimable = [ready.has_status, *ready.due] if self.mapping.is_queue else self._in_a_round
+        return select(*columns).where(ready.key_is_in("claim_keys"), *claimable, *self.spec.where)
 
 
-def _one_each(locked: Sequence[Locked], passed: Collection[Identity]) -> dict[Identity, LockKey]:
-    """Pick the rows that passed the check, in the order locked: one lock each."""
+def _one_row_for_each_lock(
+    locked: Sequence[Locked], passed: Collection[Identity]
+) -> dict[Identity, LockKey]:
+    """Pick rows that passed the check, in the order locked, one for each lock."""
     mine: dict[LockKey, Identity] = {}
     for row in locked:
         if row.identity in passed:
@@ -285,7 +280,7 @@ def _one_each(locked: Sequence[Locked], passed: Collection[Identity]) -> dict[Id
 def _check_bind(writer: Writer) -> None:
     if isinstance(writer.bind, Engine):
         raise UnsupportedDatabase(
-            "advisory locks belong to one connection, and this session takes another one from its "
+            "advisory locks belong to one connection, and this session takes another from its "
             "pool for each transaction: use `with advisory_session(engine) as session:`, or bind "
             "the session to a Connection"
         )

@@ -14,14 +14,21 @@ from ..dialects import Database
 from ..model.keys import key_values
 from ..model.plain_rows import row_columns
 from ..sessions.writer import Writer
-from .base import Strategy
-from .spec import Request, Taken
+from .job_reads import ReadBack, loading_options
+from .mark import Mark
+from .spec import ClaimSpec, Request, Taken
+from .strategy import Strategy
 
 
 class CompareAndSet(Strategy):
     """Pick and mark in one statement; nobody else writes meanwhile."""
 
     name = "compare_and_set"
+
+    def __init__(self, spec: ClaimSpec, database: Database) -> None:
+        super().__init__(spec, database)
+        self._mark = Mark(spec, database)
+        self._read_back = ReadBack(self.mapping, self._select_claimed)
 
     @staticmethod
     def refusal(database: Database) -> str | None:
@@ -30,26 +37,27 @@ class CompareAndSet(Strategy):
         return "others write at the same time, and an unlocked sub-select may pick their rows"
 
     def take(self, writer: Writer, request: Request) -> Taken:
-        if self.spec.steps or self._reads_back(writer):
+        if self.spec.levels or self._reads_back(writer):
             with writer.atomically():
                 return self._take(writer, request)
         return self._take(writer, request)
 
     def statements(self) -> list[Executable]:
-        steps = [self.first_step] if self.spec.steps else []
+        levels = self.ready.levels.statements()
         if self._sorts_itself:
-            return [*steps, self.claim_entities]
-        return [*steps, self.pick, self.claim_picked, self.read_entities]
+            return [*levels, self.claim_entities]
+        return [*levels, self.pick, self.claim_picked, self._read_back.entities]
 
     def _take(self, writer: Writer, request: Request) -> Taken:
         if self._reads_back(writer):
-            return self._dated(request, self._take_and_read_back(writer, request))
+            return self._mark.taken(request, self._take_and_read_back(writer, request))
         if request.rows:
             rows = self._claim(writer, request, self.claim_rows)
-            return self._dated(request, _sorted(rows, self.mapping.order_ordinals))
+            return self._mark.taken(request, _sorted(rows, self.mapping.order_ordinals))
         claimed = self._claim(writer, request, self.claim_entities)
         entities = [entity for (entity,) in claimed]
-        return self._dated(request, _sorted_by_attributes(entities, self.mapping.order_attributes))
+        in_order = _sorted_by_attributes(entities, self.mapping.order_attributes)
+        return self._mark.taken(request, in_order)
 
     def _claim(self, writer: Writer, request: Request, statement: Any) -> list[Any]:
         def claim(**parameters: Any) -> list[Any]:
@@ -58,11 +66,32 @@ class CompareAndSet(Strategy):
                 return list(writer.core(statement, parameters).all())
             return list(writer.orm(statement, parameters, populate_existing=True).all())
 
-        return self.in_steps(writer, request.limit, claim)
+        return self.ready.levels.collect(writer, request.limit, claim)
 
-    # RETURNING answers in no order. The mixins' own order is sorted here; any
-    # other one, or a class with more than the columns of one table, is picked,
-    # marked, and read back in order, under the write lock from the first read on.
+    @cached_property
+    def claim_entities(self) -> Any:
+        """The whole claim, of entities."""
+        statement = self._update().returning(*self.mapping.table.c)
+        loading = loading_options(self.mapping)
+        return select(self.mapping.entity).options(*loading).from_statement(statement)
+
+    @cached_property
+    def claim_rows(self) -> Any:
+        """The whole claim, of plain rows."""
+        return self._update().returning(*row_columns(self.mapping, during=None))
+
+    def _update(self) -> Update:
+        picked = self.pick.correlate(None)
+        keys = self.mapping.keys
+        key: Any = keys[0] if len(keys) == 1 else tuple_(*keys)
+        return update(self.mapping.table).where(key.in_(picked)).values(self._mark.values())
+
+    # -- pick, mark, read back ------------------------------------------
+
+    # RETURNING answers in no order. The mixins' own order is sorted here in Python. Any
+    # other order, and a class of more columns than those of one table, takes three
+    # statements: pick, mark, and read back in order. The first of them is preceded by
+    # the write lock, so nobody writes in between.
 
     @cached_property
     def _sorts_itself(self) -> bool:
@@ -73,17 +102,14 @@ class CompareAndSet(Strategy):
 
     def _take_and_read_back(self, writer: Writer, request: Request) -> list[Any]:
         writer.lock_writes(self.mapping.table)
-        picked = self.in_steps(
+        picked = self.ready.levels.collect(
             writer, request.limit, lambda **parameters: self._pick(writer, parameters)
         )
         if not picked:
             return []
         mark = {"claim_keys": key_values(picked), "claim_owner": request.owner}
         marked = [tuple(key) for key in writer.core(self.claim_picked, mark)]
-        keys = {"claim_keys": key_values(marked)}
-        if request.rows:
-            return list(writer.rows(self.read_rows, keys).all())
-        return list(writer.orm(self.read_entities, keys, populate_existing=True).scalars().all())
+        return self._read_back.run(writer, request, {"claim_keys": key_values(marked)})
 
     def _pick(self, writer: Writer, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         return [tuple(key) for key in writer.rows(self.pick, parameters)]
@@ -91,51 +117,26 @@ class CompareAndSet(Strategy):
     @cached_property
     def pick(self) -> Any:
         """Select the keys of the next rows."""
-        return self.ready(*self.mapping.key_attributes)
+        return self.ready.select(*self.mapping.key_attributes)
 
     @cached_property
     def claim_picked(self) -> ReturningUpdate[Any]:
-        """Mark picked rows, those that are still ready."""
+        """Mark the picked rows that are still ready."""
         return (
             update(self.mapping.table)
-            .where(self.key_is_in("claim_keys"), self.is_ready)
-            .values(self.marking())
+            .where(self.ready.key_is_in("claim_keys"), self.ready.has_status)
+            .values(self._mark.values())
             .returning(*self.mapping.keys)
         )
 
-    @cached_property
-    def claim_entities(self) -> Any:
-        """The whole claim, of entities."""
-        statement = self._update().returning(*self.mapping.table.c)
-        return select(self.mapping.entity).options(*self.loading).from_statement(statement)
-
-    @cached_property
-    def claim_rows(self) -> Any:
-        """The whole claim, of plain rows."""
-        return self._update().returning(*row_columns(self.mapping, during=None))
-
-    @cached_property
-    def read_entities(self) -> Any:
-        """Read claimed entities in claim order."""
-        return self._reading(self.mapping.entity).options(*self.loading)
-
-    @cached_property
-    def read_rows(self) -> Any:
-        """Read claimed rows in claim order."""
-        return self._reading(*row_columns(self.mapping, during=None, orm=True))
-
-    def _reading(self, *what: Any) -> Any:
-        return select(*what).where(self.key_is_in("claim_keys")).order_by(*self.spec.order)
-
-    def _update(self) -> Update:
-        picked = self.pick.correlate(None)
-        keys = self.mapping.keys
-        key: Any = keys[0] if len(keys) == 1 else tuple_(*keys)
-        return update(self.mapping.table).where(key.in_(picked)).values(self.marking())
+    def _select_claimed(self, *columns: Any) -> Any:
+        """Select claimed jobs in claim order."""
+        by_key = select(*columns).where(self.ready.key_is_in("claim_keys"))
+        return by_key.order_by(*self.spec.order)
 
 
-def _sorted(rows: list[Any], places: tuple[int, ...]) -> list[Any]:
-    return sorted(rows, key=itemgetter(*places))
+def _sorted(rows: list[Any], indexes: tuple[int, ...]) -> list[Any]:
+    return sorted(rows, key=itemgetter(*indexes))
 
 
 def _sorted_by_attributes(entities: list[Any], keys: tuple[str, ...]) -> list[Any]:

@@ -1,7 +1,7 @@
 """held: lock ready rows and mark nothing; the transaction is the claim.
 
-Claim, work and finish happen in one transaction: one commit a batch. A dead
-connection frees the rows at once; their attempt is not counted then, so a job
+Claim, work and finish happen in one transaction: one commit for each batch. When a
+connection dies, its rows are claimable at once, and the attempt is not counted: a job
 that kills its worker comes back again and again.
 """
 
@@ -12,19 +12,29 @@ from typing import Any, ClassVar
 
 from sqlalchemy import Connection, Executable
 
+from ..dialects import Database
 from ..errors import NotClaimed, UnsupportedDatabase
 from ..fence.token import Hold, Identity, LetGo
 from ..model.mapping import QueueMapping
 from ..sessions.writer import Writer
-from .locking import LockingStrategy
-from .spec import Request, Taken
+from .ready_lock import ReadyLock, refusal_without_skip_locked
+from .spec import ClaimSpec, Request, Taken
+from .strategy import Strategy
 
 
-class Held(LockingStrategy):
-    """Rows locked and not marked."""
+class Held(Strategy):
+    """Lock rows, and mark nothing."""
 
     name = "held"
     marks: ClassVar[bool] = False
+
+    def __init__(self, spec: ClaimSpec, database: Database) -> None:
+        super().__init__(spec, database)
+        self._ready_lock = ReadyLock(self.ready, marks=False)
+
+    @staticmethod
+    def refusal(database: Database) -> str | None:
+        return refusal_without_skip_locked(database)
 
     def take(self, writer: Writer, request: Request) -> Taken:
         if writer.in_autocommit:
@@ -32,24 +42,23 @@ class Held(LockingStrategy):
                 "strategy 'held' needs a transaction that holds its row locks, and an AUTOCOMMIT "
                 "connection has none; use strategy='auto', or a session without AUTOCOMMIT"
             )
-        locked = self.lock(writer, request)
+        locked = self._ready_lock.lock(writer, request)
         hold = RowLocks(writer.connection.get_transaction())
         writer.undo_on_savepoint_rollback(hold.void)
         return Taken(locked if request.rows else [entity for entity, _ in locked], hold=hold)
 
     def statements(self) -> list[Executable]:
-        steps = [self.first_step] if self.spec.steps else []
-        return [*steps, self.lock_entities]
+        return [*self.ready.levels.statements(), self._ready_lock.read.entities]
 
 
 class RowLocks(Hold):
-    """The row locks of a transaction; its end frees them."""
+    """The row locks of a transaction, which last until it ends."""
 
     def __init__(self, transaction: object) -> None:
         self._transaction: object | None = transaction
 
     def void(self) -> None:
-        """Forget the row locks: the savepoint that they were taken in is undone."""
+        """Forget the row locks: the savepoint that they were taken in was rolled back."""
         self._transaction = None
 
     def still_held(
@@ -58,12 +67,13 @@ class RowLocks(Hold):
         """Return all of the rows, in the transaction that locked them."""
         if self._transaction is None or connection.get_transaction() is not self._transaction:
             raise NotClaimed(
-                "a held claim is finished in the transaction that claimed it, and that one has "
-                "ended: its row locks are gone. Claim, work and finish in one transaction"
+                "a held claim is finished in the transaction that claimed it, and that "
+                "transaction has ended: its row locks are gone. Claim, work and finish in one "
+                "transaction"
             )
         return list(identities)
 
     def let_go(
         self, connection: Connection, mapping: QueueMapping, identities: Sequence[Any], when: LetGo
     ) -> None:
-        """Do nothing: the end of the transaction frees the rows."""
+        """Do nothing: the end of the transaction unlocks the rows."""

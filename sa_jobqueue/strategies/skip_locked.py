@@ -8,66 +8,86 @@ from typing import Any
 from sqlalchemy import Executable, Select, and_, func, select, true, update
 from sqlalchemy.sql.util import ClauseAdapter
 
+from ..dialects import Database
 from ..model.plain_rows import row_columns
 from ..sessions.writer import Writer
-from .base import LIMIT
-from .locking import LockingStrategy
-from .spec import Request, Taken
+from .job_reads import loading_options
+from .mark import Mark
+from .ready_lock import ReadyLock, refusal_without_skip_locked
+from .ready_rows import LIMIT
+from .spec import ClaimSpec, Request, Taken
+from .strategy import Strategy
 
 
-class SkipLocked(LockingStrategy):
+class SkipLocked(Strategy):
     """One statement where a locking sub-select can be fenced, else two."""
 
     name = "skip_locked"
+
+    def __init__(self, spec: ClaimSpec, database: Database) -> None:
+        super().__init__(spec, database)
+        self._ready_lock = ReadyLock(self.ready, marks=True)
+        self._mark = Mark(spec, database)
+
+    @staticmethod
+    def refusal(database: Database) -> str | None:
+        return refusal_without_skip_locked(database)
 
     def take(self, writer: Writer, request: Request) -> Taken:
         if self.in_one and not writer.hooked:
             return self._take_in_one(writer, request)
         with writer.atomically():
-            return self.mark_locked(writer, request, self.lock(writer, request))
+            return self._mark.write(writer, request, self._ready_lock.lock(writer, request))
 
     def statements(self) -> list[Executable]:
         if self.in_one:
             return [self.claim_entities]
-        steps = [self.first_step] if self.spec.steps else []
-        return [*steps, self.lock_entities, self.mark]
+        return [
+            *self.ready.levels.statements(),
+            self._ready_lock.read.entities,
+            self._mark.by_key,
+        ]
 
     @cached_property
     def in_one(self) -> bool:
         """Whether one statement claims: it must be fenced, and see all columns.
 
-        The criteria that do_orm_execute hooks add to a SELECT would not reach
-        the inside of an UPDATE: sessions that have such hooks lock first. And many
-        partitions joined to keys of several columns are read whole: of 200,000
-        rows in 64 partitions 100 were claimed in 40 ms so, in 18 by two statements.
-        The loose scan below goes over one column, rounds or priorities.
+        The criteria that do_orm_execute hooks add to a SELECT would not reach the
+        inside of an UPDATE: with such hooks a claim locks first. And many partitions
+        joined to keys of several columns are read whole: of 200,000 rows in 64
+        partitions 100 were claimed in 40 ms by one statement, in 18 ms by two. The loose
+        scan below goes over one column, of rounds or of priorities.
         """
         joined = self.spec.partitioned and len(self.mapping.keys) > 1
-        stepped = len(self.spec.steps) > 1
-        return self.database.lock_once and self.mapping.plain and not joined and not stepped
+        several = len(self.spec.levels) > 1
+        return self.database.lock_once and self.mapping.plain and not joined and not several
 
     def _take_in_one(self, writer: Writer, request: Request) -> Taken:
         parameters = {"claim_owner": request.owner, "claim_limit": request.limit}
         if request.rows:
-            return self._dated(request, writer.core(self.claim_rows, parameters).all())
+            return self._mark.taken(request, writer.core(self.claim_rows, parameters).all())
         claimed = writer.orm(self.claim_entities, parameters, populate_existing=True)
-        return self._dated(request, claimed.scalars().all())
+        return self._mark.taken(request, claimed.scalars().all())
 
-    # The hardest query. UPDATE .. WHERE id IN (SELECT .. LIMIT n FOR UPDATE SKIP
-    # LOCKED) may be planned as a nested loop that runs the sub-select again and
-    # again, each time for n other rows: it claims more than n. An ARRAY is made
-    # once, whatever the plan. It is 7 to 11 % faster than joining a materialized
-    # CTE, which stays for keys of several columns (rows have no array; ctid is
-    # not unique over the partitions of a table). RETURNING answers in the order
-    # of the update, hence the outer SELECT; it costs nothing that was measurable
-    # at 10 and 100 rows (0.36 and 1.46 ms against 0.39 and 1.43 without it).
+    # The hardest query: one UPDATE that locks, marks and returns up to n rows.
+    #
+    # UPDATE .. WHERE id IN (SELECT .. LIMIT n FOR UPDATE SKIP LOCKED) may be planned as
+    # a nested loop that runs the sub-select again and again, each time for n other rows:
+    # it claims more than n. An ARRAY of the sub-select is made once, whatever the plan.
+    # It is 7 to 11 % faster than a join with a materialized CTE. The CTE remains for keys
+    # of several columns: there is no array of rows, and ctid is not unique over the
+    # partitions of a table.
+    #
+    # RETURNING answers in the order of the update, hence the outer SELECT, which sorts.
+    # Its cost was not measurable at 10 and 100 rows (0.36 and 1.46 ms with it, 0.39 and
+    # 1.43 ms without).
 
     @cached_property
     def claim_entities(self) -> Any:
         """The whole claim, of entities."""
         return (
             select(self.mapping.entity)
-            .options(*self.loading)
+            .options(*loading_options(self.mapping))
             .from_statement(self._claim(self.mapping.table.c))
         )
 
@@ -85,7 +105,7 @@ class SkipLocked(LockingStrategy):
 
     def _update(self) -> Any:
         table, keys = self.mapping.table, self.mapping.keys
-        statement = update(table).values(self.marking())
+        statement = update(table).values(self._mark.values())
         if len(keys) == 1:
             picked = self._pick().correlate(None).scalar_subquery()
             return statement.where(keys[0] == func.any(func.array(picked)))
@@ -94,38 +114,39 @@ class SkipLocked(LockingStrategy):
 
     def _pick(self) -> Select[Any]:
         """Lock the keys of the next rows."""
-        keys = self.mapping.key_attributes
-        if not self.spec.steps:
-            return self.locked(self.ready(*keys))
-        # Priority by priority, in one statement: a loose scan over the priorities
-        # that are there, and the due rows of each in turn, until there are enough.
-        # LATERAL can only be a nested loop, so the priorities come in order and
-        # the rows of the next one are locked only when they are needed. Likewise
-        # round by round.
-        (role,) = self.spec.steps
-        steps = self._steps_there(role)
+        ready, keys = self.ready, self.mapping.key_attributes
+        if not self.spec.levels:
+            return ready.locked(ready.select(*keys))
+        # Priority by priority, or round by round, in one statement: a loose scan over the
+        # priorities that have rows, and the due rows of each in turn, until there are
+        # enough. LATERAL can only be a nested loop. So the priorities come in order, and
+        # the rows of the next priority are locked only when they are needed.
+        (role,) = self.spec.levels
+        levels = self._levels_with_rows(role)
         due: Any = (
             select(*keys)
             .where(
-                self.is_ready,
-                self.mapping.attribute(role) == steps.c[role],
-                *self.due,
+                ready.has_status,
+                self.mapping.attribute(role) == levels.c[role],
+                *ready.due,
                 *self.spec.where,
             )
-            .order_by(*self.order_in_step)
+            .order_by(*ready.levels.order)
             .limit(LIMIT)
-            .correlate(steps)
+            .correlate(levels)
         )
-        rows = self.locked(due, of=False).lateral("due")
-        return select(*rows.c).select_from(steps.join(rows, true())).limit(LIMIT)
+        rows = ready.locked(due, of=False).lateral("due")
+        return select(*rows.c).select_from(levels.join(rows, true())).limit(LIMIT)
 
-    def _steps_there(self, role: str) -> Any:
+    def _levels_with_rows(self, role: str) -> Any:
+        """Select the priorities, or rounds, that have ready rows: the loose scan."""
+        levels = self.ready.levels
         waiting = self.mapping.table.alias("waiting")
-        first = self.first_in(waiting).scalar_subquery()
+        first = levels.first_in(waiting).scalar_subquery()
         name = "priorities" if role == "priority" else "rounds"
         found = select(first.label(role)).cte(name, recursive=True)
-        (behind,) = self.behind(waiting, [found.c[role]])
-        following = self.first_in(waiting).where(*behind)
+        (behind,) = levels.behind(waiting, [found.c[role]])
+        following = levels.first_in(waiting).where(*behind)
         return found.union_all(
             select(following.scalar_subquery()).where(found.c[role].is_not(None))
         )

@@ -1,4 +1,4 @@
-"""What a claim is about: which rows, in which order, for whom, and what came of it."""
+"""What a claim is about: which rows, in which order, for whom, and what was taken."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlalchemy.sql.operators import eq
 
 from ..fence.token import Hold
 from ..model.mapping import QueueMapping
-from .limits import WAIT, KeyLimit
+from .key_limits import WAIT, KeyLimit
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,12 +23,12 @@ class ClaimSpec:
     """Which rows a queue claims, and in which order.
 
     Attributes:
-        where: the caller's predicate, joined by AND.
-        order_by: replaces the mapping's order; the primary key ends it.
-        ready, during: the status that a claim leaves, and the one it writes.
+        where: the caller's criteria, joined by AND.
+        order_by: replaces the mapping's order; the primary key comes last.
+        ready, during: the status that a claimable job has, and the one that a claim writes.
         strict: one claimer at a time, in exact order.
-        limits: how many jobs of a key may be claimed at a time.
-        on_retry: whether a job that waits for its retry keeps those of its key waiting.
+        limits: how many jobs of a serial key may be claimed at a time.
+        on_retry: whether a job in its retry delay keeps the other jobs of its serial key back.
     """
 
     mapping: QueueMapping
@@ -43,24 +43,24 @@ class ClaimSpec:
     @cached_property
     def order(self) -> tuple[ColumnElement[Any], ...]:
         """The whole claim order, the primary key last."""
-        # The key of the table that holds the status: that of a joined subclass is
-        # not in the claim index.
+        # The key of the table that holds the status: the key of a joined subclass
+        # is not in the claim index.
         order: list[Any] = [*(self.order_by or self.mapping.order), *self.mapping.keys]
         return tuple(order)
 
     @cached_property
     def own_order(self) -> bool:
-        """Whether the order is the one that the mixins' columns make."""
+        """Whether the order is the default one, of the mixins' columns."""
         return not self.order_by and self.mapping.args.order_by is None
 
     @cached_property
-    def steps(self) -> tuple[str, ...]:
-        """The roles that claims go through one value after the other: round, priority.
+    def levels(self) -> tuple[str, ...]:
+        """The roles whose values claims visit one after the other: round, priority.
 
         With priorities and schedules in one index, the jobs of a priority that
-        are not yet due stand between the due ones of this priority and those of
-        the next: a claim in index order would walk over all of them. So do those of
-        a round, unless the predicate names the one that is claimed.
+        are not yet due stand between its due jobs and those of the next priority.
+        A claim in index order would walk over all of them. The same holds for the
+        jobs of a round, unless the criteria name the round.
         """
         complete = len(self.equalities) == len(self.mapping.equality)
         if not (self.own_order and self.mapping.has("run_at") and complete):
@@ -70,7 +70,7 @@ class ClaimSpec:
         return tuple(role for role in roles if self.mapping.has(role) and role not in fixed)
 
     def _leads(self, role: str) -> bool:
-        """Tell whether the index is led by the column of this role."""
+        """Tell whether the column of this role is among those that lead the claim index."""
         if not self.mapping.has(role):
             return False
         own = self.mapping.attribute(role).expression
@@ -78,7 +78,7 @@ class ClaimSpec:
 
     @cached_property
     def served(self) -> bool:
-        """Whether the claim index serves the predicate and the order alone."""
+        """Whether the claim index alone serves the criteria and the order."""
         if self.order_by:
             return False
         if len(self.equalities) < len(self.mapping.equality):
@@ -87,22 +87,22 @@ class ClaimSpec:
 
     @cached_property
     def partitioned(self) -> bool:
-        """Whether the model says of its table that it is partitioned.
+        """Whether the model declares its table as partitioned.
 
-        A locking read in claim order looks at the head of every partition, to take
-        the first of them. InnoDB keeps all of those locked: with eight partitions
-        a claim of 1 row locked 8, and others did not see the other seven.
+        A locking read in claim order looks at the head of every partition, and
+        takes the first of these rows. InnoDB keeps all of them locked: with eight
+        partitions a claim of 1 row locked 8, and others did not see the other seven.
         """
         return any(option.endswith("_partition_by") for option in self.mapping.table.kwargs)
 
     @cached_property
     def equalities(self) -> list[ColumnElement[bool]]:
-        """Those of the criteria that compare a column which leads the claim index."""
+        """The criteria that compare a leading column of the claim index for equality."""
         return self._comparing(*self.mapping.equality)
 
     @cached_property
     def of_round(self) -> list[ColumnElement[bool]]:
-        """The criterion that names one round, where rounds come first in the claim order."""
+        """The criterion that names one round, where the claim order begins with the round."""
         mapping = self.mapping
         if not mapping.has("round") or mapping.args.order_by is not None or self._leads("round"):
             return []
@@ -111,31 +111,31 @@ class ClaimSpec:
 
     @cached_property
     def where_round_ranges(self) -> list[ColumnElement[bool]]:
-        """The criteria, with a range of one in place of ``round = n``.
+        """The criteria, with ``round BETWEEN n AND n`` in place of ``round = n``.
 
-        To PostgreSQL's planner a column that equals a constant orders nothing: then the
-        primary key has the claim order too, and each claim walked over all rows of which
+        PostgreSQL's planner drops a column that equals a constant from the order. Then
+        the primary key has the claim order too, and each claim walked over all rows that
         the round had done already.
         """
         if not self.of_round:
             return list(self.where)
         round_, number = self.of_round[0].left, self.of_round[0].right
-        others = [one for one in _flat(self.where) if one is not self.of_round[0]]
+        others = [criterion for criterion in _flat(self.where) if criterion is not self.of_round[0]]
         return [round_.between(number, number), *others]
 
     def _comparing(self, *attributes: Any) -> list[ColumnElement[bool]]:
-        """List the criteria that compare one of these for equality."""
+        """List the criteria that compare one of these attributes for equality."""
         wanted = [attribute.expression for attribute in attributes]
         return [
             criterion
             for criterion in _flat(self.where)
             if (column := _compared_column(criterion)) is not None
-            and any(column.compare(one) for one in wanted)
+            and any(column.compare(expression) for expression in wanted)
         ]
 
 
 def _flat(criteria: Sequence[Any]) -> list[Any]:
-    """List the criteria that are joined by AND, those inside an and_() too."""
+    """List the criteria that AND joins, also those inside an and_()."""
     flat: list[Any] = []
     for criterion in criteria:
         if getattr(criterion, "operator", None) is and_operator:
@@ -154,7 +154,14 @@ def _compared_column(criterion: Any) -> ColumnElement[Any] | None:
 
 @dataclass(frozen=True)
 class Request:
-    """One call of claim(): for whom, how many, and as what."""
+    """One call of claim().
+
+    Attributes:
+        owner: who claims; None only for strategies that mark nothing.
+        limit: the most jobs to claim.
+        rows: claim plain rows instead of entities.
+        candidates_from: another session to read candidates from.
+    """
 
     owner: str | None
     limit: int
@@ -164,13 +171,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a strategy hands back.
+    """What a strategy has taken.
 
     Attributes:
         jobs: entities or rows, in claim order.
-        dates: the owner_date that was written for each; empty where none was.
-        hold: what keeps them, where nothing was written.
-        candidates, lost: None where the strategy cannot know them.
+        dates: the owner_date that was written for each; empty where nothing was marked.
+        hold: what keeps the rows, where nothing was marked.
+        candidates, lost: how many rows were tried, and how many of them others took
+            first; None where the strategy cannot know.
     """
 
     jobs: Sequence[Any]

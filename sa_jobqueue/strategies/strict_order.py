@@ -1,14 +1,14 @@
-"""strict_order: no job is claimed while a sooner one is to be had; one claimer at a time.
+"""strict_order: no job is claimed while a sooner job can be had; one claimer at a time.
 
 ::
 
     JobQueue(Email, strict_order=True)
 
-The other strategies pass over what somebody else has locked, so a claim that
-is rolled back leaves a job behind that later ones have overtaken. Here the
-next claimer waits for the end of the transaction instead: each database by
-what ends with it, and never sooner. On PostgreSQL that is an advisory lock of
-the transaction, elsewhere the locks of the next row, on SQLite the write lock.
+The other strategies pass over what somebody else has locked, so a claim that is
+rolled back leaves a job behind that later jobs have overtaken. Here the next claimer
+waits until the transaction of the claimer before it has ended. It waits for a lock that
+ends with that transaction and never sooner: on PostgreSQL an advisory lock of the
+transaction, on MySQL and MariaDB the lock of the next row, on SQLite the write lock.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ from ..errors import LockTimeout, UnsupportedDatabase
 from ..model.keys import keys_of
 from ..model.mapping import QueueMapping
 from ..sessions.writer import Writer
-from .base import Strategy
-from .candidates import Candidates
+from .candidate_reads import CandidateReads
 from .compare_and_set import CompareAndSet
+from .job_reads import LockingRead
+from .mark import Mark
+from .ready_lock import refusal_without_skip_locked
 from .spec import ClaimSpec, Request, Taken
+from .strategy import Strategy
 from .update_then_select import UpdateThenSelect
 
 #: How long to wait before looking again at a row that somebody has locked.
@@ -48,11 +51,11 @@ class StrictOrder(Strategy):
 
     def __init__(self, spec: ClaimSpec, database: Database) -> None:
         super().__init__(spec, database)
-        self._means = _means(database)(spec, database)
+        self._in_order = _strategy_in_order(database)(spec, database)
 
     @staticmethod
     def refusal(database: Database) -> str | None:
-        # Where no claim is safe at all, _means() has more to say.
+        # Where no claim is safe, the error of _strategy_in_order() tells more.
         return None
 
     def take(self, writer: Writer, request: Request) -> Taken:
@@ -61,21 +64,25 @@ class StrictOrder(Strategy):
                 "strict_order keeps others waiting until the claim's transaction ends, and an "
                 "AUTOCOMMIT connection has none; use a session without AUTOCOMMIT"
             )
-        with _limited(self.mapping, self.database):
-            return self._means.take(writer, request)
+        with _one_timeout_error(self.mapping, self.database):
+            return self._in_order.take(writer, request)
 
     def statements(self) -> list[Executable]:
-        return self._means.statements()
+        return self._in_order.statements()
 
 
-def _means(database: Database) -> type[Strategy]:
-    """Choose what keeps the order on a database."""
+def _strategy_in_order(database: Database) -> type[Strategy]:
+    """Choose the strategy that keeps the order on a database.
+
+    Raises:
+        UnsupportedDatabase: no strategy does.
+    """
     if database.skip_locked:
         return InOrder
     if database.one_writer and database.update_returning:
-        return CompareAndSet  # the write lock is taken by its first statement
+        return CompareAndSet  # its first statement takes the write lock
     if database.ordered_update:
-        return UpdateThenSelect  # it walks in order, and waits for what is locked
+        return UpdateThenSelect  # it walks in order, and waits for locked rows
     raise UnsupportedDatabase(
         f"{database} has none of the means by which a claim is safe (SKIP LOCKED, "
         "UPDATE .. ORDER BY .. LIMIT, or one writer at a time)"
@@ -83,8 +90,8 @@ def _means(database: Database) -> type[Strategy]:
 
 
 @contextmanager
-def _limited(mapping: QueueMapping, database: Database) -> Iterator[None]:
-    """Say it in one way on every database when the wait for a lock was too long."""
+def _one_timeout_error(mapping: QueueMapping, database: Database) -> Iterator[None]:
+    """Raise LockTimeout on every database when the wait for a lock was too long."""
     try:
         yield
     except DBAPIError as error:
@@ -101,42 +108,62 @@ def _timeout(mapping: QueueMapping) -> LockTimeout:
     )
 
 
-class InOrder(Candidates):
-    """See the next jobs, lock the first of them, and whatever follows it unbroken."""
+class InOrder(Strategy):
+    """Read the next jobs, lock the first of them, and those that follow it unbroken."""
 
-    # Why it is not simply the locking read without SKIP LOCKED. A locking read
-    # that waited goes on from where it stood: sooner jobs that were committed
-    # meanwhile are behind it, and on PostgreSQL a job that was moved back meanwhile
-    # is taken all the same. So nothing is taken after a wait without a new look.
+    # Why it is not just the locking read without SKIP LOCKED: a locking read that waited
+    # goes on from where it stood. Sooner jobs that were committed meanwhile are behind
+    # it, and on PostgreSQL it takes a job even if it was moved back meanwhile. So
+    # nothing is taken after a wait without a new look.
     #
-    # And why InnoDB does not wait by a locking read of that one row. The lock of a
-    # read that waited stays until the transaction ends, also when the row does
-    # not match any more and under READ COMMITTED too (seen on MySQL 9.7 and MariaDB
-    # 10.11): whoever waited for a job's claim then stood in the way of its finish.
-    # A second look after a millisecond holds nothing, and cannot deadlock.
+    # Why InnoDB does not wait by a locking read of the first row: when a read has waited,
+    # its lock stays until the transaction ends, even if the row does not match any more,
+    # and under READ COMMITTED too (seen on MySQL 9.7 and MariaDB 10.11). Whoever had
+    # waited for a job's claim then stood in the way of its finish. A second look after
+    # a millisecond holds no lock, and cannot deadlock.
 
     name = "strict_order"
 
+    def __init__(self, spec: ClaimSpec, database: Database) -> None:
+        super().__init__(spec, database)
+        # MySQL was seen to read and sort the whole backlog of a partitioned table.
+        columns, by_index = self.mapping.key_attributes, spec.partitioned
+        self._reads = CandidateReads(self.ready, *columns, by_index=by_index)
+        self._waiting_read = LockingRead(self.ready, self._lock_waiting)
+        self._mark = Mark(spec, database)
+
+    @staticmethod
+    def refusal(database: Database) -> str | None:
+        return refusal_without_skip_locked(database)
+
     def take(self, writer: Writer, request: Request) -> Taken:
         self._await_turn(writer)
-        if self._turn is not None or writer.sees_commits:  # who had the turn has asked
+        if self._turn is not None or writer.sees_commits:  # _await_turn() has checked that too
             locked = self._lock_next(writer, request)
         else:
-            # What a plain read shows is old, or not committed; only a locking read will do.
-            locked = self._lock_waiting(writer, request)
-        return self.mark_locked(writer, request, locked)
+            # A plain read would see old or uncommitted rows; only a locking read will do.
+            locked = self._wait_and_lock(writer, request)
+        return self._mark.write(writer, request, locked)
 
     def statements(self) -> list[Executable]:
         turn = [] if self._turn is None else [self._turn]
-        steps = [self.first_step] if self.spec.steps else []
-        return [*turn, *steps, self.draw, self.lock_first, self.lock_candidates, self.mark]
+        return [
+            *turn,
+            *self.ready.levels.statements(),
+            self._reads.plain,
+            self._lock_first_key,
+            self._reads.locking.entities,
+            self._mark.by_key,
+        ]
+
+    # -- the turn -------------------------------------------------------
 
     @cached_property
     def _turn(self) -> Executable | None:
         return self.database.claim_lock(self.mapping.table)
 
     def _await_turn(self, writer: Writer) -> None:
-        """Wait for the lock that one claimer has, in a statement before the claim's snapshot."""
+        """Wait for the lock of the claimer, in a statement before the claim's snapshot."""
         if self._turn is None:
             return
         keeps_snapshot = writer.core(self._turn).scalar()
@@ -147,9 +174,11 @@ class InOrder(Candidates):
                 'COMMITTED, as with create_engine(.., isolation_level="READ COMMITTED")'
             )
 
+    # -- look, lock, look again -----------------------------------------
+
     def _lock_next(self, writer: Writer, request: Request) -> list[Any]:
         patience = _Patience(writer)
-        while keys := self._look(writer, request.limit):
+        while keys := self._next_keys(writer, request.limit):
             locked = self._lock_unbroken(writer, request, keys)
             if locked and self._are_next(writer, request, locked):
                 return locked
@@ -158,77 +187,73 @@ class InOrder(Candidates):
         return []
 
     def _are_next(self, writer: Writer, request: Request, locked: Sequence[Any]) -> bool:
-        """Look once more, now that the rows are locked: one may have been moved back before."""
+        """Look again, now that the rows are locked: a job may have been moved back before."""
         found = self._keys_of(request, locked)
-        return self._look(writer, len(found)) == found
+        return self._next_keys(writer, len(found)) == found
 
     def _keys_of(self, request: Request, locked: Sequence[Any]) -> list[tuple[Any, ...]]:
         jobs = locked if request.rows else [entity for entity, _ in locked]
         return keys_of(self.mapping, jobs, rows=request.rows)
 
-    def _look(self, writer: Writer, limit: int) -> list[tuple[Any, ...]]:
+    def _next_keys(self, writer: Writer, limit: int) -> list[tuple[Any, ...]]:
         """Read the keys of the next jobs as they are committed, locked or not.
 
-        Priority by priority that takes several reads, and a sooner job may come
-        between two of them: then it takes two equal looks.
+        With levels that takes several reads, and a sooner job may come between two of
+        them: then look until two looks are equal.
         """
         keys = self._look_once(writer, limit)
-        while self.spec.steps and keys != (again := self._look_once(writer, limit)):
+        while self.spec.levels and keys != (again := self._look_once(writer, limit)):
             keys = again
         return keys
 
     def _look_once(self, writer: Writer, limit: int) -> list[tuple[Any, ...]]:
         def look(**parameters: Any) -> list[Any]:
-            return list(writer.rows(self.draw, parameters).all())
+            return list(writer.rows(self._reads.plain, parameters).all())
 
-        return [tuple(key) for key in self.in_steps(writer, limit, look)]
+        return [tuple(key) for key in self.ready.levels.collect(writer, limit, look)]
 
     def _lock_unbroken(
         self, writer: Writer, request: Request, keys: Sequence[tuple[Any, ...]]
     ) -> list[Any]:
-        """Lock the next jobs, up to one that somebody else has.
+        """Lock the next jobs, up to the first one that somebody else has locked.
 
-        Whoever locks the first has the turn. It is asked for alone, so that
-        those who do not get it hold nothing.
+        Whoever locks the first job has the turn. It is locked by a read of its own, so
+        that those who do not get it hold nothing.
         """
         if len(keys) > 1 and not self._lock_first(writer, keys[0]):
             return []
-        statement = self.lock_candidate_rows if request.rows else self.lock_candidates
-        locked = self.read(writer, request, statement, {"claim_keys": self.lockable(keys)})
+        parameters = {"claim_keys": self._reads.lockable(keys)}
+        locked = self._reads.locking.run(writer, request, parameters)
         found = self._keys_of(request, locked)
         unbroken = takewhile(lambda pair: pair[0] == pair[1], zip(found, keys, strict=False))
         return list(locked[: len(list(unbroken))])
 
     def _lock_first(self, writer: Writer, key: tuple[Any, ...]) -> bool:
-        found = writer.rows(self.lock_first, {"claim_keys": self.lockable([key])})
-        return found.first() is not None
+        parameters = {"claim_keys": self._reads.lockable([key])}
+        return writer.rows(self._lock_first_key, parameters).first() is not None
 
     @cached_property
-    def lock_first(self) -> Any:
+    def _lock_first_key(self) -> Any:
         """The locking read of one job's key, for claims of several."""
-        return self.by_keys(*self.mapping.key_attributes)
+        return self._reads.lock_by_keys(*self.mapping.key_attributes)
 
-    def _lock_waiting(self, writer: Writer, request: Request) -> list[Any]:
-        statement = self.wait_for_rows if request.rows else self.wait_for_entities
-        return self.in_steps(
+    # -- by waiting -----------------------------------------------------
+
+    def _wait_and_lock(self, writer: Writer, request: Request) -> list[Any]:
+        return self.ready.levels.collect(
             writer,
             request.limit,
-            lambda **parameters: self.read(writer, request, statement, parameters),
+            lambda **parameters: self._waiting_read.run(writer, request, parameters),
         )
 
-    @cached_property
-    def wait_for_entities(self) -> Any:
-        """The locking read that passes over nothing, of entities."""
-        return self._lock_ready(rows=False, waiting=True).options(*self.loading)
-
-    @cached_property
-    def wait_for_rows(self) -> Any:
-        """The locking read that passes over nothing, of plain rows."""
-        return self._lock_ready(rows=True, waiting=True)
+    def _lock_waiting(self, *columns: Any) -> Any:
+        """Make the locking read that waits for locked rows instead of passing over them."""
+        read = self.ready.locked(self.ready.select(*columns), waiting=True)
+        return self.ready.by_claim_index(read)
 
 
 class _Patience:
-    """How long a claim goes on looking: as long as the engine waits for a lock."""
+    """How long a claim goes on looking: as long as the database waits for a lock."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer

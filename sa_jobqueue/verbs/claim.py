@@ -226,7 +226,7 @@ def _check_request(strategy: Strategy, request: Request) -> None:
             "owner= is needed: the claim is marked with it. Use a name of the worker, such as "
             "its host and process id; strategy='held' and 'advisory' do without"
         )
-    if request.candidates_from is not None and strategy.name != "candidates":
+    if request.candidates_from is not None and not strategy.candidates_elsewhere:
         raise ArgumentError(
             f"candidates_from= is for strategy='candidates', and this is {strategy.name!r}"
         )

@@ -1,13 +1,13 @@
-"""How many jobs of one key may be claimed: what serial_by=, limit_by= and on_retry= say.
+"""The limits of serial keys: how serial_by=, limit_by= and on_retry= are read.
 
 ::
 
-    JobQueue(Email, serial_by=Email.account_id)                  # one, in their order
-    JobQueue(Email, limit_by={Email.account_id: 3})              # three
+    JobQueue(Email, serial_by=Email.account_id)                  # one job at a time, in order
+    JobQueue(Email, limit_by={Email.account_id: 3})              # at most three at a time
     JobQueue(Email, serial_by=Email.account_id, limit_by={(Email.region, Email.host): 5})
 
-A key is the value of a column, or of several that are given as a tuple. A job with
-NULL in one of them has no key, and no limit.
+A serial key is the value of a column, or of several columns given as a tuple. A job
+with NULL in one of them has no serial key, and no limit.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from sqlalchemy.orm import InstrumentedAttribute
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
 
-#: What may come before a job that waits for its retry: nothing of its key, or anything.
+#: What others of its serial key do while a job is in its retry delay: wait for it, or go on.
 WAIT, SKIP = "wait", "skip"
 
 
 @dataclass(frozen=True, eq=False)
 class KeyLimit:
-    """How many jobs of a key may be claimed at a time.
+    """How many jobs of a serial key may be claimed at a time.
 
     Attributes:
-        columns: the attributes whose values are the key.
+        columns: the attributes whose values are the serial key.
         most: the number.
         serial: the jobs of a key are claimed in their order, one by one.
     """
@@ -50,15 +50,15 @@ def key_limits(
     """Read the arguments of a queue.
 
     Raises:
-        ArgumentError: what cannot be.
+        ArgumentError: an argument is wrong, or needs a mixin that the class does not have.
     """
     limits = list(_limits(mapping, serial_by, limit_by))
     _check_on_retry(mapping, serial_by, on_retry)
     return tuple(limits)
 
 
-def said(limits: tuple[KeyLimit, ...], on_retry: str) -> str:
-    """Say limits as the arguments that make them; nothing where there are none."""
+def arguments_text(limits: tuple[KeyLimit, ...], on_retry: str) -> str:
+    """Write limits as the arguments that make them; empty where there are none."""
     serial = [f"serial_by={limit}" for limit in limits if limit.serial]
     counted = ", ".join(f"{limit}: {limit.most}" for limit in limits if not limit.serial)
     words = [*serial, *([f"limit_by={{{counted}}}"] if counted else [])]
@@ -90,7 +90,7 @@ def _columns(
     given = key if isinstance(key, tuple) else (key,)
     if not given:
         raise ArgumentError(f"{option}= names no column of {mapping}")
-    return tuple(_column(mapping, option, one) for one in given)
+    return tuple(_column(mapping, option, attribute) for attribute in given)
 
 
 def _column(mapping: QueueMapping, option: str, given: Any) -> InstrumentedAttribute[Any]:
@@ -105,7 +105,8 @@ def _column(mapping: QueueMapping, option: str, given: Any) -> InstrumentedAttri
     if getattr(column, "table", None) is not mapping.table:
         raise ArgumentError(
             f"{option}= needs columns of {mapping.table.description!r}, the table that holds the "
-            f"status, and {mapping}.{given.key} is in another one: keep the key there too"
+            f"status, and {mapping}.{given.key} is in another table: keep the key in "
+            f"{mapping.table.description!r} too"
         )
     attribute: InstrumentedAttribute[Any] = getattr(mapping.entity, given.key)
     return attribute
@@ -118,11 +119,11 @@ def _check_on_retry(mapping: QueueMapping, serial_by: Any, on_retry: str) -> Non
         return
     if serial_by is None:
         raise ArgumentError(
-            "on_retry= says what a job that waits for its retry does to those behind it, and "
-            "without serial_by= none is behind it: leave it out"
+            "on_retry= decides whether the next jobs of a key wait while a failed job is in its "
+            "retry delay; without serial_by= they never wait: leave on_retry= out"
         )
     if not (mapping.has("attempts") and mapping.has("run_at")):
         raise ArgumentError(
-            f"on_retry='skip' passes over jobs that wait for their retry, and those of {mapping} "
-            "wait for nothing: add RetryMixin and ScheduleMixin"
+            f"on_retry='skip' passes over jobs in their retry delay, and jobs of {mapping} have "
+            "no retry delay: add RetryMixin and ScheduleMixin"
         )

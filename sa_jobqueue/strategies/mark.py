@@ -1,0 +1,128 @@
+"""The mark: the UPDATE by which a claim writes status, owner and owner_date."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import ColumnElement, Update, bindparam
+from sqlalchemy.orm.attributes import instance_dict
+
+from ..dialects import Database
+from ..dialects.clock import as_utc, utc_now
+from ..errors import ArgumentError
+from ..model.keys import key_batches, key_is_in, key_values, keys_of
+from ..model.mapping import QueueMapping
+from ..model.transitions import claimed
+from ..sessions.show import refresh, show
+from ..sessions.writer import Writer
+from .spec import ClaimSpec, Request, Taken
+
+#: The roles of the columns that a mark writes.
+_MARKED = ("status", "owner", "owner_date", "attempts")
+
+
+class Mark:
+    """How the claims of one queue are marked on one database."""
+
+    def __init__(self, spec: ClaimSpec, database: Database) -> None:
+        self.spec = spec
+        self.mapping = spec.mapping
+        self.database = database
+
+    def values(self, owner_date: ColumnElement[Any] | None = None) -> dict[Any, Any]:
+        """Return the values that a mark writes, at the time of the statement by default."""
+        return claimed(
+            self.mapping, self.spec.during, utc_now() if owner_date is None else owner_date
+        )
+
+    @cached_property
+    def by_key(self) -> Update:
+        """Mark locked rows, by primary key."""
+        return (
+            self.database.update_by_key(self.mapping.table, self.mapping.keys)
+            .where(key_is_in(self.mapping, "claim_keys", self.database))
+            .values(
+                self.values(
+                    bindparam("claim_owner_date", type_=self.mapping.column("owner_date").type)
+                )
+            )
+        )
+
+    def write(self, writer: Writer, request: Request, locked: Sequence[Any]) -> Taken:
+        """Mark rows that a :class:`LockingRead` has locked, and show it in the entities.
+
+        Each row gets the time of the read that locked it. A claim that goes level by
+        level makes several reads.
+        """
+        if request.rows:
+            index = self.mapping.owner_date_ordinal
+            dates = [row[index] for row in locked]
+            jobs: Sequence[Any] = locked
+        else:
+            dates = [as_utc(date) for _, date in locked]
+            jobs = [entity for entity, _ in locked]
+        identities = keys_of(self.mapping, jobs, rows=request.rows)
+        for date in dict.fromkeys(dates):
+            of_date = [key for key, its in zip(identities, dates, strict=True) if its == date]
+            self._write_date(writer, request, of_date, date)
+        if not request.rows:
+            self._show(writer, request, jobs, dates)
+        return Taken(jobs, dates)
+
+    def taken(self, request: Request, jobs: Sequence[Any]) -> Taken:
+        """Return jobs that were read after the mark, with the dates that they show."""
+        if request.rows:
+            index = self.mapping.owner_date_ordinal
+            return Taken(jobs, [row[index] for row in jobs])
+        key = self.mapping.attributes["owner_date"]
+        return Taken(jobs, [as_utc(instance_dict(job)[key]) for job in jobs])
+
+    def _write_date(
+        self, writer: Writer, request: Request, identities: Sequence[Any], date: Any
+    ) -> None:
+        for batch in key_batches(identities):
+            parameters = {
+                "claim_keys": key_values(batch),
+                "claim_owner": request.owner,
+                "claim_owner_date": date,
+            }
+            writer.core(self.by_key, parameters)
+
+    def _show(
+        self, writer: Writer, request: Request, entities: Sequence[Any], dates: Sequence[datetime]
+    ) -> None:
+        pairs = zip(entities, dates, strict=True)
+        show(writer.session, [(job, self._shown(job, request, date)) for job, date in pairs])
+        refresh(writer, self.mapping, entities, self.mapping.onupdate_keys)
+
+    def _shown(self, entity: Any, request: Request, date: datetime) -> dict[str, Any]:
+        attributes = self.mapping.attributes
+        shown = {
+            attributes["status"]: self.spec.during,
+            attributes["owner"]: request.owner,
+            attributes["owner_date"]: date,
+        }
+        if "attempts" in attributes:
+            attempts = instance_dict(entity).get(attributes["attempts"])
+            if attempts is not None:
+                shown[attributes["attempts"]] = attempts + 1
+        return shown
+
+
+def check_key(mapping: QueueMapping) -> None:
+    """Refuse a primary key that the mark would change: no finish would find its row again.
+
+    Raises:
+        ArgumentError: a column of the key is one that a claim writes.
+    """
+    written = [role for role in _MARKED if mapping.has(role)]
+    for role in written:
+        if mapping.column(role) in mapping.keys:
+            raise ArgumentError(
+                f"the primary key of {mapping} holds {mapping.column(role).name!r}, which a claim "
+                "writes: its finish would not find the row again. Take the column out of the key, "
+                "and partition by one that never changes, such as the day of the insert"
+            )

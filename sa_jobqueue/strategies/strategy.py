@@ -1,0 +1,64 @@
+"""What every strategy is: a way to claim, made for one queue on one database.
+
+A strategy turns a :class:`ClaimSpec` into statements once, and runs them for each
+:class:`Request`. Its parts are in files beside this one: :class:`ReadyRows` finds the
+claimable rows, :class:`Mark` writes the claim, :class:`LockingRead` and
+:class:`ReadBack` read jobs as entities or as plain rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from sqlalchemy import Executable
+
+from ..dialects import Database
+from ..errors import UnsupportedDatabase
+from ..sessions.writer import Writer
+from .mark import check_key
+from .ready_rows import ReadyRows
+from .spec import ClaimSpec, Request, Taken
+
+
+class Strategy(ABC):
+    """One way to claim, on one database, for one queue.
+
+    Attributes:
+        name: the name that ``strategy=`` takes.
+        marks: whether a claim writes status and owner.
+        any_class: whether it claims classes without JobMixin too.
+        candidates_elsewhere: whether it can read candidates from another session,
+            the one that ``candidates_from=`` gives.
+    """
+
+    name: ClassVar[str]
+    marks: ClassVar[bool] = True
+    any_class: ClassVar[bool] = False
+    candidates_elsewhere: ClassVar[bool] = False
+
+    def __init__(self, spec: ClaimSpec, database: Database) -> None:
+        refusal = self.refusal(database)
+        if refusal is not None:
+            raise UnsupportedDatabase(
+                f"strategy {self.name!r} cannot run on {database}: {refusal}; use strategy='auto'"
+            )
+        if self.marks:
+            check_key(spec.mapping)
+        self.spec = spec
+        self.mapping = spec.mapping
+        self.database = database
+        self.ready = ReadyRows(spec, database)
+
+    @staticmethod
+    @abstractmethod
+    def refusal(database: Database) -> str | None:
+        """Return why this database cannot run the strategy; None if it can."""
+
+    @abstractmethod
+    def take(self, writer: Writer, request: Request) -> Taken:
+        """Claim up to ``request.limit`` jobs."""
+
+    @abstractmethod
+    def statements(self) -> list[Executable]:
+        """List what :meth:`take` executes, in order, for a claim of entities."""
