@@ -1,8 +1,8 @@
-"""What migrations need for a table with history: columns, indexes, rows, storage.
+"""Functions for migrations of a table with rows: columns, indexes, rows, storage.
 
-For a new table ``alembic revision --autogenerate`` is enough: it needs nothing of
-this package. A table that has rows already becomes a queue by functions over
-Alembic's ``op``, while the application goes on writing to it::
+For a new table ``alembic revision --autogenerate`` is enough, and needs nothing of this
+package. A table that has rows becomes a queue by these functions, which take Alembic's
+``op``, while the application goes on writing to it::
 
     from alembic import op
     from sa_jobqueue import JobMixin
@@ -16,16 +16,16 @@ Alembic's ``op``, while the application goes on writing to it::
         create_reap_index(op, "orders", JobMixin)
         tune_storage(op, "orders")
 
-They commit by themselves, so ``transaction_per_migration=True`` is the honest setting
-of ``context.configure()``. See ``docs/migrations.md``. This package is the only one
-that imports Alembic, and ``import sa_jobqueue`` does not import it.
+They commit by themselves, so give ``context.configure()`` the setting
+``transaction_per_migration=True``. See ``docs/migrations.md``. This package is the only
+one that imports Alembic, and ``import sa_jobqueue`` does not import it.
 """
 
 from ..model.mixins import timestamp_type
+from .backfill_rows import BATCH, Progress, backfill
 from .columns import add_job_columns, drop_job_columns
-from .filling import BATCH, Progress, backfill
 from .indexes import create_claim_index, create_reap_index, drop_claim_index, drop_reap_index
-from .running import PATIENCE, Op, patiently
+from .runner import PATIENCE, Op, patiently
 from .storage import DEAD_ROWS, FILLFACTOR, reset_storage, tune_storage
 
 __all__ = [

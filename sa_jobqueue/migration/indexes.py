@@ -1,4 +1,4 @@
-"""The indexes that claims and reapers walk: which they are, by table, class or queue."""
+"""Create and drop the indexes of claims and reapers, for a table, a class or a queue."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..errors import ArgumentError
 from ..model.indexes import index_of, index_serving
 from ..model.mapping import any_mapping_of
 from ..queue import JobQueue
-from .building import build, drop
-from .running import PATIENCE, Op, Runner
-from .targets import AnyTable, key_of, queue_of
+from .build_index import build_index, drop_index
+from .runner import PATIENCE, Op, Runner
+from .tables import AnyTable, mapping_for, primary_key_of
 
 
 def create_claim_index(
@@ -29,29 +29,28 @@ def create_claim_index(
     partitions: Sequence[str] | None = None,
     patience: timedelta = PATIENCE,
 ) -> None:
-    """Create the index that claims walk, the very one that the model declares.
+    """Create the index that claims walk, the same as the model declares.
 
-    Online, it commits by itself: what the migration did before it is committed,
-    too. Broken off, it may be run again.
+    Online, it commits by itself, and with it whatever the migration did before. After
+    an interruption it may be run again.
 
     Args:
-        table: its name; or a Table, or a mapped class. Or a JobQueue: then the
-            index serves that queue's predicate and order, for a class without a
-            mixin too.
-        mixins: those of the model, where its name alone is given.
-        online: writers go on meanwhile. Otherwise a plain CREATE INDEX, in the
-            migration's own transaction.
-        key: the primary key's columns, which end the index; asked for by --sql only.
-        queue_args: the model's ``__queue_args__``, where its name alone is given.
-        name: another name than the model gives it, for a JobQueue.
-        partitions: what the table is divided into, for PostgreSQL by --sql only; None:
-            it is not divided.
-        patience: how long to wait in all for locks that others have; the time that
-            it takes to build does not count.
+        table: a table's name, a Table or a mapped class; or a JobQueue: then the index
+            serves that queue's predicate and order, also for a class without a mixin.
+        mixins: the model's mixins, where `table` is a name.
+        online: whether others can write meanwhile. Otherwise a plain CREATE INDEX, in
+            the migration's own transaction.
+        key: the primary key's columns, which end the index; needed for --sql only.
+        queue_args: the model's ``__queue_args__``, where `table` is a name.
+        name: the index's name, where it is not the model's, for a JobQueue.
+        partitions: the names of the table's partitions, for --sql on PostgreSQL only;
+            None: it has no partitions.
+        patience: how long to wait in all for locks that others hold; the time to build
+            the index does not count.
 
     Raises:
-        ArgumentError: an index of this name is there, and is another one; or no
-            index can serve the queue.
+        ArgumentError: a different index of this name exists; or no index can serve the
+            queue.
         LockTimeout: others kept the table locked.
     """
     runner = Runner(op, patience=patience, partitions=partitions)
@@ -61,7 +60,7 @@ def create_claim_index(
         index = _index(
             runner, table, mixins, "claim", key=key, queue_args=queue_args, schema=schema
         )
-    build(runner, index, online=online)
+    build_index(runner, index, online=online)
 
 
 def create_reap_index(
@@ -81,12 +80,12 @@ def create_reap_index(
             :func:`create_claim_index`.
 
     Raises:
-        ArgumentError: an index of this name is there, and is another one.
+        ArgumentError: a different index of this name exists.
         LockTimeout: others kept the table locked.
     """
     runner = Runner(op, patience=patience, partitions=partitions)
     index = _index(runner, table, mixins, "reap", key="id", queue_args=queue_args, schema=schema)
-    build(runner, index, online=online)
+    build_index(runner, index, online=online)
 
 
 def drop_claim_index(
@@ -99,7 +98,7 @@ def drop_claim_index(
     partitions: Sequence[str] | None = None,
     patience: timedelta = PATIENCE,
 ) -> None:
-    """Drop the index that claims walk, if it is there.
+    """Drop the index that claims walk, if it exists.
 
     Args:
         table, online, name, schema, partitions, patience: as in :func:`create_claim_index`.
@@ -112,7 +111,7 @@ def drop_claim_index(
         index = _index_for(table, name=name)
     else:
         index = _index(runner, table, (), "claim", key="id", queue_args=None, schema=schema)
-    drop(runner, index, online=online)
+    drop_index(runner, index, online=online)
 
 
 def drop_reap_index(
@@ -124,7 +123,7 @@ def drop_reap_index(
     partitions: Sequence[str] | None = None,
     patience: timedelta = PATIENCE,
 ) -> None:
-    """Drop the index that reapers walk, if it is there.
+    """Drop the index that reapers walk, if it exists.
 
     Args:
         table, online, schema, partitions, patience: as in :func:`create_claim_index`.
@@ -134,10 +133,10 @@ def drop_reap_index(
     """
     runner = Runner(op, patience=patience, partitions=partitions)
     index = _index(runner, table, (), "reap", key="id", queue_args=None, schema=schema)
-    drop(runner, index, online=online)
+    drop_index(runner, index, online=online)
 
 
-# Which index
+# -- which index ----------------------------------------------------------
 
 
 def _index(
@@ -150,19 +149,21 @@ def _index(
     queue_args: Mapping[str, Any] | None,
     schema: str | None,
 ) -> Index:
-    """Return the index that the model has, or would have."""
+    """Return the index that the model declares, or would declare."""
     real = table if isinstance(table, Table) else None
     if isinstance(table, type):
         real = any_mapping_of(table).table
     index = None if real is None else index_of(real, purpose)
     if index is None:
-        columns = key_of(runner, table, key=key, schema=schema)
-        queue = queue_of(runner, table, mixins, queue_args=queue_args, schema=schema, key=columns)
+        columns = primary_key_of(runner, table, key=key, schema=schema)
+        queue = mapping_for(
+            runner, table, mixins, queue_args=queue_args, schema=schema, key=columns
+        )
         index = index_of(queue.table, purpose)
     if index is None:
         raise ArgumentError(
-            f"{table!r} has no {purpose} index: its claim order is by columns of another table, "
-            "or its mixins have no status"
+            f"{table!r} has no {purpose} index: its claim order has columns of another table, or "
+            "its mixins have no status column"
         )
     return index
 

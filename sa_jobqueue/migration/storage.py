@@ -1,17 +1,17 @@
-"""Storage parameters for tables whose rows change several times and then rest."""
+"""Storage parameters for a table whose rows change a few times and then stay."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ..dialects.ddl import SetStorage
-from .running import Op, Runner, log
-from .targets import AnyTable, as_table
+from .runner import Op, Runner, log
+from .tables import AnyTable, as_table
 
-#: A tenth of each page stays free, for the next version of a row of the same page.
+#: A tenth of each page stays free for new versions of its rows.
 FILLFACTOR = 90
 
-#: As many dead rows bring autovacuum, however many rows are done.
+#: Autovacuum starts at this number of dead rows, however many rows are done.
 DEAD_ROWS = 10_000
 
 
@@ -24,19 +24,19 @@ def tune_storage(
     schema: str | None = None,
     partitions: Sequence[str] | None = None,
 ) -> None:
-    """Have PostgreSQL clean a queue's table up in time; nothing is done elsewhere.
+    """Make PostgreSQL vacuum a queue's table in time; other databases are left as they are.
 
-    By default autovacuum waits until a fifth of the table is dead: in a table of
-    ten million done rows, for two million dead ones, over which claims walk.
+    By default autovacuum waits until a fifth of the table is dead. In a table of ten
+    million done rows these are two million dead rows, which claims walk over.
 
-    Of a table in partitions each one that is there is tuned. One that is made later
-    is not: name that one here, or the table once more.
+    Each partition of a table is tuned that exists now. For a partition that is created
+    later, call this again with the partition or with the table.
 
     Args:
-        fillfactor: how full pages are made, in percent; for pages written from now on.
-        dead_rows: how many changed rows bring autovacuum and autoanalyze.
-        partitions: what the table is divided into, for --sql only; None: it is not
-            divided.
+        fillfactor: how full pages are written from now on, in percent.
+        dead_rows: how many changed rows start autovacuum and autoanalyze.
+        partitions: the names of the table's partitions, for --sql only; None: it has
+            no partitions.
     """
     runner = Runner(op, partitions=partitions)
     _alter(runner, table, schema=schema, fillfactor=fillfactor, dead_rows=dead_rows)
@@ -45,7 +45,7 @@ def tune_storage(
 def reset_storage(
     op: Op, table: AnyTable, *, schema: str | None = None, partitions: Sequence[str] | None = None
 ) -> None:
-    """Undo :func:`tune_storage`: the server's defaults again.
+    """Undo :func:`tune_storage`: restore the server's defaults.
 
     Args:
         partitions: as in :func:`tune_storage`.
@@ -69,8 +69,8 @@ def _alter(
     parts = runner.partitions_of(whole)
     if parts is not None:
         log.info(
-            "%s is divided into %d partitions, each with storage parameters of its own; those "
-            "that are made later need them too",
+            "%s has %d partitions, each with storage parameters of its own; partitions that are "
+            "created later need them too",
             whole.description,
             len(parts),
         )

@@ -1,4 +1,4 @@
-"""How a change is run: away from Alembic's transaction, waiting for locks, but not for long."""
+"""Run a change outside of Alembic's transaction, and again while others hold its lock."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, Executable, MetaData, Table, text
+from sqlalchemy import Column, Connection, Executable, MetaData, Table, text
 from sqlalchemy.exc import DBAPIError
 
 from ..dialects import Database, database_of, database_of_dialect
 from ..dialects.schema_changes import SchemaChanges
 from ..errors import ArgumentError, LockTimeout
 
-#: How long a change waits in all for locks that others have.
+#: How long a change waits in all for locks that others hold.
 PATIENCE = timedelta(minutes=2)
 
-#: Between two tries, so that all who queued behind the first one have their turn.
+#: The time between two tries, so that everybody who queued behind the first has a turn.
 _PAUSE = timedelta(seconds=1)
 
-#: How things are when a change has failed.
+#: What a failed change has left.
 NOTHING_CHANGED = "Nothing was changed by this step."
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ log = logging.getLogger("sa_jobqueue.migration")
 
 
 class Op(Protocol):
-    """What of ``alembic.op`` is used; an ``Operations`` object has it too."""
+    """The part of ``alembic.op`` that is used; an ``Operations`` object has it too."""
 
     def get_context(self) -> MigrationContext:
         """Return the context of the migration that runs."""
@@ -41,11 +41,12 @@ class Op(Protocol):
 
 
 class Runner:
-    """One migration's connection, or the script that takes its place.
+    """Runs statements on a migration's connection, or writes them to its --sql script.
 
     Args:
-        partitions: what a table is divided into, for a script, which cannot ask;
-            None: it is not divided.
+        patience: how long a change waits in all for locks that others hold.
+        partitions: the names of a table's partitions, for a script, which has no
+            database to ask; None: the table has no partitions.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Runner:
 
     @property
     def offline(self) -> bool:
-        """Whether statements are written to a script, and none is run."""
+        """Whether statements are written to a script instead of run."""
         return self.context.as_sql
 
     @property
@@ -68,7 +69,7 @@ class Runner:
 
     @property
     def database(self) -> Database:
-        """The database, of the newest version where no server was asked."""
+        """The database; offline, its newest version."""
         if self.offline:
             return database_of_dialect(self.context.dialect)
         return database_of(self.connection)
@@ -81,32 +82,33 @@ class Runner:
     def waiting_briefly(self) -> AbstractContextManager[None]:
         """Wait for locks only as long as a change does; see :meth:`SchemaChanges.waiting_at_most`.
 
-        To be entered outside of any transaction.
+        Enter it outside of any transaction.
         """
         longest = self.changes.longest_wait(self.connection)
         return self.changes.waiting_at_most(self.connection, longest)
 
     def partitions_of(self, table: Table) -> list[Table] | None:
-        """Return what a table is divided into where that matters; None: it is one table.
+        """Return a table's partitions where they need changes of their own; None: it has none.
 
         Raises:
-            ArgumentError: the model is divided, and nobody can be asked into what.
+            ArgumentError: the model has partitions, and there is no database to ask for
+                them.
         """
         if not self.changes.partitions_apart:
             return None
         if self.offline:
-            return self._partitions_said(table)
+            return self._given_partitions(table)
         found = self.changes.partitions(self.connection, table)
         if found is None:
             return None
         return [table.to_metadata(MetaData(), schema=schema, name=name) for schema, name in found]
 
-    def _partitions_said(self, table: Table) -> list[Table] | None:
+    def _given_partitions(self, table: Table) -> list[Table] | None:
         if self.partitions is not None:
             return [table.to_metadata(MetaData(), name=name) for name in self.partitions]
         if table.kwargs.get("postgresql_partition_by"):
             raise ArgumentError(
-                f"without a database nobody knows the partitions of {table.description!r}: name "
+                f"without a database the partitions of {table.description!r} are not known: name "
                 f'them, as in partitions=("{table.name}_1", "{table.name}_2"), or () for none'
             )
         return None
@@ -116,18 +118,18 @@ class Runner:
         self.context.execute(text(statement) if isinstance(statement, str) else statement)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Leave Alembic's transaction: what runs inside commits by itself.
+    def outside_transaction(self) -> Iterator[None]:
+        """Leave Alembic's transaction: everything inside commits by itself.
 
-        Else a lock of the table would be kept until the migration ends, whatever
-        comes behind us in it.
+        Otherwise a lock of the table would be kept until the whole migration ends.
         """
         if not self.offline:
             options = self.connection.get_execution_options()
-            if options.get("isolation_level") == "AUTOCOMMIT":  # a block of the caller's
+            if options.get("isolation_level") == "AUTOCOMMIT":  # the caller has left it already
                 yield
                 return
-            # Alembic does not tell in public whose transaction this is, and asserts.
+            # A private attribute: Alembic has no public one that tells whose transaction
+            # this is, and would fail with a bare assertion.
             if self.connection.in_transaction() and self.context._transaction is None:
                 raise ArgumentError(
                     "a transaction that is not Alembic's is open, and this change commits by "
@@ -140,40 +142,48 @@ class Runner:
     def change(
         self, statements: Sequence[Executable], *, what: str, locked: Table | None = None
     ) -> None:
-        """Run statements as one change, which waits for a lock again and again, but briefly.
+        """Run statements as one change; wait for a lock briefly, again and again.
 
-        To be called inside :meth:`alone`.
+        Call it inside :meth:`outside_transaction`.
 
         Args:
-            locked: the table that nobody may use between the statements.
+            what: names the change in messages.
+            locked: the table that nobody else may use between the statements.
         """
         if not statements:
             return
         lock = None if locked is None else self.changes.table_lock(self._named(locked))
         begins, ends = ((), ()) if lock is None else (lock[:1], lock[1:])
         if self.offline:
-            self.write_down(partial(self._run_all, [*begins, *statements, *ends]))
+            self.write_to_script(partial(self._run_all, [*begins, *statements, *ends]))
             return
-        # What InnoDB has changed stays so, also where the next statement finds a lock.
+        # InnoDB commits each statement, also where the next one finds a lock: so each is
+        # repeated alone.
         apart = lock is None and not self.changes.together
-        parts = [[one] for one in statements] if apart else [statements]
+        parts = [[statement] for statement in statements] if apart else [statements]
         for part in parts:
             run = partial(self._run_all, [*begins, *part])
-            self.patiently(partial(self.briefly, run, ends=ends), what=what)
+            self.retry_while_locked(partial(self.try_briefly, run, ends=ends), what=what)
 
-    def write_down(self, change: Callable[[], object]) -> None:
-        """Write a change to the script, with what makes it wait only briefly."""
+    def altered_together(self, columns: list[Column[Any]]) -> list[list[Column[Any]]]:
+        """Group columns by the ALTER TABLE that adds or drops them."""
+        if self.changes.alters_many:
+            return [columns] if columns else []
+        return [[column] for column in columns]
+
+    def write_to_script(self, change: Callable[[], object]) -> None:
+        """Write a change to the script, between the statements that keep its waits brief."""
         self._run_all(self.changes.begins)
         change()
         self._run_all(self.changes.ends)
 
-    def briefly(self, change: Callable[[], object], *, ends: Sequence[str] = ()) -> None:
-        """Call a change of a table, which waits for the table's lock, but only briefly.
+    def try_briefly(self, change: Callable[[], object], *, ends: Sequence[str] = ()) -> None:
+        """Call a change once; it waits only briefly for the table's lock.
 
-        To be called inside :meth:`alone`.
+        Call this inside :meth:`outside_transaction`.
 
         Args:
-            ends: statements that are run after it, also where it fails.
+            ends: statements that are run after the change, also where it fails.
         """
         changes = self.changes
         self._run_all(changes.begins)
@@ -190,10 +200,10 @@ class Runner:
             self.run(statement)
 
     def _named(self, table: Table) -> str:
-        """Return a table's name as it stands in SQL."""
+        """Return a table's name as SQL has it."""
         return self.context.dialect.identifier_preparer.format_table(table)
 
-    def patiently(
+    def retry_while_locked(
         self,
         change: Callable[[], T],
         *,
@@ -201,18 +211,19 @@ class Runner:
         at_most: timedelta | None = None,
         leaves: Callable[[], str] = lambda: NOTHING_CHANGED,
     ) -> T:
-        """Call what may find a lock taken, until it does not, or patience ends.
+        """Call a change until it finds no lock of others, or until patience ends.
 
-        Patience is for waiting only: a try may have worked for hours, at an index
-        say, before it met the lock.
+        Only waiting counts: a try may have worked for hours, for instance at an index,
+        before it met the lock.
 
         Args:
-            at_most: how long one try waits for a lock, before it fails; by default
-                as long as a change waits.
-            leaves: called when patience has ended; says how things are then.
+            what: names the change in messages.
+            at_most: how long one try waits for a lock before it fails; by default as
+                long as a change waits.
+            leaves: called when patience has ended; describes what the change has left.
 
         Raises:
-            LockTimeout: somebody had the lock all the time.
+            LockTimeout: others held the lock all the time.
         """
         limit = at_most or self.changes.longest_wait(self.connection)
         waited = timedelta()
@@ -221,43 +232,44 @@ class Runner:
             try:
                 return change()
             except DBAPIError as error:
-                if not self.passes(error):
+                if not self.is_temporary(error):
                     raise
-                if self._waited(error):
+                if self._is_lock_timeout(error):
                     waited += min(timedelta(seconds=time.monotonic() - began), limit)
                 if waited >= self.patience:
                     raise LockTimeout(
                         f"{what}: another transaction kept its lock for {self.patience}. "
-                        f"{leaves()} Find it among the longest open transactions and end it, or "
-                        "wait for it, and run the migration again; patience= gives it more time."
+                        f"{leaves()} Find that transaction among the longest open ones, and end it "
+                        "or wait for it; then run the migration again. patience= gives it more "
+                        "time."
                     ) from error
-                log.info("%s: somebody has locked it, tried again in %s", what, _PAUSE)
+                log.info("%s: another transaction has it locked; next try in %s", what, _PAUSE)
             time.sleep(_PAUSE.total_seconds())
             waited += _PAUSE
 
-    def passes(self, error: DBAPIError) -> bool:
-        """Tell whether an error goes away when others have let their locks go."""
-        return self._waited(error) or (
+    def is_temporary(self, error: DBAPIError) -> bool:
+        """Tell whether an error goes away once others have released their locks."""
+        return self._is_lock_timeout(error) or (
             error.orig is not None and self.database.is_transient(error.orig)
         )
 
-    def _waited(self, error: DBAPIError) -> bool:
+    def _is_lock_timeout(self, error: DBAPIError) -> bool:
         return error.orig is not None and self.database.is_lock_timeout(error.orig)
 
 
 def patiently(op: Op, change: Callable[[], object], *, patience: timedelta = PATIENCE) -> None:
-    """Run a change of your own as ours are run: it waits for a table's lock, but only briefly.
+    """Run a change of your own like ours: it waits only briefly for a table's lock.
 
     ::
 
         patiently(op, lambda: op.drop_column("orders", "locked_at"))
 
-    All who come later wait behind a change that waits. So it waits for half a second,
-    lets go, and tries again, until it has the lock or patience ends. Commits by itself:
-    what the migration did before it is committed, too.
+    Everybody who comes later waits behind a change that waits. So it waits for half a
+    second, gives up, and tries again, until it has the lock or patience ends. It commits
+    by itself, and with it whatever the migration did before.
 
     Args:
-        change: calls operations of Alembic: one, since InnoDB commits each, and all
+        change: calls one operation of Alembic. InnoDB commits each operation, and all
             are called again where one has met a lock.
         patience: how long to wait in all for the lock.
 
@@ -265,8 +277,10 @@ def patiently(op: Op, change: Callable[[], object], *, patience: timedelta = PAT
         LockTimeout: others kept the table locked.
     """
     runner = Runner(op, patience=patience)
-    with runner.alone():
+    with runner.outside_transaction():
         if runner.offline:
-            runner.write_down(change)
+            runner.write_to_script(change)
         else:
-            runner.patiently(partial(runner.briefly, change), what="a change of your own")
+            runner.retry_while_locked(
+                partial(runner.try_briefly, change), what="a change of your own"
+            )

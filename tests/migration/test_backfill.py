@@ -1,4 +1,4 @@
-"""A backfill writes batch by batch, commits each, and goes on where it was broken off."""
+"""A backfill writes batch by batch, commits each, and goes on where it was interrupted."""
 
 from __future__ import annotations
 

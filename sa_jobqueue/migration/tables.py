@@ -1,7 +1,7 @@
-"""Which table is changed, and how its queue looks: from a class, a Table, or a name alone.
+"""The table that a migration changes, and its queue: from a class, a Table or a name.
 
-A migration outlives the models, so it names the table and the mixins. From them a
-class is mapped that nobody else sees, and it answers as the real one would.
+A migration outlives the models, so it names the table and the mixins. From these a
+private class is mapped, which has the same columns and indexes as the model's.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ..model.mixins import (
     RoundMixin,
     ScheduleMixin,
 )
-from .running import Runner
+from .runner import Runner
 
 #: A table's name, a Table, or a mapped class.
 AnyTable: TypeAlias = str | Table | type[Any]
 
-#: What stands in for the primary key where only the mixins' columns matter.
+#: A stand-in for the primary key where only the mixins' columns matter.
 _NO_KEY = ("sa_jobqueue_key",)
 
 
-def queue_of(
+def mapping_for(
     runner: Runner,
     table: AnyTable,
     mixins: Sequence[type[QueueColumns]],
@@ -42,18 +42,18 @@ def queue_of(
     schema: str | None,
     key: Sequence[str] = _NO_KEY,
 ) -> QueueMapping:
-    """Return the mapping of a class, or of one made up for a table.
+    """Return the mapping of a class, or of a private class for a table.
 
     Raises:
-        ArgumentError: a class, and arguments that it answers itself.
+        ArgumentError: `table` is a class, and `queue_args` or `schema` is given too.
     """
     if isinstance(table, str | Table):
-        naming = naming_of(runner, *name_of(table, schema))
+        naming = _naming_convention(runner, *name_and_schema(table, schema))
         if isinstance(table, Table):
             naming, schema = table.metadata.naming_convention, schema or table.schema
             mixins = mixins or _mixins_of(table)
             table = table.name
-        made = _made_up(
+        private = _map_class(
             table,
             mixins or (JobMixin,),
             key=key,
@@ -61,66 +61,66 @@ def queue_of(
             schema=schema,
             naming=naming,
         )
-        return any_mapping_of(made)
+        return any_mapping_of(private)
     if queue_args is not None or schema is not None:
         raise ArgumentError(
-            f"{table!r} has its own __queue_args__ and its own schema; to give others, name the "
-            "table instead of the class"
+            f"{table!r} has its own __queue_args__ and its own schema; to give others, pass the "
+            "table's name instead of the class"
         )
     mapping = any_mapping_of(table)
-    return mapping if mapping.is_ordered else mapping_of(table)  # which refuses it
+    return mapping if mapping.is_ordered else mapping_of(table)  # raises: the class is no queue
 
 
-def naming_of(runner: Runner, name: str, schema: str | None) -> Any:
-    """Return the naming convention of the metadata that Alembic compares the table with."""
+def _naming_convention(runner: Runner, name: str, schema: str | None) -> Any:
+    """Return the naming convention of the MetaData that Alembic compares the table with."""
     given = runner.context.opts.get("target_metadata") or ()
-    each = [given] if isinstance(given, MetaData) else list(given)
+    all_metadata = [given] if isinstance(given, MetaData) else list(given)
     key = name if schema is None else f"{schema}.{name}"
-    holding = [metadata for metadata in each if key in metadata.tables] or each
-    return holding[0].naming_convention if holding else None
+    found = [metadata for metadata in all_metadata if key in metadata.tables] or all_metadata
+    return found[0].naming_convention if found else None
 
 
-def name_of(table: AnyTable, schema: str | None = None) -> tuple[str, str | None]:
-    """Return name and schema of a table."""
+def name_and_schema(table: AnyTable, schema: str | None = None) -> tuple[str, str | None]:
+    """Return the name and the schema of a table."""
     real = as_table(table, schema)
     return real.name, real.schema
 
 
 def as_table(table: AnyTable, schema: str | None = None) -> Table:
-    """Return a table as its model has it, or one of its name."""
+    """Return the Table of a model, or a Table without columns for a name."""
     if isinstance(table, str):
         return Table(table, MetaData(), schema=schema)
     real = table if isinstance(table, Table) else any_mapping_of(table).table
     return real if schema is None else real.to_metadata(MetaData(), schema=schema)
 
 
-def key_of(
+def primary_key_of(
     runner: Runner, table: AnyTable, *, key: Sequence[str] | str | None, schema: str | None
 ) -> tuple[str, ...]:
-    """Return the primary key's columns: as given, as declared, or as the database says.
+    """Return the primary key's columns: as given, as declared, or as the database has them.
 
     Raises:
-        ArgumentError: nobody knows them.
+        ArgumentError: they are not given, and cannot be found.
     """
     if key is not None:
         return (key,) if isinstance(key, str) else tuple(key)
     if isinstance(table, Table):
         return tuple(column.name for column in table.primary_key)
-    name, schema = name_of(table, schema)
+    name, schema = name_and_schema(table, schema)
     if runner.offline:
         raise ArgumentError(
-            f"without a database nobody knows the primary key of {name!r}: name it, as in "
+            f"without a database the primary key of {name!r} is not known: name it, as in "
             'key="id" or key=("tenant", "id")'
         )
     found = sa_inspect(runner.connection).get_pk_constraint(name, schema)
     columns = tuple(found["constrained_columns"])
     if not columns:
-        raise ArgumentError(f"{name!r} has no primary key; name unique columns as key=")
+        raise ArgumentError(f"{name!r} has no primary key: name unique columns as key=")
     return columns
 
 
 def _mixins_of(table: Table) -> tuple[type[QueueColumns], ...]:
-    """Find the mixins of a mapped table by the marks on its columns."""
+    """Find the mixins of a mapped table by the info of its columns."""
     names = {column.info.get("sa_jobqueue"): column.name for column in table.columns}
     return tuple(
         mixin.named(**{role: names[role] for role in mixin.__queue_attributes__})
@@ -129,7 +129,7 @@ def _mixins_of(table: Table) -> tuple[type[QueueColumns], ...]:
     )
 
 
-def _made_up(
+def _map_class(
     name: str,
     mixins: Iterable[type[QueueColumns]],
     *,
@@ -138,7 +138,7 @@ def _made_up(
     schema: str | None,
     naming: Any,
 ) -> type[Any]:
-    """Map a class with the mixins, and with the columns that its options name."""
+    """Map a class with the mixins, and with the columns that its options refer to."""
     mixins = tuple(mixins)
     taken = {name for mixin in mixins for name in mixin.__queue_attributes__.values()}
     body: dict[str, Any] = {
@@ -146,13 +146,13 @@ def _made_up(
         "__table_args__": {"schema": schema},
         "__queue_args__": dict(args),
     }
-    body |= {column: Column(NullType()) for column in _named_in(args) if column not in taken}
+    body |= {column: Column(NullType()) for column in _option_columns(args) if column not in taken}
     body |= {column: Column(NullType(), primary_key=True) for column in key}
     base = declarative_base(metadata=MetaData(naming_convention=naming))
     return type("Adopted", (*mixins, base), body)
 
 
-def _named_in(args: Mapping[str, Any]) -> Iterable[str]:
+def _option_columns(args: Mapping[str, Any]) -> Iterable[str]:
     for option in ("equality", "order_by"):
         given = args.get(option) or ()
         for word in [given] if isinstance(given, str) else given:
@@ -164,12 +164,25 @@ def _named_in(args: Mapping[str, Any]) -> Iterable[str]:
         yield args["enqueued_at"]
 
 
-def fresh(table: Table) -> Table:
-    """Make a Table of the same name, to hang other columns on."""
+def bare_table(table: Table) -> Table:
+    """Return a Table of the same name without columns."""
     return Table(table.name, MetaData(), schema=table.schema)
 
 
-def attach(table: Table, column: Column[Any]) -> Column[Any]:
-    """Put a column into a Table, and return it."""
+def add_column(table: Table, column: Column[Any]) -> Column[Any]:
+    """Add a column to a Table, and return it."""
     table.append_column(column)
     return column
+
+
+def reflect_table(runner: Runner, name: str, schema: str | None) -> Table:
+    """Read a table's columns from the database."""
+    return Table(
+        name, MetaData(), schema=schema, autoload_with=runner.connection, resolve_fks=False
+    )
+
+
+def existing_columns(runner: Runner, table: Table) -> dict[str, Any]:
+    """Return the columns that a table has in the database, by name."""
+    found = sa_inspect(runner.connection).get_columns(table.name, table.schema)
+    return {column["name"]: column for column in found}
