@@ -17,7 +17,7 @@ from sqlalchemy import URL, MetaData, NullPool, create_engine, make_url
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
 
-#: What has tables in every database; the nightly job, 04, has none.
+#: Models with tables in every database. Example 04 has no table, and 06 makes its own tables.
 MODELS = (
     EXAMPLES / "01_batches.py",
     EXAMPLES / "02_text_messages.py",
@@ -29,32 +29,35 @@ MODELS = (
     EXAMPLES / "08_render_pipeline.py",
 )
 
-#: And in some only: the mailing's index has an expression that only PostgreSQL reads, and
-#: SQLite has no partitions.
+#: Models with tables in some databases: the mailing's index has an expression that only
+#: PostgreSQL reads, and SQLite has no partitions.
 MODELS_ON = {
     "postgresql": (EXAMPLES / "05_mailing.py", EXAMPLES / "partitioned.py"),
     "mysql": (EXAMPLES / "partitioned.py",),
     "mariadb": (EXAMPLES / "partitioned.py",),
 }
 
-#: Not alembic_version: the database may have migrations of its own.
+#: The name differs from alembic_version, since the database may have migrations of its own.
 VERSION_TABLE = "example_alembic_version"
 
 
 def url() -> URL:
-    """Return the URL of ``-x url=``, else of SA_JOBQUEUE_URL."""
+    """Return the URL of ``-x url=``, or else of SA_JOBQUEUE_URL."""
     given = context.get_x_argument(as_dictionary=True).get("url")
     found = given or os.environ.get("SA_JOBQUEUE_URL")
     if not found:
         raise CommandError(
-            "which database? Say alembic -x url=postgresql+psycopg2://user@host/database ..., "
+            "no database is given: alembic -x url=postgresql+psycopg2://user@host/database ..., "
             "or set SA_JOBQUEUE_URL"
         )
     return make_url(found)
 
 
 def load(file: Path) -> ModuleType:
-    """Import a file by its path: no folder of ours comes into sys.path, and 01_ is no name."""
+    """Import a file by its path, since 01_batches is no name of a module.
+
+    sys.path stays as it is.
+    """
     name = f"migrated_{file.stem}"
     if name not in sys.modules:
         spec = spec_from_file_location(name, file)
@@ -66,17 +69,17 @@ def load(file: Path) -> ModuleType:
 
 
 def metadata(backend: str) -> list[MetaData]:
-    """Collect the tables that a database of this kind has."""
+    """Return the tables that such a database has, by the name of its backend."""
     return [load(file).Base.metadata for file in (*MODELS, *MODELS_ON.get(backend, ()))]
 
 
 def configure(**connected: Any) -> None:
-    """Tell Alembic what it compares, and how."""
+    """Configure Alembic, and run the migrations."""
     compared = metadata(url().get_backend_name())
-    tables = {table.name for each in compared for table in each.tables.values()}
+    tables = {table.name for collection in compared for table in collection.tables.values()}
 
     def is_ours(name: str | None, type_: str, parents: object) -> bool:
-        # Other people's tables are left out: autogenerate would drop them.
+        # Other tables are left out; autogenerate would drop them.
         return type_ != "table" or name in tables
 
     context.configure(
@@ -92,7 +95,7 @@ def configure(**connected: Any) -> None:
         context.run_migrations()
 
 
-# Whoever calls Alembic from Python may keep the logging that is set up already.
+# A caller from Python may keep its own logging.
 if context.config.config_file_name and context.config.attributes.get("configure_logging", True):
     fileConfig(context.config.config_file_name, disable_existing_loggers=False)
 

@@ -1,4 +1,4 @@
-"""A shop's orders: a table that was there for years before it became a queue."""
+"""The orders of a shop, in a table that is older than its queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Base(DeclarativeBase):
 
 
 class Order(JobMixin.named(status="job_status"), PriorityMixin, Base):  # type: ignore[misc]  # a call
-    """An order, whose own status is not the queue's."""
+    """An order; its column status is not the status of the queue."""
 
     __tablename__ = "example_order"
 

@@ -1,9 +1,9 @@
-"""Jobs claimed in batches, by two mailers that choose their emails by a predicate.
+"""Two mailers claim jobs in batches, and choose them by a predicate.
 
     python examples/01_batches.py
     python examples/01_batches.py --url postgresql+psycopg2://user@host/database
 
-The comment at the end is what it prints.
+The comment at the end shows the output.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Email(JobMixin, Base):
     recipient: Mapped[str] = mapped_column(String(100))
 
 
-#: Kept, so that its statements are built once.
+#: A queue that is kept builds its statements once.
 OUTBOX = JobQueue(Email, Email.recipient.like("%@example.org"))
 
 
@@ -42,10 +42,10 @@ def send(mailer: str, emails: list[Email]) -> None:
 
 
 def send_next_batch(sessions: sessionmaker[Session], mailer: str) -> bool:
-    """Claim, commit, work, finish, commit; tell whether there was anything to do."""
+    """Claim, commit, work, finish, commit; tell whether a job was claimed."""
     with sessions() as session:
         emails = OUTBOX.claim(session, owner=mailer, limit=3)
-        session.commit()  # the claim is visible now, and the row locks are gone
+        session.commit()  # now others see the claim, and the row locks are released
         if not emails:
             return False
         send(mailer, list(emails))
@@ -55,7 +55,7 @@ def send_next_batch(sessions: sessionmaker[Session], mailer: str) -> bool:
 
 
 def main() -> None:
-    """Enqueue ten emails and have two mailers send those to example.org in turns."""
+    """Enqueue ten emails; two mailers in turn send those to example.org."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="sqlite://", help="default: SQLite in memory")
     engine = create_engine(parser.parse_args().url)

@@ -1,9 +1,9 @@
-"""Text messages sent one by one until the queue is empty; a failed one is tried again.
+"""Text messages are sent until the queue is empty; a failed message is tried again.
 
     python examples/02_text_messages.py
     python examples/02_text_messages.py --url mysql+pymysql://user@host/database
 
-The comment at the end is what it prints.
+The comment at the end shows the output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Base(DeclarativeBase):
 
 
 class TextMessage(JobMixin, ScheduleMixin, RetryMixin, Base):
-    """A text message to be sent; a failed one waits until its run_at."""
+    """A text message to be sent; after a failure it waits until its run_at."""
 
     __tablename__ = "example_text_message"
 
@@ -39,17 +39,17 @@ def send(message: TextMessage) -> None:
         raise ConnectionError("the network is busy")
 
 
-def tell(message: TextMessage, outcome: object) -> None:
-    """Say what became of a message, once that is committed."""
+def print_outcome(message: TextMessage, outcome: object) -> None:
+    """Print what became of a message; called when the finish is committed."""
     print(f"{message.phone}: {'sent' if outcome is None else 'failed (will be tried again)'}")
 
 
 def main() -> None:
-    """Enqueue three messages and send them until none is left."""
+    """Enqueue three messages, and send until no message is left."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="sqlite://", help="default: SQLite in memory")
     engine = create_engine(parser.parse_args().url)
-    logging.basicConfig(level=logging.ERROR)  # tell() says what failed
+    logging.basicConfig(level=logging.ERROR)  # print_outcome() reports failures
     Base.metadata.drop_all(engine)
     Base.metadata.create_all(engine)
 
@@ -66,7 +66,7 @@ def main() -> None:
         delete=True,  # a sent message leaves the table
         drain=True,  # stop when the queue is empty
         backoff=lambda attempts: timedelta(seconds=0.2) * attempts,
-        on_outcome=tell,
+        on_outcome=print_outcome,
     )
     with worker.stopping_on_signals():
         worker.run()

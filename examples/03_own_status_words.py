@@ -1,10 +1,10 @@
-"""A table with status words of its own, claimed by UPDATE .. ORDER BY .. LIMIT, then SELECT.
+"""A table has status words of its own; claims run UPDATE .. ORDER BY .. LIMIT, then SELECT.
 
     python examples/03_own_status_words.py --url mariadb+pymysql://user@host/database
     python examples/03_own_status_words.py
 
-MySQL and MariaDB have that UPDATE; elsewhere, as on SQLite, the example says so and
-claims with the strategy that "auto" chooses. The comments at the end are what it prints.
+Only MySQL and MariaDB have this UPDATE. On other databases the example prints a note, and
+claims by the strategy that "auto" chooses. The comments at the end show the output.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Base(DeclarativeBase):
 
 
 class Letter(JobMixin, Base):
-    """A letter, which is unsent, claimed or sent."""
+    """A letter; it is unsent, claimed or sent."""
 
     __tablename__ = "example_letter"
     __queue_args__ = {"names": {JobStatus.UNCLAIMED: "unsent", JobStatus.DONE: "sent"}}  # noqa: RUF012 - read once, as __table_args__ is
@@ -51,14 +51,14 @@ def chosen_strategy(engine: Engine) -> str:
 
 
 def main() -> None:
-    """Enqueue five letters by plain SQL and send them two by two."""
+    """Enqueue five letters by plain SQL, and send them two at a time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="sqlite://", help="default: SQLite in memory")
     engine = create_engine(parser.parse_args().url)
     Base.metadata.drop_all(engine)
     Base.metadata.create_all(engine)
 
-    with engine.begin() as connection:  # plain SQL makes jobs, too
+    with engine.begin() as connection:  # plain SQL can insert jobs
         for name in ("anna", "bert", "carla", "dirk", "edda"):
             insert = text("INSERT INTO example_letter (recipient) VALUES (:name)")
             connection.execute(insert, {"name": name})

@@ -1,9 +1,9 @@
-"""A nightly job that every machine starts, and one runs: a named lock around it.
+"""Every machine starts a nightly job, and one machine runs it: a named lock decides.
 
     python examples/04_nightly_job.py
     python examples/04_nightly_job.py --url mysql+pymysql://user@host/database
 
-Three machines are played by three processes. The comment at the end is what it prints.
+Three processes play three machines. The comment at the end shows the output.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sqlalchemy import create_engine
 
 from sa_jobqueue import named_lock
 
-#: A server that was just told of a death may need a moment to free the lock.
+#: The server may need a moment to notice a death and free the lock.
 PATIENCE = timedelta(seconds=1)
 
 
 def start(machine: str, url: str, working: Event, enough: Event) -> None:
-    """Start the nightly job as cron would: whoever has the lock first, runs it."""
+    """Start the nightly job as cron would; the machine that gets the lock runs it."""
     engine = create_engine(url)
     lock = named_lock(engine, "nightly clean-up")
     if not lock.acquire(timeout=PATIENCE):
-        print(f"{machine}: somebody is at it, nothing to do", flush=True)
+        print(f"{machine}: another machine runs it, nothing to do", flush=True)
         return
     print(f"{machine}: begins", flush=True)
     working.set()
@@ -38,7 +38,7 @@ def start(machine: str, url: str, working: Event, enough: Event) -> None:
 
 
 def main() -> None:
-    """Start the job on two machines at once; kill a third one in the middle of its run."""
+    """Run the nightly job on a database."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", help="default: an SQLite file in a temporary folder")
     with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def run(url: str) -> None:
-    """Play a night."""
+    """Start the job on machines 1 and 2; kill machine 1 in its run, and start machine 3."""
     context = multiprocessing.get_context("spawn")
     working, never, enough = context.Event(), context.Event(), context.Event()
 
@@ -77,7 +77,7 @@ if __name__ == "__main__":
 # Output:
 #
 # machine 1: begins
-# machine 2: somebody is at it, nothing to do
+# machine 2: another machine runs it, nothing to do
 # machine 1: loses its power
 # machine 3: begins
 # machine 3: is done

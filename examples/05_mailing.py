@@ -1,13 +1,13 @@
-"""A mailing over a table that is no queue, by four processes, one of them killed midway.
+"""Four processes mail the rows of a table that is no queue; one is killed midway.
 
     python examples/05_mailing.py --url postgresql+psycopg2://user@host/database
 
-PostgreSQL only. Each process claims subscriptions by advisory locks: nothing is written
-to claim them, and whoever was mailed is marked by the mailing's own UPDATE. In the end
-everybody was mailed, and nobody by two processes at once.
+PostgreSQL only. Each process claims subscriptions by advisory locks, which write nothing;
+the UPDATE of the mailing marks a subscription as mailed. In the end every subscriber was
+mailed, and none by two processes at once.
 
-100,000 subscriptions take some minutes, in silence; with --subscriptions 2000 it is seconds.
-The comment at the end is what it prints.
+100,000 subscriptions take some minutes without output; --subscriptions 2000 takes seconds.
+The comment at the end shows the output.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Base(DeclarativeBase):
 
 
 class Subscription(Base):
-    """Somebody who gets mail; no mixin, no status, no owner."""
+    """A subscription; the class has no mixin, no status and no owner."""
 
     __tablename__ = "example_mailing_subscription"
 
@@ -47,7 +47,7 @@ class Subscription(Base):
 
 
 def last_mailed() -> ColumnElement[datetime]:
-    """Return when somebody was mailed; those who never were come first."""
+    """Return the time of the last mail; subscriptions without a mail come first."""
     return func.coalesce(Subscription.last_mail_at, text("'-infinity'::timestamptz"))
 
 
@@ -62,7 +62,7 @@ LOCKS = text(
 
 @dataclass(frozen=True)
 class Mail:
-    """One mail: who sent it to whom, and when, in seconds of the machine's clock."""
+    """A mail: its sender, its subscription, and its times in seconds of the machine's clock."""
 
     mailer: int
     subscription: int
@@ -71,7 +71,7 @@ class Mail:
 
 
 def mail_all(url: str, mailer: int, started: datetime, log: Path) -> None:
-    """Mail whoever was not mailed since the start, until nobody is left."""
+    """Mail the subscriptions that were not mailed since the start, until none is left."""
     with log.open("a", buffering=1) as lines, advisory_session(create_engine(url)) as session:
         while batch := claim(
             session,
@@ -85,19 +85,19 @@ def mail_all(url: str, mailer: int, started: datetime, log: Path) -> None:
                 lines.write(f"{mailer} {subscription.id} {time.monotonic()}\n")  # "sends" it
                 subscription.last_mail_at = func.clock_timestamp()
                 complete(session, subscription)
-                session.commit()  # this one is freed, the rest of the batch is still ours
+                session.commit()  # frees this row; the rest of the batch stays ours
                 lines.write(f"{mailer} {subscription.id} {time.monotonic()}\n")
 
 
 def main() -> None:
-    """Have four processes mail everybody, and kill one of them midway."""
+    """Have four processes mail all subscriptions, and kill one process midway."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True, help="a PostgreSQL database")
     parser.add_argument("--subscriptions", type=int, default=100_000, metavar="N")
     given = parser.parse_args()
     engine = create_engine(given.url)
     if engine.dialect.name != "postgresql":
-        parser.error("PostgreSQL only: no other database has advisory locks for rows")
+        parser.error("PostgreSQL only: other databases have no advisory locks for rows")
     Base.metadata.drop_all(engine)
     Base.metadata.create_all(engine)
     with Session(engine) as session:
@@ -112,18 +112,18 @@ def main() -> None:
             killed_at = send_mailing(given.url, started, log, given.subscriptions)
             mails = list(read(log, killed_at))
 
-        waiting = select(func.count()).where(Subscription.kind == 1, last_mailed() < started)
-        print(f"not mailed: {session.scalars(waiting).one()}")
+        not_mailed = select(func.count()).where(Subscription.kind == 1, last_mailed() < started)
+        print(f"not mailed: {session.scalars(not_mailed).one()}")
         others = select(func.count()).where(Subscription.kind != 1, last_mailed() >= started)
         print(f"mailed, but of another kind: {session.scalars(others).one()}")
         print(f"locks left: {session.scalars(LOCKS).one()}")
-    tell(mails)
+    print_repeats(mails)
     Base.metadata.drop_all(engine)
     engine.dispose()
 
 
 def send_mailing(url: str, started: datetime, log: Path, subscriptions: int) -> float:
-    """Run the mailers; kill the first one midway, and tell when it was dead."""
+    """Run the mailers, and kill the first midway; return when it was dead."""
     context = multiprocessing.get_context("spawn")
     mailers: list[BaseProcess] = [
         context.Process(target=mail_all, args=(url, number, started, log))
@@ -147,7 +147,7 @@ def send_mailing(url: str, started: datetime, log: Path, subscriptions: int) -> 
 
 
 def read(log: Path, killed_at: float) -> Iterator[Mail]:
-    """Read the log, two lines for each mail; the killed mailer's last mail ended with it."""
+    """Read the log, two lines for each mail; a mail without an end ended with the kill."""
     begun: dict[tuple[int, int], float] = {}
     for line in log.read_text().splitlines():
         mailer, subscription, moment = line.split()
@@ -160,16 +160,16 @@ def read(log: Path, killed_at: float) -> Iterator[Mail]:
         yield Mail(*key, begin, killed_at)
 
 
-def tell(mails: list[Mail]) -> None:
-    """Say who was mailed twice, and whether by two at once."""
+def print_repeats(mails: list[Mail]) -> None:
+    """Print how many were mailed twice, and how many by two mailers at once."""
     mailed: dict[int, list[Mail]] = {}
     for mail in mails:
         mailed.setdefault(mail.subscription, []).append(mail)
-    twice = [sorted(them, key=lambda mail: mail.begin) for them in mailed.values() if them[1:]]
-    at_once = [them for them in twice if any(a.end > b.begin for a, b in pairwise(them))]
+    twice = [sorted(group, key=lambda mail: mail.begin) for group in mailed.values() if group[1:]]
+    at_once = [group for group in twice if any(a.end > b.begin for a, b in pairwise(group))]
     print(f"mailed by two at once: {len(at_once)}")
     print(
-        f"mailed again: {'at most the one' if len(twice) <= 1 else len(twice)} "
+        f"mailed again: {'at most the mail' if len(twice) <= 1 else len(twice)} "
         "that was under way at the kill"
     )
 
@@ -186,4 +186,4 @@ if __name__ == "__main__":
 # mailed, but of another kind: 0
 # locks left: 0
 # mailed by two at once: 0
-# mailed again: at most the one that was under way at the kill
+# mailed again: at most the mail that was under way at the kill

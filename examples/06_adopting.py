@@ -1,14 +1,14 @@
-"""A hand-written SKIP LOCKED table becomes a queue of sa_jobqueue, while its workers go on.
+"""A table with hand-written SKIP LOCKED claims becomes a queue, while its workers go on.
 
     python examples/06_adopting.py
     python examples/06_adopting.py --url postgresql+psycopg2://user@host/database
 
-For PostgreSQL, MySQL 8, MariaDB 10.6, and SQLite: without SKIP LOCKED the old workers
-there claim by one UPDATE, under the write lock.
+For PostgreSQL, MySQL 8, MariaDB 10.6 and SQLite. SQLite has no SKIP LOCKED: there the old
+workers claim by one UPDATE, under the write lock.
 
-Old and new workers deliver side by side from one table, then the old ones go, one of
-them dies on the way, and a step back is taken. docs/adopting.md explains each step. The
-comment at the end is what it prints.
+Old and new workers deliver side by side from one table. Then the old workers leave, one of
+them dies on the way, and one step is undone and made again. docs/adopting.md explains each
+step. The comment at the end shows the output.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ YEAR = timedelta(days=365)
 T = TypeVar("T")
 
 
-# -- as it was: a table, and workers that know nothing of sa_jobqueue ------------
+# -- before: a table, and workers that know nothing of sa_jobqueue ---------------
 
 OLD_TABLES = (
     """CREATE TABLE example_delivery (
@@ -60,7 +60,7 @@ OLD_TABLES = (
         locked_at TIMESTAMP NULL
     )""",
     "CREATE INDEX ix_example_delivery_state ON example_delivery (state, id)",
-    # A line for each delivery, written with the finish; nothing here is unique.
+    # The finish inserts a row; without a unique key, a repeated delivery would show.
     "CREATE TABLE example_delivered (delivery INTEGER NOT NULL, worker VARCHAR(64) NOT NULL)",
 )
 LOCK = text(
@@ -71,7 +71,7 @@ MARK = text(
     "UPDATE example_delivery SET state = 'working', locked_by = :worker, "
     "locked_at = CURRENT_TIMESTAMP WHERE id IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
-#: Both in one, where the whole database has one writer at a time.
+#: Both in one statement, where the whole database has one writer at a time.
 TAKE = text(
     "UPDATE example_delivery SET state = 'working', locked_by = :worker, "
     "locked_at = CURRENT_TIMESTAMP WHERE id IN (SELECT id FROM example_delivery "
@@ -85,7 +85,7 @@ ORDER = text("INSERT INTO example_delivery (id, address) VALUES (:id, 'somewhere
 
 
 def old_claim(session: Session, worker: str) -> list[int]:
-    """Take the next deliveries as the old workers do."""
+    """Claim the next deliveries as the old workers do."""
     if not database_of(session.connection()).skip_locked:
         return list(session.execute(TAKE, {"batch": BATCH, "worker": worker}).scalars())
     ids = list(session.execute(LOCK, {"batch": BATCH}).scalars())
@@ -95,25 +95,25 @@ def old_claim(session: Session, worker: str) -> list[int]:
 
 
 def old_turn(engine: Engine, worker: str) -> bool:
-    """Claim, deliver and finish a batch; tell whether there was anything to do."""
-    ids = committed(engine, lambda session: old_claim(session, worker))
+    """Claim, deliver and finish a batch; tell whether a delivery was claimed."""
+    ids = run_transaction(engine, lambda session: old_claim(session, worker))
 
     def finish(session: Session) -> None:
         session.execute(FINISH, {"ids": ids})
-        note(session, worker, ids)
+        log_deliveries(session, worker, ids)
 
     if ids:
-        committed(engine, finish)
+        run_transaction(engine, finish)
     return bool(ids)
 
 
-def note(session: Session, worker: str, ids: Sequence[int]) -> None:
-    """Write down who delivered what."""
+def log_deliveries(session: Session, worker: str, ids: Sequence[int]) -> None:
+    """Insert a row for each delivery."""
     session.execute(LINE, [{"delivery": number, "worker": worker} for number in ids])
 
 
-def committed(engine: Engine, work: Callable[[Session], T]) -> T:
-    """Run a transaction; once more after a deadlock."""
+def run_transaction(engine: Engine, work: Callable[[Session], T]) -> T:
+    """Run a transaction; repeat it after a deadlock."""
     while True:
         try:
             with Session(engine, expire_on_commit=False) as session, session.begin():
@@ -123,15 +123,15 @@ def committed(engine: Engine, work: Callable[[Session], T]) -> T:
                 raise
 
 
-# -- as it will be: a model over the same table ----------------------------------
+# -- after: a model of the same table --------------------------------------------
 
 
 class Base(DeclarativeBase):
     """The base of this example's tables."""
 
 
-#: The status and the owner are the old columns. The time is a new one: a fence
-#: needs microseconds and UTC, and the old workers' locked_at has neither.
+#: The status and the owner are the old columns. The time is a new column: a fence needs
+#: microseconds and UTC, and the old workers' locked_at has neither.
 Ours = JobMixin.named(status="state", owner="locked_by", owner_date="claimed_at")
 WORDS = {
     JobStatus.UNCLAIMED: "new",
@@ -142,7 +142,7 @@ WORDS = {
 
 
 class Delivery(Ours, Base):  # type: ignore[misc, valid-type]  # mypy knows no call as a base
-    """A delivery, by the table's own words."""
+    """A delivery, with the table's own status words."""
 
     __tablename__ = "example_delivery"
     __queue_args__ = {"names": WORDS}  # noqa: RUF012 - read once, as __table_args__ is
@@ -155,17 +155,17 @@ deliveries = JobQueue(Delivery)
 
 
 def new_turn(engine: Engine, worker: str) -> bool:
-    """Claim, deliver and finish a batch by sa_jobqueue; the finish is fenced."""
-    claimed = committed(
+    """Claim, deliver and finish a batch with sa_jobqueue; the finish is fenced."""
+    claimed = run_transaction(
         engine, lambda session: deliveries.claim(session, owner=worker, limit=BATCH)
     )
 
     def finish(session: Session) -> None:
         deliveries.complete(session, claimed)
-        note(session, worker, [delivery.id for delivery in claimed])
+        log_deliveries(session, worker, [delivery.id for delivery in claimed])
 
     if claimed:
-        committed(engine, finish)
+        run_transaction(engine, finish)
     return bool(claimed)
 
 
@@ -174,13 +174,13 @@ def new_turn(engine: Engine, worker: str) -> bool:
 
 @contextmanager
 def migration(engine: Engine) -> Iterator[Operations]:
-    """Give what a revision of Alembic has as `op`; nothing of it needs a transaction."""
+    """Give what a revision of Alembic has as `op`; these changes need no transaction."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         yield Operations(MigrationContext.configure(connection))
 
 
 def expand(engine: Engine) -> None:
-    """Add what the model has and the table has not, while others write to it."""
+    """Add the missing column and indexes, while others write to the table."""
     claimed_at = Column("claimed_at", timestamp_type())
     with migration(engine) as op:
         patiently(op, lambda: op.add_column("example_delivery", claimed_at))
@@ -189,23 +189,23 @@ def expand(engine: Engine) -> None:
 
 
 def contract(engine: Engine) -> None:
-    """Undo it, while the old workers go on."""
+    """Undo expand(), while the old workers go on."""
     with migration(engine) as op:
         drop_reap_index(op, "example_delivery")
         drop_claim_index(op, "example_delivery")
         patiently(op, lambda: op.drop_column("example_delivery", "claimed_at"))
 
 
-def adopt_the_abandoned(engine: Engine) -> int:
-    """Take back what dead old workers have left; only once all old ones are gone."""
+def reap_old_claims(engine: Engine) -> int:
+    """Take back the claims of dead old workers; only when all old workers have stopped."""
     with migration(engine) as op:
         left = "state = 'working' AND claimed_at IS NULL"
         backfill(op, "example_delivery", left, values={"claimed_at": text("'1970-01-01'")})
-    return len(committed(engine, lambda session: reap(session, Delivery, lease=YEAR)))
+    return len(run_transaction(engine, lambda session: reap(session, Delivery, lease=YEAR)))
 
 
 def tidy(engine: Engine) -> None:
-    """Drop what only the old workers used; from here there is no way back."""
+    """Drop what only the old workers used; this step cannot be undone."""
     with migration(engine) as op:
         patiently(
             op, lambda: op.drop_index("ix_example_delivery_state", table_name="example_delivery")
@@ -214,7 +214,7 @@ def tidy(engine: Engine) -> None:
 
 
 class Crew:
-    """Threads that work until they are told to stop, or until nothing is left."""
+    """Threads that work until they are told to stop."""
 
     def __init__(self, engine: Engine, turn: Callable[[Engine, str], bool], *names: str) -> None:
         self.engine = engine
@@ -232,14 +232,14 @@ class Crew:
                 time.sleep(0.01)
 
     def stop(self) -> None:
-        """Have them finish what they are at, and go."""
+        """Stop the threads, each after its turn."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
 
 class Producer(Crew):
-    """The application, which goes on inserting by plain SQL."""
+    """The application, which inserts by plain SQL all the time."""
 
     def __init__(self, engine: Engine) -> None:
         self.inserted = 0
@@ -248,41 +248,41 @@ class Producer(Crew):
     def _insert(self, engine: Engine, name: str) -> bool:
         ids = range(self.inserted + 1, self.inserted + 1 + BATCH)
         lines = [{"id": number} for number in ids]
-        committed(engine, lambda session: session.execute(ORDER, lines))
+        run_transaction(engine, lambda session: session.execute(ORDER, lines))
         self.inserted += BATCH
         time.sleep(0.005)
         return True
 
 
 def delivered(engine: Engine, prefix: str) -> int:
-    """Count what workers whose names begin so have delivered."""
+    """Count the deliveries of workers whose names begin with a prefix."""
     with engine.connect() as connection:
         query = text("SELECT COUNT(*) FROM example_delivered WHERE worker LIKE :names")
         return int(connection.execute(query, {"names": f"{prefix}%"}).scalar_one())
 
 
 def until_delivered(engine: Engine, prefix: str, more: int = 50) -> None:
-    """Wait until such workers have delivered some more."""
+    """Wait until workers with the prefix have made some more deliveries."""
     wanted = delivered(engine, prefix) + more
     while delivered(engine, prefix) < wanted:
         time.sleep(0.02)
 
 
 def main() -> None:
-    """Adopt the table step by step, and prove that nothing was lost or done twice."""
+    """Adopt the table step by step, and prove that nothing was lost or delivered twice."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", help="default: an SQLite file in a temporary folder")
     with tempfile.TemporaryDirectory() as folder:
         url = parser.parse_args().url or f"sqlite:///{Path(folder) / 'shop.db'}"
         engine = create_engine(url)
         make_old_tables(engine)
-        adopt(with_read_committed(engine))
+        adopt(with_read_run_transaction(engine))
         drop_tables(engine)
         engine.dispose()
 
 
-def with_read_committed(engine: Engine) -> Engine:
-    """Have the old workers, too, lock rows only: else InnoDB's gap locks deadlock."""
+def with_read_run_transaction(engine: Engine) -> Engine:
+    """Let the old workers lock rows only; else they deadlock by InnoDB's gap locks."""
     with engine.connect() as connection:
         if database_of(connection).one_writer:
             return engine
@@ -290,7 +290,7 @@ def with_read_committed(engine: Engine) -> Engine:
 
 
 def adopt(engine: Engine) -> None:
-    """Go all steps, and one back, while the application goes on inserting."""
+    """Make all steps, undo and repeat one, while the application inserts."""
     producer = Producer(engine)
     old = Crew(engine, old_turn, "old-1", "old-2")
     until_delivered(engine, "old")
@@ -298,7 +298,7 @@ def adopt(engine: Engine) -> None:
 
     expand(engine)
     until_delivered(engine, "old")
-    print("1. a column and two indexes are there; old workers deliver")
+    print("1. a column and two indexes are added; old workers deliver")
 
     new = Crew(engine, new_turn, "new-1", "new-2")
     until_delivered(engine, "old")
@@ -306,20 +306,20 @@ def adopt(engine: Engine) -> None:
     print("2. old and new workers deliver side by side")
 
     left: list[int] = []
-    while not left:
-        left = committed(engine, lambda session: old_claim(session, "old-3"))  # and it dies
+    while not left:  # what old-3 claims before it dies
+        left = run_transaction(engine, lambda session: old_claim(session, "old-3"))
     old.stop()
     until_delivered(engine, "new")
     print("3. only new workers deliver")
 
-    same = adopt_the_abandoned(engine) == len(left)
-    print(f"4. what a dead old worker has left is claimable again: {same}")
+    reaped_all = reap_old_claims(engine) == len(left)
+    print(f"4. the claims of a dead old worker are claimable again: {reaped_all}")
 
     new.stop()
     old = Crew(engine, old_turn, "old-4")
     contract(engine)
     until_delivered(engine, "old-4")
-    print("   a step back: the column and the indexes are gone, an old worker delivers alone")
+    print("   a step back: the column and the indexes are dropped, an old worker delivers alone")
 
     expand(engine)
     new = Crew(engine, new_turn, "new-3", "new-4")
@@ -327,17 +327,17 @@ def adopt(engine: Engine) -> None:
     old.stop()
     tidy(engine)
     until_delivered(engine, "new-4")
-    print("5. the old index and the old column are gone; new workers deliver")
+    print("5. the old index and the old column are dropped; new workers deliver")
 
     producer.stop()
-    while waiting(engine):
+    while count_unsent(engine):
         time.sleep(0.02)
     new.stop()
     prove(engine, producer.inserted)
 
 
 def make_old_tables(engine: Engine) -> None:
-    """Make the tables as they were years ago."""
+    """Create the tables as they were before."""
     drop_tables(engine)
     with engine.begin() as connection:
         for statement in OLD_TABLES:
@@ -345,26 +345,26 @@ def make_old_tables(engine: Engine) -> None:
 
 
 def drop_tables(engine: Engine) -> None:
-    """Drop what the example makes."""
+    """Drop the tables of the example."""
     with engine.begin() as connection:
         for table in ("example_delivery", "example_delivered"):
             connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
 
 
-def waiting(engine: Engine) -> int:
-    """Count what is not delivered yet."""
+def count_unsent(engine: Engine) -> int:
+    """Count the deliveries that are left."""
     with engine.connect() as connection:
         query = text("SELECT COUNT(*) FROM example_delivery WHERE state <> 'sent'")
         return int(connection.execute(query).scalar_one())
 
 
 def prove(engine: Engine, inserted: int) -> None:
-    """Count in the database, and trust no worker's own count."""
+    """Count in the database, without the workers' own counts."""
     with engine.connect() as connection:
         lines = connection.execute(text("SELECT delivery, worker FROM example_delivered")).all()
-    by = Counter(line.worker.partition("-")[0] for line in lines)
+    kinds = Counter(line.worker.partition("-")[0] for line in lines)
     times = Counter(line.delivery for line in lines)
-    print(f"both have delivered: {by['old'] > 0 and by['new'] > 0}")
+    print(f"both have delivered: {kinds['old'] > 0 and kinds['new'] > 0}")
     print(f"inserted and delivered are the same: {times.keys() == set(range(1, inserted + 1))}")
     print(f"lost: {inserted - len(times)}, delivered twice: {len(lines) - len(times)}")
 
@@ -375,12 +375,12 @@ if __name__ == "__main__":
 # Output:
 #
 # 0. old workers deliver
-# 1. a column and two indexes are there; old workers deliver
+# 1. a column and two indexes are added; old workers deliver
 # 2. old and new workers deliver side by side
 # 3. only new workers deliver
-# 4. what a dead old worker has left is claimable again: True
-#    a step back: the column and the indexes are gone, an old worker delivers alone
-# 5. the old index and the old column are gone; new workers deliver
+# 4. the claims of a dead old worker are claimable again: True
+#    a step back: the column and the indexes are dropped, an old worker delivers alone
+# 5. the old index and the old column are dropped; new workers deliver
 # both have delivered: True
 # inserted and delivered are the same: True
 # lost: 0, delivered twice: 0

@@ -1,15 +1,15 @@
-"""A mailing to all subscribers, and then another one, by processes of which two are killed.
+"""All subscribers get a mailing, and then another, from processes of which two are killed.
 
     python examples/07_two_mailings.py
     python examples/07_two_mailings.py --url postgresql+psycopg2://user@host/database
 
-Each mailing is a round over the same rows. Of the first, a mailer is killed midway. Of the
-second, the process that starts it is killed midway, while the other mailers are at it
-already, and the next call finishes the start. In the end everybody was mailed once in each:
-each mail is a line that is written with the finish of its job.
+Each mailing is a round over the same rows. In the first round a mailer is killed midway. In
+the second round the process that starts it is killed midway, while the other mailers work
+already, and the next call finishes the start. In the end every subscriber was mailed once in
+each round: the finish of a job inserts a row for its mail.
 
-100,000 subscribers take some minutes; with --subscribers 1000 it is seconds.
-The comment at the end is what it prints.
+100,000 subscribers take some minutes; --subscribers 1000 takes seconds.
+The comment at the end shows the output.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Base(DeclarativeBase):
 
 
 class Subscriber(JobMixin, RoundMixin, Base):
-    """Somebody who gets each mailing."""
+    """A subscriber, who gets each mailing."""
 
     __tablename__ = "example_subscriber"
 
@@ -63,7 +63,7 @@ class Subscriber(JobMixin, RoundMixin, Base):
 
 
 class Mail(Base):
-    """A mail that was sent; nothing here is unique."""
+    """A mail that was sent; without a unique key, a repeated mail would show."""
 
     __tablename__ = "example_subscriber_mail"
 
@@ -73,13 +73,13 @@ class Mail(Base):
 
 
 def connect(url: str) -> Engine:
-    """Make an engine; on SQLite each process waits while another one writes."""
-    waits = {"timeout": 60} if make_url(url).get_backend_name() == "sqlite" else {}
-    return create_engine(url, connect_args=waits)
+    """Make an engine; on SQLite each process waits while another process writes."""
+    options = {"timeout": 60} if make_url(url).get_backend_name() == "sqlite" else {}
+    return create_engine(url, connect_args=options)
 
 
-def committed(engine: Engine, work: Callable[[Session], R]) -> R:
-    """Run a transaction; once more after a deadlock."""
+def run_transaction(engine: Engine, work: Callable[[Session], R]) -> R:
+    """Run a transaction; repeat it after a deadlock."""
     while True:
         try:
             with Session(engine, expire_on_commit=False) as session, session.begin():
@@ -93,10 +93,10 @@ def committed(engine: Engine, work: Callable[[Session], R]) -> R:
 
 
 def mail(url: str, stop: Connection) -> None:
-    """Mail whoever a round has before it, the oldest round first, until the pipe is closed.
+    """Mail the subscribers of each round, the oldest round first, until the pipe is closed.
 
-    A pipe, since an Event of multiprocessing would never forget a mailer that was killed
-    while it waited: set() hangs then.
+    It is a pipe, since the set() of an Event of multiprocessing hangs when a mailer was
+    killed while it waited.
     """
     engine = connect(url)
     with Owner(engine) as owner:
@@ -105,8 +105,10 @@ def mail(url: str, stop: Connection) -> None:
 
 
 def mail_some(engine: Engine, owner: Owner) -> bool:
-    """Mail a batch; where there is none, take back what dead mailers have left."""
-    claimed = committed(engine, lambda own: claim(own, Subscriber, owner=owner, limit=BATCH))
+    """Mail a batch; if there is none, take back the claims of dead mailers."""
+    claimed = run_transaction(
+        engine, lambda session: claim(session, Subscriber, owner=owner, limit=BATCH)
+    )
     mails = [{"subscriber": job.id, "mailing": job.round} for job in claimed]
 
     def finish(session: Session) -> None:
@@ -114,47 +116,51 @@ def mail_some(engine: Engine, owner: Owner) -> bool:
         session.execute(insert(Mail), mails)
 
     if claimed:
-        committed(engine, finish)
+        run_transaction(engine, finish)
         return True
-    return bool(committed(engine, lambda session: reap(session, Subscriber)))
+    return bool(run_transaction(engine, lambda session: reap(session, Subscriber)))
 
 
 # -- the mailings ----------------------------------------------------------------
 
 
 def start_and_report(url: str, chunk: int, reports: Connection) -> None:
-    """Start a mailing; after each chunk, report how many are in it, and wait for an answer."""
+    """Start a mailing; after each chunk report its rows, and wait for an answer."""
 
     def report(rows: int) -> None:
         reports.send(rows)
         reports.recv()
 
-    start_round(connect(url), Subscriber, chunk=chunk, on_progress=lambda at: report(at.rows))
+    start_round(
+        connect(url), Subscriber, chunk=chunk, on_progress=lambda progress: report(progress.rows)
+    )
 
 
 def start_killed(url: str, chunk: int) -> int:
-    """Have a process start a mailing, and kill it after two chunks; tell how many are in it."""
+    """Have a process start a mailing, and kill it after two chunks; return the rows so far."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    starter = context.Process(target=start_and_report, args=(url, chunk, there))
+    parent, child = context.Pipe()
+    starter = context.Process(target=start_and_report, args=(url, chunk, child))
     starter.start()
-    here.recv()
-    here.send("go on")
-    rows: int = here.recv()
+    parent.recv()
+    parent.send("go on")
+    rows: int = parent.recv()
     starter.kill()
     starter.join()
     return rows
 
 
 def wait_for(engine: Engine, enough: Callable[[RoundProgress], bool]) -> RoundProgress:
-    """Wait until the newest mailing is so far."""
-    while not enough(at := committed(engine, lambda own: round_progress(own, Subscriber))):
+    """Wait until the newest mailing has made enough progress."""
+    while True:
+        progress = run_transaction(engine, lambda session: round_progress(session, Subscriber))
+        if enough(progress):
+            return progress
         time.sleep(0.05)
-    return at
 
 
 def run(url: str, engine: Engine, subscribers: int, mailers: list[BaseProcess]) -> None:
-    """Make the two mailings, and say how they went."""
+    """Make the two mailings, and print how they went."""
     number = start_round(engine, Subscriber)
     for mailer in mailers:
         mailer.start()
@@ -168,11 +174,11 @@ def run(url: str, engine: Engine, subscribers: int, mailers: list[BaseProcess]) 
     print(f"mailing 2: its start was killed, with {rows} of {subscribers} in it")
     number = start_round(engine, Subscriber)
     at = wait_for(engine, lambda at: at.done == at.total)
-    print(f"mailing {number}: the next call has finished it; {at.done} mailed of {at.total}")
+    print(f"mailing {number}: the next call has finished the start; {at.done} mailed of {at.total}")
 
 
 def prove(session: Session) -> None:
-    """Count who was mailed how often."""
+    """Count how often each subscriber was mailed."""
     mailed = select(Mail.subscriber, Mail.mailing, func.count().label("mails"))
     each = mailed.group_by(Mail.subscriber, Mail.mailing).subquery()
     twice = session.scalar(select(func.count()).where(each.c.mails > 1))
@@ -182,9 +188,9 @@ def prove(session: Session) -> None:
 
 
 def main() -> None:
-    """Mail everybody twice."""
+    """Mail all subscribers twice."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="default: a SQLite file")
+    parser.add_argument("--url", help="default: an SQLite file in a temporary folder")
     parser.add_argument("--subscribers", type=int, default=100_000, metavar="N")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -221,7 +227,7 @@ if __name__ == "__main__":
 #
 # mailing 1: one of 3 mailers was killed; 1000 mailed of 1000
 # mailing 2: its start was killed, with 400 of 1000 in it
-# mailing 2: the next call has finished it; 1000 mailed of 1000
+# mailing 2: the next call has finished the start; 1000 mailed of 1000
 # the other mailers ended with {0}
 # mailed in both: 1000
 # mailed twice in one: 0

@@ -3,14 +3,14 @@
     python examples/08_render_pipeline.py
     python examples/08_render_pipeline.py --url postgresql+psycopg2://user@host/database
 
-A clip is submitted, checked, rendered and published: four states, and between each two a
-step that a worker works on. A bad clip takes a branch and is rejected. Rendering is
-another system's affair: the clip is handed off, and waits until that system's signal.
+A clip is submitted, checked, rendered and published: four statuses, and a step between each
+two, on which a worker works. A bad clip takes a branch and is rejected. Another system
+renders: the clip is handed off, and waits for the signal of this system.
 
 Three processes work on all steps; one is killed in the middle of its work. The main
-process plays the farm. At the end it reads the log of transitions, which was written in
-the transactions that it speaks of, and proves that each clip went a legal way to an end.
-The comment at the end is what it prints.
+process plays the farm. At the end it reads the log, into which each transition was written
+in its own transaction, and proves that each clip went a legal way to an end.
+The comment at the end shows the output.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CLIPS = 30
 
 
 class ClipStatus(StrEnum):
-    """What a clip can be."""
+    """The statuses of a clip."""
 
     SUBMITTED = "submitted"
     CHECKING = "checking"
@@ -58,7 +58,7 @@ class Base(DeclarativeBase):
 
 
 class Clip(JobMixin, RetryMixin, Base):
-    """A clip; the statuses are named once more for the table's indexes."""
+    """A clip; its indexes need the statuses in __queue_args__, too."""
 
     __tablename__ = "example_clip"
     __queue_args__ = {  # noqa: RUF012 - read once, as __table_args__ is
@@ -76,7 +76,7 @@ class Clip(JobMixin, RetryMixin, Base):
 
 
 class ClipLog(Base):
-    """One row for each transition of a clip."""
+    """A row for each transition of a clip."""
 
     __tablename__ = "example_clip_log"
 
@@ -97,15 +97,15 @@ workflow = Workflow(Clip, ClipStatus, final=[ClipStatus.REJECTED])
     branches=[ClipStatus.REJECTED],
 )
 def check(clip: Clip) -> ClipStatus | None:
-    """Take the branch where there is nothing to render."""
+    """Take the branch if there is nothing to render."""
     return None if clip.frames else ClipStatus.REJECTED
 
 
 @workflow.step(ClipStatus.CHECKED, during=ClipStatus.SENDING, then=ClipStatus.AT_FARM)
 def send(clip: Clip) -> None:
-    """Hand the clip off to the farm; a worker that is to be killed stands still here."""
-    if here.doomed is not None:
-        here.doomed.set()
+    """Hand the clip off to the farm; the worker that is to be killed stops here."""
+    if this_process.doomed is not None:
+        this_process.doomed.set()
         time.sleep(3600)
 
 
@@ -114,12 +114,12 @@ workflow.waiting(ClipStatus.AT_FARM, signals=[ClipStatus.RENDERED])
 
 @workflow.step(ClipStatus.RENDERED, during=ClipStatus.PUBLISHING, then=ClipStatus.PUBLISHED)
 def publish(clip: Clip) -> None:
-    """Publish what came back."""
+    """Publish the rendered clip."""
 
 
 @workflow.on_transition
-def note(session: Session, transition: Transition) -> None:
-    """Write a transition down, in the transaction that makes it."""
+def log_transition(session: Session, transition: Transition) -> None:
+    """Log a transition, in the transaction that makes it."""
     (clip_id,) = transition.identity
     session.add(
         ClipLog(
@@ -131,17 +131,21 @@ def note(session: Session, transition: Transition) -> None:
     )
 
 
-class Here:
-    """What this process is to the example."""
+class ThisProcess:
+    """The state of this process.
+
+    Attributes:
+        doomed: set by the worker that is to be killed, when it holds clips; None elsewhere.
+    """
 
     doomed: Event | None = None
 
 
-here = Here()
+this_process = ThisProcess()
 
 
 def open_engine(url: str) -> Engine:
-    """Connect; SQLite is told that four processes will write, and that the disk may lag."""
+    """Make an engine; on SQLite for four writers, which need not wait for the disk."""
     engine = create_engine(url)
     if engine.url.get_backend_name() == "sqlite":
 
@@ -158,7 +162,7 @@ def open_engine(url: str) -> Engine:
 
 def work(url: str, doomed: Event | None) -> None:
     """Work on all steps until SIGTERM."""
-    here.doomed = doomed
+    this_process.doomed = doomed
     worker = Worker(
         open_engine(url),
         workflow,
@@ -172,7 +176,7 @@ def work(url: str, doomed: Event | None) -> None:
 
 @contextmanager
 def workers(url: str, doomed: Event) -> Iterator[list[multiprocessing.process.BaseProcess]]:
-    """Start three workers, of which the first will stand still; end those that live."""
+    """Start three workers, of which the first will stop in its work; end them afterwards."""
     context = multiprocessing.get_context("spawn")
     started = [context.Process(target=work, args=(url, doomed), daemon=True)]
     started += [context.Process(target=work, args=(url, None), daemon=True) for _ in range(2)]
@@ -192,12 +196,12 @@ def workers(url: str, doomed: Event) -> Iterator[list[multiprocessing.process.Ba
 
 
 def deliver(engine: Engine) -> int:
-    """Report every clip that waits for the farm as rendered; return how many ended so far."""
+    """Report every clip that waits for the farm as rendered; return how many are at an end."""
     with Session(engine) as session:
-        waiting = session.scalars(select(Clip.id).where(Clip.status == ClipStatus.AT_FARM)).all()
+        at_farm = session.scalars(select(Clip.id).where(Clip.status == ClipStatus.AT_FARM)).all()
         ended = select(func.count()).where(Clip.status.in_(workflow.final)).select_from(Clip)
         count = session.scalars(ended).one()
-    for clip_id in waiting:
+    for clip_id in at_farm:
         with Session(engine) as session:
             workflow.signal(session, clip_id, ClipStatus.RENDERED)
             session.commit()
@@ -205,7 +209,7 @@ def deliver(engine: Engine) -> int:
 
 
 def deliver_twice(engine: Engine, clip_id: int) -> None:
-    """Report a clip that was published long ago once more."""
+    """Report a clip again that was published before."""
     with Session(engine) as session:
         try:
             workflow.signal(session, clip_id, ClipStatus.RENDERED)
@@ -217,7 +221,7 @@ def deliver_twice(engine: Engine, clip_id: int) -> None:
 
 
 def prove(engine: Engine) -> None:
-    """Read the log: each clip went a legal way from its submission to an end."""
+    """Read the log, and count the clips that went a legal way to an end."""
     with Session(engine) as session:
         counts = count_by_status(session, Clip)
         log = session.scalars(select(ClipLog).order_by(ClipLog.id)).all()
@@ -233,13 +237,13 @@ def prove(engine: Engine) -> None:
 
 
 def is_whole(way: list[ClipLog]) -> bool:
-    """Tell whether each transition begins where the one before ended."""
-    ends = way[0].before == ClipStatus.SUBMITTED and way[-1].after in workflow.final
-    return ends and all(one.after == other.before for one, other in pairwise(way))
+    """Tell whether each transition begins where the transition before it ended."""
+    reaches_end = way[0].before == ClipStatus.SUBMITTED and way[-1].after in workflow.final
+    return reaches_end and all(entry.after == later.before for entry, later in pairwise(way))
 
 
 def main() -> None:
-    """Run the pipeline, kill a worker, and look at what is left."""
+    """Run the pipeline on a database."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", help="default: an SQLite file in a temporary folder")
     with tempfile.TemporaryDirectory() as folder:
@@ -247,7 +251,7 @@ def main() -> None:
 
 
 def run(url: str) -> None:
-    """Submit clips, and play the farm until each has come to an end."""
+    """Submit clips, kill a worker, and play the farm until each clip is at an end."""
     engine = open_engine(url)
     Base.metadata.drop_all(engine)
     Base.metadata.create_all(engine)
@@ -260,7 +264,7 @@ def run(url: str) -> None:
         while deliver(engine) < CLIPS // 2:
             time.sleep(0.05)
         processes[0].kill()
-        print("a worker is killed with 3 clips in its hands")
+        print("a worker is killed while it holds 3 clips")
         while deliver(engine) < CLIPS:
             time.sleep(0.05)
     deliver_twice(engine, CLIPS - 1)
@@ -276,7 +280,7 @@ if __name__ == "__main__":
 # Output:
 #
 # 30 clips are submitted, 3 of them empty
-# a worker is killed with 3 clips in its hands
+# a worker is killed while it holds 3 clips
 # a signal that comes twice: clip 29 is 'published' by now
 # at the end: 27 published, 3 rejected
 # the log: 201 transitions, 201 legal

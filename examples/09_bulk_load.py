@@ -1,13 +1,13 @@
-"""A bulk load that is broken off, goes on, and is taken back.
+"""A bulk load is interrupted, resumed, and rolled back.
 
     python examples/09_bulk_load.py
     python examples/09_bulk_load.py --url postgresql+psycopg2://user@host/database
 
-Ten thousand customers come from a file. The power fails in the middle: here, an error
-is raised; kill -9 would do as well. The log, in a folder, knows which batches are in. The
-same call goes on, reads the file from the right place, and inserts what is missing. A
-customer who was there before is no part of the load, and stays when it is taken back.
-The comment at the end is what it prints.
+Ten thousand customers come from a file. The power fails in the middle: the example raises
+an error; kill -9 would have the same effect. The log, in a folder, knows which batches are
+in. The same call resumes the load: it reads the file from the right line, and inserts what
+is missing. A customer who was in the table before is no part of the load, and stays when
+the load is rolled back. The comment at the end shows the output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Base(DeclarativeBase):
 
 
 class Customer(Base):
-    """A customer, whose number is given."""
+    """A customer, whose number the file gives."""
 
     __tablename__ = "example_bulk_customer"
 
@@ -38,11 +38,11 @@ class Customer(Base):
 
 
 class PowerCut(Exception):
-    """Nothing runs any more."""
+    """The power fails."""
 
 
 def write_file(path: Path) -> None:
-    """Write the customers who are to be loaded."""
+    """Write the file of customers."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["number", "name"])
@@ -50,7 +50,7 @@ def write_file(path: Path) -> None:
 
 
 def source(engine: Engine, file: Path) -> InsertSource:
-    """Say what is loaded; the same after the power cut."""
+    """Return the source of the load; it is the same after the power cut."""
     return InsertSource(engine, Customer, file, total=10_000, batch_size=1_000)
 
 
@@ -67,7 +67,7 @@ def customers(engine: Engine) -> int:
 
 
 def main() -> None:
-    """Load, fail, go on, take back."""
+    """Load, fail, resume, roll back."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="sqlite://", help="default: SQLite in memory")
     engine = create_engine(parser.parse_args().url)
@@ -87,11 +87,11 @@ def main() -> None:
 
         load = BulkLoad(source(engine, file), log)  # as a new process does
         load.run()
-        print("went on:", load.status())
+        print("resumed:", load.status())
         print("customers:", customers(engine))
 
         load.rollback()
-        print("taken back:", load.state)
+        print("rolled back:", load.state)
         print("customers:", customers(engine))
         load.clean()
 
@@ -105,7 +105,7 @@ if __name__ == "__main__":
 # Output:
 #
 # power cut: BLOCKED: 4 of 10 batches, 4,000 rows inserted
-# went on: CLEANING: 10 of 10 batches, 10,000 rows inserted
+# resumed: CLEANING: 10 of 10 batches, 10,000 rows inserted
 # customers: 10001
-# taken back: CANCELLED
+# rolled back: CANCELLED
 # customers: 1

@@ -1,10 +1,10 @@
-"""A queue partitioned by day, whose old days are dropped instead of deleted row by row.
+"""A queue is partitioned by day; an old day is dropped, not deleted row by row.
 
     python examples/partitioned.py --url postgresql+psycopg2://user@host/database
 
 For PostgreSQL, MySQL and MariaDB. SQLite has no partitions.
 
-The comment at the end is what it prints.
+The comment at the end shows the output.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Base(DeclarativeBase):
 
 
 class Report(JobMixin, Base):
-    """A report to be written; the day is part of the key, as partitions need it."""
+    """A report to be written; the day is part of the key, since partitions need this."""
 
     __tablename__ = "example_report"
     __table_args__ = {  # noqa: RUF012 - read once
@@ -47,7 +47,7 @@ class Report(JobMixin, Base):
 
 @event.listens_for(Report.__table__, "after_create")
 def add_days(table: Table, connection: Connection, **options: object) -> None:
-    """Create PostgreSQL's partitions; a nightly job would do it for the days to come."""
+    """Create PostgreSQL's partitions; a nightly job would create those of later days."""
     if connection.dialect.name == "postgresql":
         for day in DAYS:
             connection.execute(
@@ -59,10 +59,10 @@ def add_days(table: Table, connection: Connection, **options: object) -> None:
 
 
 def drop_day(session: Session, day: date) -> None:
-    """Take a day away with all that was done on it; at once, however many rows it has.
+    """Drop a day with all its rows, at once, whatever their number.
 
-    Others wait behind a change that waits for the table: so it gives up soon, with an
-    error, and a nightly job tries again.
+    Other statements wait behind a change that waits for the table. So the change fails
+    soon, and a nightly job tries again.
     """
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("SET LOCAL lock_timeout = '500ms'"))
@@ -73,7 +73,7 @@ def drop_day(session: Session, day: date) -> None:
 
 
 def main() -> None:
-    """Enqueue reports for three days, finish those of two, and drop the first day."""
+    """Enqueue reports for three days, finish those of two days, and drop the first day."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True, help="PostgreSQL, MySQL or MariaDB")
     engine = create_engine(parser.parse_args().url)
@@ -86,7 +86,7 @@ def main() -> None:
             for kind in ("sales", "stock", "staff")
             for day in DAYS
         ]
-        for report in reports:  # one by one, so that the ids are in this order everywhere
+        for report in reports:  # single inserts give the same ids on every database
             session.execute(insert(Report), report)
         session.commit()
 
@@ -96,20 +96,20 @@ def main() -> None:
             complete(session, written)
             session.commit()
 
-        print(tell(session))
+        print(counts_text(session))
         drop_day(session, DAYS[0])
         session.commit()
-        print(f"without {DAYS[0]}: {tell(session)}")
+        print(f"without {DAYS[0]}: {counts_text(session)}")
 
         left = claim(session, Report, owner="writer", limit=10)
-        print("still to be had:", ", ".join(report.title for report in left))
+        print("left:", ", ".join(report.title for report in left))
 
     Base.metadata.drop_all(engine)
     engine.dispose()
 
 
-def tell(session: Session) -> str:
-    """Count the jobs that wait and those that are done."""
+def counts_text(session: Session) -> str:
+    """Return the numbers of unclaimed and of done jobs."""
     counts = count_by_status(session, Report)
     session.rollback()
     return f"{counts['unclaimed']} unclaimed, {counts['done']} done"
@@ -126,4 +126,4 @@ if __name__ == "__main__":
 # written: 01 staff, 02 staff
 # 3 unclaimed, 6 done
 # without 2030-01-01: 3 unclaimed, 3 done
-# still to be had: 03 sales, 03 stock, 03 staff
+# left: 03 sales, 03 stock, 03 staff

@@ -1,11 +1,11 @@
-"""First in, first out for UUID keys: the claim order comes from a creation column.
+"""First in, first out with UUID keys: a creation column gives the claim order.
 
     python examples/uuid_keys.py
     python examples/uuid_keys.py --url postgresql+psycopg2://user@host/database
 
-Random keys do not grow, so their order would be by chance. With ``order_by`` the claims
-follow ``placed_at``, and so does the claim index: nothing is sorted, and no order waits
-forever because new ones come in. The comment at the end is what it prints.
+The order of random keys is random. With ``order_by`` the claims follow ``placed_at``, and so
+does the claim index: no claim sorts, and no order waits forever while new orders come in.
+The comment at the end shows the output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Base(DeclarativeBase):
 
 
 class Order(JobMixin, Base):
-    """An order of a shop, to be packed in the order in which it was placed."""
+    """An order of a shop; orders are packed in the order of placed_at."""
 
     __tablename__ = "example_uuid_order"
     __queue_args__ = {"order_by": ["placed_at"], "enqueued_at": "placed_at"}  # noqa: RUF012 - read once, as __table_args__ is
@@ -47,7 +47,7 @@ def at(hour: int) -> datetime:
 
 
 def main() -> None:
-    """Enqueue orders out of order and pack them in order."""
+    """Enqueue orders out of order, and pack them in order."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="sqlite://", help="default: SQLite in memory")
     engine = create_engine(parser.parse_args().url)

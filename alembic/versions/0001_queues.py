@@ -61,7 +61,7 @@ def upgrade() -> None:
 
 
 def create_indexes(table: str, claim: list[str], *, unclaimed: str = "unclaimed") -> None:
-    """Create the index of claims and the index of reapers."""
+    """Create the claim index and the reap index."""
     for purpose, columns, status in (
         ("claim", claim, unclaimed),
         ("reap", ["status", "owner_date"], "claimed"),

@@ -1,4 +1,4 @@
-"""Orders, as they were for years
+"""Orders, before they become jobs
 
 Revision ID: 0003
 Revises: 0002

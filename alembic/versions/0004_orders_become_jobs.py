@@ -1,6 +1,6 @@
 """Orders become jobs, while the shop goes on selling
 
-Those that are there were shipped by hand: none of them is to be claimed.
+The existing orders were shipped by hand, so no worker may claim them.
 
 Revision ID: 0004
 Revises: 0003

@@ -1,4 +1,4 @@
-"""Orders whose keys are UUIDs, claimed in the order in which they were placed
+"""Orders with UUID keys, claimed in the order of placed_at
 
 Revision ID: 0005
 Revises: 0004

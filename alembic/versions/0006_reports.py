@@ -1,4 +1,4 @@
-"""Reports in a partition for each day; SQLite has none
+"""Reports, with a partition for each day; SQLite has no partitions
 
 Revision ID: 0006
 Revises: 0005
@@ -24,7 +24,7 @@ PARTITIONS = (
     ("d0103", "2030-01-03", "2030-01-04"),
 )
 
-#: MySQL and MariaDB name the partitions in CREATE TABLE; PostgreSQL makes tables of them.
+#: MySQL and MariaDB name the partitions in CREATE TABLE; in PostgreSQL they are tables.
 BY_DAY = "RANGE COLUMNS (day) ({})".format(
     ", ".join(f"PARTITION {name} VALUES LESS THAN ('{end}')" for name, _, end in PARTITIONS)
 )
@@ -52,7 +52,7 @@ def upgrade() -> None:
 
 
 def create_indexes() -> None:
-    """Create the index of claims and the index of reapers; each partition gets its own."""
+    """Create the claim index and the reap index; each partition gets its own."""
     for purpose, columns, status in (
         ("claim", ["status", "id", "day"], "unclaimed"),
         ("reap", ["status", "owner_date"], "claimed"),
@@ -66,7 +66,7 @@ def create_indexes() -> None:
 
 
 def create_partitions() -> None:
-    """Create PostgreSQL's partitions; a nightly job would do it for the days to come."""
+    """Create PostgreSQL's partitions; a nightly job would create those of later days."""
     for name, start, end in PARTITIONS:
         op.execute(
             f"CREATE TABLE example_report_{name} PARTITION OF example_report "

@@ -1,4 +1,4 @@
-"""Subscribers, who are mailed in rounds, and the table that remembers the rounds
+"""Subscribers, who are mailed in rounds, and the table of the rounds
 
 Revision ID: 0007
 Revises: 0006

@@ -31,7 +31,7 @@ def upgrade() -> None:
         sa.Column("last_error", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
     )
-    # Each index serves several statuses. SQLite would use such a partial index for none.
+    # Each index serves several statuses; SQLite would use a partial index of them for no query.
     for purpose, columns, statuses in (
         ("claim", ["status", "attempts", "id"], "'submitted', 'checked', 'rendered'"),
         ("reap", ["status", "owner_date"], "'checking', 'sending', 'publishing'"),

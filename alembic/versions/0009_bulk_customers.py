@@ -1,7 +1,7 @@
 """Customers who are loaded in bulk
 
 Revision ID: 0009
-Revises: 0006
+Revises: 0008
 """
 
 from __future__ import annotations
