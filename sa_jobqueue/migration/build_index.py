@@ -69,7 +69,7 @@ def _build_concurrently(runner: Runner, index: Index) -> None:
     def attempt() -> None:
         _drop_invalid(runner, index)  # left by the last try
         if not _exists(runner, index):
-            with _waiting_in_one_go(runner):
+            with _one_long_wait(runner):
                 runner.run(statement)
 
     runner.retry_while_locked(
@@ -80,7 +80,7 @@ def _build_concurrently(runner: Runner, index: Index) -> None:
     )
 
 
-def _waiting_in_one_go(runner: Runner) -> AbstractContextManager[None]:
+def _one_long_wait(runner: Runner) -> AbstractContextManager[None]:
     """Wait without retries: nobody queues behind us, and a retry would lose what is built."""
     return runner.changes.waiting_at_most(runner.connection, runner.patience)
 
@@ -168,7 +168,7 @@ def _drop_online(runner: Runner, index: Index) -> None:
 def _drop_concurrently(runner: Runner, index: Index, *, what: str) -> None:
     def attempt() -> None:
         if _existing(runner, index) is not None:
-            with _waiting_in_one_go(runner):
+            with _one_long_wait(runner):
                 runner.run(_concurrent_drop(index))
 
     runner.retry_while_locked(

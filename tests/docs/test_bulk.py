@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import String, create_engine, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue.bulk import LoadState
+from sa_jobqueue.bulk import DivisibleSource, FileLog, LoadState
 from sa_jobqueue.bulk.states import TRANSITIONS
 
 from .markdown import code_blocks, page, table
@@ -55,7 +57,7 @@ def test_the_code_runs(tmp_path: Path) -> None:
         "Email": Email,
         "Base": Base,
     }
-    loading, in_tables = code_blocks(PAGE, "python")
+    loading, in_tables, _ = code_blocks(PAGE, "python")
 
     exec(loading, names)
     with Session(engine) as session:
@@ -65,3 +67,43 @@ def test_the_code_runs(tmp_path: Path) -> None:
     with Session(engine) as session:
         assert session.scalars(select(func.count()).select_from(Email)).one() == 1_000
     engine.dispose()
+
+
+def test_a_source_of_ones_own_is_loaded_resumed_and_rolled_back(tmp_path: Path) -> None:
+    stored: set[str] = set()
+    limit, storing = [3], threading.Lock()
+
+    def upload(name: str) -> None:
+        with storing:
+            if len(stored | {name}) > limit[0]:
+                raise OSError("no space")
+            stored.add(name)
+
+    names: dict[str, Any] = {
+        "names": ["a", "b", "c", "d", "e"],
+        "folder": tmp_path / "log",
+        "upload": upload,
+        "remove": stored.discard,
+    }
+    _, _, own = code_blocks(PAGE, "python")
+
+    with pytest.raises(OSError, match="no space"):
+        exec(own, names)
+    load = names["BulkLoad"](names["Uploads"](names["names"]), FileLog(names["folder"]))
+    assert load.state is LoadState.BLOCKED
+    assert len(stored) == 3
+    limit[0] = 5
+    load.run()
+
+    assert (load.state, stored) == (LoadState.CLEANING, {"a", "b", "c", "d", "e"})
+    load.rollback()
+    assert (load.state, stored) == (LoadState.CANCELLED, set())
+
+
+def test_the_table_has_every_method_that_a_source_may_override() -> None:
+    own = {name for name in vars(DivisibleSource) if not name.startswith("_")}
+    required = DivisibleSource.__abstractmethods__
+
+    named = re.findall(r"`(\w+)\(", " ".join(line["method"] for line in table(PAGE, "method")))
+
+    assert set(named) == own - required
