@@ -38,8 +38,9 @@ from .fence.token import Fence
 from .model.mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, ScheduleMixin
 from .model.status import JobStatus
 from .model.transitions import TRANSITIONS
+from .owners.alive import OwnerState, owner_state
 from .owners.named_lock import NamedLock, named_lock
-from .owners.owner import Owner, OwnerState, connection_owner, owner_state
+from .owners.owner import Owner, connection_owner
 from .queue import JobQueue, claim_statements
 from .queue_position.position import finish_rate, position, positions, waiting_time
 from .rounds.rounds import round_progress, start_round

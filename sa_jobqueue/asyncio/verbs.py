@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Row
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from ..fence.claim import Claim
+from ..owners import alive as alive_
 from ..owners import owner as owner_
 from ..owners.owner import Owner
 from ..queue import JobQueue
@@ -149,7 +150,7 @@ connection_owner = _awaited(owner_.connection_owner)
 count_by_status = _awaited(stats_.count_by_status)
 fail = _awaited(finish.fail)
 finish_rate = _awaited(position_.finish_rate)
-owner_state = _awaited(owner_.owner_state)
+owner_state = _awaited(alive_.owner_state)
 position = _awaited(position_.position)
 positions = _awaited(position_.positions)
 prune = _awaited(manage.prune)

@@ -1,4 +1,7 @@
-"""Owners: who claims, and whether they are alive; ``NamedLock.holder()`` returns a Holder."""
+"""Owners: who claims, whether they are alive, and the named locks that tell it.
+
+:meth:`NamedLock.holder` returns a :class:`Holder`.
+"""
 
 from .named_lock import Holder
 

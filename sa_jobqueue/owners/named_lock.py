@@ -7,9 +7,9 @@
             lock.check()             # LockLost, if the connection died meanwhile
             write(part)
 
-A lock has a connection of its own, outside of the engine's pool, and lives as
-long as it: a process that is killed frees its locks at once. A lock is not
-re-entrant. See docs/locks.md for what holds on which database.
+A lock has a connection of its own, outside of the engine's pool, and lasts as long
+as this connection: when a process is killed, its locks are free at once. A lock is not
+re-entrant. docs/locks.md tells what holds on which database.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _OF_LOCK = _Default.OF_LOCK
 
 
 def named_lock(engine: Engine, name: str, timeout: timedelta | None = None) -> NamedLock:
-    """Make a lock that one holder at a time can have, across processes and machines.
+    """Make a lock that has one holder at a time, across processes and machines.
 
     Nothing is locked before ``with`` or :meth:`NamedLock.acquire`.
 
     Args:
-        engine: an Engine of the database that keeps the lock; not an async one,
-            and not one through a connection pooler.
+        engine: an Engine of the database that keeps the lock; not an async engine,
+            and not through a connection pooler.
         name: any text. Locks of two databases never meet.
         timeout: how long to wait for the lock; ``timedelta(0)`` tries once,
             None waits without end.
@@ -57,7 +57,7 @@ def named_lock(engine: Engine, name: str, timeout: timedelta | None = None) -> N
 
 
 def lock_holder(connection: Connection, name: str) -> Holder | None:
-    """Read who has a lock, on any connection of its database, without trying it."""
+    """Return who has a lock, on any connection of its database, without trying to take it."""
     return database_of(connection).named_locks().holder(connection, _checked_name(name))
 
 
@@ -78,15 +78,15 @@ class NamedLock:
         self._lock: HeldLock | None = None
 
     def acquire(self, timeout: timedelta | Literal[_Default.OF_LOCK] | None = _OF_LOCK) -> bool:
-        """Take the lock, waiting for it if need be; tell whether it was had.
+        """Take the lock, waiting for it if need be; tell whether it was taken.
 
         Args:
             timeout: how long to wait: ``timedelta(0)`` tries once, None waits
-                without end. Left out, it is that of the constructor.
+                without end. Left out, the timeout of the constructor counts.
 
         Raises:
-            UnsupportedDatabase: this database, or this connection to it, has no
-                locks that would hold.
+            UnsupportedDatabase: this database has no named locks, or this connection
+                to it cannot hold them.
             DBAPIError: the connection failed.
         """
         wait = self.timeout if timeout is _OF_LOCK else _checked_timeout(timeout)
@@ -101,17 +101,17 @@ class NamedLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back.
+        """Release the lock.
 
         Raises:
             LockNotHeld: it is not held here. The message says who has it.
             LockLost: its connection died meanwhile.
         """
-        lock = self._let_go()
+        lock = self._forget()
         if lock is None:
             raise self._not_held()
         lock.release()
-        log.debug("gave the lock %r back", self.name)
+        log.debug("released the lock %r", self.name)
 
     def check(self) -> None:
         """Ask the database whether the lock is still held here: one round trip.
@@ -126,7 +126,7 @@ class NamedLock:
         lock.check()
 
     def holder(self) -> Holder | None:
-        """Tell who has the lock now, on any connection; None: nobody."""
+        """Return who has the lock now, on any connection; None if nobody has."""
         locks = database_of_engine(self.engine).named_locks()
         return locks.holder_by_engine(self.engine, self.name)
 
@@ -138,14 +138,14 @@ class NamedLock:
 
     @property
     def lost(self) -> bool:
-        """Whether the lock was taken here and lost; as far as is known without asking."""
+        """Whether the lock was taken here and lost, as far as is known without asking."""
         lock = self._current()
         return lock is not None and lock.lost
 
     def __enter__(self) -> NamedLock:
         if not self.acquire():
             raise LockTimeout(
-                f"The lock {self.name!r} was not had within {self.timeout}: {self._whose()}."
+                f"The lock {self.name!r} was not free within {self.timeout}: {self._whose()}."
             )
         return self
 
@@ -158,7 +158,7 @@ class NamedLock:
         try:
             self.release()
         except (LockLost, LockNotHeld):
-            # What is on its way says why the work has ended; the loss came second.
+            # An error from the block is the reason why the work has ended; the loss came later.
             if error is None:
                 raise
 
@@ -169,7 +169,7 @@ class NamedLock:
         lock = self._lock
         return None if lock is None or lock.inherited else lock
 
-    def _let_go(self) -> HeldLock | None:
+    def _forget(self) -> HeldLock | None:
         lock, self._lock = self._current(), None
         return lock
 
@@ -185,11 +185,11 @@ def checked_engine(engine: Engine, user: str = "A named lock") -> Engine:
     """Refuse an engine whose connections cannot be kept alive.
 
     Args:
-        user: who needs it, as the errors say.
+        user: who needs the engine, for the error messages.
 
     Raises:
-        ArgumentError: no engine.
-        UnsupportedDatabase: an async one.
+        ArgumentError: not an Engine.
+        UnsupportedDatabase: an async engine.
     """
     if not isinstance(engine, Engine):
         raise ArgumentError(
@@ -198,7 +198,7 @@ def checked_engine(engine: Engine, user: str = "A named lock") -> Engine:
         )
     if engine.dialect.is_async:
         raise UnsupportedDatabase(
-            f"{user} works in threads of its own, which an async driver does not serve: give "
+            f"{user} works in threads of its own, where an async driver does not work: give "
             "it an Engine of a synchronous driver, for the same database."
         )
     return engine

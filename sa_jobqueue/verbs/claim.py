@@ -30,7 +30,8 @@ from ..model.keys import key_is_in, key_values, keys_of
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of, word_of
 from ..model.mixins import OWNER_LENGTH
 from ..model.status import CLAIMED, UNCLAIMED
-from ..owners.owner import SEPARATOR, ConnectionOwner, Owner
+from ..owners.alive import SEPARATOR
+from ..owners.owner import ConnectionOwner, Owner
 from ..sessions.show import expire_on_savepoint_rollback
 from ..sessions.undo import undo_on_rollback
 from ..sessions.writer import (

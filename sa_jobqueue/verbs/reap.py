@@ -40,7 +40,7 @@ from ..model.keys import by_key, key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import UNCLAIMED, status_is
 from ..model.transitions import attempts_used_up, reaped
-from ..owners.owner import OwnerState, is_connection_owner, owner_states
+from ..owners.alive import OwnerState, is_connection_owner, owner_states
 from ..sessions.show import expire_on_savepoint_rollback
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec

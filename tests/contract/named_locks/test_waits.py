@@ -59,7 +59,7 @@ def test_a_with_block_that_waits_too_long_says_who_has_the_lock(lock: NamedLock)
     with lock, pytest.raises(LockTimeout) as caught, other:
         pass
 
-    assert "not had within 0:00:00.200000: process " in str(caught.value)
+    assert "not free within 0:00:00.200000: process " in str(caught.value)
     assert not other.held
 
 

@@ -20,7 +20,8 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.dialects import database_of
 from sa_jobqueue.dialects.postgresql import owner_liveness as postgresql_liveness
-from sa_jobqueue.owners.owner import ConnectionOwner, is_connection_owner, owner_states
+from sa_jobqueue.owners.alive import is_connection_owner, owner_states
+from sa_jobqueue.owners.owner import ConnectionOwner
 from tests.contract.owners.support import connected, wait_until
 from tests.models import Email, add_emails, recipients
 from tests.support import SERVERS, statements_seen

@@ -16,7 +16,7 @@ from sa_jobqueue import (
     owner_state,
 )
 from sa_jobqueue.dialects import database_of
-from sa_jobqueue.owners.owner import lock_name
+from sa_jobqueue.owners.alive import lock_name
 from tests.models import Email, add_emails
 from tests.support import SERVERS
 

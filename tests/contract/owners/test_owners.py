@@ -22,7 +22,7 @@ from sa_jobqueue import (
     owner_state,
 )
 from sa_jobqueue.dialects import database_of
-from sa_jobqueue.owners.owner import is_connection_owner, owner_states
+from sa_jobqueue.owners.alive import is_connection_owner, owner_states
 from tests.models import Email, add_emails, recipients
 from tests.support import SERVERS, statements_seen
 
