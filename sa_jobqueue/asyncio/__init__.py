@@ -17,7 +17,7 @@ Each verb is that of :mod:`sa_jobqueue`, run by ``AsyncSession.run_sync``. Impor
 ``verbs``               the verbs as functions, and AsyncJobQueue
 ``worker``              AsyncWorker
 ``workflow``            AsyncWorkflow
-``tasks``               how a worker waits in an event loop
+``tasks``               the Runtime of a worker in an event loop
 ``sessions``            an AsyncSession, and the Session behind it
 ======================  =====================================================
 """

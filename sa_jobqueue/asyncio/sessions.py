@@ -1,4 +1,4 @@
-"""An AsyncSession, and the Session that it runs verbs with."""
+"""An AsyncSession, and the Session behind it, which runs the verbs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ AnyAsyncSession: TypeAlias = "AsyncSession | async_scoped_session[Any]"
 
 
 def async_session_of(session: AnyAsyncSession) -> AsyncSession:
-    """Return the AsyncSession itself, also behind an async_scoped_session.
+    """Return the AsyncSession itself, also of an async_scoped_session.
 
     Raises:
-        ArgumentError: not a session, or a synchronous one.
+        ArgumentError: a synchronous session, or no session.
     """
     if isinstance(session, async_scoped_session):
         found: AsyncSession = session()
@@ -30,5 +30,5 @@ def async_session_of(session: AnyAsyncSession) -> AsyncSession:
 
 
 def sync_session_of(session: AnyAsyncSession | None) -> Session | None:
-    """Return the Session behind a session, if there is one."""
+    """Return the Session behind an AsyncSession; None for None."""
     return None if session is None else async_session_of(session).sync_session

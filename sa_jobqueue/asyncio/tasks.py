@@ -1,7 +1,7 @@
-"""How the worker's code waits inside of an event loop: what threads do, with tasks.
+"""The Runtime of an event loop: its tasks do what threads do for a plain worker.
 
-It runs in a greenlet, as all of SQLAlchemy does behind an AsyncSession; where it
-waits, the loop goes on.
+The worker's code runs in a greenlet, as SQLAlchemy's does behind an AsyncSession. While it waits,
+the event loop goes on.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ R = TypeVar("R")
 
 
 class Flag:
-    """A flag that may be set by other threads and by signal handlers, too."""
+    """A flag that other threads and signal handlers may set, too."""
 
     def __init__(self) -> None:
         self._set = False
-        self._told = asyncio.Event()
+        self._noticed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def set(self) -> None:
-        """Set it, for good."""
+        """Set the flag, for good."""
         self._set = True
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._told.set)
+            self._loop.call_soon_threadsafe(self._noticed.set)
 
     def is_set(self) -> bool:
-        """Tell whether it was set."""
+        """Tell whether the flag is set."""
         return self._set
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, so many seconds at most; tell whether it is."""
-        # For each loop an event of its own: one worker may have several runs.
-        told = self._told = asyncio.Event()
+        """Wait until the flag is set, at most so many seconds; tell whether it is."""
+        # An Event belongs to one loop, and a worker may run in several, one after the other.
+        noticed = self._noticed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         if not self._set:
-            await_only(_within(timeout, told.wait()))
+            await_only(_within(timeout, noticed.wait()))
         return self._set
 
 
 class Condition:
-    """A condition among the tasks of one loop: whoever runs is alone until it waits."""
+    """A condition among the tasks of one loop: no other task runs until this one waits."""
 
     def __init__(self) -> None:
         self._notice = asyncio.Event()
 
     def __enter__(self) -> None:
-        """Be alone, as it is."""
+        """Do nothing: no other task runs anyhow."""
 
     def __exit__(self, *_: object) -> None:
-        """Let others, who have their turn when this one waits."""
+        """Do nothing: other tasks run when this one waits."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for a notice, so many seconds at most."""
+        """Wait for a notice, at most so many seconds."""
         await_only(_within(timeout, self._notice.wait()))
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> None:
-        """Wait for a notice that makes this true, so many seconds at most."""
+        """Wait for a notice that makes the predicate true, at most so many seconds."""
         await_only(_within(timeout, self._noticed(predicate)))
 
     def notify_all(self) -> None:
@@ -73,14 +73,14 @@ class Condition:
             await self._notice.wait()
 
 
-class Companion:
-    """A task that does something beside."""
+class Background:
+    """A task that runs in the background."""
 
     def __init__(self, work: Callable[[], None], name: str) -> None:
         self._task = asyncio.create_task(greenlet_spawn(work), name=name)
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end, so many seconds at most; then it is cancelled."""
+        """Wait for its end, at most so many seconds; then cancel it."""
         await_only(self._joined(timeout))
 
     async def _joined(self, timeout: float | None) -> None:
@@ -89,7 +89,7 @@ class Companion:
 
 
 class Tasks:
-    """Waiting as tasks do."""
+    """The Runtime of an event loop's tasks."""
 
     def flag(self) -> Flag:
         """Make a flag."""
@@ -100,20 +100,20 @@ class Tasks:
         return Condition()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Let other tasks run for so many seconds."""
         await_only(asyncio.sleep(seconds))
 
-    def beside(self, work: Callable[[], None], *, name: str) -> Companion:
+    def start(self, work: Callable[[], None], *, name: str) -> Background:
         """Start a task."""
-        return Companion(work, name)
+        return Background(work, name)
 
-    def apart(self, work: Callable[[], R]) -> R:
-        """Do it in a thread: a synchronous driver would keep the loop waiting."""
+    def run_blocking(self, work: Callable[[], R]) -> R:
+        """Run the work in a thread: a synchronous driver would block the loop."""
         return await_only(asyncio.to_thread(work))
 
 
 async def _within(seconds: float | None, awaited: Coroutine[Any, Any, object]) -> None:
-    """Wait for something, and no longer."""
+    """Await something, at most so many seconds."""
     try:
         async with asyncio.timeout(seconds):
             await awaited

@@ -6,7 +6,7 @@
 
     await AsyncWorker(async_engine, JobQueue(Email), send, limit=10, concurrency=10).run()
 
-It is :class:`sa_jobqueue.worker.Worker` itself, run in a greenlet: its transactions go by
+It is :class:`sa_jobqueue.worker.Worker` itself, run in a greenlet: its transactions use
 the async driver, its pauses and its handlers are awaited, and its heartbeat is a
 task.
 """
@@ -16,29 +16,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from inspect import isawaitable
 from signal import Signals
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..errors import ArgumentError
 from ..fence.claim import Claim
-from ..owners.owner import Owner
 from ..queue import JobQueue
-from ..verbs.backoff import Backoff
-from ..worker import (
-    LONGEST_POLL,
-    REAP_EVERY,
-    Batch,
-    Cancel,
-    Lane,
-    Outcome,
-    Retry,
-    Worker,
-)
+from ..worker import Batch, Cancel, Lane, Outcome, Retry, Worker, WorkerOptions
 from .tasks import Tasks
 from .verbs import AsyncJobQueue
 
@@ -50,21 +38,22 @@ AsyncHandler = Callable[[T], Coroutine[Any, Any, Retry | Cancel | None]]
 class AsyncWorker(Generic[T]):
     """A loop over one queue, or over steps of a workflow, with handlers that are awaited.
 
-    The arguments are those of :class:`sa_jobqueue.worker.Worker`; what differs:
+    The arguments are those of :class:`sa_jobqueue.worker.Worker`, with these differences:
 
     Args:
         engine: an AsyncEngine.
         queue: a JobQueue or an AsyncJobQueue; a Workflow, one of its steps or several.
         handler: ``async def``; called with each job. The handlers of a workflow's
             steps are ``async def`` too.
-        owner: an Owner is made with an Engine of a synchronous driver, for the
-            same database. By default the worker claims under a plain name, and
-            its claims wait for the lease when it dies.
+        owner: to give an Owner, make it with an Engine of a synchronous driver for the
+            same database. By default the worker claims under a plain name: when it
+            dies, its claims wait for the lease.
         concurrency: how many jobs of one claim are handled at once.
-        on_claim, on_outcome: may be ``async def``, too.
+        on_claim, on_outcome: plain functions, or ``async def``.
+        options: the further arguments of a Worker.
 
     Raises:
-        ArgumentError: no AsyncEngine, or a strategy that writes no claim down.
+        ArgumentError: no AsyncEngine, or a strategy whose claims write nothing.
     """
 
     def __init__(
@@ -73,19 +62,10 @@ class AsyncWorker(Generic[T]):
         queue: JobQueue[T] | AsyncJobQueue[T] | Lane[T] | Iterable[Lane[T]],
         handler: AsyncHandler[T] | None = None,
         *,
-        owner: str | int | Owner | None = None,
-        limit: int = 1,
         concurrency: int = 1,
-        delete: bool | None = None,
-        drain: bool = False,
-        interval: timedelta = timedelta(0),
-        poll: timedelta = LONGEST_POLL,
-        backoff: Backoff | None = None,
-        max_runtime: timedelta | None = None,
-        reap_every: timedelta | None = REAP_EVERY,
         on_claim: Callable[[Claim[T]], Awaitable[None] | None] | None = None,
         on_outcome: Callable[[T, Outcome], Awaitable[None] | None] | None = None,
-        options: Sequence[Any] = (),
+        **options: Unpack[WorkerOptions],
     ) -> None:
         if not isinstance(engine, AsyncEngine):
             raise ArgumentError(f"an AsyncWorker needs an AsyncEngine, not {engine!r}; use Worker")
@@ -96,34 +76,25 @@ class AsyncWorker(Generic[T]):
             queue.sync_queue if isinstance(queue, AsyncJobQueue) else queue,
             handler,
             concurrency,
-            owner=owner,
-            limit=limit,
-            delete=delete,
-            drain=drain,
-            interval=interval,
-            poll=poll,
-            backoff=backoff,
-            max_runtime=max_runtime,
-            reap_every=reap_every,
             on_claim=_in_greenlet(on_claim),
             on_outcome=_in_greenlet(on_outcome),
-            options=options,
+            **options,
         )
 
     async def run(self) -> None:
         """Work until stopped, or, with `drain`, until the queue is empty.
 
-        A run that is cancelled cancels its handlers, finishes what was handled
-        and releases the rest before it ends; cancelled once more, it ends at once.
+        When the run is cancelled, it cancels its handlers, finishes the handled jobs
+        and releases the others before it ends; cancelled again, it ends at once.
 
         Raises:
-            DBAPIError: an error of the engine that trying again did not mend.
+            DBAPIError: a database error that trying again did not mend.
         """
         running = asyncio.create_task(greenlet_spawn(self._worker.run), name="sa_jobqueue worker")
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
-            self._worker.break_off()
+            self._worker.stop_and_cancel()
             await running
             raise
 
@@ -145,9 +116,9 @@ class AsyncWorker(Generic[T]):
 
 
 class _GreenWorker(Worker[T]):
-    """The worker, in a greenlet: only how it waits and calls handlers differs."""
+    """The worker in a greenlet: it waits and calls handlers in its own way."""
 
-    _waiting = Tasks()
+    _runtime = Tasks()
 
     def __init__(
         self,
@@ -157,23 +128,23 @@ class _GreenWorker(Worker[T]):
         concurrency: int,
         **options: Any,
     ) -> None:
-        super().__init__(engine, queue, handler, **options)  # type: ignore[arg-type]  # awaited
+        super().__init__(engine, queue, handler, **options)  # type: ignore[arg-type]  # the handler is awaited
         self._concurrency = concurrency
         self._running: set[asyncio.Task[Any]] = set()
-        self._broken_off = False
+        self._cancelled = False
 
-    def break_off(self) -> None:
+    def stop_and_cancel(self) -> None:
         """Stop, and cancel the handlers: their jobs are released."""
         self.stop()
-        self._broken_off = True
+        self._cancelled = True
         for task in self._running:
             task.cancel()
 
     def _check_handlers(self) -> None:
-        """Leave it to the call: what returns a coroutine may be of many kinds."""
+        """Check nothing: only a call tells whether a handler returns something awaitable."""
 
     def _call(self, handler: AsyncHandler[T], job: T) -> Any:
-        """Run the handler in a task of its own, so that it can be cancelled alone."""
+        """Run the handler in a task of its own: so it can be cancelled without the worker."""
         called = handler(job)
         if not isawaitable(called):
             raise ArgumentError(f"an AsyncWorker awaits its handlers: make {handler!r} async def")
@@ -182,31 +153,31 @@ class _GreenWorker(Worker[T]):
         try:
             return await_only(task)
         except asyncio.CancelledError as error:
-            if self._broken_off:
+            if self._cancelled:
                 raise
             raise RuntimeError("the handler was cancelled, and its worker was not") from error
         finally:
             self._running.discard(task)
 
     def _handle_all(self, batch: Batch[T]) -> None:
-        """Handle jobs, several at once, until told to stop."""
+        """Handle the jobs of a batch, several at once, until stopped."""
         handle = super()._handle_all
         if self._concurrency == 1:
             handle(batch)
             return
-        at_once = min(self._concurrency, len(batch.waiting))
+        at_once = min(self._concurrency, len(batch.unhandled))
         await_only(_all([greenlet_spawn(handle, batch) for _ in range(at_once)]))
 
 
 async def _all(parts: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Let all parts come to their ends; raise what the first of them raised."""
+    """Await all parts to their end; raise what the first of them raised."""
     for ended in await asyncio.gather(*parts, return_exceptions=True):
         if isinstance(ended, BaseException):
             raise ended
 
 
 def _in_greenlet(callback: Callable[..., Awaitable[None] | None] | None) -> Any:
-    """Make a plain function of a callback, whether it is to be awaited or not."""
+    """Make a plain function of a callback, which may be ``async def``."""
     if callback is None:
         return None
 

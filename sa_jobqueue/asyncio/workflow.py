@@ -1,4 +1,4 @@
-"""A Workflow whose verbs are awaited; it wraps the Workflow, which is said once."""
+"""A Workflow whose verbs are awaited: it wraps the Workflow, which is declared once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AsyncWorkflow(Generic[T]):
         workflow: a Workflow, also one that is in use elsewhere.
 
     Attributes:
-        sync_workflow: the same.
+        sync_workflow: the Workflow.
     """
 
     def __init__(self, workflow: Workflow[T]) -> None:
@@ -29,17 +29,17 @@ class AsyncWorkflow(Generic[T]):
         return f"<AsyncWorkflow of {self.sync_workflow!r}>"
 
     async def signal(self, session: AnyAsyncSession, job: Any, status: str) -> None:
-        """Move a job that waits; see :meth:`sa_jobqueue.workflow.Workflow.signal`."""
+        """Move a job that waits for a signal; see :meth:`sa_jobqueue.workflow.Workflow.signal`."""
         await async_session_of(session).run_sync(self.sync_workflow.signal, job, status)
 
     async def cancel(self, session: AnyAsyncSession, jobs: Any) -> list[T]:
-        """Cancel jobs that nobody works on; see :meth:`sa_jobqueue.workflow.Workflow.cancel`."""
+        """Cancel unclaimed jobs; see :meth:`sa_jobqueue.workflow.Workflow.cancel`."""
         return await async_session_of(session).run_sync(self.sync_workflow.cancel, jobs)
 
     async def retry(
         self, session: AnyAsyncSession, jobs: Any, status: str | None = None
     ) -> list[T]:
-        """Take ended jobs to a step again; see :meth:`sa_jobqueue.workflow.Workflow.retry`."""
+        """Take jobs that have ended to a step again; see :meth:`sa_jobqueue.workflow.Workflow.retry`."""
         return await async_session_of(session).run_sync(self.sync_workflow.retry, jobs, status)
 
     async def reap(

@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from ..errors import ArgumentError, InvalidState, LoadStopped
-from ..worker.signals import ctrl_c_is_ours, stopping_gently
+from ..process.signals import first_signal_stops, raises_keyboard_interrupt
 from .batches import Batches, Write, write_batches
 from .log import Entry, Head, Log
 from .progress import Progress, peek_at, progress_of, status_of, way_on
@@ -230,7 +230,7 @@ class BulkLoad(Generic[S]):
 
         Ctrl-C stops the load without this too, unless SIGINT has a handler already.
         """
-        return stopping_gently(self.stop, *(signals or (signal.SIGTERM, signal.SIGINT)))
+        return first_signal_stops(self.stop, *(signals or (signal.SIGTERM, signal.SIGINT)))
 
     # -- a call ---------------------------------------------------------
 
@@ -271,7 +271,11 @@ class BulkLoad(Generic[S]):
     @contextmanager
     def _left_as_killed(self, verb: str) -> Iterator[None]:
         """Leave the load of a call that fails as if its process had been killed."""
-        catching = stopping_gently(self.stop, signal.SIGINT) if ctrl_c_is_ours() else nullcontext()
+        catching = (
+            first_signal_stops(self.stop, signal.SIGINT)
+            if raises_keyboard_interrupt()
+            else nullcontext()
+        )
         try:
             with catching:
                 yield

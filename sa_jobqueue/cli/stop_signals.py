@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from ..worker.signals import handled
+from ..process.signals import signals_handled
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -20,7 +20,7 @@ class StopSignals:
         self.received = False
 
     def __enter__(self) -> StopSignals:
-        self._handling = handled(self._receive, *SIGNALS)
+        self._handling = signals_handled(self._receive, *SIGNALS)
         self._handling.__enter__()
         return self
 

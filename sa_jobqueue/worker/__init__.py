@@ -1,4 +1,4 @@
-"""The worker: claim, handle, finish in the same turn as the next claim.
+"""The worker: claim jobs, handle them, finish them in the transaction of the next claim.
 
 ::
 
@@ -7,42 +7,45 @@
     Worker(engine, JobQueue(Email), send, limit=10).run()
 
 A handler gets the job detached from its session: what it writes, it writes in
-a session of its own. It returns None when the job is done, or says what it
-wants instead: :class:`Retry` or :class:`Cancel`. A handler that raises fails
+a session of its own. It returns None when the job is done, :class:`Retry` or
+:class:`Cancel` when it wants something else. A handler that raises an exception fails
 its own job and no other.
 
 The worker owns its transactions, so it runs them again after a deadlock, a
 busy database or a lost connection; a job that was handled is then finished,
-not handled again. Each transaction finishes what was handled and claims what
-is next.
+not handled again. Each transaction finishes the handled jobs and claims the
+next ones.
 
-It claims as an Owner, whose death others notice; it renews its claims for as
-long as their jobs are in hand, and now and then takes back those of the dead.
+The worker claims as an Owner, so that others notice its death. It renews its claims as
+long as their jobs are in hand, and now and then it reaps the claims of dead owners.
 
 ======================  =====================================================
-``loop``                the Worker: turns, handlers, pauses
-``turns``               one transaction: finish, release, claim
-``lanes``               a queue and its handler; which of several comes next
+``loop``                Worker: turns, handlers, pauses
+``lanes``               a queue with its handler; the order of several lanes
+``turns``               a turn: one transaction that finishes, releases, claims
+``transactions``        transactions that are run again after a temporary error
 ``batch``               the jobs in hand
-``outcomes``            what a handler says, and what became of the job
-``owning``              under which name it claims
-``patience``            errors that pass are waited out
-``rescue``              taking back the claims of the dead, now and then
+``outcomes``            what a handler returns, and what became of its job
+``heartbeat``           renews claims while their jobs are in hand
+``reaper``              takes back claims, now and then
+``owner_name``          the name that the worker claims under
+``options``             keyword arguments that AsyncWorker has, too
 ======================  =====================================================
 """
 
 from .batch import Batch
 from .lanes import Lane
 from .loop import LONGEST_POLL, SHORTEST_POLL, Worker
+from .options import WorkerOptions
 from .outcomes import (
     Cancel,
     Failed,
     Outcome,
     Retry,
 )
-from .owning import default_owner, process_label
-from .patience import PATIENCE
-from .rescue import REAP_EVERY
+from .owner_name import default_owner
+from .reaper import REAP_EVERY
+from .transactions import PATIENCE
 
 __all__ = [
     "LONGEST_POLL",
@@ -56,6 +59,6 @@ __all__ = [
     "Outcome",
     "Retry",
     "Worker",
+    "WorkerOptions",
     "default_owner",
-    "process_label",
 ]

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class InHand(Generic[T]):
-    """A claimed job, the lane that it came by, and, once it was handled, what became of it."""
+    """A claimed job with the lane that claimed it; once it was handled, also what became of it."""
 
     lane: Lane[T]
     job: T
@@ -24,26 +24,26 @@ class InHand(Generic[T]):
 
 @dataclass
 class Batch(Generic[T]):
-    """What a turn claimed, on its way: jobs handled, and jobs waiting."""
+    """What a turn claimed: the jobs that are still to be handled, and those that were."""
 
-    waiting: list[InHand[T]] = field(default_factory=list)
+    unhandled: list[InHand[T]] = field(default_factory=list)
     handled: list[InHand[T]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether no job is in hand."""
-        return not self.waiting and not self.handled
+        return not self.unhandled and not self.handled
 
     def __iter__(self) -> Iterator[T]:
-        for one in (*self.handled, *self.waiting):
-            yield one.job
+        for in_hand in (*self.handled, *self.unhandled):
+            yield in_hand.job
 
     @contextmanager
     def next(self) -> Iterator[InHand[T]]:
-        """Take the next job in hand; one that is broken off waits again."""
-        one = self.waiting.pop(0)
+        """Take the next job; if its handling is interrupted, put it back in front."""
+        in_hand = self.unhandled.pop(0)
         try:
-            yield one
+            yield in_hand
         except BaseException:
-            self.waiting.insert(0, one)
+            self.unhandled.insert(0, in_hand)
             raise

@@ -1,9 +1,8 @@
 """The heartbeat: a thread that renews a worker's claims while their jobs are in hand.
 
-So a long handler, and a job that waits long behind others of its batch, keep
-their claims beyond the lease. The thread has a connection of its own, for each
-renewal a new one, and goes by fences: the handler's entities are left alone. An
-asyncio worker's is a task instead.
+So a long handler keeps its claim beyond the lease, and so does a job that waits behind others
+of its batch. The thread takes a new connection for each renewal, and renews by fences: it does
+not touch the handler's entities. An AsyncWorker's heartbeat is a task.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from sqlalchemy.orm import Session
 from ..dialects import is_transient
 from ..errors import ClaimLost
 from ..fence.token import Fence
+from ..process.runtime import THREADS, Background, Runtime
 from ..sessions.transactions import connected_outside_pool, run_in_transaction
-from .threads import THREADS, Companion, Waiting
 
 log = logging.getLogger("sa_jobqueue.worker")
 
-#: Renewals in one lease: two may fail.
+#: Renewals in one lease: two of them may fail.
 BEATS_PER_LEASE = 3
 
-#: How soon a renewal that failed is tried again, at the latest.
+#: The longest pause before a failed renewal is tried again.
 SOON = timedelta(seconds=1)
 
-#: How long a finish waits for a renewal that is on its way: one that hangs must
-#: not keep it for ever.
+#: How long a finish waits for a renewal that is under way: a renewal that hangs must not
+#: block the finish for ever.
 LONGEST_RENEWAL = timedelta(seconds=30)
 
 _Job: TypeAlias = tuple[int, tuple[Any, ...]]
@@ -43,13 +42,13 @@ class Heartbeat:
     """Renew the claims in hand, from ``with`` to its end.
 
     Args:
-        engine: how to connect.
+        engine: where renewals connect.
         renew: called with a session and fences.
-        lease: claims are renewed three times in it.
-        max_runtime: how long one job may run: renewing pauses then, until the
-            next job begins. None: as long as it likes.
+        lease: claims are renewed three times in this time.
+        max_runtime: how long a job may run: then renewing pauses, until the next job begins.
+            None: without limit.
         beats: False where no second connection sees the same database.
-        waiting: makes the thread, or whatever it is.
+        runtime: starts the heartbeat's thread or task.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Heartbeat:
         lease: timedelta,
         max_runtime: timedelta | None = None,
         beats: bool = True,
-        waiting: Waiting = THREADS,
+        runtime: Runtime = THREADS,
     ) -> None:
         self._engine = engine
         self._renew = renew
@@ -68,13 +67,13 @@ class Heartbeat:
         self._every = shortest.total_seconds() / BEATS_PER_LEASE
         self._longest = None if max_runtime is None else max_runtime.total_seconds()
         self._beats = beats
-        self._waiting = waiting
-        self._thread: Companion | None = None
-        # What follows is changed by both threads, under this condition.
-        self._changed = waiting.condition()
+        self._runtime = runtime
+        self._thread: Background | None = None
+        # Both threads change the attributes below, and hold this condition meanwhile.
+        self._changed = runtime.condition()
         self._fences: tuple[Fence, ...] = ()
         self._lost: set[_Job] = set()
-        self._due = self._begun = 0.0
+        self._due = self._job_began = 0.0
         self._renewing = self._ended = False
 
     def __enter__(self) -> Heartbeat:
@@ -92,14 +91,14 @@ class Heartbeat:
         """Renew these claims from now on, and no others."""
         with self._changed:
             self._fences, self._lost = tuple(fences), set()
-            self._begun = time.monotonic()
-            self._due = self._begun + self._every
+            self._job_began = time.monotonic()
+            self._due = self._job_began + self._every
             self._changed.notify_all()
         if fences and self._beats and self._thread is None:
-            self._thread = self._waiting.beside(self._run, name="sa_jobqueue heartbeat")
+            self._thread = self._runtime.start(self._run, name="sa_jobqueue heartbeat")
 
     def rest(self) -> None:
-        """Renew nothing, so that a finish does not meet a renewal of the same rows."""
+        """Stop renewing: a finish and a renewal of the same rows would wait for each other."""
         with self._changed:
             self._fences = ()
             self._changed.wait_for(
@@ -107,13 +106,13 @@ class Heartbeat:
             )
 
     def job_begins(self) -> None:
-        """Count the runtime of the running job from now on."""
+        """Count the running time of a job from now on."""
         with self._changed:
-            self._begun = time.monotonic()
+            self._job_began = time.monotonic()
             self._changed.notify_all()
 
     def has_lost(self, fence: Fence) -> bool:
-        """Tell whether a renewal found that this claim is somebody else's by now."""
+        """Tell whether a renewal found that this claim was lost."""
         with self._changed:
             return _job(fence) in self._lost
 
@@ -127,11 +126,11 @@ class Heartbeat:
                 lost = self._renewed(fences)
             except SQLAlchemyError as error:
                 pause = min(self._every / 10, SOON.total_seconds())
-                _say_failed(fences, error)
+                _log_failure(fences, error)
             self._note(fences, lost, pause)
 
     def _next(self) -> tuple[Fence, ...]:
-        """Wait until claims are to be renewed; return none at the end."""
+        """Wait until claims are due for renewal, and return them; at the end return none."""
         with self._changed:
             while not self._ended:
                 pause = self._pause()
@@ -142,13 +141,13 @@ class Heartbeat:
             return ()
 
     def _pause(self) -> float | None:
-        """Tell how long to wait for the next renewal; None: until something changes."""
+        """Return the seconds until the next renewal; None: until something changes."""
         now = time.monotonic()
-        stuck = self._longest is not None and now - self._begun >= self._longest
-        return None if stuck or not self._fences else self._due - now
+        too_long = self._longest is not None and now - self._job_began >= self._longest
+        return None if too_long or not self._fences else self._due - now
 
     def _renewed(self, fences: Sequence[Fence]) -> Sequence[Fence]:
-        """Renew claims; return those that were lost."""
+        """Renew claims; return the lost ones."""
         lost: list[Fence] = []
 
         def renew(session: Session) -> None:
@@ -166,7 +165,7 @@ class Heartbeat:
         gone = {_job(fence) for fence in lost}
         with self._changed:
             self._renewing = False
-            if self._fences is fences:  # else they are finished, or about to be
+            if self._fences is fences:  # else they are finished, or a finish has begun
                 self._fences = tuple(fence for fence in fences if _job(fence) not in gone)
                 self._lost |= gone
                 self._due = time.monotonic() + pause
@@ -177,7 +176,7 @@ def _job(fence: Fence) -> _Job:
     return id(fence.token), fence.identity
 
 
-def _say_failed(fences: Sequence[Fence], error: SQLAlchemyError) -> None:
-    said = error.orig if isinstance(error, DBAPIError) else error
-    say = log.info if is_transient(error) else log.warning
-    say("renewing %d claims failed, and is tried again: %s", len(fences), said)
+def _log_failure(fences: Sequence[Fence], error: SQLAlchemyError) -> None:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    write = log.info if is_transient(error) else log.warning
+    write("renewing %d claims failed, and is tried again: %s", len(fences), cause)

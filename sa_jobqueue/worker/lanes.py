@@ -1,9 +1,9 @@
-"""The lanes of a worker: each a queue with the handler of its jobs.
+"""The lanes of a worker: each is a queue with the handler of its jobs.
 
-Most workers have one. With several, a worker claims from the later ones first: in
-a pipeline they hold what is begun already, so work in progress is finished before
-more is begun. Yet every so often those come first that were passed over for longest:
-a later lane that never runs empty starves nobody.
+Most workers have one lane. A worker with several claims from the later ones first: in a pipeline
+these hold the jobs that are begun already, so work in progress is finished before more is begun.
+In every fourth turn the lanes come first that were passed over for longest: so a later lane that
+never runs empty does not starve the others.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
 
-#: In one turn of so many the lanes come first that were passed over for longest.
+#: In one of so many turns the lanes come first that were passed over for longest.
 FAIR_EVERY = 4
 
 
 class Lane(Generic[T]):
-    """A queue, and the handler of its jobs."""
+    """A queue with the handler of its jobs."""
 
     def __init__(self, queue: JobQueue[T], handler: Callable[[T], Any]) -> None:
         self._queue = queue
@@ -40,42 +40,42 @@ class Lane(Generic[T]):
 
     @property
     def queue(self) -> JobQueue[T]:
-        """What is claimed."""
+        """The queue that jobs are claimed from."""
         return self._queue
 
     @property
     def is_async(self) -> bool:
-        """Whether the handler is to be awaited, as far as can be told."""
+        """Whether the handler is a coroutine function."""
         return inspect.iscoroutinefunction(self.handler)
 
     def check(self, outcome: Any) -> None:
-        """Refuse what the handler cannot say.
+        """Refuse what a handler of this lane cannot return.
 
         Raises:
-            ArgumentError: it is no outcome, or needs a mixin that the class has not.
+            ArgumentError: `outcome` is no outcome, or needs a mixin that the class lacks.
         """
         check_outcome(outcome, self.queue.mapping)
 
     def finish(
         self, session: Session, handled: Sequence[tuple[T, Outcome]], *, delete: bool | None
     ) -> list[Any]:
-        """Write what became of jobs; return those whose claim was lost."""
+        """Write the outcomes of jobs; return those whose claim was lost."""
         lost: list[Any] = []
         by_outcome: dict[str | None, list[T]] = {}
         for job, outcome in handled:
             if outcome is None or isinstance(outcome, str):
                 by_outcome.setdefault(outcome, []).append(job)
         for then, jobs in by_outcome.items():
-            lost += lost_of(partial(self.complete, session, jobs, then, delete=delete))
+            lost += claims_lost_by(partial(self.complete, session, jobs, then, delete=delete))
         for job, outcome in handled:
             if outcome is not None and not isinstance(outcome, str):
-                lost += lost_of(partial(self._finish_otherwise, session, job, outcome))
+                lost += claims_lost_by(partial(self._finish_otherwise, session, job, outcome))
         return lost
 
     def complete(
         self, session: Session, jobs: list[T], then: str | None, *, delete: bool | None
     ) -> None:
-        """Finish jobs whose handler was content; of one queue all in the same way."""
+        """Finish jobs whose handlers returned None; `then` is a branch that a step took."""
         self.queue.complete(session, jobs, delete=delete)
 
     def _finish_otherwise(self, session: Session, job: T, outcome: Retry | Cancel | Failed) -> None:
@@ -90,10 +90,10 @@ class Lane(Generic[T]):
         self.queue.fail(session, job, error=error, retry_in=retry_in)
 
     def left(self) -> Executable:
-        """Select a key of the jobs that a drain waits for."""
+        """Select the key of a job that a drain waits for."""
         mapping = self.queue.mapping
-        waits = mapping.has_status(self.queue.ready)
-        left = select(*mapping.key_attributes).where(waits, *self.queue.plan.spec.where)
+        unclaimed = mapping.has_status(self.queue.ready)
+        left = select(*mapping.key_attributes).where(unclaimed, *self.queue.plan.spec.where)
         if mapping.has("run_at"):
             due = mapping.attribute("run_at") <= utc_now()
             tried = mapping.attribute("attempts") > 0 if mapping.has("attempts") else None
@@ -101,8 +101,8 @@ class Lane(Generic[T]):
         return left.limit(1)
 
 
-class Rota(Generic[T]):
-    """In which order a worker asks its lanes for jobs; each iteration is one turn."""
+class LaneOrder(Generic[T]):
+    """The order in which a worker claims from its lanes; each iteration is one turn."""
 
     def __init__(self, lanes: Sequence[Lane[T]]) -> None:
         self._lanes = list(reversed(lanes))
@@ -124,11 +124,11 @@ class Rota(Generic[T]):
 def lanes_of(
     queue: JobQueue[T] | Lane[T] | Iterable[Lane[T]], handler: Callable[[T], Any] | None
 ) -> tuple[Lane[T], ...]:
-    """Return what a worker works on.
+    """Return the lanes of a worker.
 
     Raises:
-        ArgumentError: nothing, a queue without a handler, lanes with another one, or
-            a strategy that writes no claim down.
+        ArgumentError: no queue, a queue without a handler, a handler beside those of lanes,
+            or a strategy whose claims write nothing.
     """
     lanes = _lanes_of(queue, handler)
     for lane in lanes:
@@ -139,7 +139,7 @@ def lanes_of(
 def _lanes_of(queue: Any, handler: Callable[[T], Any] | None) -> tuple[Lane[T], ...]:
     if isinstance(queue, JobQueue):
         if handler is None:
-            raise ArgumentError(f"who handles the jobs of {queue!r}? Give a handler")
+            raise ArgumentError(f"the jobs of {queue!r} need a handler: give one as third argument")
         return (Lane(queue, handler),)
     if not isinstance(queue, Iterable) or isinstance(queue, type):
         queue = (queue,)
@@ -150,20 +150,20 @@ def _lanes_of(queue: Any, handler: Callable[[T], Any] | None) -> tuple[Lane[T], 
             "JobQueue(Class), and for several queues run several workers"
         )
     if handler is not None:
-        raise ArgumentError("the steps of a workflow have handlers of their own: give no other")
+        raise ArgumentError("the steps of a workflow have handlers of their own: give none")
     return lanes
 
 
 def _check_marks(strategy: str) -> None:
     if strategy != AUTO and not STRATEGIES[strategy].marks:
         raise ArgumentError(
-            f"a worker commits between claim and finish, and a claim by {strategy!r} is not "
-            "written down; use another strategy"
+            f"a worker commits between claim and finish, and a claim by {strategy!r} writes "
+            "nothing that outlives the commit; use another strategy"
         )
 
 
-def lost_of(finish: Callable[[], None]) -> list[Any]:
-    """Go on when claims were lost, and return them: their new owners finish them."""
+def claims_lost_by(finish: Callable[[], None]) -> list[Any]:
+    """Call `finish`; return the jobs whose claim was lost: their new owners finish them."""
     try:
         finish()
     except ClaimLost as lost:

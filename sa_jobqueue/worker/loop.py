@@ -1,4 +1,4 @@
-"""The loop of a worker: turns, handlers between them, and pauses."""
+"""The Worker: turns, handlers between them, and pauses."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ..dialects import database_of
 from ..errors import ArgumentError
 from ..fence.claim import Claim, fence_of
 from ..owners.owner import Owner
+from ..process.runtime import THREADS, Runtime
+from ..process.signals import signals_handled
 from ..queue import JobQueue
 from ..verbs.backoff import DEFAULT_BACKOFF, Backoff, check_backoff, delay_or_default
 from .batch import Batch
 from .heartbeat import Heartbeat
 from .lanes import Lane, lanes_of
 from .outcomes import Cancel, Failed, Outcome, Retry
-from .owning import Owning
-from .patience import Patience
-from .rescue import REAP_EVERY, Rescue
-from .signals import handled
-from .threads import THREADS, Waiting
-from .turns import Turned, Turns
+from .owner_name import OwnerName
+from .reaper import REAP_EVERY, Reaper
+from .transactions import Transactions
+from .turns import TurnResult, Turns
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -44,35 +44,34 @@ class Worker(Generic[T]):
 
     Args:
         engine: the worker opens its own sessions on it.
-        queue: what is claimed: a JobQueue; a Workflow, one of its steps or several.
+        queue: where jobs are claimed: a JobQueue, a Workflow, or one or several of its steps.
         handler: called with each job of a JobQueue; returns None, a Retry or a
             Cancel. The steps of a workflow have handlers of their own.
         owner: a name of 1 to 64 characters, or an Owner that is open. By
             default the worker opens an Owner for its run, named by host and
-            process id; where there can be none, it claims under a plain name,
-            and its claims wait for the lease when it dies.
-        limit: jobs claimed at once.
+            process id. Where no Owner is possible it claims under a plain name:
+            when it dies, its claims wait for the lease.
+        limit: the most jobs that a turn claims.
         delete: whether done jobs are deleted; None goes by the model.
-        drain: stop when nothing is unclaimed, waiting for its own retry, or
-            held by this worker. Jobs scheduled for later that were never tried
+        drain: stop when no job is unclaimed, due for a retry later, or in the hands
+            of this worker. Jobs scheduled for later that were never tried
             are left for another run.
         interval: a pause between turns, for gentle use.
         poll: the longest pause of an idle worker.
-        backoff: how long a failed job waits; the queue's own by default, else
+        backoff: the delay of a failed job; the queue's own by default, else
             1, 2, 4, .. seconds, at most an hour.
-        max_runtime: how long one job may run; its claim is not renewed any
-            more then, and workers with a `max_runtime` take back claims that
-            were not renewed for that long. None: as long as it likes.
-        reap_every: the pause between two looks for claims to take back; None:
-            this worker takes none back.
+        max_runtime: how long a job may run. After that its claim is not renewed,
+            and workers with a `max_runtime` take back claims that
+            were not renewed for so long. None: without limit.
+        reap_every: the pause between two reaps; None: this worker does not reap.
         on_claim: called with each claim, after its commit.
-        on_outcome: called with each job and what became of it, after the
-            commit of its finish; not with those whose claim was lost.
-        options: loader options for the claims; jobs are detached, so what a
-            handler reads of their relationships is loaded here.
+        on_outcome: called with each job and its outcome, after the
+            commit of its finish; not for jobs whose claim was lost.
+        options: loader options for the claims. The handler gets detached jobs, so load
+            here the relationships that it reads.
     """
 
-    _waiting: Waiting = THREADS
+    _runtime: Runtime = THREADS
 
     def __init__(
         self,
@@ -95,33 +94,35 @@ class Worker(Generic[T]):
     ) -> None:
         if not isinstance(engine, Engine):
             raise ArgumentError(f"a Worker needs an Engine, not {engine!r}; see also AsyncWorker")
-        _check_longer_than_nothing(max_runtime=max_runtime, reap_every=reap_every)
+        _check_positive(max_runtime=max_runtime, reap_every=reap_every)
         self.engine = engine
         self.lanes = lanes_of(queue, handler)
         self._check_handlers()
         self.drain = drain
         self.interval = interval
         self.poll = poll
-        self.backoff = _checked(backoff, self.lanes)
+        self.backoff = _checked_backoff(backoff, self.lanes)
         self.max_runtime = max_runtime
         self.on_claim = on_claim
         self.on_outcome = on_outcome
-        self._stopping = self._waiting.flag()
+        self._stopping = self._runtime.flag()
         self._heartbeat: Heartbeat
-        self._patience = Patience(engine, self._waiting)
-        self._owning = Owning(owner, patience=self._patience, waiting=self._waiting)
-        self._turns = Turns(self.lanes, self._patience, self._owning, limit, delete, options)
-        self._rescue = Rescue(
+        self._transactions = Transactions(engine, self._runtime)
+        self._owner_name = OwnerName(owner, transactions=self._transactions, runtime=self._runtime)
+        self._turns = Turns(
+            self.lanes, self._transactions, self._owner_name, limit, delete, options
+        )
+        self._reaper = Reaper(
             [lane.queue for lane in self.lanes],
-            patience=self._patience,
+            transactions=self._transactions,
             every=reap_every,
             max_runtime=max_runtime,
         )
 
     @property
     def owner(self) -> str | int | Owner:
-        """Who claims: as it was given, else the worker's own Owner or plain name."""
-        return self._owning.owner
+        """The owner as given, else the worker's own Owner or plain name."""
+        return self._owner_name.owner
 
     # -- the loop -------------------------------------------------------
 
@@ -129,13 +130,13 @@ class Worker(Generic[T]):
         """Work until stopped, or, with `drain`, until the queue is empty.
 
         Raises:
-            DBAPIError: an error of the engine that trying again did not mend.
-            BaseException: what a handler or a callback raised that is no
-                Exception of a handler (SystemExit, KeyboardInterrupt); what was
-                handled is finished and the rest released before.
+            DBAPIError: a database error that trying again did not mend.
+            BaseException: anything that a callback raised, and what a handler raised that is
+                no Exception, such as KeyboardInterrupt. Before that the handled jobs are
+                finished, and the others released.
         """
-        with self._owning.for_the_run(), self._heartbeat_for_the_run() as self._heartbeat:
-            self._rescue.look()
+        with self._owner_name.for_the_run(), self._heartbeat_for_the_run() as self._heartbeat:
+            self._reaper.reap()
             self._work()
 
     def _work(self) -> None:
@@ -143,23 +144,23 @@ class Worker(Generic[T]):
         idle = 0
         while True:
             stopping = self.stopping
-            turned = self._turn(batch, claim=not stopping)
-            batch = Batch(waiting=turned.in_hand)
+            result = self._turn(batch, claim=not stopping)
+            batch = Batch(unhandled=result.in_hand)
             try:
-                self._tell(turned)
+                self._call_back(result)
                 if stopping or (batch.is_empty and self.drain and self._drained()):
                     return
                 idle = idle + 1 if batch.is_empty else 0
                 self._handle_all(batch)
-                # A finish does not wait for a pause to end; and of claims that are in
-                # hand under a name that was lost, we would take back our own.
+                # Finish before a pause. And if we lost our owner name, reaping now would take
+                # back jobs that we still hold; so finish before reaping.
                 if self.interval or self._reap_is_due:
                     batch = self._finish_now(batch)
                 self._pause(idle)
                 if not self.stopping:
-                    self._owning.look_after()
+                    self._owner_name.check_lock()
                 if self._reap_is_due and batch.is_empty:
-                    self._rescue.look()
+                    self._reaper.reap()
             except BaseException:
                 self._turn(batch, claim=False)
                 raise
@@ -179,48 +180,50 @@ class Worker(Generic[T]):
     def stopping_on_signals(self, *signals: signal.Signals) -> AbstractContextManager[None]:
         """Have SIGTERM and SIGINT, or those given, stop the worker; main thread only."""
         chosen = signals or (signal.SIGTERM, signal.SIGINT)
-        return handled(lambda number, frame: self.stop(), *chosen)
+        return signals_handled(lambda number, frame: self.stop(), *chosen)
 
     # -- turns ----------------------------------------------------------
 
-    def _turn(self, batch: Batch[T], *, claim: bool) -> Turned[T]:
-        """Finish what was handled, release what was not, claim what is next."""
+    def _turn(self, batch: Batch[T], *, claim: bool) -> TurnResult[T]:
+        """Finish the handled jobs, release the others, claim the next ones."""
         self._heartbeat.rest()
         self._drop_lost(batch)
-        turned = self._turns.turn(batch, claim=claim)
-        self._heartbeat.watch(turned.fences)
-        return turned
+        result = self._turns.turn(batch, claim=claim)
+        self._heartbeat.watch(result.fences)
+        return result
 
     def _finish_now(self, batch: Batch[T]) -> Batch[T]:
         if batch.is_empty:
             return batch
-        self._tell(self._turn(batch, claim=False))
+        self._call_back(self._turn(batch, claim=False))
         return Batch()
 
-    def _tell(self, turned: Turned[T]) -> None:
+    def _call_back(self, result: TurnResult[T]) -> None:
         if self.on_outcome is not None:
-            for one in turned.finished:
-                self.on_outcome(one.job, one.outcome)
+            for in_hand in result.finished:
+                self.on_outcome(in_hand.job, in_hand.outcome)
         if self.on_claim is not None:
-            for _, claim in turned.claims:
+            for _, claim in result.claims:
                 if claim or claim.lost:
                     self.on_claim(claim)
 
     # -- the jobs -------------------------------------------------------
 
     def _handle_all(self, batch: Batch[T]) -> None:
-        """Handle jobs until told to stop."""
-        while batch.waiting and not self.stopping:
-            with batch.next() as one:
+        """Handle the jobs of a batch until stopped."""
+        while batch.unhandled and not self.stopping:
+            with batch.next() as in_hand:
                 self._heartbeat.job_begins()
-                one.outcome = self._handle(one.lane, one.job)
-            batch.handled.append(one)
+                in_hand.outcome = self._handle(in_hand.lane, in_hand.job)
+            batch.handled.append(in_hand)
             self._drop_lost(batch)
 
     def _drop_lost(self, batch: Batch[T]) -> None:
-        """Leave jobs alone whose claim was found to be lost: their new owner has them."""
-        batch.waiting = [
-            one for one in batch.waiting if not self._heartbeat.has_lost(fence_of(one.job))
+        """Drop the jobs whose claim a renewal found lost: they have a new owner."""
+        batch.unhandled = [
+            in_hand
+            for in_hand in batch.unhandled
+            if not self._heartbeat.has_lost(fence_of(in_hand.job))
         ]
 
     def _handle(self, lane: Lane[T], job: T) -> Outcome:
@@ -228,17 +231,17 @@ class Worker(Generic[T]):
             outcome: Outcome = self._call(lane.handler, job)
             lane.check(outcome)
             if isinstance(outcome, Retry) and outcome.in_ is None:
-                return replace(outcome, in_=self._wait_after(lane, job))
-        except Exception as error:  # the one catch-all: a handler fails its own job only
+                return replace(outcome, in_=self._delay_after(lane, job))
+        except Exception as error:  # the only catch-all: a handler fails no job but its own
             log.warning("handler failed: %s", type(error).__name__, exc_info=error)
-            return Failed(error, self._wait_after(lane, job))
+            return Failed(error, self._delay_after(lane, job))
         return outcome
 
     def _call(self, handler: Callable[[T], Any], job: T) -> Any:
         return handler(job)
 
-    def _wait_after(self, lane: Lane[T], job: T) -> timedelta | None:
-        """Tell how long a failed job waits; at once where the model has no schedule."""
+    def _delay_after(self, lane: Lane[T], job: T) -> timedelta | None:
+        """Return the delay of a failed job; None: the model has no run_at or no attempts."""
         mapping = lane.queue.mapping
         if not (mapping.has("run_at") and mapping.has("attempts")):
             return None
@@ -249,18 +252,18 @@ class Worker(Generic[T]):
         """Refuse handlers that this kind of worker cannot call."""
         for lane in self.lanes:
             if lane.is_async:
-                raise ArgumentError(f"{lane.handler!r} is to be awaited: use an AsyncWorker")
+                raise ArgumentError(f"{lane.handler!r} has to be awaited: use an AsyncWorker")
 
     # -- heartbeat, reaping, pauses -------------------------------------
 
     def _heartbeat_for_the_run(self) -> Heartbeat:
         return Heartbeat(
             self.engine,
-            self.lanes[0].queue.renew,  # of whichever: it goes by fences
+            self.lanes[0].queue.renew,  # any lane's: the fences tell the queue
             lease=min(lane.queue.lease for lane in self.lanes),
             max_runtime=self.max_runtime,
-            beats=self._patience.patiently(self._seen_by_others),
-            waiting=self._waiting,
+            beats=self._transactions.patiently(self._seen_by_others),
+            runtime=self._runtime,
         )
 
     def _seen_by_others(self) -> bool:
@@ -269,7 +272,7 @@ class Worker(Generic[T]):
 
     @property
     def _reap_is_due(self) -> bool:
-        return self._rescue.is_due and not self.stopping
+        return self._reaper.is_due and not self.stopping
 
     def _pause(self, idle: int) -> None:
         pause = self.interval.total_seconds()
@@ -282,24 +285,26 @@ class Worker(Generic[T]):
             self._stopping.wait(pause)
 
     def _drained(self) -> bool:
-        """Tell whether nothing is left that this run should wait for."""
+        """Tell whether no job is left that this run should wait for."""
 
         def drained(session: Session) -> bool:
             return all(session.execute(lane.left()).first() is None for lane in self.lanes)
 
-        return self._patience.transaction(drained)
+        return self._transactions.run(drained)
 
 
-def _checked(backoff: Backoff | None, lanes: Sequence[Lane[Any]]) -> Backoff | None:
+def _checked_backoff(backoff: Backoff | None, lanes: Sequence[Lane[Any]]) -> Backoff | None:
     if backoff is not None:
         for lane in lanes:
             check_backoff(lane.queue.mapping, backoff)
     return backoff
 
 
-def _check_longer_than_nothing(**durations: timedelta | None) -> None:
+def _check_positive(**durations: timedelta | None) -> None:
     for name, duration in durations.items():
         if duration is not None and (
             not isinstance(duration, timedelta) or duration <= timedelta(0)
         ):
-            raise ArgumentError(f"{name} is a timedelta longer than nothing, or None: {duration!r}")
+            raise ArgumentError(
+                f"{name}= takes a timedelta longer than zero, or None, not {duration!r}"
+            )

@@ -1,11 +1,11 @@
-"""What a handler says of its job, and what became of it.
+"""Outcomes: what a handler returns, and what became of its job.
 
 ::
 
     def send(email: Email) -> Retry | Cancel | None:
         return None if deliver(email) else Retry(timedelta(minutes=5), reason="busy")
 
-What a handler wants is a value that it returns; what it raises is a failure.
+A handler returns what it wants for its job; an exception means that the job failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Retry:
     """What a handler returns to have its job tried again.
 
     Attributes:
-        in_: how long to wait; None waits as after a failure.
+        in_: the delay; None: as after a failure.
         reason: goes to ``last_error``.
     """
 
@@ -41,38 +41,38 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Failed:
-    """What became of a job whose handler raised.
+    """What became of a job whose handler raised an exception.
 
     Attributes:
-        error: what it raised.
-        retry_in: how long the job waits for its next attempt, if it has one.
+        error: the exception.
+        retry_in: the delay before the next attempt, if one remains.
     """
 
     error: Exception
     retry_in: timedelta | None = None
 
 
-#: None: the job is done, or goes on as its step says; a status: it took that branch.
+#: None: the job is done, or goes to the `then` of its step; a status: it took this branch.
 Outcome: TypeAlias = "Retry | Cancel | Failed | str | None"
 
 
 def check_outcome(outcome: Any, mapping: QueueMapping) -> None:
-    """Refuse what a handler of this class's jobs cannot say.
+    """Refuse what a handler of this class's jobs cannot return.
 
     Raises:
-        ArgumentError: it is no outcome, or needs a mixin that the class has not.
+        ArgumentError: `outcome` is no outcome, or needs a mixin that the class lacks.
     """
     if outcome is not None and not isinstance(outcome, Retry | Cancel):
         raise ArgumentError(f"a handler returns None, Retry(..) or Cancel(..), not {outcome!r}")
     if outcome is not None and not isinstance(outcome.reason, str | None):
-        raise ArgumentError(f"a reason is text: {outcome.reason!r}")
+        raise ArgumentError(f"a reason is a str, not {outcome.reason!r}")
     if not isinstance(outcome, Retry):
         return
     if not mapping.has("attempts"):
-        raise ArgumentError(f"Retry needs RetryMixin on {mapping}")
+        raise ArgumentError(f"{mapping} counts no attempts: Retry(..) needs RetryMixin")
     if outcome.in_ is None:
         return
     if not mapping.has("run_at"):
-        raise ArgumentError(f"Retry(in_=) needs ScheduleMixin on {mapping}")
+        raise ArgumentError(f"{mapping} has no run_at: Retry(in_=..) needs ScheduleMixin")
     if not isinstance(outcome.in_, timedelta) or not abs(outcome.in_) <= LONGEST_DELAY:
         raise ArgumentError(f"Retry(in_=) takes a timedelta of at most ten years: {outcome!r}")

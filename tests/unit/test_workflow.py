@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import ArgumentError, JobMixin, JobQueue, JobStatus, RetryMixin
 from sa_jobqueue.worker import Lane, Worker
-from sa_jobqueue.worker.lanes import FAIR_EVERY, Rota
+from sa_jobqueue.worker.lanes import FAIR_EVERY, LaneOrder
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting, Workflow
 
 
@@ -308,7 +308,7 @@ def test_words_that_mermaid_reads_as_its_own_have_other_names() -> None:
 @pytest.mark.parametrize(
     ("given", "handler", "said"),
     [
-        (JobQueue(Part), None, "who handles the jobs"),
+        (JobQueue(Part), None, "need a handler"),
         (workflow(CUT, DRILL, PACK), work, "handlers of their own"),
         ([], None, "needs a JobQueue, or steps of a workflow"),
         ([work], None, "needs a JobQueue, or steps of a workflow"),
@@ -342,7 +342,7 @@ def test_claims_are_renewed_in_time_for_the_shortest_lease(engine: Engine) -> No
     assert heartbeat._every == 1
 
 
-def asked(rota: Rota[Any], until: Iterable[Any]) -> list[Any]:
+def asked(rota: LaneOrder[Any], until: Iterable[Any]) -> list[Any]:
     """Tell by whom each turn was served, where lanes in `until` always have jobs."""
     served = []
     for _ in range(2 * FAIR_EVERY):
@@ -354,8 +354,8 @@ def asked(rota: Rota[Any], until: Iterable[Any]) -> list[Any]:
 def test_later_lanes_come_first_but_never_for_ever() -> None:
     lanes: list[Lane[Any]] = [Lane(JobQueue(Part), name) for name in "abc"]  # type: ignore[arg-type]
 
-    everywhere = asked(Rota(lanes), lanes)
-    last_is_empty = asked(Rota(lanes), lanes[:2])
+    everywhere = asked(LaneOrder(lanes), lanes)
+    last_is_empty = asked(LaneOrder(lanes), lanes[:2])
 
     turns = FAIR_EVERY - 1
     assert everywhere == [*"c" * turns, "b", *"c" * turns, "a"]

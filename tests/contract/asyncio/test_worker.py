@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, selectinload
 
 from sa_jobqueue import ArgumentError, Claim, JobQueue
 from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
-from sa_jobqueue.worker import Cancel, Outcome, Retry, Worker
+from sa_jobqueue.worker import Cancel, Outcome, Retry, Worker, WorkerOptions
 from tests.contract.asyncio.support import (
     DRIVERS_OF_POSTGRESQL,
     DRIVERS_OF_SQLITE,
@@ -234,15 +234,21 @@ async def test_several_workers_in_one_loop_handle_every_job_once(
 
 
 def test_the_arguments_are_those_of_the_worker() -> None:
-    awaited = dict(inspect.signature(AsyncWorker).parameters)
-    concurrency = awaited.pop("concurrency")
+    plain, awaited = Worker.__init__.__annotations__, AsyncWorker.__init__.__annotations__
 
-    plain = inspect.signature(Worker).parameters
+    own = {"engine", "queue", "handler", "on_claim", "on_outcome", "return"}
+    shared = {name: kind for name, kind in plain.items() if name not in own}
+    options = {name: ref.__forward_arg__ for name, ref in WorkerOptions.__annotations__.items()}
+    assert options == shared
+    assert awaited.keys() == {*own, "concurrency", "options"}
+    assert awaited["options"] == "Unpack[WorkerOptions]"
+    assert inspect.signature(AsyncWorker).parameters["concurrency"].default == 1
 
-    assert [(name, one.default, one.kind) for name, one in awaited.items()] == [
-        (name, one.default, one.kind) for name, one in plain.items()
-    ]
-    assert concurrency.default == 1
+
+@pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE)
+def test_an_argument_that_no_worker_has_is_refused(async_engine: AsyncEngine) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'limmit'"):
+        AsyncWorker(async_engine, JobQueue(Email), nothing, limmit=2)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE)

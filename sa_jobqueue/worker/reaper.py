@@ -1,4 +1,4 @@
-"""A worker's look for claims to take back, now and then."""
+"""A worker reaps now and then: it takes back the claims of dead owners and expired leases."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from sqlalchemy.orm import Session
 from ..queue import JobQueue
 from ..sessions.transactions import run_in_transaction
 from ..verbs.reap import Reaped
-from .patience import Patience
+from .transactions import Transactions
 
 log = logging.getLogger("sa_jobqueue.worker")
 
-#: How often a worker looks for claims to take back, a fifth more or less.
+#: The pause between two reaps of a worker, give or take a fifth.
 REAP_EVERY = timedelta(seconds=10)
 
 
-class Rescue:
-    """Take back the claims of the dead, in transactions of its own.
+class Reaper:
+    """Reap in transactions of its own.
 
     Args:
-        queues: only theirs; each goes back to where its queue claims it from.
-        every: the pause between two looks; None: it never looks.
+        queues: whose claims are taken back, each to its queue's `ready` status.
+        every: the pause between two reaps; None: never reap.
         max_runtime: as for :func:`sa_jobqueue.reap`.
     """
 
@@ -36,36 +36,36 @@ class Rescue:
         self,
         queues: Sequence[JobQueue[Any]],
         *,
-        patience: Patience,
+        transactions: Transactions,
         every: timedelta | None,
         max_runtime: timedelta | None,
     ) -> None:
         self._queues = queues
-        self._patience = patience
+        self._transactions = transactions
         self._every = every
         self._max_runtime = max_runtime
         self._next = 0.0
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for the next look."""
+        """Whether it is time for the next reap."""
         return self._every is not None and time.monotonic() >= self._next
 
-    def look(self) -> None:
-        """Take back claims, unless told to leave them."""
+    def reap(self) -> None:
+        """Take back claims, unless `every` is None."""
         if self._every is None:
             return
         reaped = Reaped()
         try:
-            reaped = run_in_transaction(self._patience.engine, self._take_back)
+            reaped = run_in_transaction(self._transactions.engine, self._reap)
         except DBAPIError as error:
-            if not self._patience.passes(error):
+            if not self._transactions.is_temporary(error):
                 raise
             log.info("reaping failed, and is tried again at its next time: %s", error.orig)
         pause = 0.0 if reaped and reaped.more else self._every.total_seconds()
         self._next = time.monotonic() + pause * random.uniform(0.8, 1.2)
 
-    def _take_back(self, session: Session) -> Reaped:
+    def _reap(self, session: Session) -> Reaped:
         parts = [queue.reap(session, max_runtime=self._max_runtime) for queue in self._queues]
         if not any(parts):  # nothing was written, so there is nothing to commit
             session.rollback()

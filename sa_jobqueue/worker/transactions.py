@@ -1,4 +1,4 @@
-"""A worker's transactions: run again where their error is one that passes."""
+"""A worker's transactions: run again when their error is temporary."""
 
 from __future__ import annotations
 
@@ -15,69 +15,69 @@ from sqlalchemy.orm import Session
 
 from ..dialects import is_transient
 from ..errors import LockTimeout
+from ..process.runtime import Runtime
 from ..sessions.transactions import run_in_transaction
-from .threads import Waiting
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 R = TypeVar("R")
 
-#: How long a transaction is run again, after the first success, before its error
-#: comes out: a restart of the server is waited for.
+#: For how long a transaction is run again before its error is raised: long enough for a restart
+#: of the server.
 PATIENCE = timedelta(minutes=5)
 
 SHORTEST_PAUSE = timedelta(milliseconds=50)
 LONGEST_PAUSE = timedelta(seconds=2)
 
 
-class Patience:
+class Transactions:
     """Transactions of the worker's own, on its engine.
 
     Attributes:
         in_doubt: whether the answer to the last COMMIT is missing.
     """
 
-    def __init__(self, engine: Engine, waiting: Waiting) -> None:
+    def __init__(self, engine: Engine, runtime: Runtime) -> None:
         self.engine = engine
         self.in_doubt = False
-        self._waiting = waiting
-        self._worked = False  # whether any transaction has
+        self._runtime = runtime
+        self._succeeded_once = False
 
-    def transaction(self, work: Callable[[Session], R]) -> R:
-        """Run and commit a transaction, again if its error is one that passes."""
-        result = self.patiently(lambda: self._once(work))
-        self._worked = True
+    def run(self, work: Callable[[Session], R]) -> R:
+        """Run and commit a transaction, again while its error is temporary."""
+        result = self.patiently(lambda: self._run_once(work))
+        self._succeeded_once = True
         self.in_doubt = False
         return result
 
     def patiently(self, work: Callable[[], R]) -> R:
-        """Do something, again if its error is one that passes."""
+        """Call `work`, again while its error is temporary, for PATIENCE at most."""
         deadline = time.monotonic() + PATIENCE.total_seconds()
         pause = SHORTEST_PAUSE.total_seconds()
         while True:
             try:
                 return work()
             except (DBAPIError, LockTimeout) as error:
-                if time.monotonic() > deadline or not self.passes(error):
+                if time.monotonic() > deadline or not self.is_temporary(error):
                     raise
-                said = error.orig if isinstance(error, DBAPIError) else error
-                log.info("a transaction failed, and is run again: %s", said)
-                self._waiting.sleep(pause * random.uniform(0.5, 1.0))
+                cause = error.orig if isinstance(error, DBAPIError) else error
+                log.info("a transaction failed, and is run again: %s", cause)
+                self._runtime.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, LONGEST_PAUSE.total_seconds())
 
-    def passes(self, error: DBAPIError | LockTimeout) -> bool:
-        """Tell whether an error goes away by itself, given time."""
+    def is_temporary(self, error: DBAPIError | LockTimeout) -> bool:
+        """Tell whether an error goes away with time."""
         if is_transient(error) or isinstance(error, LockTimeout):
             return True
-        # A connection that broke, or that could not be made: once it worked, wait
-        # for the server. Without a statement, the error is one of connecting.
+        # A broken connection, or a failure to connect (an error without a statement): the server
+        # may be restarting. Before the first success the URL may be wrong, so raise at once.
         connecting = isinstance(error, OperationalError) and error.statement is None
-        return self._worked and (error.connection_invalidated or connecting)
+        return self._succeeded_once and (error.connection_invalidated or connecting)
 
-    def _once(self, work: Callable[[Session], R]) -> R:
+    def _run_once(self, work: Callable[[Session], R]) -> R:
         def doubted(session: Session) -> R:
             result = work(session)
-            self.in_doubt = True  # until the answer to the COMMIT is here
+            self.in_doubt = True  # until the COMMIT is answered
             return result
 
         return run_in_transaction(self.engine, doubted)

@@ -1,34 +1,28 @@
-"""Under which name a worker claims: an Owner of its own, unless it is given one."""
+"""The name that a worker claims under: an Owner of its own, unless it is given a name."""
 
 from __future__ import annotations
 
 import logging
-import os
 import random
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..errors import LockLost, UnsupportedDatabase
 from ..owners.owner import Owner
-from .patience import Patience
-from .threads import Waiting
+from ..process.name import process_name
+from ..process.runtime import Runtime
+from .transactions import Transactions
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 
 def default_owner() -> str:
-    """Name this process: its host, its process id and something random."""
-    return f"{process_label(40)}-{random.getrandbits(32):08x}"
+    """Return a plain name for a worker: host, process id and something random."""
+    return f"{process_name(40)}-{random.getrandbits(32):08x}"
 
 
-def process_label(host: int) -> str:
-    """Name this process by its host, so many characters of it, and its process id."""
-    return f"{socket.gethostname().replace('~', '-')[:host]}-{os.getpid()}"
-
-
-class Owning:
-    """Who claims.
+class OwnerName:
+    """The name that a worker claims under.
 
     Attributes:
         owner: the name, or the Owner, that claims now.
@@ -36,22 +30,22 @@ class Owning:
     """
 
     def __init__(
-        self, owner: str | int | Owner | None, *, patience: Patience, waiting: Waiting
+        self, owner: str | int | Owner | None, *, transactions: Transactions, runtime: Runtime
     ) -> None:
         self.owner: str | int | Owner = default_owner() if owner is None else owner
         self.is_ours_alone = owner is None
-        self._patience = patience
-        self._waiting = waiting
+        self._transactions = transactions
+        self._runtime = runtime
 
     @contextmanager
     def for_the_run(self) -> Iterator[None]:
-        """Have an Owner of our own for the run, unless a name was given."""
+        """Hold an Owner of our own for the run, unless a name was given."""
         if not self.is_ours_alone:
             yield
             return
-        plain, owner = self.owner, Owner(self._patience.engine, process_label(24))
+        plain, owner = self.owner, Owner(self._transactions.engine, process_name(24))
         try:
-            self._patience.patiently(owner.open)
+            self._transactions.patiently(owner.open)
         except UnsupportedDatabase as error:
             log.warning("if this worker dies, its claims wait for their lease: %s", error)
             yield
@@ -63,15 +57,16 @@ class Owning:
             self.owner = plain
             owner.close()
 
-    def look_after(self) -> None:
-        """Have a lost lock noticed before a transaction begins.
+    def check_lock(self) -> None:
+        """Notice a lost lock, and take a new one, before a transaction begins.
 
-        A new one takes connections, and the pool may have no second one.
+        A new lock takes a connection. The pool may have no second one for it.
         """
         owner = self.owner
         if not isinstance(owner, Owner):
             return
         try:
-            self._patience.patiently(lambda: self._waiting.apart(lambda: owner.name))
+            # Reading the name checks the lock.
+            self._transactions.patiently(lambda: self._runtime.run_blocking(lambda: owner.name))
         except LockLost as error:
             log.warning("%s", error)

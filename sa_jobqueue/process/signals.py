@@ -1,4 +1,4 @@
-"""Signal handlers that are there for a while; the main thread only, as everywhere in Python."""
+"""Signal handlers for the length of a ``with`` block; Python sets them in the main thread only."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ from typing import Any
 
 
 @contextmanager
-def handled(handler: Callable[[int, Any], object], *signals: signal.Signals) -> Iterator[None]:
-    """Have signals call a handler; afterwards, again what they called before."""
+def signals_handled(
+    handler: Callable[[int, Any], object], *signals: signal.Signals
+) -> Iterator[None]:
+    """Have signals call a handler; afterwards restore the handlers that they had before."""
     before = {number: signal.signal(number, handler) for number in signals}
     try:
         yield
     finally:
-        for number, handler_then in before.items():
-            signal.signal(number, handler_then)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 @contextmanager
-def stopping_gently(stop: Callable[[], None], *signals: signal.Signals) -> Iterator[None]:
-    """Have the first signal stop gently, and the next one do what it did before."""
+def first_signal_stops(stop: Callable[[], None], *signals: signal.Signals) -> Iterator[None]:
+    """Have the first signal call `stop`, and the next one do what it did before."""
     before = {number: signal.getsignal(number) for number in signals}
 
-    def gently(number: int, frame: Any) -> None:
+    def stop_once(number: int, frame: Any) -> None:
         signal.signal(number, before[signal.Signals(number)])
         stop()
 
-    with handled(gently, *signals):
+    with signals_handled(stop_once, *signals):
         yield
 
 
-def ctrl_c_is_ours() -> bool:
+def raises_keyboard_interrupt() -> bool:
     """Tell whether Ctrl-C would raise KeyboardInterrupt in this thread."""
     main = threading.current_thread() is threading.main_thread()
     return main and signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,7 +1,7 @@
-"""How a worker waits, and has something done beside itself: with threads.
+"""How code waits and runs other code beside itself: a Runtime, and here its threads.
 
-:mod:`sa_jobqueue.asyncio` has the same with the tasks of an event loop. So there
-is one worker and one heartbeat, and neither knows what it runs in.
+:mod:`sa_jobqueue.asyncio` has another Runtime, of an event loop's tasks. So there is one worker
+and one heartbeat, and neither knows what it runs in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class Flag(Protocol):
-    """What one sets for good, from anywhere, and another waits for; as threading.Event."""
+    """Set once from anywhere, and waited for; as threading.Event."""
 
     def set(self) -> None: ...
     def is_set(self) -> bool: ...
@@ -23,7 +23,7 @@ class Flag(Protocol):
 
 
 class Condition(Protocol):
-    """Inside of ``with`` nobody else changes anything, but for waiting; as threading.Condition."""
+    """Within ``with`` only we change anything, except during a wait; as threading.Condition."""
 
     def __enter__(self) -> object: ...
     def __exit__(self, kind: Any, error: Any, trace: Any, /) -> object: ...
@@ -32,28 +32,28 @@ class Condition(Protocol):
     def notify_all(self) -> None: ...
 
 
-class Companion(Protocol):
-    """What is being done beside; as threading.Thread."""
+class Background(Protocol):
+    """Work that runs in the background; as threading.Thread."""
 
     def join(self, timeout: float | None = None) -> None: ...
 
 
-class Waiting(Protocol):
-    """One way to wait, and to have something done beside.
+class Runtime(Protocol):
+    """What a worker runs in: threads, or the tasks of an event loop.
 
-    Of its methods ``apart`` does something with a synchronous driver, and waits
-    for it; the others do what their names say.
+    ``start`` runs work in the background. ``run_blocking`` runs work that waits for a
+    synchronous driver, and returns its result.
     """
 
     def flag(self) -> Flag: ...
     def condition(self) -> Condition: ...
     def sleep(self, seconds: float) -> None: ...
-    def beside(self, work: Callable[[], None], *, name: str) -> Companion: ...
-    def apart(self, work: Callable[[], R]) -> R: ...
+    def start(self, work: Callable[[], None], *, name: str) -> Background: ...
+    def run_blocking(self, work: Callable[[], R]) -> R: ...
 
 
 class Threads:
-    """Waiting as threads do."""
+    """The Runtime of threads."""
 
     def flag(self) -> threading.Event:
         """Make a flag."""
@@ -64,17 +64,17 @@ class Threads:
         return threading.Condition()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Block this thread for so many seconds."""
         time.sleep(seconds)
 
-    def beside(self, work: Callable[[], None], *, name: str) -> threading.Thread:
+    def start(self, work: Callable[[], None], *, name: str) -> threading.Thread:
         """Start a thread, which ends with the process."""
         thread = threading.Thread(target=work, name=name, daemon=True)
         thread.start()
         return thread
 
-    def apart(self, work: Callable[[], R]) -> R:
-        """Do it here."""
+    def run_blocking(self, work: Callable[[], R]) -> R:
+        """Run the work in this thread."""
         return work()
 
 

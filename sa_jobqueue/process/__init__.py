@@ -1,0 +1,1 @@
+"""The running process: its signals, its name, and how its code waits."""
