@@ -39,7 +39,7 @@ class AsyncWorkflow(Generic[T]):
     async def retry(
         self, session: AnyAsyncSession, jobs: Any, status: str | None = None
     ) -> list[T]:
-        """Take jobs that have ended to a step again; see :meth:`sa_jobqueue.workflow.Workflow.retry`."""
+        """Take ended jobs to a step again; see :meth:`sa_jobqueue.workflow.Workflow.retry`."""
         return await async_session_of(session).run_sync(self.sync_workflow.retry, jobs, status)
 
     async def reap(
