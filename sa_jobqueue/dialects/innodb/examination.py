@@ -142,10 +142,10 @@ class InnoDBExamination(Examination):
                 f"transactions begin as {level}: update_then_select deadlocks in it, up to 1,216 "
                 "times for 1,000 jobs, wherever anything was read or written before the claim",
                 'create_engine(.., isolation_level="READ COMMITTED"), or claim first in each '
-                "transaction: a claim that begins one makes it READ COMMITTED",
+                "transaction: a claim that begins a transaction makes it READ COMMITTED",
             )
         return Answer(
-            f"transactions begin as {level}; a claim that begins one makes it READ COMMITTED"
+            f"transactions begin as {level}; a claim makes those that it begins READ COMMITTED"
         )
 
     def processes(self, connection: Connection) -> Answer | None:

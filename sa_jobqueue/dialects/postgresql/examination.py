@@ -185,7 +185,7 @@ class PostgreSQLExamination(Examination):
             return Answer.error(f"transactions begin as {level}, and {strategy} refuses it", fix)
         if strategy == "advisory":
             return Answer(
-                f"transactions begin as {level}; those of advisory_session() as READ COMMITTED"
+                f"transactions begin as {level}, but those of advisory_session() as READ COMMITTED"
             )
         return Answer.warning(
             f"transactions begin as {level}: a claim of a row that changed since its transaction "
@@ -221,14 +221,14 @@ class PostgreSQLExamination(Examination):
 
     def garbage(self, connection: Connection, table: Table) -> Answer | None:
         found = connection.execute(_DEAD, {"table": qualified(connection, table)}).one()
-        message = f"{found.dead:,} dead rows beside {found.live:,} living ones"
+        message = f"{found.dead:,} dead rows beside {found.live:,} living rows"
         if found.dead <= max(_DEAD_ROWS, found.live):
             return Answer(message)
         schema = f", schema={table.schema!r}" if table.schema else ""
         return Answer.warning(
-            f"{message}: each claim walks over those that vacuum has not removed yet",
-            f"VACUUM {qualified(connection, table)} now; for the time to come, have autovacuum run "
-            f"sooner by sa_jobqueue.migration.tune_storage(op, {table.name!r}{schema}); and end "
+            f"{message}: each claim walks over the dead rows that vacuum has not removed",
+            f"VACUUM {qualified(connection, table)} now; then have autovacuum run sooner, by "
+            f"sa_jobqueue.migration.tune_storage(op, {table.name!r}{schema}); and end "
             "old transactions, which keep vacuum from removing anything",
         )
 
