@@ -1,4 +1,4 @@
-"""The contract of a load's log; `logs/` has one in files and one in the database.
+"""The contract of a load's log; `logs/` has a log in files and a log in the database.
 
 The redo log says what the batches are; an entry is durable before its batch is
 touched. The undo log says what became of them: the last mark of each batch counts.
@@ -63,7 +63,7 @@ class Head:
     """What a log knows about its load as a whole.
 
     Attributes:
-        id: tells this load from every other.
+        id: unique for each load.
         state: as it is stored.
         metadata: what the source's `metadata()` returned, as JSON.
         workers: the greatest number of workers that have been at work at the same time.
@@ -106,7 +106,7 @@ class Log(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The text that tells this log from others."""
+        """The log's folder or name, unique among the logs in use."""
 
     @abstractmethod
     def open(self) -> Head | None:

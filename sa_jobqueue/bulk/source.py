@@ -15,8 +15,8 @@
         def rollback(self, name):
             remove(name)                         # idempotent
 
-`sources/` has the one for rows of a mapped class and the one for jobs; docs/bulk.md
-says how to write your own.
+`sources/` has a source for rows of a mapped class and a source for jobs; docs/bulk.md
+tells how to write your own.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Metadata:
 
 
 def metadata_of(head: Head) -> Metadata:
-    """Return what the source said when the load began."""
+    """Return the metadata that the source gave when the load began."""
     return Metadata(**head.metadata)
 
 
@@ -177,7 +177,7 @@ class PlainWriter(Generic[B]):
 
 
 def sync_iterator(batches: Iterable[B] | AsyncIterable[B]) -> Iterator[B]:
-    """Iterate over a plain iterable, or an asynchronous one in an event loop of its own.
+    """Iterate over a plain iterable, or an asynchronous iterable in an event loop of its own.
 
     Raises:
         ArgumentError: an event loop runs in this thread already.
@@ -194,8 +194,8 @@ def _refuse_running_loop() -> None:
     except RuntimeError:
         return
     raise ArgumentError(
-        "an asynchronous source is read in an event loop of its own, and one runs in this thread "
-        "already: call from another thread, as by `await asyncio.to_thread(load.run)`"
+        "an asynchronous source is read in an event loop of its own, but this thread runs an event "
+        "loop already: call from another thread, as by `await asyncio.to_thread(load.run)`"
     )
 
 

@@ -76,7 +76,7 @@ _BUSY = INSERTING  # a call is under way: others wait for it, or stop it
 
 
 def after_kill(stored: LoadState) -> LoadState:
-    """Return the state that a stored one becomes once its process is gone."""
+    """Return the state that a stored state becomes once its process is gone."""
     return dict(TRANSITIONS["killed"]).get(stored, stored)
 
 

@@ -128,8 +128,8 @@ class Runner:
             if options.get("isolation_level") == "AUTOCOMMIT":  # the caller has left it already
                 yield
                 return
-            # A private attribute: Alembic has no public one that tells whose transaction
-            # this is, and would fail with a bare assertion.
+            # A private attribute, since no public attribute of Alembic tells whose
+            # transaction this is. Without this check Alembic fails with a bare assertion.
             if self.connection.in_transaction() and self.context._transaction is None:
                 raise ArgumentError(
                     "a transaction that is not Alembic's is open, and this change commits by "

@@ -40,7 +40,7 @@ _END = {"end": True}
 
 
 class FileLog(Log):
-    """A log in a folder, which is created where it is missing; an empty one is a new load.
+    """A log in a folder, which is created where it is missing; an empty folder is a new load.
 
     Args:
         folder: for this load alone.
@@ -106,7 +106,7 @@ class FileLog(Log):
 
     def store(self, head: Head) -> None:
         if self._undo is not None:
-            self._undo.sync()  # a state that says that all is inserted allows no batch in doubt
+            self._undo.sync()  # when the state says that all is inserted, no batch may be in doubt
         content = {"log": _KIND, "version": VERSION, **asdict(head)}
         replace_file(self._path(_STATE), json.dumps(content, indent=1).encode() + b"\n")
         self._load_id = head.id

@@ -52,7 +52,7 @@ def hold_slot(connection: Connection, load: str, slot: int, wait: timedelta) -> 
     if database.through_pooler(connection):
         raise UnsupportedDatabase(
             f"This connection to {database} goes through a connection pooler, so a bulk load could "
-            "not tell when the transactions of a killed one have ended. Give the source an engine "
+            "not tell when the transactions of a killed process have ended. Give the source an engine "
             "whose URL names the server itself."
         )
     database.notice_silence(connection)

@@ -49,7 +49,7 @@ class Rows(ABC):
 
 
 def rows_from_iterable(given: Any) -> Rows:
-    """Wrap an iterable of rows, or a function that returns one.
+    """Wrap an iterable of rows, or a function that returns such an iterable.
 
     Raises:
         ArgumentError: `given` is neither.
@@ -62,8 +62,8 @@ def rows_from_iterable(given: Any) -> Rows:
     if isinstance(given, Iterable | AsyncIterable) and not isinstance(given, Mapping):
         return _IterableRows(given)
     raise ArgumentError(
-        "rows are an iterable of mappings, a function that returns one, or the path of a .csv or "
-        f".jsonl file, not {given!r}"
+        "rows are an iterable of mappings, a function that returns such an iterable, or the path "
+        f"of a .csv or .jsonl file, not {given!r}"
     )
 
 
