@@ -133,8 +133,8 @@ class Adoption:
     def _add(self, *, added: bool) -> None:
         """Add the columns: the default of the status is done first, then the model's.
 
-        So existing rows are done, and new rows are jobs. InnoDB commits between the two
-        statements, where a new row would be done and not a job. So the table is locked
+        So existing rows are done, and new rows are jobs. A row inserted between the two
+        statements would be done, and InnoDB commits between them. So the table is locked
         during both.
         """
         ending = self.runner.changes.instant()

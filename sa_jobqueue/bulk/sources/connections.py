@@ -52,8 +52,8 @@ def hold_slot(connection: Connection, load: str, slot: int, wait: timedelta) -> 
     if database.through_pooler(connection):
         raise UnsupportedDatabase(
             f"This connection to {database} goes through a connection pooler, so a bulk load could "
-            "not tell when the transactions of a killed process have ended. Give the source an engine "
-            "whose URL names the server itself."
+            "not tell when the transactions of a killed process have ended. Give the source an "
+            "engine whose URL names the server itself."
         )
     database.notice_silence(connection)
     key, deadline = locks.key(connection, f"bulk load {load} {slot}"), Deadline(wait)
