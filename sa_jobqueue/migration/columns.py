@@ -76,9 +76,10 @@ def drop_job_columns(
     schema: str | None = None,
     patience: timedelta = PATIENCE,
 ) -> None:
-    """Drop the queue's columns from a table; drop its indexes before.
+    """Drop the queue's columns from a table.
 
-    The columns of RoundMixin take the table that remembers the rounds with them.
+    Drop the indexes of claims and reapers before. The columns of RoundMixin take the
+    table that remembers the rounds with them.
 
     Missing columns are skipped, so after an interruption it may be run again.
 

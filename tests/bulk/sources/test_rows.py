@@ -78,9 +78,7 @@ def test_an_event_loop_that_runs_already_is_refused_with_the_way_out(
     load = load_of(engine, log, generated_asynchronously)
 
     async def call() -> None:
-        with pytest.raises(
-            ArgumentError, match=r"runs an event loop.*to_thread\(load\.run\)"
-        ):
+        with pytest.raises(ArgumentError, match=r"runs an event loop.*to_thread\(load\.run\)"):
             load.run()
         await asyncio.to_thread(load.run)
 
