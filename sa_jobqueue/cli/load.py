@@ -36,7 +36,14 @@ STATUS = "status"
     help="The folder of this load; a new load begins in an empty or missing folder.",
 )
 @url_option
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Connections that insert in parallel.",
+)
 @click.option("--resume", "verb", flag_value="restore", help="Go on after a crash or Ctrl-C.")
 @click.option("--rollback", "verb", flag_value="rollback", help="Delete what was inserted.")
 @click.option("--clean", "verb", flag_value="clean", help="Delete the log of a finished load.")
@@ -45,7 +52,7 @@ def load(source: str, folder: Path, url: str, workers: int, verb: str | None) ->
 
     MODULE:SOURCE names a source, such as an InsertSource, or a function that returns a
     source. The function takes no argument, or the Engine of --url. Ctrl-C stops the load
-    after the current batches. `status` in its place prints the progress of the load of --log.
+    after the current batches. `status` instead of MODULE:SOURCE prints how far the load is.
     """
     log = FileLog(folder)
     with one_line_file_errors():

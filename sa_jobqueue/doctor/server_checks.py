@@ -38,7 +38,7 @@ def check_strategy(case: Case) -> Iterator[Answer]:
             "in a database that can run this strategy",
         )
     else:
-        yield Answer(f"the strategy of claims is {name}")
+        yield Answer(f"claims are made by {name}")
 
 
 def check_version(case: Case) -> Iterator[Answer]:

@@ -44,7 +44,14 @@ STRATEGY_NAMES = [AUTO, *(name for name, strategy in STRATEGIES.items() if strat
 
 @click.command()
 @url_option
-@click.option("--seconds", type=click.FloatRange(min=1), default=30, show_default=True, metavar="N")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1),
+    default=30,
+    show_default=True,
+    metavar="N",
+    help="How long the producers insert rows.",
+)
 @process_options(least=1)
 @click.option(
     "--strategy",
