@@ -17,6 +17,6 @@ are compared; the harness does the rest:
         return table((("", "{way}"), ("p50 ms", "{p50:.2f}")), figures["results"])
 
 * :mod:`benchmarks.harness` gets a database, runs processes, takes turns, times, reports, draws.
-* :mod:`benchmarks.adapters` are the ways to queue. A new one is a class and a line of the
+* :mod:`benchmarks.adapters` are the ways to queue. A new adapter is a class and a line of the
   catalogue; then ``python -m benchmarks drain`` compares it with all others.
 """

@@ -204,7 +204,7 @@ def _rate(drained: Row) -> float:
 
 
 def _row(drains: Sequence[Row], baseline: Sequence[float]) -> Row:
-    """Sum up an adapter's drains, one of each round, with the ratios to the baseline's rates."""
+    """Sum up an adapter's drains of all rounds, with the ratios to the baseline's rates."""
     rates = [_rate(drained) for drained in drains]
     by_round = ratios(rates, baseline)
     return {

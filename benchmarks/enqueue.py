@@ -6,17 +6,16 @@ mixin's, but declared by hand, which shows what the table itself costs; and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine, Index, String, insert
+from sqlalchemy import Index, String
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from benchmarks.adapters.model import Base, Job, Numbered, Plain, make_engine
 from benchmarks.harness.command import benchmark, number
 from benchmarks.harness.databases import Database
-from benchmarks.harness.inserts import Rows, Way, compare_inserts
+from benchmarks.harness.inserts import Rows, by_insert, by_session, compare_inserts
 from benchmarks.harness.report import Figures, Row, table
 from sa_jobqueue import enqueue
 from sa_jobqueue.migration import timestamp_type
@@ -41,40 +40,22 @@ def _copy_indexes() -> None:
 
 _copy_indexes()
 
-Insert = Callable[[Session, type[Any], Rows], object]
-
-
-def by_insert(session: Session, model: type[Any], rows: Rows) -> None:
-    """Insert by SQLAlchemy's own bulk insert."""
-    session.execute(insert(model), rows)
-
 
 def by_add_all(session: Session, model: type[Any], rows: Rows) -> None:
     """Insert as entities."""
     session.add_all([model(**row) for row in rows])
 
 
-def way(model: type[Any], run: Insert, twin: str) -> Way:
-    """Make a way to insert in one transaction."""
-
-    def committed(engine: Engine, rows: Rows) -> None:
-        with Session(engine) as session:
-            run(session, model, rows)
-            session.commit()
-
-    return Way(model, committed, twin)
-
-
 INSERT, ADD_ALL = "insert(Plain)", "add_all(Plain)"
 
 WAYS = {
-    INSERT: way(Plain, by_insert, INSERT),
-    "insert(ByHand)": way(ByHand, by_insert, INSERT),
-    "insert(Job)": way(Job, by_insert, INSERT),
-    "enqueue(Job)": way(Job, enqueue, INSERT),
-    ADD_ALL: way(Plain, by_add_all, ADD_ALL),
-    "add_all(ByHand)": way(ByHand, by_add_all, ADD_ALL),
-    "add_all(Job)": way(Job, by_add_all, ADD_ALL),
+    INSERT: by_session(Plain, by_insert, INSERT),
+    "insert(ByHand)": by_session(ByHand, by_insert, INSERT),
+    "insert(Job)": by_session(Job, by_insert, INSERT),
+    "enqueue(Job)": by_session(Job, enqueue, INSERT),
+    ADD_ALL: by_session(Plain, by_add_all, ADD_ALL),
+    "add_all(ByHand)": by_session(ByHand, by_add_all, ADD_ALL),
+    "add_all(Job)": by_session(Job, by_add_all, ADD_ALL),
 }
 
 

@@ -10,24 +10,16 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from sqlalchemy import Engine, MetaData, create_engine, insert
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine, MetaData, create_engine
 
 from benchmarks.adapters.model import Base, Plain, payloads
 from benchmarks.harness.command import benchmark, number
 from benchmarks.harness.databases import Database
-from benchmarks.harness.inserts import Rows, Way, compare_inserts
+from benchmarks.harness.inserts import Rows, Way, by_insert, by_session, compare_inserts
 from benchmarks.harness.report import Figures, table
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, Log, load_tables
 
 PLAIN = "session.execute(insert(), rows)"
-
-
-def plainly(engine: Engine, rows: Rows) -> None:
-    """Insert by SQLAlchemy's own bulk insert, in one transaction."""
-    with Session(engine) as session:
-        session.execute(insert(Plain), rows)
-        session.commit()
 
 
 def by_load(*, workers: int, copy: bool = True, in_database: bool = False) -> Way:
@@ -42,7 +34,7 @@ def by_load(*, workers: int, copy: bool = True, in_database: bool = False) -> Wa
 
 
 WAYS = {
-    PLAIN: Way(Plain, plainly, PLAIN),
+    PLAIN: by_session(Plain, by_insert, PLAIN),
     "load, 1 worker": by_load(workers=1),
     "load, 1 worker, DatabaseLog": by_load(workers=1, in_database=True),
     "load, 4 workers": by_load(workers=4),

@@ -1,4 +1,4 @@
-"""The tables: the one that hand-written SQL and sa_jobqueue share, and one without the mixin."""
+"""The tables: the jobs that hand-written SQL and sa_jobqueue share, and rows without the mixin."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _rates(database: Database, snapshot: bool, batch: int, workers: int, jobs: i
         with database.snapshot(snapshot):
             begun = min(answer.begun for answer in working.drain())
         batches = ask_all(working.workers, "batches")
-        return rates_of(begun, (tuple(one) for answer in batches for one in answer.result))
+        return rates_of(begun, (tuple(batch) for answer in batches for batch in answer.result))
 
 
 def rates_of(begun: float, batches: Iterable[tuple[float, int]]) -> list[float]:

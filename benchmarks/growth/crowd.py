@@ -251,5 +251,5 @@ def _counted(answers: Sequence[Answer], which: str) -> dict[str, int]:
 
 
 def _latency(answers: Sequence[Answer], which: str) -> dict[str, float] | None:
-    seconds = [one for answer in answers for one in answer.result.get(which, ())]
+    seconds = [timed for answer in answers for timed in answer.result.get(which, ())]
     return latency(seconds) if seconds else None

@@ -31,7 +31,7 @@ STEPS = ("statement", "claim", "finish")
 
 RATIOS = (
     "Each ratio is to the median of a small table, which stays at the first size and is measured "
-    "in turn with the large one."
+    "in turn with the large table."
 )
 COLUMNS: tuple[Column, ...] = (
     ("done", "{done:,}"),

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from benchmarks.adapters.model import Base, Job, Numbered
 from sa_jobqueue import JobMixin, utc_now
 
-#: Rows of one transaction.
+#: Rows of a transaction.
 CHUNK = 100_000
 
 #: Numbers are made of a low and a high part below this: a recursive CTE of MySQL and MariaDB ends
@@ -120,7 +120,7 @@ def numbers(first: int, last: int) -> tuple[ColumnElement[int], FromClause, Colu
 
 
 def both(engine: Engine) -> tuple[Growing, Growing]:
-    """Make the table that grows, and the small one beside it."""
+    """Make the table that grows, and the small table beside it."""
     made = Growing(engine, Job), Growing(engine, Small)
     for table in made:
         table.create()

@@ -131,7 +131,7 @@ def empty_database(name: str, url: str | None = None) -> Iterator[Database]:
     """Create an empty database, and drop it afterwards.
 
     Args:
-        url: of a server to use instead of the one that the tests would use.
+        url: of a server to use instead of the server that the tests would use.
 
     Raises:
         ServerUnavailable: no server can be had; the message says the way out.

@@ -8,7 +8,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Engine, MetaData, func, select
+from sqlalchemy import Engine, MetaData, func, insert, select
+from sqlalchemy.orm import Session
 
 from benchmarks.harness.report import Row
 from benchmarks.harness.rounds import in_turn, median_ratio
@@ -30,6 +31,24 @@ class Way:
     model: type[Any]
     insert: Callable[[Engine, Rows], None]
     twin: str
+
+
+def by_insert(session: Session, model: type[Any], rows: Rows) -> None:
+    """Insert by SQLAlchemy's own bulk insert."""
+    session.execute(insert(model), rows)
+
+
+def by_session(
+    model: type[Any], run: Callable[[Session, type[Any], Rows], object], twin: str
+) -> Way:
+    """Make a way to insert in a Session, in one transaction."""
+
+    def committed(engine: Engine, rows: Rows) -> None:
+        with Session(engine) as session:
+            run(session, model, rows)
+            session.commit()
+
+    return Way(model, committed, twin)
 
 
 def compare_inserts(
@@ -69,14 +88,15 @@ def _time(
 
 
 def _row(name: str, twin: str, rows: int, times: Mapping[str, list[Timed]]) -> Row:
-    seconds, cpu = ([one.seconds for one in times[name]], [one.cpu for one in times[name]])
+    seconds = [took.seconds for took in times[name]]
+    cpu = [took.cpu for took in times[name]]
     return {
         "way": name,
         "twin": twin,
         "rows": rows,
         "rate": round(rows / median(seconds), 1),
-        "ratio": median_ratio(seconds, (one.seconds for one in times[twin])),
-        "cpu_ratio": median_ratio(cpu, (one.cpu for one in times[twin])),
+        "ratio": median_ratio(seconds, (took.seconds for took in times[twin])),
+        "cpu_ratio": median_ratio(cpu, (took.cpu for took in times[twin])),
         "seconds": seconds,
         "cpu": cpu,
     }

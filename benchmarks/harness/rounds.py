@@ -15,7 +15,7 @@ def in_turn(
 ) -> dict[K, list[R]]:
     """Run every variant once in each round; return what each returned, round by round.
 
-    Each round begins with another variant, so that no variant always runs behind the same one.
+    Each round begins with another variant, so that none always runs after the same other variant.
 
     Args:
         warm_up: so many rounds come first, and do not count.
@@ -33,7 +33,7 @@ def in_turn(
 
 def ratios(own: Iterable[float], base: Iterable[float]) -> list[float]:
     """Divide each round's figure by the baseline's of the same round."""
-    return [one / other for one, other in zip(own, base, strict=True)]
+    return [figure / baseline for figure, baseline in zip(own, base, strict=True)]
 
 
 def median_ratio(own: Iterable[float], base: Iterable[float]) -> float:

@@ -77,7 +77,7 @@ def main(
     for size in batch:
         runs = {name: partial(measure_steps, name, database, size, calls) for name in adapter}
         for name, steps in in_turn(runs, rounds).items():
-            medians = {step: median(one[step] for one in steps) for step in STEPS}
+            medians = {step: median(of_round[step] for of_round in steps) for step in STEPS}
             figures["steps"].append(_row(name, size, medians))
         for name in ours:
             stages = measure_stages(name, database, size, calls)

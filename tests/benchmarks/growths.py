@@ -11,7 +11,7 @@ from benchmarks.harness.report import Figures, Row
 
 
 def timed(size: Size, *, snapshot: bool, seconds: float = 0.0012) -> Row:
-    """Make the row of a size: a claim took 1 ms in the small table, `seconds` in the large one."""
+    """Make the row of a size: a claim took 1 ms in the small table, `seconds` in the large."""
     context = {"snapshot": snapshot, "kind": "rows", "batch": 10, "claims": 5}
     return timed_row(size, context, [(seconds,) * 3] * 50, [(0.001,) * 3] * 50)
 
@@ -24,9 +24,8 @@ def crowd(way: str, **surfaced: int) -> Row:
         result |= {"claims": [0.001], "finishes": [0.002]}
     produced = [Answer({**counts, "surfaced": {}}, 0.0, 1.0, 0)] * 2
     idle = {**counts, "surfaced": {}, "run": []}
-    return crowd_row(
-        way, 10, 2, produced, [Answer(one, 0.0, 4.0, 0) for one in (result, *[idle] * 7)]
-    )
+    consumed = [Answer(told, 0.0, 4.0, 0) for told in (result, *[idle] * 7)]
+    return crowd_row(way, 10, 2, produced, consumed)
 
 
 def growth() -> Figures:
@@ -35,8 +34,14 @@ def growth() -> Figures:
     course = {"batch": 10, "workers": 2, "jobs": 1_000, "rounds": 1, "kept": 0.5}
     rates = [*[100.0] * 8, 50.0, 50.0]
     return {
-        "done": [timed(Size(done, 20), snapshot=one) for done in (10, 1_000) for one in snapshots],
-        "backlog": [timed(Size(10, size), snapshot=one) for size in (20, 200) for one in snapshots],
-        "courses": [{"snapshot": one, **course, "rates": rates} for one in snapshots],
+        "done": [
+            timed(Size(done, 20), snapshot=snapshot)
+            for done in (10, 1_000)
+            for snapshot in snapshots
+        ],
+        "backlog": [
+            timed(Size(10, size), snapshot=snapshot) for size in (20, 200) for snapshot in snapshots
+        ],
+        "courses": [{"snapshot": snapshot, **course, "rates": rates} for snapshot in snapshots],
         "crowds": [crowd("verbs", deadlock=3), crowd("Worker")],
     }

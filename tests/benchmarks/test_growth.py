@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import click
 import pytest
@@ -41,6 +42,13 @@ def engine(fresh_database: URL) -> Iterator[Engine]:
     made.dispose()
 
 
+def created(engine: Engine, entity: type[Any] = Job) -> Growing:
+    """Make an empty table."""
+    table = Growing(engine, entity)
+    table.create()
+    return table
+
+
 def sizes(engine: Engine) -> dict[str, int]:
     """Count jobs by status."""
     by_status = select(Job.status, func.count()).group_by(Job.status)
@@ -49,8 +57,7 @@ def sizes(engine: Engine) -> dict[str, int]:
 
 
 def test_a_table_grows_to_the_sizes_that_are_wanted(engine: Engine) -> None:
-    table = Growing(engine, Job)
-    table.create()
+    table = created(engine)
 
     for size in (Size(30, 20), Size(2_500, 10)):
         table.grow(size.done, size.backlog)
@@ -59,8 +66,7 @@ def test_a_table_grows_to_the_sizes_that_are_wanted(engine: Engine) -> None:
 
 
 def test_done_rows_look_as_workers_leave_them(engine: Engine) -> None:
-    table = Growing(engine, Job)
-    table.create()
+    table = created(engine)
 
     table.grow(30, 0)
 
@@ -71,8 +77,7 @@ def test_done_rows_look_as_workers_leave_them(engine: Engine) -> None:
 
 
 def test_a_table_that_is_measured_keeps_its_size(engine: Engine) -> None:
-    table = Growing(engine, Job)
-    table.create()
+    table = created(engine)
     table.grow(30, 20)
 
     table.put_back([1, 2, 3])
@@ -81,8 +86,7 @@ def test_a_table_that_is_measured_keeps_its_size(engine: Engine) -> None:
 
 
 def test_a_table_does_not_shrink(engine: Engine) -> None:
-    table = Growing(engine, Small)
-    table.create()
+    table = created(engine, Small)
     table.grow(30, 20)
 
     with pytest.raises(ValueError, match="from small to large"):

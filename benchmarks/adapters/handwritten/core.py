@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Integer, Update, bindparam, delete, func, literal_column, select, update
 
@@ -41,6 +41,8 @@ MARK_LOCKED = MARK.where(KEYS).values(owner_date=func.utc_timestamp(literal_colu
 class Core(ThroughSQLAlchemy):
     """Prebuilt statements on a Connection, with the commits of the baseline; no fence."""
 
+    lock: ClassVar[Any] = LOCK
+
     def connect(self) -> Any:
         connection = super().connect()
         claim = CLAIM.get(self.engine.dialect.name)
@@ -54,16 +56,15 @@ class Core(ThroughSQLAlchemy):
     def claim(self) -> list[int]:
         wanted = {"batch": self.batch}
         if self.one_statement is not None:
-            rows = self.connection.execute(self.one_statement, {**wanted, "name": self.owner})
-            return sorted(row[0] for row in rows.all())
-        ids = [row[0] for row in self.connection.execute(LOCK, wanted).all()]
-        self.mark(ids)
-        return ids
-
-    def mark(self, ids: list[int]) -> None:
-        """Mark rows that were locked."""
+            return sorted(self.ids(self.one_statement, {**wanted, "name": self.owner}))
+        ids = self.ids(self.lock, wanted)
         if ids:
             self.connection.execute(MARK_LOCKED, {"ids": ids, "name": self.owner})
+        return ids
+
+    def ids(self, statement: Any, parameters: dict[str, Any]) -> list[int]:
+        """Run a statement, and return the keys of its rows."""
+        return [row[0] for row in self.connection.execute(statement, parameters).all()]
 
     def finish(self, jobs: list[int]) -> None:
         self.connection.execute(FINISH, {"ids": jobs})
@@ -73,15 +74,10 @@ class Orm(Core):
     """The same in a Session, with entities; the finish names their keys."""
 
     session = True
+    lock = LOCK_ENTITIES
 
     def returning(self, claim: Update) -> Any:
         return select(Job).from_statement(claim.returning(*JOBS.c))
 
-    def claim(self) -> list[int]:
-        wanted = {"batch": self.batch}
-        if self.one_statement is not None:
-            found = self.connection.scalars(self.one_statement, {**wanted, "name": self.owner})
-            return sorted(job.id for job in found.all())
-        ids = [job.id for job in self.connection.scalars(LOCK_ENTITIES, wanted).all()]
-        self.mark(ids)
-        return ids
+    def ids(self, statement: Any, parameters: dict[str, Any]) -> list[int]:
+        return [job.id for job in self.connection.scalars(statement, parameters).all()]

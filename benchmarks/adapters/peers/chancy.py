@@ -1,4 +1,4 @@
-"""chancy: jobs are taken as many at once as are wanted, and written as done once a second."""
+"""chancy: takes as many jobs at once as are wanted, and writes them as done once a second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.adapters.peers.asynchronous import EMPTY, POOL_SIZE, Asynchronou
 UNFINISHED = "SELECT count(*) FROM chancy_jobs WHERE state IN ('pending', 'running', 'retrying')"
 QUEUE = "default"
 
-#: The numbers of the jobs that were run: a job is a function of a module.
+#: The numbers of the jobs that were run; global, since a job is a function of a module.
 RUN: list[int] = []
 
 
@@ -25,7 +25,7 @@ async def numbered(*, number: int) -> None:
 
 
 class Draining(Worker):  # type: ignore[misc]  # it has no types here
-    """Says when it found nothing more, and nothing runs."""
+    """Sets an event when it found no more jobs and none is running."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -42,7 +42,7 @@ class Draining(Worker):  # type: ignore[misc]  # it has no types here
 class ChancyPeer(Asynchronous):
     """A worker with the executor for asyncio, eager polling, and no plugins.
 
-    The documentation names that executor for many short jobs, and eager polling for low
+    The documentation recommends this executor for many short jobs, and eager polling for low
     latency between jobs. Each of the default plugins would only add work.
     """
 

@@ -1,4 +1,4 @@
-"""huey on SQLite: a task is deleted when it is taken: a crash loses it."""
+"""huey on SQLite: deletes a task when it takes it, so a crash loses the task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT = 60
 
 
 class Huey(Adapter):
-    """The worker of a consumer, no results kept; each commit is written through."""
+    """The worker of a consumer; keeps no results, and writes each commit through to the disk."""
 
     def create(self) -> None:
         self._connect()
@@ -33,7 +33,7 @@ class Huey(Adapter):
 
     def drain(self) -> list[int]:
         stopped = Event()
-        stopped.set()  # so that an empty queue is not waited for
+        stopped.set()  # so that the worker does not wait on an empty queue
         worker = Worker(self.huey, stopped, default_delay=0.1, max_delay=0.1, backoff=1)
         done = -1
         while worker.task_count > done:

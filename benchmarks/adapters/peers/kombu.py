@@ -1,4 +1,4 @@
-"""kombu's SQLAlchemy transport: messages are taken one by one and marked as taken."""
+"""kombu's SQLAlchemy transport: takes messages one by one, and marks them as taken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUEUE = "bench"
 
 
 class Kombu(Adapter):
-    """get() of a SimpleQueue. A taken message is done: a crash loses it."""
+    """get() of a SimpleQueue. A taken message counts as done, so a crash loses it."""
 
     def create(self) -> None:
         engine = create_engine(self.url)

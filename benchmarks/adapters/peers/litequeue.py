@@ -1,4 +1,4 @@
-"""litequeue: messages are taken one by one and marked as done."""
+"""litequeue: takes messages one by one, and marks them as done."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ class Lite(Adapter):
 
     def _connect(self) -> None:
         self.queue = LiteQueue(file_of(self.url), timeout=TIMEOUT)
-        # Its NORMAL would give up the durability that the others pay for.
+        # Its default, NORMAL, would give up the durability that the other adapters pay for.
         self.queue.conn.execute("PRAGMA synchronous = FULL")

@@ -1,4 +1,4 @@
-"""oban-py: jobs are taken as many at once as are wanted, and written as done one by one."""
+"""oban-py: takes as many jobs at once as are wanted, and writes them as done one by one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNFINISHED = (
 QUEUE = "default"
 JOBS_AT_ONCE = 5_000
 
-#: The numbers of the jobs that were run: oban makes the workers itself.
+#: The numbers of the jobs that were run; global, since oban makes the workers itself.
 RUN: list[int] = []
 
 
@@ -28,7 +28,7 @@ RUN: list[int] = []
 class Numbered:
     """A worker that does nothing."""
 
-    new: ClassVar[Any]  # which the decorator adds
+    new: ClassVar[Any]  # added by the decorator
 
     async def process(self, job: Job) -> None:
         """Remember the number."""
@@ -36,10 +36,10 @@ class Numbered:
 
 
 class ObanPy(Asynchronous):
-    """A queue with a limit; the producer of an instance that was started.
+    """A queue with a limit, in an instance that is started; its producer takes the jobs.
 
-    The pool is of the size that its guide to production calls comfortable; finished jobs are
-    kept, and its pruner deletes them after a day.
+    The pool has the size that oban's guide to production calls comfortable. Finished jobs are
+    kept, and oban's pruner deletes them after a day.
     """
 
     async def create(self) -> None:
@@ -71,7 +71,7 @@ class ObanPy(Asynchronous):
 
     async def drain(self) -> list[int]:
         self.empty.clear()
-        await self.oban.resume_queue(QUEUE, node=self.node)  # which wakes the producer
+        await self.oban.resume_queue(QUEUE, node=self.node)  # wakes the producer
         await self.empty.wait()
         return RUN
 

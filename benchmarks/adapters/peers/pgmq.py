@@ -1,6 +1,7 @@
 """pgmq: its SQL functions through psycopg, installed from its Python package.
 
-That package's own client is left out: what it does around the same statements costs time.
+The package's own client is left out: it runs the same statements, with work around them that costs
+time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from psycopg.types.json import Jsonb  # type: ignore[import-not-found, unused-ig
 
 from benchmarks.adapters.adapter import Adapter, chunks, plain
 
-#: How long a message that was read is not seen by others, in seconds.
+#: How many seconds a message that was read stays invisible to others.
 INVISIBLE = 600
 JOBS_AT_ONCE = 10_000
 

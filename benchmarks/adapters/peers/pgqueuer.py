@@ -1,4 +1,4 @@
-"""PgQueuer: jobs are taken in batches; what is done is written in batches, too."""
+"""PgQueuer: takes jobs in batches, and writes them as done in batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOBS_AT_ONCE = 10_000
 class Timed(Queries):  # type: ignore[misc]  # it has no types here
     """Remembers when the last jobs were written as done.
 
-    The worker notices an empty queue up to 0.1 seconds later, while others have jobs.
+    A worker notices an empty queue up to 0.1 seconds late, while other workers have jobs.
     """
 
     ended_at: float
@@ -37,8 +37,8 @@ class Timed(Queries):  # type: ignore[misc]  # it has no types here
 class PgQueuer(Asynchronous):
     """QueueManager.run() in drain mode, on one connection of asyncpg.
 
-    As the guide to performance recommends: ``pgq autovac`` applied, one connection and no
-    pool for the queue manager, durability as it is by default.
+    As its guide to performance recommends: ``pgq autovac`` applied, a single connection and no
+    pool for the queue manager, and the default durability.
     """
 
     async def create(self) -> None:
@@ -59,7 +59,7 @@ class PgQueuer(Asynchronous):
     async def open(self) -> None:
         await self._connect()
         await self.drain()
-        await self.connection.reset()  # the listener of the warm-up would go on listening
+        await self.connection.reset()  # or the listener of the warm-up goes on listening
 
     async def drain(self) -> list[int]:
         run: list[int] = []

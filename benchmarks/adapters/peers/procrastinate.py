@@ -1,4 +1,4 @@
-"""procrastinate: jobs are taken one by one, as many run at once as a batch has jobs."""
+"""procrastinate: takes jobs one by one, and runs as many at once as a batch has jobs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ JOBS_AT_ONCE = 5_000
 class Procrastinate(Asynchronous):
     """run_worker_async() until the queue is empty; finished jobs are deleted at once.
 
-    The how-to on finished jobs recommends ``delete_jobs``. The listener is off: it has
-    nothing to say while a queue is drained.
+    Its guide to finished jobs recommends ``delete_jobs``. The listener is off: no job is added
+    while a queue is drained.
     """
 
     async def create(self) -> None:

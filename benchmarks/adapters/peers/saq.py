@@ -1,4 +1,4 @@
-"""SAQ on PostgreSQL: jobs are taken as many at once as wait for one, and finished one by one."""
+"""SAQ on PostgreSQL: takes as many jobs as its tasks ask for, and finishes them one by one."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from benchmarks.adapters.peers.asynchronous import EMPTY, POOL_SIZE, Asynchronou
 
 JOBS_AT_ONCE = 1_000
 
-# It warns at each stop that what it does once in a while was under way.
+# At each stop it warns that its periodic tasks were running.
 logging.getLogger("saq").setLevel(logging.ERROR)
 
-#: Nothing is known of a job once it is finished: it is deleted.
+#: The time to live that deletes a job once it is finished.
 FORGET = -1
 
-#: Seconds without a job after which to ask whether any is left.
+#: After so many seconds without a job, we ask whether any is left.
 QUIET = 0.5
 
 
 class Saq(Asynchronous):
     """A worker with the concurrency of a batch.
 
-    It is stopped from outside: its own burst mode ends once any of its tasks waited too long,
-    be there a thousand jobs left.
+    We stop it from outside: its own burst mode ends once any of its tasks waited too long, even
+    if a thousand jobs are left.
     """
 
     async def create(self) -> None:
@@ -51,7 +51,7 @@ class Saq(Asynchronous):
     async def open(self) -> None:
         self.queue = await self._connected()
         await self.drain()
-        # The listener of the warm-up would be told of each job that is inserted.
+        # Otherwise the listener of the warm-up is notified of each job that is inserted.
         await self.queue.disconnect()
         self.queue = await self._connected()
 
@@ -74,7 +74,7 @@ class Saq(Asynchronous):
         return run
 
     async def _emptied(self) -> None:
-        """Wait until no job is left, and ask as rarely as will do."""
+        """Wait until no job is left; ask only after a quiet time."""
         while True:
             await asyncio.sleep(QUIET)
             quiet = time.monotonic() - (self.ended_at or 0)
