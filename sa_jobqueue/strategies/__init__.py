@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from ..dialects import Database
 from ..errors import ArgumentError, UnsupportedDatabase
+from ..model.keys import key_values
+from ..sessions.writer import Writer
 from .advisory import Advisory
+from .candidate_reads import CandidateReads
 from .candidates import Candidates
 from .compare_and_set import CompareAndSet
 from .held import Held
+from .job_reads import LockingRead, ReadBack
 from .key_limits import SKIP, WAIT, KeyLimit, key_limits
+from .mark import Mark
 from .per_key import PerKey
+from .ready_lock import ReadyLock
 from .skip_locked import SkipLocked
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy
@@ -25,15 +31,22 @@ __all__ = [
     "SKIP",
     "STRATEGIES",
     "WAIT",
+    "CandidateReads",
     "ClaimSpec",
     "KeyLimit",
+    "LockingRead",
+    "Mark",
+    "ReadBack",
+    "ReadyLock",
     "Request",
     "Strategy",
     "Taken",
+    "Writer",
     "automatic",
     "check_name",
     "choose",
     "key_limits",
+    "key_values",
     "needs_no_mixin",
     "register",
 ]
