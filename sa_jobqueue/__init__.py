@@ -14,11 +14,13 @@
     complete(session, emails)
     session.commit()
 
-At least once, fenced; exactly once for effects that are written in the same
-transaction as the finish.
+A job is handled at least once, and finished behind a fence: effects that are written in the
+transaction of the finish happen exactly once.
 
 Workers live in :mod:`sa_jobqueue.worker`, workflows in :mod:`sa_jobqueue.workflow`, bulk loads in
-:mod:`sa_jobqueue.bulk`, and all of them for async code in :mod:`sa_jobqueue.asyncio`.
+:mod:`sa_jobqueue.bulk`, and the verbs for an AsyncSession in :mod:`sa_jobqueue.asyncio`. The types
+that a verb returns, and that nobody constructs, live with the verb: in
+:mod:`sa_jobqueue.verbs`, :mod:`sa_jobqueue.rounds` and :mod:`sa_jobqueue.owners`.
 """
 
 from .dialects import is_transient

@@ -1,8 +1,8 @@
-"""Every exception of the library, in one place.
+"""Every exception of the library, in one file.
 
-All derive from :class:`sqlalchemy.exc.SQLAlchemyError`. Errors of the engine
-itself (deadlocks, lost connections) are never wrapped: they come out as the
-driver's :class:`sqlalchemy.exc.DBAPIError`, and :func:`sa_jobqueue.is_transient`
+All derive from :class:`sqlalchemy.exc.SQLAlchemyError`. Errors of the database
+itself (deadlocks, lost connections) are never wrapped: they are raised as SQLAlchemy's
+:class:`sqlalchemy.exc.DBAPIError`, and :func:`sa_jobqueue.is_transient`
 tells which of them are worth another try.
 """
 
@@ -16,27 +16,27 @@ from sqlalchemy.orm.exc import StaleDataError
 
 
 class JobQueueError(sa_exc.SQLAlchemyError):
-    """The base of everything that this library raises itself."""
+    """The base of all exceptions of this library."""
 
 
 class ArgumentError(JobQueueError, sa_exc.ArgumentError):
-    """A call or a model was given something that cannot work."""
+    """An argument of a call, or an option of a model, cannot work."""
 
 
 class UnsupportedDatabase(JobQueueError):
-    """This server, or this connection's settings, cannot do what was asked."""
+    """This database, its version, or a setting of this connection does not support the call."""
 
 
 class NotClaimed(JobQueueError):
-    """The job carries no fence: it was not claimed through this entity."""
+    """The job has no fence: it was not claimed through this entity."""
 
 
 class InvalidTransition(JobQueueError):
-    """A job of a workflow was to go where no step and no signal leads it.
+    """A job of a workflow was sent to a status that no step and no signal leads to.
 
     Attributes:
-        before, after: from which status, and to which.
-        declared: where it may go from there.
+        before, after: the status of the job, and the one that it was sent to.
+        declared: the statuses that it may go to.
     """
 
     def __init__(self, before: str, after: str, declared: Sequence[str]) -> None:
@@ -49,10 +49,12 @@ class InvalidTransition(JobQueueError):
 
 
 class NotWaiting(JobQueueError):
-    """A signal came for a job that does not wait for it, and changed nothing.
+    """A signal came for a job that does not wait for it; nothing was changed.
 
     Attributes:
-        status: what the job is at the moment; None where there is no such row.
+        job: the job, as text.
+        status: the status that the job has; None: there is no such row.
+        waited_in: the statuses of jobs that wait for this signal.
     """
 
     def __init__(self, job: str, status: str | None, waited_in: Sequence[str]) -> None:
@@ -61,7 +63,7 @@ class NotWaiting(JobQueueError):
         ways = " or ".join(map(repr, self.waited_in))
         super().__init__(
             f"{job} {found}, and this signal is for jobs that are {ways}: it came twice, or "
-            "before the transaction that hands the job off was committed"
+            "before the commit of the transaction that hands the job off"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -69,26 +71,27 @@ class NotWaiting(JobQueueError):
 
 
 class LockTimeout(JobQueueError):
-    """A lock was not had in the time that the caller would wait."""
+    """A lock was not free within the caller's timeout."""
 
 
 class LockNotHeld(JobQueueError):
-    """A lock was to be released or checked that is not held here."""
+    """The caller does not hold the lock that it releases or checks."""
 
 
 class LockLost(JobQueueError):
-    """A lock was ours until its connection died; somebody else may have it by now."""
+    """The connection that held our lock has died; somebody else may hold the lock by now."""
 
 
 class ClaimLost(JobQueueError, StaleDataError):
-    """Some claims of a batch are no longer ours; nothing was written for them.
+    """Some claims of a batch are no longer ours; nothing was written to their rows.
 
-    Raised after the rest of the batch was written. Roll back, and nothing of
-    the batch happened; commit, and the kept part stays.
+    It is raised after the other rows of the batch were written. Roll back, and nothing of
+    the batch has happened; commit, and what was written stays.
 
     Attributes:
+        verb: the verb that found it.
         lost: the jobs whose claim was lost, in the order they were given.
-        kept: the jobs that were written, in the order they were given.
+        kept: the jobs whose rows were written, in the order they were given.
     """
 
     def __init__(self, verb: str, *, lost: Sequence[Any], kept: Sequence[Any]) -> None:
@@ -97,7 +100,7 @@ class ClaimLost(JobQueueError, StaleDataError):
         self.kept = tuple(kept)
         super().__init__(
             f"{verb}: {len(self.lost)} of {len(self.lost) + len(self.kept)} claims were lost "
-            "to a finish, a release, a reap or another owner; nothing was written for those "
+            "to a finish, a release, a reap or another owner; nothing was written to their rows "
             "(.lost), the others (.kept) were written. Roll back to undo the whole batch."
         )
 
@@ -106,12 +109,12 @@ class ClaimLost(JobQueueError, StaleDataError):
 
 
 class InvalidState(JobQueueError):
-    """A bulk load was asked for what does not fit its state.
+    """A method of a bulk load was called that does not fit the load's state.
 
     Attributes:
-        verb: what was called.
-        state: the load's, as text.
-        calls: the names of those that fit.
+        verb: the method.
+        state: the state of the load, as text.
+        calls: the methods that fit this state.
     """
 
     def __init__(self, verb: str, state: str, calls: Sequence[str]) -> None:
@@ -119,7 +122,7 @@ class InvalidState(JobQueueError):
         fitting = ", ".join(f"{call}()" for call in calls)
         super().__init__(
             f"{verb}() does not fit a load that is {state}; "
-            + (f"what does: {fitting}." if calls else "a new one is a new BulkLoad.")
+            + (f"call {fitting}." if calls else "make a new BulkLoad.")
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -131,15 +134,15 @@ class BrokenLog(JobQueueError):
 
 
 class SourceChanged(JobQueueError):
-    """A bulk load goes on with another source than it began with."""
+    """A bulk load is continued with another source than it began with."""
 
 
 class BatchInDoubt(JobQueueError):
-    """Only some rows of a batch are there, and nobody knows whose they are."""
+    """Only some rows of a batch exist, and it is not known who inserted them."""
 
 
 class LoadStopped(JobQueueError):
-    """A bulk load was told to stop, and has: the message says how to go on."""
+    """A bulk load was stopped as requested; the message tells how to continue it."""
 
 
 def _claim_lost(verb: str, lost: Sequence[Any], kept: Sequence[Any]) -> ClaimLost:

@@ -1,11 +1,11 @@
-"""For the tests of applications: the schema that is migrated to serves the claim.
+"""Assertions for the tests of applications: the migrated schema has an index for the claim.
 
 ::
 
     def test_emails_are_claimed_by_their_index(engine):
         assert_claim_is_indexed(engine, Email)
 
-Needs a database with the table, which may be empty, and no test framework.
+It needs a database with the table, which may be empty, and no test framework.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def assert_claim_is_indexed(
 ) -> None:
     """Assert that an index serves the claim of a queue without a sort.
 
-    It fails where the index is missing, has other columns, or another predicate: Alembic
-    does not see the last of these. The reap index is the doctor's affair.
+    It fails if the index is missing, or has other columns or another predicate: Alembic does not
+    compare predicates. The doctor examines the reap index.
 
     Args:
-        target: an Engine, or a session in no transaction.
-        queue: a JobQueue, one of a class without JobMixin too; a step of a workflow; or a
+        target: an Engine, or a session without a transaction.
+        queue: a JobQueue, also of a class without JobMixin; a step of a workflow; or a
             mapped class with JobMixin.
 
     Raises:
-        AssertionError: says what does not fit, and what mends it.
-        ArgumentError: no queue, or a session that is in a transaction.
+        AssertionError: it tells what does not fit, and what mends it.
+        ArgumentError: `queue` is no queue, or the session is in a transaction.
     """
     report = examine_index(target, queue)
     if report.findings:

@@ -1,4 +1,4 @@
-"""Workflow: a job passes through several statuses, each step with its handler.
+"""Workflow: a job goes through several steps, each with its statuses and its handler.
 
 ::
 
@@ -15,16 +15,26 @@
 
     Worker(engine, workflow).run()
 
-Every step is a :class:`sa_jobqueue.JobQueue` over statuses of its own, with all that
-belongs to one: owners, fences, leases, reaping. Its finish goes to the status of the
-next step, where the job is unclaimed again, in one fenced UPDATE.
+Every step has a :class:`sa_jobqueue.JobQueue` over statuses of its own, with owners, fences,
+leases and reaping. To complete a step is one fenced UPDATE: it gives the job the status in which
+the next step claims it.
 
-A job is in one status at a time: there are no parallel branches that join again.
+A job has one status at a time: there are no parallel branches that join again.
+
+======================  =====================================================
+``workflow``            Workflow: declares steps, sends signals
+``graph``               which statuses there are, and which change is allowed
+``step``                Step: a handler with its statuses
+``step_queue``          the verbs of a step's queue
+``move``                jobs go to the next step, or on a signal
+``listeners``           functions that are called with each transition
+``diagram``             the graph in Mermaid's language
+======================  =====================================================
 """
 
 from ..errors import InvalidTransition, NotWaiting
 from .graph import Arrow
-from .history import Transition
+from .listeners import Transition
 from .step import Step
 from .workflow import Workflow
 

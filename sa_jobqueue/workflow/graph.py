@@ -1,7 +1,7 @@
 """The graph of a workflow: which statuses there are, and where a job may go from each.
 
-It is put together while the user's module is imported, and checked when it is first
-used: a step is often declared before the one that it leads to.
+It grows while the user's module is imported, and is checked when it is first used: a step is
+often declared before the next one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Arrow(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """What a step is in the graph: statuses, in the table's own words.
+    """A step in the graph: its statuses, in the table's own words.
 
     Attributes:
-        ready: where its jobs wait.
-        during: where they are while somebody has them.
-        targets: where its handler may send them: `then` first, then the branches.
+        ready: the status of its unclaimed jobs.
+        during: the status of its claimed jobs.
+        targets: the statuses that its handler may send jobs to: `then`, then the branches.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Graph:
 
     Attributes:
         statuses: the user's enum, if one was given.
-        further_final: where jobs end, beside done, failed and cancelled.
-        waiting: for each status in which jobs wait for a signal, those that signals
+        further_final: the statuses that jobs end in, besides done, failed and cancelled.
+        waiting: for each status in which jobs wait for a signal, the statuses that signals
             may move them to.
     """
 
@@ -69,7 +69,7 @@ class Graph:
         """Return the table's word for a status.
 
         Raises:
-            ArgumentError: it cannot be a status, or is not of the workflow's enum.
+            ArgumentError: it cannot be a status, or is no member of the workflow's enum.
         """
         word = word_of(self.mapping, status)
         if self.statuses is not None and word not in {*self._of_enum, *self._of_library}:
@@ -77,13 +77,13 @@ class Graph:
         return word
 
     def plain(self, status: str) -> str:
-        """Return the word of a status that may be of this workflow or not."""
+        """Return the word of a status, whether it is of this workflow or not."""
         if isinstance(status, JobStatus):
             return self.mapping.word(status)
         return str(status.value) if isinstance(status, Enum) else status
 
     def words(self, statuses: Iterable[str]) -> tuple[str, ...]:
-        """Return the words of several statuses, or of a single one, each once."""
+        """Return the words of several statuses, or of one status, without repetition."""
         several = (statuses,) if isinstance(statuses, str) else statuses
         return tuple(dict.fromkeys(map(self.word, several)))
 
@@ -97,7 +97,7 @@ class Graph:
         self.waiting[status] = signals
         self._checked = False
 
-    # -- what there is --------------------------------------------------
+    # -- its statuses and arrows ----------------------------------------
 
     @property
     def initial(self) -> str:
@@ -111,21 +111,21 @@ class Graph:
 
     @property
     def final(self) -> tuple[str, ...]:
-        """The statuses that no job leaves by itself."""
-        ends = map(self.mapping.word, FINISHED)
-        return tuple(dict.fromkeys((*ends, *self.further_final)))
+        """The statuses that jobs end in."""
+        finished = map(self.mapping.word, FINISHED)
+        return tuple(dict.fromkeys((*finished, *self.further_final)))
 
     @property
     def done(self) -> str:
-        """The word for a done job."""
+        """The status of a done job."""
         return self.mapping.word(DONE)
 
     def is_final(self, word: str) -> bool:
-        """Tell whether a job ends there."""
+        """Tell whether jobs end in this status."""
         return word in self.final
 
     def waits(self, word: str) -> bool:
-        """Tell whether a job waits there: for a claim, or for a signal."""
+        """Tell whether jobs of this status wait for a claim or for a signal."""
         return word in self.ready or word in self.waiting
 
     @property
@@ -154,15 +154,15 @@ class Graph:
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """The members of the enum that no job comes to from the status of a new row."""
-        ways: dict[str, set[str]] = {}
+        """The words of the enum that no job reaches from the status of a new row."""
+        next_words: dict[str, set[str]] = {}
         for arrow in self.arrows:
             if arrow.verb != "retry":
-                ways.setdefault(arrow.before, set()).add(arrow.after)
+                next_words.setdefault(arrow.before, set()).add(arrow.after)
         reached, found = set[str](), {self.initial}
         while found:
             reached |= found
-            found = set().union(*(ways.get(word, ()) for word in found)) - reached
+            found = set().union(*(next_words.get(word, ()) for word in found)) - reached
         return tuple(word for word in self._of_enum if word not in reached)
 
     @property
@@ -174,22 +174,22 @@ class Graph:
     def _of_library(self) -> set[str]:
         return set(map(self.mapping.word, JobStatus))
 
-    # -- what may be ----------------------------------------------------
+    # -- which change is allowed ----------------------------------------
 
     def check_target(self, node: Node, word: str) -> None:
-        """Refuse to send a job of a step where the step does not lead.
+        """Refuse a status that a step does not lead to.
 
         Raises:
-            InvalidTransition: which names where it leads.
+            InvalidTransition: it names the statuses that the step leads to.
         """
         if word not in node.targets:
             raise InvalidTransition(node.during, word, node.targets)
 
     def sources_of(self, signal: str) -> tuple[str, ...]:
-        """Return the statuses that a signal of this word moves jobs from.
+        """Return the statuses from which a signal moves jobs to `signal`.
 
         Raises:
-            InvalidTransition: from none; it names what signals there are.
+            InvalidTransition: there is none; the error names the signals that there are.
         """
         sources = tuple(word for word, signals in self.waiting.items() if signal in signals)
         if not sources:
@@ -201,10 +201,10 @@ class Graph:
     # -- whether it can work --------------------------------------------
 
     def check(self) -> None:
-        """Refuse a graph in which jobs would get lost.
+        """Refuse a graph in which jobs would get stuck.
 
         Raises:
-            ArgumentError: what is wrong, and what to write instead.
+            ArgumentError: it tells what is wrong, and what to write instead.
         """
         if self._checked:
             return
@@ -224,7 +224,7 @@ class Graph:
                 steps = [node.name for node in self.nodes if twice[0] in (node.ready, node.during)]
                 raise ArgumentError(
                     f"{twice[0]!r} is the status of jobs {role} in two steps, "
-                    f"{' and '.join(steps)}: give each its own"
+                    f"{' and '.join(steps)}: give each a status of its own"
                 )
         roles += [("waiting for a signal", list(self.waiting)), ("final", self.final)]
         seen: dict[str, str] = {}
@@ -233,7 +233,7 @@ class Graph:
                 if word in seen:
                     raise ArgumentError(
                         f"{word!r} cannot be the status both of jobs {seen[word]} and of jobs "
-                        f"{role}"
+                        f"{role}: give each a status of its own"
                     )
                 seen[word] = role
 
@@ -246,14 +246,14 @@ class Graph:
                     raise ArgumentError(
                         f"{way} leads to {target!r}, where a job would stay for ever: no step "
                         f"claims it. Declare a step, or workflow.waiting({target!r}, signals=..), "
-                        f"or, where it is an end, Workflow(.., final=[{target!r}])"
+                        f"or, if jobs end there, Workflow(.., final=[{target!r}])"
                     )
 
     def _check_beginning(self) -> None:
         if not self.waits(self.initial):
             raise ArgumentError(
-                f"new rows of {self.mapping} are {self.initial!r}, and no step claims those. Name "
-                f"the beginning: __queue_args__ = {{'names': {{'unclaimed': {self.ready[0]!r}}}}}"
+                f"new rows of {self.mapping} are {self.initial!r}, and no step claims them. Name "
+                f"their status: __queue_args__ = {{'names': {{'unclaimed': {self.ready[0]!r}}}}}"
             )
 
     def _check_indexes(self) -> None:
@@ -264,9 +264,9 @@ class Graph:
         if not any(wanted.values()):
             return
         served = {"ready": self.mapping.args.ready, "during": self.mapping.args.during}
-        say = ", ".join(f"{key!r}: {[*served[key], *words]}" for key, words in wanted.items())
+        full = ", ".join(f"{key!r}: {[*served[key], *words]}" for key, words in wanted.items())
         raise ArgumentError(
-            f"the indexes of {self.mapping} do not serve every step: write {say} in "
+            f"the indexes of {self.mapping} do not serve every step: write {full} in "
             f"{self.mapping}.__queue_args__, and migrate its indexes (docs/workflows.md)"
         )
 

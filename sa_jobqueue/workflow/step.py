@@ -1,4 +1,4 @@
-"""A step of a workflow: what its decorator makes of a handler."""
+"""A step of a workflow: ``@workflow.step(..)`` makes it of a handler."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class Step(Lane[T]):
-    """A step: what the decorator makes of a handler, and still called like it.
+    """A step: a handler with its statuses, which can still be called as a function.
 
     Attributes:
-        name: the handler's.
-        ready: the status that its jobs wait in.
-        during: the status that they have while somebody works on them.
-        then: where they go when the handler is content.
-        branches: where else it may send them.
+        name: the handler's name.
+        ready: the status of its unclaimed jobs.
+        during: the status of its claimed jobs.
+        then: the status of jobs whose handler returned None.
+        branches: the other statuses that the handler may send jobs to.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class Step(Lane[T]):
         """The queue of its jobs.
 
         Raises:
-            ArgumentError: the workflow cannot work; the message says what to write.
+            ArgumentError: jobs would get stuck; the message tells what to write.
         """
         self._graph.check()
         assert isinstance(self._queue, StepQueue)
         return self._queue
 
     def check(self, outcome: Any) -> None:
-        """Refuse what the handler cannot say.
+        """Refuse what the handler of this step cannot return.
 
         Raises:
             InvalidTransition: a status that the step does not lead to.
-            ArgumentError: it is no outcome, or needs a mixin that the class has not.
+            ArgumentError: `outcome` is no outcome, or needs a mixin that the class lacks.
         """
         if isinstance(outcome, str):
             self._graph.check_target(self._node, self._graph.plain(outcome))
@@ -70,5 +70,5 @@ class Step(Lane[T]):
     def complete(
         self, session: Session, jobs: list[T], then: str | None, *, delete: bool | None
     ) -> None:
-        """Finish jobs whose handler was content, or has chosen a branch."""
+        """Finish jobs whose handlers returned None, or the branch `then`."""
         self.queue.complete(session, jobs, delete=delete, then=then)

@@ -1,4 +1,4 @@
-"""The queue of a step: a JobQueue whose finish goes to the next step, and which tells of it all."""
+"""The queue of a step: completed jobs go to the next step, and listeners are told of changes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,26 @@ from ..verbs.claim import ClaimPlan
 from ..verbs.manage import PRUNE_LIMIT
 from ..verbs.reap import Reaped
 from .graph import Graph, Node
-from .history import History, Transition
-from .moving import move_on
+from .listeners import Listeners, Transition
+from .move import move_on
 
 T = TypeVar("T")
 
 
 class StepQueue(JobQueue[T]):
-    """The queue of one step, whose finish goes to the next one.
+    """The queue of a step; a completed job goes to the next step.
 
-    Its verbs are those of a :class:`sa_jobqueue.JobQueue`, and tell whoever listens to
-    the workflow's transitions.
+    Its verbs are those of a :class:`sa_jobqueue.JobQueue`. They call the workflow's listeners
+    with each transition.
     """
 
     def __init__(
-        self, graph: Graph, history: History, node: Node, *where: ColumnElement[bool], **how: Any
+        self,
+        graph: Graph,
+        listeners: Listeners,
+        node: Node,
+        *where: ColumnElement[bool],
+        **options: Any,
     ) -> None:
         super().__init__(
             graph.mapping.entity,
@@ -41,11 +46,11 @@ class StepQueue(JobQueue[T]):
             ready=node.ready,
             during=node.during,
             then=node.targets[0],
-            **how,
+            **options,
         )
-        self.plan = _ToldPlan(self.plan, history, node)
+        self.plan = _TellingPlan(self.plan, listeners, node)
         self._graph = graph
-        self._history = history
+        self._listeners = listeners
         self._node = node
 
     def complete(
@@ -59,12 +64,12 @@ class StepQueue(JobQueue[T]):
         """Finish this step of jobs.
 
         Args:
-            session, jobs, delete: as for :func:`sa_jobqueue.complete`; only jobs that
-                are done are deleted.
-            then: where they go: the step's `then` or one of its branches.
+            session, jobs, delete: as for :func:`sa_jobqueue.complete`; only done jobs
+                are deleted.
+            then: the next status: the step's `then`, which is the default, or a branch.
 
         Raises:
-            InvalidTransition: the step does not lead there; nothing was written.
+            InvalidTransition: the step does not lead to `then`; nothing was written.
             ClaimLost, NotClaimed: as for :func:`sa_jobqueue.complete`.
         """
         after = self._node.targets[0] if then is None else self._graph.plain(then)
@@ -87,7 +92,7 @@ class StepQueue(JobQueue[T]):
         error: str | BaseException | None = None,
         retry_in: timedelta | None = None,
     ) -> None:
-        """Report failed jobs: this step again while attempts remain, else failed."""
+        """Report failed jobs: they repeat this step while attempts remain, else are failed."""
         fail = super().fail
         self._written(
             session,
@@ -126,7 +131,7 @@ class StepQueue(JobQueue[T]):
         """Take back claims of this step; see :meth:`sa_jobqueue.JobQueue.reap`."""
         reaped = super().reap(session, lease=lease, max_runtime=max_runtime, limit=limit)
         entity, during, failed = self.entity, self._node.during, self.mapping.word(FAILED)
-        self._history.tell(
+        self._listeners.tell(
             session,
             (
                 Transition(
@@ -145,7 +150,7 @@ class StepQueue(JobQueue[T]):
     def cancel(self, session: AnySession, jobs: Any) -> list[T]:
         """Cancel unclaimed jobs of this step; see :meth:`sa_jobqueue.JobQueue.cancel`."""
         jobs, after = self._checked(jobs), self.mapping.word(CANCELLED)
-        return self._history.change(
+        return self._listeners.change(
             session, jobs, ended(CANCELLED), leaving=[self.ready], after=after, verb="cancel"
         )
 
@@ -155,7 +160,7 @@ class StepQueue(JobQueue[T]):
         See :meth:`sa_jobqueue.workflow.Workflow.retry`.
         """
         jobs, final, after = self._checked(jobs), self._graph.final, self.ready
-        return self._history.change(
+        return self._listeners.change(
             session, jobs, retried(after), leaving=final, after=after, verb="retry"
         )
 
@@ -191,21 +196,21 @@ class StepQueue(JobQueue[T]):
         after: str | None,
         verb: str,
     ) -> None:
-        self._history.written(
+        self._listeners.write(
             session, jobs, write, before=self._node.during, after=after, verb=verb
         )
 
 
-class _ToldPlan(ClaimPlan[T]):
-    """The claims of a step, however they are made: the workflow's listeners are told."""
+class _TellingPlan(ClaimPlan[T]):
+    """The claims of a step, by any method: the workflow's listeners are told."""
 
-    def __init__(self, plan: ClaimPlan[T], history: History, node: Node) -> None:
+    def __init__(self, plan: ClaimPlan[T], listeners: Listeners, node: Node) -> None:
         super().__init__(plan.spec, plan.strategy)
-        self._history = history
+        self._listeners = listeners
         self._node = node
 
     def claim(self, session: AnyConnection, **request: Any) -> Claim[Any]:
-        """Claim, and tell of it; see :meth:`ClaimPlan.claim`."""
+        """Claim, and tell the listeners; see :meth:`ClaimPlan.claim`."""
         claim = super().claim(session, **request)
-        self._history.claimed(session, claim, self._node.ready, self._node.during)
+        self._listeners.tell_claim(session, claim, self._node.ready, self._node.during)
         return claim

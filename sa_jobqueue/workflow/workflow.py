@@ -1,4 +1,4 @@
-"""The Workflow itself: steps are declared on it, and signals go through it."""
+"""The Workflow: its steps are declared on it, and signals are sent to it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..model.status import CANCELLED
 from ..model.transitions import ended, retried
 from ..sessions.writer import AnySession
 from ..verbs.reap import Reaped
-from . import drawing
+from .diagram import draw
 from .graph import Arrow, Graph, Node
-from .history import History, Listener
-from .moving import identity_of, move_waiting, status_now
+from .listeners import Listener, Listeners
+from .move import identity_of, move_waiting, status_now
 from .step import Step
 from .step_queue import StepQueue
 
@@ -29,19 +29,19 @@ L = TypeVar("L", bound=Listener)
 class Workflow(Generic[T]):
     """The steps that the jobs of one table go through.
 
-    Iterating over it gives its steps, as they were declared; ``Worker(engine,
+    Iteration yields its steps in the order of their declaration. ``Worker(engine,
     workflow)`` works on all of them, ``Worker(engine, [render, upload])`` on two.
 
     Args:
         entity: a mapped class with JobMixin. Its ``__queue_args__`` name the
-            statuses, for its indexes: ``names`` the first one and the last,
-            ``ready`` and ``during`` those of the other steps.
-        statuses: the user's own enum of statuses; then a word that is no member is
-            an error. Words do without.
-        final: where jobs end, beside done, failed and cancelled.
+            statuses, for its indexes: ``names`` the first and the last status,
+            ``ready`` and ``during`` the statuses of the other steps.
+        statuses: a str enum of your own; a word that is no member is then an
+            error. None: statuses are plain words.
+        final: statuses that jobs end in, besides done, failed and cancelled.
 
     Raises:
-        ArgumentError: a class that is no queue, or what cannot be a status.
+        ArgumentError: a class that is no queue, or a word that cannot be a status.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Workflow(Generic[T]):
         self.entity = entity
         self._graph = Graph(mapping_of(entity), statuses, ())
         self._graph.further_final = self._graph.words(final)
-        self._history = History(self.mapping)
+        self._listeners = Listeners(self.mapping)
         self._steps: list[Step[T]] = []
 
     @property
@@ -68,7 +68,7 @@ class Workflow(Generic[T]):
     def __iter__(self) -> Iterator[Step[T]]:
         return iter(self.steps)
 
-    # -- declaring it ---------------------------------------------------
+    # -- its declaration ------------------------------------------------
 
     def step(
         self,
@@ -79,22 +79,22 @@ class Workflow(Generic[T]):
         branches: Iterable[str] = (),
         **queue: Any,
     ) -> Callable[[Callable[[T], Any]], Step[T]]:
-        """Declare a step; the function below is its handler.
+        """Declare a step, as a decorator of its handler.
 
         The handler returns None (the job goes to `then`), one of `branches`, a Retry
-        or a Cancel. It is a step from then on, and is still called as a function.
+        or a Cancel. The decorator makes a Step of it, which can still be called.
 
         Args:
-            ready: the status that its jobs wait in.
+            ready: the status of the step's unclaimed jobs.
             where: further criteria of its claims.
-            during: the status that they have while somebody works on them.
-            then: where they go next: to the `ready` of a step, to a status in which
-                they wait for a signal, or to a final one.
-            branches: where else the handler may send them.
+            during: the status of its claimed jobs.
+            then: the next status of its jobs: the `ready` of a step, a status in which
+                they wait for a signal, or a final status.
+            branches: other statuses that the handler may send jobs to.
             queue: further arguments of :class:`sa_jobqueue.JobQueue`.
 
         Raises:
-            ArgumentError: what cannot be a status, or a queue.
+            ArgumentError: a word that cannot be a status, or arguments that make no queue.
         """
 
         def declare(handler: Callable[[T], Any]) -> Step[T]:
@@ -102,7 +102,7 @@ class Workflow(Generic[T]):
             name = getattr(handler, "__name__", type(handler).__name__)
             targets = graph.words([then, *graph.words(branches)])
             node = Node(name, graph.word(ready), graph.word(during), targets)
-            step_queue: StepQueue[T] = StepQueue(graph, self._history, node, *where, **queue)
+            step_queue: StepQueue[T] = StepQueue(graph, self._listeners, node, *where, **queue)
             step = Step(graph, node, step_queue, handler)
             graph.add(node)
             self._steps.append(step)
@@ -111,75 +111,75 @@ class Workflow(Generic[T]):
         return declare
 
     def waiting(self, status: str, *, signals: str | Iterable[str]) -> None:
-        """Declare a status in which jobs that were handed off wait for a signal.
+        """Declare a status in which jobs wait for a signal, because others work on them.
 
         Args:
-            status: no step claims it; a step's `then` or branch leads there.
-            signals: where :meth:`signal` may move them from there.
+            status: no step claims jobs of this status; a step's `then` or branch leads to it.
+            signals: the statuses that :meth:`signal` may move the jobs to.
         """
         self._graph.add_waiting(self._graph.word(status), self._graph.words(signals))
 
     def on_transition(self, listener: L) -> L:
         """Have a function called with the session and each Transition, before the commit.
 
-        In the session, and so in the transaction, that makes the change: what it adds
-        there is committed with it, or not at all. A transaction that is run again
-        calls it again. Not called for inserts, and for verbs that know no workflow,
-        such as :func:`sa_jobqueue.cancel`.
+        The session is the one that makes the change: what the function adds to it is
+        committed with the change, or not at all. When the transaction is run again, the
+        function is called again. It is not called for inserts, nor for verbs that know no
+        workflow, such as :func:`sa_jobqueue.cancel`.
         """
-        self._history.listeners.append(listener)
+        self._listeners.functions.append(listener)
         return listener
 
-    # -- what it is -----------------------------------------------------
+    # -- its steps and statuses -----------------------------------------
 
     @property
     def steps(self) -> tuple[Step[T], ...]:
-        """The steps, as they were declared.
+        """The steps, in the order of their declaration.
 
         Raises:
-            ArgumentError: jobs would get lost; the message says where.
+            ArgumentError: jobs would get stuck; the message tells where.
         """
         self._graph.check()
         return tuple(self._steps)
 
     @property
     def arrows(self) -> frozenset[Arrow]:
-        """Every change of status that is legal, with the verb that makes it."""
+        """Every change of status that the workflow allows, with its verb."""
         self._graph.check()
         return frozenset(self._graph.arrows)
 
     @property
     def final(self) -> tuple[str, ...]:
-        """Where jobs end."""
+        """The statuses that jobs end in."""
         return self._graph.final
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """Those of the enum's words that no job comes to from its first status."""
+        """The words of the enum that no job reaches from the status of a new row."""
         self._graph.check()
         return self._graph.unreached
 
     def diagram(self) -> str:
         """Draw the workflow in Mermaid's language."""
         self._graph.check()
-        return drawing.diagram(self._graph)
+        return draw(self._graph)
 
-    # -- jobs that nobody has -------------------------------------------
+    # -- jobs that nobody has claimed -----------------------------------
 
     def signal(self, session: AnySession, job: Any, status: str) -> None:
-        """Move a job that was handed off, and waits, to a status.
+        """Move a job that waits for a signal to a status.
 
-        Of two signals at once one is too late, and says so.
+        Of two signals at once the later one raises NotWaiting.
 
         Args:
             session: the caller's; nothing is committed.
             job: the entity, its fence, or its primary key (a tuple of several columns).
-            status: one that was declared in :meth:`waiting`.
+            status: a status that :meth:`waiting` declared as a signal.
 
         Raises:
-            InvalidTransition: no signal leads there.
-            NotWaiting: the job is not in a status that this signal leaves; its
-                ``status`` says what it is. Nothing was changed.
+            InvalidTransition: no signal leads to this status.
+            NotWaiting: the job is in no status that this signal leaves; the error's
+                ``status`` is the one that it has. Nothing was changed.
         """
         self._graph.check()
         graph, after = self._graph, self._graph.plain(status)
@@ -187,38 +187,38 @@ class Workflow(Generic[T]):
         for before in sources:
             final = graph.is_final(after)
             if move_waiting(session, self.mapping, identity, before, after, final=final):
-                self._history.changed(session, [identity], before, after, "signal")
+                self._listeners.tell_unclaimed(session, [identity], before, after, "signal")
                 return
         key = ", ".join(map(str, identity))
         now = status_now(session, self.mapping, identity)
         raise NotWaiting(f"{self.mapping} {key}", now, sources)
 
     def cancel(self, session: AnySession, jobs: Any) -> list[T]:
-        """Cancel jobs that nobody works on; return those that were.
+        """Cancel jobs that nobody has claimed; return those that were cancelled.
 
-        Beside those of :func:`sa_jobqueue.cancel` the ones that wait for a signal.
+        Jobs that wait for a signal, too; :func:`sa_jobqueue.cancel` leaves them alone.
         """
         waiting = (*self._graph.ready, *self._graph.waiting)
         after = self.mapping.word(CANCELLED)
-        return self._history.change(
+        return self._listeners.change(
             session, jobs, ended(CANCELLED), leaving=waiting, after=after, verb="cancel"
         )
 
     def retry(self, session: AnySession, jobs: Any, status: str | None = None) -> list[T]:
-        """Take jobs that have ended to a step again; return those that were.
+        """Take jobs that have ended to a step again; return those that were taken.
 
         Args:
-            status: where that step claims from; by default where new rows are.
+            status: the `ready` status of the step; by default that of new rows.
 
         Raises:
-            InvalidTransition: no step claims from there.
+            InvalidTransition: no step claims jobs of this status.
         """
         graph = self._graph
         graph.check()
         after = graph.initial if status is None else graph.plain(status)
         if after not in graph.ready:
             raise InvalidTransition(" or ".join(graph.final), after, graph.ready)
-        return self._history.change(
+        return self._listeners.change(
             session, jobs, retried(after), leaving=graph.final, after=after, verb="retry"
         )
 

@@ -72,10 +72,10 @@ PACK = ("drilled", "packing", "done")
         ([CUT, DRILL], "leads to 'drilled', where a job would stay for ever"),
         ([CUT, ("cut", "drilling", ["done", "scrap"])], r"final=\['scrap'\]"),
         ([CUT, ("cut", "drilling", "claimed")], "leads to 'claimed'"),
-        ([DRILL, PACK], "new rows of Part are 'unclaimed', and no step claims those"),
+        ([DRILL, PACK], "new rows of Part are 'unclaimed', and no step claims them"),
     ],
 )
-def test_a_graph_in_which_jobs_would_get_lost_is_refused_at_its_first_use(
+def test_a_graph_in_which_jobs_would_get_stuck_is_refused_at_its_first_use(
     steps: list[Declared], said: str
 ) -> None:
     declared = workflow(*steps)  # not yet: the other steps may come later

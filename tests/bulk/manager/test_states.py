@@ -328,7 +328,7 @@ def test_a_killed_clean_goes_on_and_nothing_else_does(
     again = BulkLoad(source.anew(), new_log())
 
     assert again.status() == Progress(state=CLEANING)
-    with pytest.raises(InvalidState, match=r"part of its logs gone; what does: clean\(\)"):
+    with pytest.raises(InvalidState, match=r"part of its logs gone; call clean\(\)"):
         again.rollback()
     again.run()
     assert again.state is FINISHED

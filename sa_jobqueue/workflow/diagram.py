@@ -1,4 +1,4 @@
-"""A workflow as a Mermaid diagram, for the documentation that a test holds to the code."""
+"""A workflow as a Mermaid diagram, to put into documentation that a test compares with it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from .graph import Graph
 
-#: Words that Mermaid reads as its own.
+#: Words of Mermaid's own language.
 _RESERVED = frozenset({"end", "state", "note", "direction", "class", "classdef", "style", "click"})
 
 
-def diagram(graph: Graph) -> str:
-    """Draw the ways that jobs go.
+def draw(graph: Graph) -> str:
+    """Draw how jobs go from status to status.
 
-    Left out is what is the same in every step: a failed, released or reaped job is back
-    where the step claims it from, or failed; jobs can be cancelled and retried.
+    The diagram leaves out what is the same in every step: a failed, released or reaped job
+    has the step's `ready` status again, or is failed; jobs can be cancelled and retried.
     """
     return "\n".join(["stateDiagram-v2", *(f"    {line}" for line in _lines(graph))])
 
@@ -27,9 +27,9 @@ def _lines(graph: Graph) -> Iterator[str]:
         if _name(word) != word:
             yield f'state "{word}" as {_name(word)}'
     yield f"[*] --> {_name(graph.initial)}"
-    said = {node.ready: node.name for node in graph.nodes}
+    steps = {node.ready: node.name for node in graph.nodes}
     for before, after, verb in drawn:
-        label = {"claim": f" : {said.get(before)}", "signal": " : signal"}.get(verb, "")
+        label = {"claim": f" : {steps.get(before)}", "signal": " : signal"}.get(verb, "")
         yield f"{_name(before)} --> {_name(after)}{label}"
     for word in words:
         if graph.is_final(word):
@@ -39,6 +39,6 @@ def _lines(graph: Graph) -> Iterator[str]:
 
 
 def _name(word: str) -> str:
-    """Name a state as Mermaid can read it."""
+    """Return a name that Mermaid reads for a status."""
     name = re.sub(r"\W", "_", word)
     return f"{name}_" if name.lower() in _RESERVED else name

@@ -1,8 +1,8 @@
-"""Moving a job to a status in which it waits, for a claim or for a signal.
+"""Move a job to the status of its next step, or to one in which it waits for a signal.
 
-A job that ends keeps its owner and gets the time of its end, by which prune() goes.
-One that waits belongs to nobody: owner and owner_date are empty, as after a release,
-and its attempts are counted from 0, since the next step is another task.
+A job that ends keeps its owner, and owner_date becomes the time of its end: prune() reads it. A
+job that goes on has no owner and no owner_date, as after a release. Its attempts are counted
+from 0, since the next step is different work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..verbs.manage import CHANGE_KEYS, updating
 
 
 def move_on(session: AnyConnection, jobs: Any, word: str) -> None:
-    """Finish the present step of jobs: they wait for what comes next.
+    """Finish the present step of jobs, and give them the status of the next step.
 
     Raises:
         ClaimLost, NotClaimed: as for :func:`sa_jobqueue.complete`.
@@ -42,7 +42,7 @@ def move_waiting(
     *,
     final: bool,
 ) -> bool:
-    """Move a job that nobody has by one UPDATE; tell whether it was in that status."""
+    """Move a job that nobody has claimed, by one UPDATE; tell whether its status was `before`."""
     values = ended(after) if final else reset(after)
     with writing(session, mapping) as writer:
         statement = updating(mapping, writer.database, values, (before,))
@@ -54,7 +54,7 @@ def move_waiting(
 
 
 def status_now(session: AnySession, mapping: QueueMapping, identity: tuple[Any, ...]) -> str | None:
-    """Read what a row is now; None where there is none."""
+    """Read the status of a row; None: there is no such row."""
     with writing(session, mapping) as writer:
         here = key_is_in(mapping, CHANGE_KEYS, writer.database)
         read = select(mapping.column("status")).where(here)
@@ -63,7 +63,7 @@ def status_now(session: AnySession, mapping: QueueMapping, identity: tuple[Any, 
 
 
 def identity_of(mapping: QueueMapping, job: Any) -> tuple[Any, ...]:
-    """Return the primary key of a job that is given as entity, as fence, or as its key.
+    """Return the primary key of a job, given as an entity, a fence or its key.
 
     Raises:
         ArgumentError: a job of another class, or a key of another length.

@@ -1,4 +1,4 @@
-"""Who is told of the transitions of a workflow, in the transaction that makes them."""
+"""Listeners: functions that are called with each transition of a workflow, in its transaction."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _KEYS = "told_keys"
 
 @dataclass(frozen=True)
 class Transition:
-    """One job that went from one status to another.
+    """The change of a job from one status to another.
 
     Attributes:
         entity: the mapped class.
         identity: the primary key's values.
         before, after: the statuses, in the table's own words.
         verb: what made the change: claim, complete, fail, ..
-        owner: whose claim it was, or is now; None where nobody had the job.
+        owner: who has claimed the job, or had until now; None where nobody had.
     """
 
     entity: type[Any]
@@ -41,24 +41,24 @@ class Transition:
     owner: str | None = None
 
 
-#: Called with the session of the change, and the change.
+#: Called with the session that makes the change, and the change.
 Listener: TypeAlias = Callable[[Any, Transition], None]
 
 
 @dataclass
-class History:
-    """Those who listen to the transitions of one workflow."""
+class Listeners:
+    """The listeners of a workflow, and the changes that they are told of."""
 
     mapping: QueueMapping
-    listeners: list[Listener] = field(default_factory=list)
+    functions: list[Listener] = field(default_factory=list)
 
     def tell(self, session: AnyConnection, transitions: Iterable[Transition]) -> None:
-        """Tell the listeners, in the session that made the changes."""
+        """Call the listeners, in the session that made the changes."""
         for transition in transitions:
-            for listener in self.listeners:
+            for listener in self.functions:
                 listener(session, transition)
 
-    def changed(
+    def tell_unclaimed(
         self,
         session: AnyConnection,
         identities: Iterable[tuple[Any, ...]],
@@ -66,9 +66,16 @@ class History:
         after: str,
         verb: str,
     ) -> None:
-        """Tell of jobs that nobody had."""
+        """Tell of jobs that nobody had claimed."""
         entity = self.mapping.entity
         self.tell(session, [Transition(entity, key, before, after, verb) for key in identities])
+
+    def tell_claim(
+        self, session: AnyConnection, claim: Claim[Any], before: str, after: str
+    ) -> None:
+        """Tell of a claim."""
+        if self.functions:
+            self._tell_fenced(session, claim.fences, before, after, "claim")
 
     def change(
         self,
@@ -80,23 +87,19 @@ class History:
         after: str,
         verb: str,
     ) -> list[Any]:
-        """Change jobs that nobody has, and tell of those that were changed; return them.
+        """Change jobs that nobody has claimed, and tell of the changed ones; return them.
 
-        One status at a time, so that it is known which one each job left.
+        Each status has its own UPDATE, so that it is known which status a job left.
         """
         jobs, changed = list(each_job(jobs)), list[Any]()
         for before in leaving:
             found = change(session, jobs, values, leaving=partial(_only, before))
-            self.changed(session, [key for _, _, key in jobs_with_keys(found)], before, after, verb)
+            keys = [key for _, _, key in jobs_with_keys(found)]
+            self.tell_unclaimed(session, keys, before, after, verb)
             changed += found
         return changed
 
-    def claimed(self, session: AnyConnection, claim: Claim[Any], before: str, after: str) -> None:
-        """Tell of a claim."""
-        if self.listeners:
-            self._tell_fenced(session, claim.fences, before, after, "claim")
-
-    def written(
+    def write(
         self,
         session: AnyConnection,
         jobs: Any,
@@ -106,12 +109,12 @@ class History:
         after: str | None,
         verb: str,
     ) -> None:
-        """Write to jobs behind their fences, and tell of those that were ours.
+        """Write to claimed jobs, and tell of those whose claim was not lost.
 
         Args:
-            after: None where only the database knows: it is read.
+            after: None where only the database knows the new status: then it is read.
         """
-        if not self.listeners:
+        if not self.functions:
             write(jobs)
             return
         jobs = jobs if isinstance(jobs, Claim) else list(each_job(jobs))  # read twice
@@ -145,7 +148,7 @@ class History:
     def _statuses(
         self, session: AnyConnection, identities: Sequence[tuple[Any, ...]]
     ) -> dict[tuple[Any, ...], str]:
-        """Read what rows that we have just written are now."""
+        """Read the statuses of rows that we have just written."""
         mapping, found = self.mapping, dict[tuple[Any, ...], str]()
         with writing(session, mapping, rows=True) as writer:
             here = key_is_in(mapping, _KEYS, writer.database)
@@ -157,7 +160,7 @@ class History:
 
 
 def _fences(parts: Iterable[FencedJobs], kept: set[int] | None = None) -> list[Fence]:
-    """List the fences of the jobs, or of those of them that were kept."""
+    """List the fences of the jobs; with `kept`, of the kept jobs only."""
     return [
         Fence(part.mapping.entity, identity, part.token)
         for part in parts
