@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..dialects import Database
 from ..dialects.clock import as_utc
 from ..model.mapping import QueueMapping
 from ..model.transitions import ClaimedValues
-from ..sessions.show import expire_entities, show, show_deleted
+from ..sessions.show import show_deleted, show_expired, show_values
 from ..sessions.writer import Writer
 from .claim import FencedJobs
 from .statements import FenceKind, Found, fenced_statements
@@ -41,13 +40,13 @@ def show_written(
         if values_of is None:
             show_deleted(writer.session, [entity for entity, _ in entities])
             continue
-        attributes = _attributes(mapping, writer.database, values_of, part.token)
+        attributes = _attributes(mapping, writer, values_of, part.token)
         if not attributes:
             continue
         # Those that a new round has are as it left them.
         moved = [entity for entity, values in entities if not values]
-        expire_entities(writer.session, moved, mapping)
-        show(
+        show_expired(writer.session, mapping, moved)
+        show_values(
             writer.session,
             [(entity, _shown(mapping, attributes, values)) for entity, values in entities],
         )
@@ -58,13 +57,13 @@ def show_written(
 
 
 def _attributes(
-    mapping: QueueMapping, database: Database, values_of: ClaimedValues, token: Token
+    mapping: QueueMapping, writer: Writer, values_of: ClaimedValues, token: Token
 ) -> list[str | None]:
     """List the attributes that show the columns which a change writes; None: none does."""
     if not mapping.is_queue:
         return [mapping.attributes["round"]] if mapping.has("round") else []
     keys = {mapping.column(role).key: key for role, key in mapping.attributes.items()}
-    columns = fenced_statements(mapping, database, values_of, FenceKind.of(token)).columns
+    columns = fenced_statements(mapping, writer, values_of, FenceKind.of(token)).columns
     return [keys.get(column.key) for column in columns]
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -40,6 +39,7 @@ from ..model.transitions import (
     Values,
     or_next_round,
 )
+from ..sessions.built_once import built_once
 from ..sessions.writer import Writer
 from .token import Identity, Token
 
@@ -50,8 +50,7 @@ KEYS, DATES = "finish_keys", "finish_dates"
 Found = dict[Identity, Sequence[Any]]
 
 
-@dataclass(frozen=True)
-class FenceKind:
+class FenceKind(NamedTuple):
     """What the fence of a statement compares.
 
     Attributes:
@@ -93,7 +92,7 @@ class FencedStatements:
     write_counted: Executable
     lock: Executable
     write: Executable
-    _needed: dict[tuple[str, Database], frozenset[str]] = field(default_factory=dict)
+    _needed: dict[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def writes(self) -> bool:
@@ -103,10 +102,10 @@ class FencedStatements:
     def run(self, writer: Writer, which: str, parameters: Mapping[str, Any]) -> CursorResult[Any]:
         """Run one of the statements with those of the parameters that it has."""
         statement: Any = getattr(self, which)
-        needed = self._needed.get((which, writer.database))
+        needed = self._needed.get(which)
         if needed is None:
             compiled = statement.compile(dialect=writer.connection.dialect)
-            needed = self._needed[which, writer.database] = frozenset(compiled.params)
+            needed = self._needed[which] = frozenset(compiled.params)
         return writer.core(statement, {k: v for k, v in parameters.items() if k in needed})
 
     def read(self, result: CursorResult[Any]) -> Found:
@@ -118,11 +117,12 @@ class FencedStatements:
         return {tuple(row[:width]): row[width:] for row in rows}
 
 
-@lru_cache(maxsize=1_000)
+@built_once
 def fenced_statements(
-    mapping: QueueMapping, database: Database, values: ClaimedValues | None, kind: FenceKind
+    mapping: QueueMapping, writer: Writer, values: ClaimedValues | None, kind: FenceKind
 ) -> FencedStatements:
-    """Return the statements of a change; without values, one that deletes the rows."""
+    """Return the statements of a change; without values, of a deletion."""
+    database = writer.database
     fence = _fence(mapping, database, kind)
     if values is None:
         return _deleting(mapping, database, fence)

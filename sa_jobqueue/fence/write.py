@@ -193,7 +193,7 @@ def _write_rows(
     if not mapping.is_queue:
         return _leave_round(writer, mapping, change, token, identities)
     fence = FenceKind.of(token)
-    statements = fenced_statements(mapping, writer.database, change.values, fence)
+    statements = fenced_statements(mapping, writer, change.values, fence)
     if not statements.writes:
         return dict.fromkeys(identities, ())
     parameters = {

@@ -18,7 +18,6 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import Column, ColumnElement, Index, Table, True_
 from sqlalchemy.orm import InstrumentedAttribute
@@ -38,8 +37,9 @@ _NAME_LENGTH = 63
 #: Of them for what an index is for, so that something is left for the table's name.
 _PURPOSE_LENGTH = 40
 
-# Not in Table.info, which Alembic renders into migrations.
-_indexes: WeakKeyDictionary[Table, dict[str, Index]] = WeakKeyDictionary()
+#: Where a table keeps its indexes by purpose: not in Table.info, which Alembic renders into
+#: migrations, nor in a WeakKeyDictionary, which no table would leave, since indexes hold it.
+_KEPT = "_sa_jobqueue_indexes"
 
 #: How a criterion may compare a column, so that an index finds its rows.
 EQUALITIES = frozenset({operators.eq})
@@ -151,24 +151,29 @@ def _add(
     name = index_name(table, purpose)
     there = [index for index in table.indexes if index.name == name]
     if there:
-        _indexes.setdefault(table, {})[purpose] = there[0]
+        _indexes_of(table)[purpose] = there[0]
         return
     if any(_plain(column).table is not table for column in columns):
         return  # joined inheritance, ordered by a column of another table
     partial: dict[str, Any] = {} if where is None else {"postgresql_where": where}
     if sqlite_where and where is not None:
         partial["sqlite_where"] = where
-    _indexes.setdefault(table, {})[purpose] = Index(name, *columns, **partial)
+    _indexes_of(table)[purpose] = Index(name, *columns, **partial)
 
 
 def claim_index(mapping: QueueMapping) -> Index | None:
     """Return the claim index of a mapped table; None where it could not have one."""
-    return _indexes.get(mapping.table, {}).get("claim")
+    return index_of(mapping.table, "claim")
 
 
 def index_of(table: Table, purpose: str) -> Index | None:
     """Return a mapped table's index for claims, ``"claim"``, or for reapers, ``"reap"``."""
-    return _indexes.get(table, {}).get(purpose)
+    return _indexes_of(table).get(purpose)
+
+
+def _indexes_of(table: Table) -> dict[str, Index]:
+    kept: dict[str, Index] = vars(table).setdefault(_KEPT, {})
+    return kept
 
 
 def reap_index(mapping: QueueMapping, during: str) -> Index:

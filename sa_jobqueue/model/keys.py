@@ -71,13 +71,31 @@ def by_key(statement: Any, table: Table, database: Database) -> Any:
     return statement.with_hint(table, database.key_hint)
 
 
-def locked_by_key(statement: Select[Any], mapping: QueueMapping, database: Database) -> Select[Any]:
+def locked_by_key(
+    statement: Select[Any],
+    mapping: QueueMapping,
+    database: Database,
+    *,
+    keep_references: bool = False,
+    skip_locked: bool = False,
+) -> Select[Any]:
     """Have a SELECT by primary key lock its rows, in the order of their keys.
 
-    Bound to the key: a tiny table is scanned else, and rows that others hold are waited for.
+    It is bound to the key: else a tiny table is scanned, and waits for rows that others
+    hold.
+
+    Args:
+        keep_references: rows of other tables may go on referencing these meanwhile, where
+            the database has such a lock (FOR NO KEY UPDATE).
+        skip_locked: pass over the rows that others hold, where the database can. The rows
+            of the mapped table alone are locked then, also where hooks add a join.
     """
     bound: Select[Any] = by_key(statement, mapping.table, database)
-    return bound.order_by(*mapping.keys).with_for_update()
+    return bound.order_by(*mapping.keys).with_for_update(
+        key_share=keep_references and database.no_key_update,
+        skip_locked=skip_locked and database.skip_locked,
+        of=mapping.table if skip_locked and database.lock_of else None,
+    )
 
 
 def keys_of(

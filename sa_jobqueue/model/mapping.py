@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     Column,
@@ -275,7 +274,9 @@ class QueueMapping:
         return tuple(places[column] for column in columns)
 
 
-_mappings: WeakKeyDictionary[Mapper[Any], QueueMapping] = WeakKeyDictionary()
+#: Where a mapper keeps its mapping. A WeakKeyDictionary would keep both alive for ever, since
+#: the mapping holds its mapper.
+_KEPT = "_sa_jobqueue_mapping"
 
 
 def mapping_of(entity: Any) -> QueueMapping:
@@ -302,11 +303,11 @@ def any_mapping_of(entity: Any) -> QueueMapping:
         raise ArgumentError(f"{entity!r} is not a mapped class") from error
     if not isinstance(mapper, Mapper):
         raise ArgumentError(f"a mapped class is claimed itself, not {entity!r}")
-    try:
-        return _mappings[mapper]
-    except KeyError:
-        pass
-    return _mappings.setdefault(mapper, QueueMapping(mapper))
+    kept = vars(mapper)
+    if _KEPT not in kept:
+        kept.setdefault(_KEPT, QueueMapping(mapper))
+    mapping: QueueMapping = kept[_KEPT]
+    return mapping
 
 
 def word_of(mapping: QueueMapping, status: str) -> str:

@@ -16,7 +16,7 @@ It is in the metadata of the queue's table: ``create_all()`` and Alembic make it
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from sqlalchemy import BLANK_SCHEMA, Column, Integer, String, Table
 from sqlalchemy.types import TypeEngine
@@ -28,7 +28,9 @@ from .mapping import QueueMapping
 #: The shortest limit of the engines for a name, less what is ours of it.
 _ROOM = 63 - len("_rounds")
 
-_logs: WeakKeyDictionary[Table, Table] = WeakKeyDictionary()
+#: Where a queue's table keeps that of its rounds.
+_KEPT = "_sa_jobqueue_rounds"
+
 _ours: WeakSet[Table] = WeakSet()
 
 
@@ -57,7 +59,7 @@ def add_round_table(mapping: QueueMapping, timestamp: TypeEngine[Any]) -> None:
             schema=BLANK_SCHEMA if table.schema is None else table.schema,
         )
         _ours.add(there)
-    _logs[table] = there
+    vars(table)[_KEPT] = there
 
 
 def round_table(mapping: QueueMapping) -> Table:
@@ -68,4 +70,5 @@ def round_table(mapping: QueueMapping) -> Table:
     """
     if not mapping.has("round"):
         raise ArgumentError(f"{mapping} has no rounds: add RoundMixin to its bases")
-    return _logs[mapping.table]
+    rounds: Table = vars(mapping.table)[_KEPT]
+    return rounds

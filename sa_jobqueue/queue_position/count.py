@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, union_all
@@ -28,6 +28,7 @@ from ..model.indexes import claim_index
 from ..model.keys import by_key, key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..model.status import exact_pattern
+from ..sessions.built_once import built_once
 from ..sessions.writer import Writer
 from ..strategies import ClaimSpec
 from ..strategies.ready_rows import ReadyRows
@@ -329,7 +330,7 @@ def _better_name(place: int) -> str:
     return f"place_better_{place}"
 
 
-@lru_cache(maxsize=1_000)
-def places_in(spec: ClaimSpec, database: Database) -> Places:
+@built_once
+def places_in(spec: ClaimSpec, writer: Writer) -> Places:
     """Return the statements of a queue, built once."""
-    return Places(spec, database)
+    return Places(spec, writer.database)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import lru_cache
 from typing import Any
 
 from ..fence.claim import jobs_of, jobs_with_keys
@@ -132,16 +131,20 @@ def positions_in(session: AnySession, spec: ClaimSpec, jobs: Any) -> list[int | 
 def _places(session: AnySession, spec: ClaimSpec, keys: Sequence[Key]) -> dict[Key, int]:
     mapping = mapping_of(spec.mapping.mapper)  # refuses a class without JobMixin
     with writing(session, mapping) as writer:
-        return places_in(spec, writer.database).find(writer, keys)
+        return places_in(spec, writer).find(writer, keys)
 
 
-@lru_cache(maxsize=1_000)
 def _queue_of(mapping: QueueMapping) -> ClaimSpec:
-    """Return the queue of a class: all of its unclaimed rows."""
-    return ClaimSpec(
+    """Return the queue of a class: all of its unclaimed rows.
+
+    It is kept in the mapping, for its statements; a cache would keep the class alive.
+    """
+    whole = ClaimSpec(
         mapping=mapping,
         where=(),
         order_by=(),
         ready=mapping.word(UNCLAIMED),
         during=mapping.claimed,
     )
+    kept: ClaimSpec = vars(mapping).setdefault("_whole_queue", whole)
+    return kept

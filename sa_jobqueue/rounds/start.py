@@ -42,7 +42,7 @@ from ..model.round_table import round_table
 from ..model.status import CLAIMED, UNCLAIMED, status_is
 from ..model.transitions import left_by, put_in_round, words_of
 from ..owners.named_lock import named_lock
-from ..sessions.show import expire_entities, expire_on_savepoint_rollback
+from ..sessions.show import show_expired
 from ..sessions.transactions import run_with_retries
 from ..sessions.writer import Writer, writing
 
@@ -109,7 +109,9 @@ class Starting:
         number = self._begin(writer, whole=True)
         self._overtake(writer)
         self._put_all(number, partial(self._put, writer, number))
-        _show_started(writer, self.mapping)
+        loaded = writer.session.identity_map.values()
+        of_class = [entity for entity in loaded if isinstance(entity, self.mapping.entity)]
+        show_expired(writer.session, self.mapping, of_class)
         return number
 
     def _overtake(self, writer: Writer) -> None:
@@ -289,12 +291,3 @@ def _behind(keys: Sequence[Any], after: tuple[Any, ...]) -> list[ColumnElement[b
 def _said(value: Any) -> str:
     """Say a value of the criteria; that of IN in an order that is the same in each process."""
     return str(sorted(map(repr, value))) if isinstance(value, list | set | tuple) else repr(value)
-
-
-def _show_started(writer: Writer, mapping: QueueMapping) -> None:
-    """Have what the session has loaded read its state again."""
-    loaded = writer.session.identity_map.values()
-    entities = [entity for entity in loaded if isinstance(entity, mapping.entity)]
-    expire_entities(writer.session, entities, mapping)
-    attributes = [*mapping.attributes.values(), *mapping.onupdate_keys]
-    expire_on_savepoint_rollback(writer.session, entities, attributes)

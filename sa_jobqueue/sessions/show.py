@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import inspect as sa_inspect
@@ -16,8 +16,8 @@ from .undo import undo_on_savepoint_rollback
 from .writer import Writer
 
 
-def show(session: Session, shown: Sequence[tuple[Any, dict[str, Any]]]) -> None:
-    """Let entities show what was just written to their rows.
+def show_values(session: Session, shown: Sequence[tuple[Any, dict[str, Any]]]) -> None:
+    """Let entities show the values that were just written to their rows.
 
     Args:
         shown: entities, each with the new values of its attributes.
@@ -30,13 +30,35 @@ def show(session: Session, shown: Sequence[tuple[Any, dict[str, Any]]]) -> None:
         expire_on_savepoint_rollback(session, [entity for entity, _ in shown], list(keys))
 
 
+def show_expired(session: Session, mapping: QueueMapping, entities: Iterable[Any]) -> None:
+    """Have entities read what a verb writes again when they are next looked at.
+
+    They do so once more if the savepoint that is open now is rolled back.
+    """
+    keys = [*mapping.attributes.values(), *mapping.onupdate_keys]
+    own = [entity for entity in entities if entity in session]
+    for entity in own:
+        session.expire(entity, keys)
+    if own:
+        expire_on_savepoint_rollback(session, own, keys)
+
+
+def loaded(
+    session: Session, mapping: QueueMapping, identities: Iterable[tuple[Any, ...]]
+) -> list[Any]:
+    """Return the entities with these primary keys that the session has loaded."""
+    key_of, entity_of = mapping.mapper.identity_key_from_primary_key, session.identity_map.get
+    found = (entity_of(key_of(identity)) for identity in identities)
+    return [entity for entity in found if entity is not None]
+
+
 def expire_on_savepoint_rollback(
     session: Session, entities: Sequence[Any], keys: list[str]
 ) -> None:
-    """Have entities read attributes again once a savepoint is rolled back.
+    """Have entities read attributes again if the savepoint that is open now is rolled back.
 
-    A session expires what it flushed in a savepoint, but not what was set as
-    committed in one.
+    A session expires what it flushed in a savepoint, but neither what was set as
+    committed in it nor what was read in it.
     """
 
     def expire() -> None:
@@ -47,14 +69,7 @@ def expire_on_savepoint_rollback(
     undo_on_savepoint_rollback(session, expire)
 
 
-def expire_entities(session: Session, entities: list[Any], mapping: QueueMapping) -> None:
-    """Have entities read the queue's attributes again when they are next looked at."""
-    for entity in entities:
-        if entity in session:
-            session.expire(entity, list(mapping.attributes.values()))
-
-
-def show_deleted(session: Session, entities: list[Any]) -> None:
+def show_deleted(session: Session, entities: Iterable[Any]) -> None:
     """Leave entities whose rows were deleted as session.delete() and flush() would."""
     states = [sa_inspect(entity) for entity in entities if entity in session]
     if states:

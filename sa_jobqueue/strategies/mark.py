@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 from ..model.keys import key_batches, key_is_in, key_values, keys_of
 from ..model.mapping import QueueMapping
 from ..model.transitions import claimed
-from ..sessions.show import refresh, show
+from ..sessions.show import refresh, show_values
 from ..sessions.writer import Writer
 from .spec import ClaimSpec, Request, Taken
 
@@ -95,7 +95,7 @@ class Mark:
         self, writer: Writer, request: Request, entities: Sequence[Any], dates: Sequence[datetime]
     ) -> None:
         pairs = zip(entities, dates, strict=True)
-        show(writer.session, [(job, self._shown(job, request, date)) for job, date in pairs])
+        show_values(writer.session, [(job, self._shown(job, request, date)) for job, date in pairs])
         refresh(writer, self.mapping, entities, self.mapping.onupdate_keys)
 
     def _shown(self, entity: Any, request: Request, date: datetime) -> dict[str, Any]:

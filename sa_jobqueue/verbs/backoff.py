@@ -1,4 +1,4 @@
-"""How long a failed job waits for its next attempt.
+"""How long a failed job waits for its next attempt: its delay.
 
 ::
 
@@ -8,9 +8,9 @@
     queue = JobQueue(Email, backoff=ConstantBackoff(timedelta(minutes=5)))
     queue.fail(session, email, error=error)  # unclaimed again, and due in five minutes
 
-A policy is called with the number of attempts that a job has had, this one
-included, and returns a timedelta: a function of your own is as good as those here.
-No wait is negative, or longer than ten years.
+A backoff is called with the number of attempts that a job has had, this one
+included, and returns a timedelta. So a function of your own does as well as the two here.
+A delay is never negative and never longer than ten years.
 """
 
 from __future__ import annotations
@@ -23,19 +23,28 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+from sqlalchemy import Select, select
+
 from ..errors import ArgumentError
+from ..fence.claim import FencedJobs, by_mapping
+from ..fence.token import Identity
+from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping
+from ..sessions.built_once import built_once
+from ..sessions.writer import AnyConnection, Writer, writing
 
 log = logging.getLogger("sa_jobqueue.failure")
 
-#: Anything that makes a wait of the number of attempts.
+#: Anything that makes a delay of the number of attempts.
 Backoff: TypeAlias = Callable[[int], timedelta]
 
-#: The longest wait: a time beyond it may be none that the engines can store.
+#: The longest delay: some databases could not store the time that a longer one leads to.
 LONGEST_DELAY = timedelta(days=3650)
 
-#: Attempts that no column counts beyond.
+#: The most attempts that the column can count.
 _MOST_ATTEMPTS = 2**31
+
+_KEYS = "failed_keys"
 
 
 @dataclass(frozen=True)
@@ -46,16 +55,16 @@ class ConstantBackoff:
         delay: how long.
 
     Raises:
-        ArgumentError: what is no timedelta, or negative, or over ten years.
+        ArgumentError: `delay` is not a timedelta, is negative, or is over ten years.
     """
 
     delay: timedelta
 
     def __post_init__(self) -> None:
-        _check_wait("delay", self.delay)
+        _check_delay("delay", self.delay)
 
     def __call__(self, attempts: int) -> timedelta:
-        """Return the wait after so many attempts."""
+        """Return the delay after so many attempts."""
         return self.delay
 
 
@@ -66,15 +75,15 @@ class ExponentialBackoff:
     By default 1, 2, 4, .. seconds, at most an hour, each up to a tenth shorter.
 
     Attributes:
-        first: the wait after the first attempt.
-        factor: by how much the wait grows, at least 1.
-        longest: no wait is longer.
-        jitter: by which share of itself, from 0 to 1, a wait may be shorter: so
-            jobs that failed together do not come back together. 1 is any wait
-            from none to the whole.
+        first: the delay after the first attempt.
+        factor: by how much the delay grows, at least 1.
+        longest: no delay is longer.
+        jitter: by which share of itself, from 0 to 1, a delay may be shorter, so
+            that jobs which failed together do not come back together. With 1 it
+            is anything from nothing to the whole.
 
     Raises:
-        ArgumentError: what cannot be one of these.
+        ArgumentError: a value is of the wrong type or out of its range.
     """
 
     first: timedelta = timedelta(seconds=1)
@@ -83,8 +92,8 @@ class ExponentialBackoff:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_wait("first", self.first)
-        _check_wait("longest", self.longest)
+        _check_delay("first", self.first)
+        _check_delay("longest", self.longest)
         if not timedelta(0) < self.first <= self.longest:
             raise ArgumentError(
                 f"first is longer than nothing, and no longer than longest: {self.first!r}, "
@@ -96,11 +105,10 @@ class ExponentialBackoff:
             raise ArgumentError(f"jitter is a share, from 0 to 1: {self.jitter!r}")
 
     def __call__(self, attempts: int) -> timedelta:
-        """Return the wait after so many attempts."""
-        return self._whole(attempts) * (1 - self.jitter * random.random())
+        """Return the delay after so many attempts."""
+        return self._without_jitter(attempts) * (1 - self.jitter * random.random())
 
-    def _whole(self, attempts: int) -> timedelta:
-        """Return the wait without jitter."""
+    def _without_jitter(self, attempts: int) -> timedelta:
         grown = min(max(attempts, 1), _MOST_ATTEMPTS) - 1
         try:
             seconds = self.first.total_seconds() * self.factor**grown
@@ -111,7 +119,7 @@ class ExponentialBackoff:
 
 
 def check_backoff(mapping: QueueMapping, backoff: Any) -> None:
-    """Refuse what is no policy, and one for a class whose failed jobs cannot wait.
+    """Refuse what is not a backoff, and a class whose failed jobs cannot be delayed.
 
     Raises:
         ArgumentError: it cannot be called, or there is no RetryMixin or ScheduleMixin.
@@ -131,18 +139,18 @@ def check_backoff(mapping: QueueMapping, backoff: Any) -> None:
 
 
 def delay_after(backoff: Backoff, attempts: int) -> timedelta:
-    """Ask a policy how long a job waits after so many attempts.
+    """Ask a backoff for the delay after so many attempts.
 
     Raises:
-        ArgumentError: what it returned is no wait.
+        ArgumentError: what it returned is not a delay.
     """
-    wait = backoff(attempts)
-    _check_wait(f"what {backoff!r} returns for {attempts} attempts", wait)
-    return wait
+    delay = backoff(attempts)
+    _check_delay(f"what {backoff!r} returns for {attempts} attempts", delay)
+    return delay
 
 
 def delay_or_default(backoff: Backoff, attempts: int) -> timedelta:
-    """Ask a policy likewise, and go by the default where it fails: the job has its own troubles."""
+    """Ask a backoff for a delay; take the default if it fails: the job has its own troubles."""
     try:
         return delay_after(backoff, attempts)
     except Exception as error:
@@ -150,14 +158,72 @@ def delay_or_default(backoff: Backoff, attempts: int) -> timedelta:
         return DEFAULT_BACKOFF(attempts)
 
 
-def _check_wait(name: str, wait: Any) -> None:
-    if not isinstance(wait, timedelta) or not timedelta(0) <= wait <= LONGEST_DELAY:
-        raise ArgumentError(f"{name} is a timedelta from nothing to ten years: {wait!r}")
+def _check_delay(name: str, delay: Any) -> None:
+    if not isinstance(delay, timedelta) or not timedelta(0) <= delay <= LONGEST_DELAY:
+        raise ArgumentError(f"{name} is a timedelta from nothing to ten years: {delay!r}")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-#: What a worker goes by that was told nothing else.
+#: The backoff of a worker that was given none.
 DEFAULT_BACKOFF = ExponentialBackoff()
+
+
+# -- the delays of several failed jobs ------------------------------------------
+
+
+def by_delay(
+    session: AnyConnection, parts: list[FencedJobs], backoff: Backoff
+) -> dict[timedelta | None, list[FencedJobs]]:
+    """Group failed jobs by their delays: each is asked for by the job's own attempts.
+
+    Raises:
+        ArgumentError: a class whose jobs cannot be delayed, or a backoff that does not
+            return a delay.
+    """
+    for mapping, _ in by_mapping(parts):
+        check_backoff(mapping, backoff)
+    delays: dict[timedelta | None, list[FencedJobs]] = {}
+    for part in parts:
+        attempts = _attempts(session, part)
+        delay_of = {identity: delay_after(backoff, count) for identity, count in attempts.items()}
+        for delay, alike in _divided(part, delay_of).items():
+            delays.setdefault(delay, []).append(alike)
+    return delays
+
+
+def _attempts(session: AnyConnection, part: FencedJobs) -> dict[Identity, int]:
+    """Read how often jobs were tried, this attempt included; 1 where the row is gone.
+
+    Read from the rows, because entities may be expired and fences have no attempts. The
+    rows are locked in the order of their keys, so that the writes may come in any order.
+    """
+    uncounted = part.token.hold is not None  # an unmarked claim wrote nothing
+    found = dict.fromkeys(part.identities, 1)
+    with writing(session, part.mapping, rows=True) as writer:
+        writer.lock_writes(part.mapping.table)
+        locking = _locking(part.mapping, writer)
+        for batch in key_batches(list(found)):
+            for row in writer.core(locking, {_KEYS: key_values(batch)}):
+                found[tuple(row[:-1])] = row[-1] + uncounted
+    return found
+
+
+@built_once
+def _locking(mapping: QueueMapping, writer: Writer) -> Select[Any]:
+    named = key_is_in(mapping, _KEYS, writer.database)
+    tried = select(*mapping.keys, mapping.column("attempts")).where(named)
+    return locked_by_key(tried, mapping, writer.database, keep_references=True)
+
+
+def _divided(part: FencedJobs, delay_of: dict[Identity, timedelta]) -> dict[timedelta, FencedJobs]:
+    divided: dict[timedelta, FencedJobs] = {}
+    for index, job, identity in part.indexed:
+        delay = delay_of[identity]
+        alike = divided.setdefault(delay, FencedJobs(part.mapping, part.token, [], [], part.rows))
+        alike.identities.append(identity)
+        alike.jobs.append(job)
+        alike.indices.append(index)
+    return divided

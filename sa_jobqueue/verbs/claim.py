@@ -32,6 +32,7 @@ from ..model.mixins import OWNER_LENGTH
 from ..model.status import CLAIMED, UNCLAIMED
 from ..owners.alive import SEPARATOR
 from ..owners.owner import ConnectionOwner, Owner
+from ..sessions.built_once import built_once
 from ..sessions.show import expire_on_savepoint_rollback
 from ..sessions.undo import undo_on_rollback
 from ..sessions.writer import (
@@ -67,7 +68,6 @@ class ClaimPlan(Generic[T]):
         check_name(strategy, strict=spec.strict, limited=bool(spec.limits))
         self.spec = spec
         self.strategy = strategy
-        self._built: dict[tuple[Database, bool, bool], Strategy] = {}
 
     @property
     def mapping(self) -> QueueMapping:
@@ -77,13 +77,17 @@ class ClaimPlan(Generic[T]):
     def built_for(
         self, database: Database, *, hooked: bool = False, drawn: bool = False
     ) -> Strategy:
-        """Return the strategy with its statements for a database."""
-        key = (database, hooked, drawn)
-        strategy = self._built.get(key)
-        if strategy is None:
-            made = choose(self.strategy, self.spec, database, hooked=hooked, drawn=drawn)
-            strategy = self._built.setdefault(key, made)
-        return strategy
+        """Build the strategy with its statements for a database.
+
+        Args:
+            hooked: criteria of do_orm_execute hooks may join the predicate.
+            drawn: candidates come from another session.
+        """
+        return choose(self.strategy, self.spec, database, hooked=hooked, drawn=drawn)
+
+    @built_once
+    def _strategy(self, writer: Writer, hooked: bool, drawn: bool) -> Strategy:
+        return self.built_for(writer.database, hooked=hooked, drawn=drawn)
 
     def claim(
         self,
@@ -103,11 +107,8 @@ class ClaimPlan(Generic[T]):
             candidates_from=None if candidates_from is None else session_of(candidates_from),
         )
         with writing(session, self.mapping, rows=rows) as writer:
-            strategy = self.built_for(
-                writer.database,
-                hooked=writer.hooked,
-                drawn=request.candidates_from is not None,
-            )
+            drawn = request.candidates_from is not None
+            strategy = self._strategy(writer, writer.hooked, drawn)
             _check_request(strategy, request)
             taken = strategy.take(writer, request)
             if options and not rows:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import lru_cache
 from itertools import groupby, islice
 from typing import Any, Literal, overload
 
@@ -17,6 +16,7 @@ from ..errors import ArgumentError
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import UNCLAIMED
 from ..model.transitions import enqueued
+from ..sessions.built_once import built_once
 from ..sessions.writer import AnySession, Writer, writing
 
 #: Rows per statement: memory stays bounded for a generator of any length.
@@ -181,8 +181,7 @@ def _insert(
     columns = {name: _column(mapping, name).key for name in rows[0]}
     if any(name != key for name, key in columns.items()):
         rows = [{columns[name]: value for name, value in row.items()} for row in rows]
-    literals = writer.database.joins_literals
-    statement = _inserting(mapping, frozenset(columns.values()), new, literals=literals)
+    statement = _insert_statement(mapping, writer, frozenset(columns.values()), skip)
     return _counted(writer.core(statement, rows), new, rows)
 
 
@@ -215,16 +214,17 @@ def _inserts_plainly(mapping: QueueMapping) -> bool:
     )
 
 
-@lru_cache(maxsize=1_000)
-def _inserting(
-    mapping: QueueMapping, given: Set[str], new: Database | None, *, literals: bool
+@built_once
+def _insert_statement(
+    mapping: QueueMapping, writer: Writer, given: frozenset[str], skip: bool
 ) -> Insert:
     """Return an INSERT, with the defaults of the mixins' columns as literals if it may.
 
     A parameter for each row's status makes an insert on PostgreSQL a third longer.
     """
+    new = writer.database if skip else None
     statement: Insert = _insert_into(mapping.table, new, *mapping.keys)
-    if not literals:
+    if not writer.database.joins_literals:
         return statement
     defaults = {
         column: value for column, value in enqueued(mapping).items() if column.key not in given

@@ -47,8 +47,7 @@ from ..model.transitions import (
     renewed,
 )
 from ..sessions.writer import AnyConnection, writing
-from .backoff import Backoff
-from .waits import by_delay
+from .backoff import Backoff, by_delay
 
 failure_log = logging.getLogger("sa_jobqueue.failure")
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 from sqlalchemy import BigInteger, ColumnElement, bindparam, select
 
-from ..dialects import Database
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError
 from ..fence.claim import each_job, jobs_with_keys
@@ -31,7 +30,8 @@ from ..model.transitions import (
     retried,
     words_of,
 )
-from ..sessions.show import expire_entities
+from ..sessions.built_once import built_once
+from ..sessions.show import show_expired
 from ..sessions.writer import AnySession, Writer, writing
 
 #: Returns the status words that a change leaves, in a class.
@@ -202,11 +202,11 @@ def change(
         with writing(session, mapping) as writer, writer.atomically():
             writer.lock_writes(mapping.table)
             found = _lock(writer, mapping, words, [identity for _, identity in pairs])
-            statement = updating(mapping, writer.database, values, words)
+            statement = update_statement(mapping, writer, values, words)
             for batch in key_batches(list(found)):
                 writer.core(statement, {CHANGE_KEYS: key_values(batch), **given})
             # Those left alone too: what they are now is worth a look.
-            expire_entities(writer.session, [job for job, _ in pairs], mapping)
+            show_expired(writer.session, mapping, [job for job, _ in pairs])
         changed += [job for job, identity in pairs if identity in found]
     return changed
 
@@ -215,7 +215,7 @@ def _lock(
     writer: Writer, mapping: QueueMapping, words: tuple[str, ...], identities: list[Any]
 ) -> set[Any]:
     """Lock those of the rows that have one of the statuses; return their keys."""
-    locking = _selecting(mapping, writer.database, words)
+    locking = _lock_statement(mapping, writer, words)
     return {
         tuple(key)
         for batch in key_batches(identities)
@@ -223,20 +223,21 @@ def _lock(
     }
 
 
-@lru_cache(maxsize=1_000)
-def _selecting(mapping: QueueMapping, database: Database, words: tuple[str, ...]) -> Any:
+@built_once
+def _lock_statement(mapping: QueueMapping, writer: Writer, words: tuple[str, ...]) -> Any:
     statement = select(*mapping.keys).where(
-        key_is_in(mapping, CHANGE_KEYS, database),
+        key_is_in(mapping, CHANGE_KEYS, writer.database),
         status_is(mapping.column("status"), *words),
     )
-    return locked_by_key(statement, mapping, database)
+    return locked_by_key(statement, mapping, writer.database)
 
 
-@lru_cache(maxsize=1_000)
-def updating(
-    mapping: QueueMapping, database: Database, values: UnclaimedValues, words: tuple[str, ...]
+@built_once
+def update_statement(
+    mapping: QueueMapping, writer: Writer, values: UnclaimedValues, words: tuple[str, ...]
 ) -> Any:
     """Build the UPDATE of the rows with the keys CHANGE_KEYS that have one of the statuses."""
+    database = writer.database
     named = key_is_in(mapping, CHANGE_KEYS, database)
     return (
         database.update_by_key(mapping.table, mapping.keys)

@@ -32,16 +32,15 @@ from sqlalchemy import (
     case,
     select,
 )
-from sqlalchemy import inspect as sa_inspect
 
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError
-from ..model.keys import by_key, key_batches, key_is_in, key_values
+from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import UNCLAIMED, status_is
 from ..model.transitions import attempts_used_up, reaped
 from ..owners.alive import OwnerState, is_connection_owner, owner_states
-from ..sessions.show import expire_on_savepoint_rollback
+from ..sessions.show import loaded, show_expired
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
 
@@ -177,8 +176,9 @@ def reap_claims(
         writer.lock_writes(mapping.table)
         reaper = _Reaper(writer, spec)
         reaped = reaper.reap(reaper.rules(lease, max_runtime), limit)
-    _show_expired(writer, mapping, reaped)
     if reaped:
+        entities = loaded(writer.session, mapping, (job.identity for job in reaped.jobs))
+        show_expired(writer.session, mapping, entities)
         owners = ", ".join(f"{owner}: {count}" for owner, count in reaped.by_owner.items())
         log.info("%d of %s, %d of them failed; %s", len(reaped), mapping, reaped.failed, owners)
     return reaped
@@ -302,20 +302,12 @@ class _Reaper:
 
     def _locking(self, rule: _Rule) -> Select[Any]:
         mapping, database = self.mapping, self.writer.database
-        statement = (
-            select(
-                *mapping.key_attributes,
-                mapping.attribute("owner").label("reaped_owner"),
-                attempts_used_up(self.mapping).label("reaped_failed"),
-            )
-            .where(key_is_in(mapping, _KEYS, database), *self._claimed, *rule.criteria)
-            .order_by(*mapping.keys)
-        )
-        return by_key(statement, mapping.table, database).with_for_update(  # type: ignore[no-any-return]  # a SELECT as before
-            skip_locked=database.skip_locked,
-            key_share=database.no_key_update,
-            of=mapping.table if database.lock_of else None,
-        )
+        statement = select(
+            *mapping.key_attributes,
+            mapping.attribute("owner").label("reaped_owner"),
+            attempts_used_up(mapping).label("reaped_failed"),
+        ).where(key_is_in(mapping, _KEYS, database), *self._claimed, *rule.criteria)
+        return locked_by_key(statement, mapping, database, keep_references=True, skip_locked=True)
 
     def _update(self, rule: _Rule, *, failed: bool) -> Any:
         mapping = self.mapping
@@ -327,16 +319,3 @@ class _Reaper:
         )
         values = reaped(mapping, self.spec.ready, rule.reason, failed=failed)
         return changed.ordered_values(*values.items())
-
-
-def _show_expired(writer: Writer, mapping: QueueMapping, reaped: Reaped) -> None:
-    """Have what the session has loaded of the jobs read their state again."""
-    if not reaped:
-        return
-    mapper, loaded = sa_inspect(mapping.entity), writer.session.identity_map
-    keys = [*mapping.attributes.values(), *mapping.onupdate_keys]
-    found = (loaded.get(mapper.identity_key_from_primary_key(job.identity)) for job in reaped.jobs)
-    entities = [entity for entity in found if entity is not None]
-    for entity in entities:
-        writer.session.expire(entity, keys)
-    expire_on_savepoint_rollback(writer.session, entities, keys)

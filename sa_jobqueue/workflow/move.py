@@ -19,9 +19,9 @@ from ..fence.write import Change, write
 from ..model.keys import key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..model.transitions import ended, moved_on, reset
-from ..sessions.show import expire_entities
+from ..sessions.show import loaded, show_expired
 from ..sessions.writer import AnyConnection, AnySession, writing
-from ..verbs.manage import CHANGE_KEYS, updating
+from ..verbs.manage import CHANGE_KEYS, update_statement
 
 
 def move_on(session: AnyConnection, jobs: Any, word: str) -> None:
@@ -45,11 +45,9 @@ def move_waiting(
     """Move a job that nobody has claimed, by one UPDATE; tell whether its status was `before`."""
     values = ended(after) if final else reset(after)
     with writing(session, mapping) as writer:
-        statement = updating(mapping, writer.database, values, (before,))
+        statement = update_statement(mapping, writer, values, (before,))
         moved = writer.core(statement, {CHANGE_KEYS: key_values([identity])}).rowcount
-        loaded = mapping.mapper.identity_key_from_primary_key(identity)
-        entity = writer.session.identity_map.get(loaded)
-        expire_entities(writer.session, [] if entity is None else [entity], mapping)
+        show_expired(writer.session, mapping, loaded(writer.session, mapping, [identity]))
     return moved > 0
 
 

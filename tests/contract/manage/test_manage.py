@@ -45,6 +45,19 @@ def test_cancel_takes_unclaimed_jobs_only_and_says_which(
     assert [a.status, b.status] == ["claimed", "cancelled"]
 
 
+def test_a_cancel_in_a_savepoint_is_undone_with_it_in_what_entities_show(
+    session: Session,
+) -> None:
+    (a,) = add_emails(session, "a")
+
+    with session.begin_nested() as savepoint:
+        cancel(session, a)
+        assert a.status == "cancelled"
+        savepoint.rollback()
+
+    assert a.status == "unclaimed"
+
+
 def test_retry_brings_finished_jobs_back_with_new_attempts(session: Session, strategy: str) -> None:
     (a,) = add_tasks(session, "a", max_attempts=1)
     fail(session, claim(session, Task, owner="w", strategy=strategy))

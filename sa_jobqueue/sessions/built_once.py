@@ -1,0 +1,61 @@
+"""Statements that are built once for each owner and database, and freed with either.
+
+The owner is what the statements are built for: a mapped class, a queue or its claim plan.
+They are kept in the owner, under the dialect of the engine. So a class, a queue or an
+engine that the application drops is freed, and its statements with it. `lru_cache` would
+keep all of them alive; and a WeakKeyDictionary of owners too, since statements lead back
+to their owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+from sqlalchemy.engine import Dialect
+
+from .writer import Writer
+
+Owner = TypeVar("Owner")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: What is kept for one owner and one dialect at most; beyond that it is built again.
+MOST = 1_000
+
+_KEPT = "_sa_jobqueue_built"
+
+
+def built_once(
+    build: Callable[Concatenate[Owner, Writer, P], R],
+) -> Callable[Concatenate[Owner, Writer, P], R]:
+    """Have a function called once for each owner, dialect and further arguments.
+
+    What it returns may hold the owner and the database, but neither the dialect nor the
+    writer.
+    """
+
+    @wraps(build)
+    def built(owner: Owner, writer: Writer, /, *args: P.args, **named: P.kwargs) -> R:
+        kept = _kept(owner, writer.connection.dialect)
+        key = (build, *args, *named.items())
+        try:
+            found: R = kept[key]
+        except KeyError:
+            if len(kept) >= MOST:
+                kept.clear()
+            found = kept.setdefault(key, build(owner, writer, *args, **named))
+        return found
+
+    return built
+
+
+def _kept(owner: Any, dialect: Dialect) -> dict[Any, Any]:
+    try:
+        found: dict[Any, Any] = vars(owner)[_KEPT][dialect]
+    except KeyError:
+        by_dialect = vars(owner).setdefault(_KEPT, WeakKeyDictionary())
+        found = by_dialect.setdefault(dialect, {})
+    return found
