@@ -5,13 +5,7 @@ from __future__ import annotations
 import uuid
 
 from sqlalchemy import ForeignKey, String, Uuid, func
-from sqlalchemy.orm import (
-    DeclarativeBase,
-    Mapped,
-    Session,
-    mapped_column,
-    relationship,
-)
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
 

@@ -24,14 +24,7 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, make_url
 
-from tests.servers import (
-    DATABASES,
-    Server,
-    ServerUnavailable,
-    alias_of,
-    provide,
-    server_as_written,
-)
+from tests.servers import DATABASES, Server, ServerUnavailable, alias_of, provide, server_as_written
 from tests.servers.sweeping import Sweeper
 
 WORKER_INPUT = "sa_jobqueue"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, Engine, delete
+from sqlalchemy import URL, Engine
 
 from sa_jobqueue.bulk import FileLog
-from tests.support import make_engine
+from tests.support import make_engine, with_empty_tables
 
 from .models import Base
 
@@ -26,10 +26,7 @@ def shared_engine(db_url: URL) -> Iterator[Engine]:
 @pytest.fixture
 def engine(shared_engine: Engine) -> Engine:
     """The engine with empty tables."""
-    with shared_engine.begin() as connection:
-        for table in reversed(Base.metadata.sorted_tables):
-            connection.execute(delete(table))
-    return shared_engine
+    return with_empty_tables(shared_engine, Base.metadata)
 
 
 @pytest.fixture

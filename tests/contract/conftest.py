@@ -6,20 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, delete
+from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    Claim,
-    claim,
-    start_round,
-)
-from tests.models import (
-    Base,
-    Email,
-    add_emails,
-)
-from tests.support import ALL_STRATEGIES, STRATEGIES, make_engine
+from sa_jobqueue import Claim, claim, start_round
+from tests.models import Base, Email, add_emails
+from tests.support import ALL_STRATEGIES, STRATEGIES, make_engine, with_empty_tables
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -57,10 +49,7 @@ def shared_engine(db_url: URL) -> Iterator[Engine]:
 def engine(shared_engine: Engine) -> Engine:
     """The engine with empty tables."""
     shared_engine.dispose()  # with what the last test has set on its connections
-    with shared_engine.begin() as connection:
-        for table in reversed(Base.metadata.sorted_tables):
-            connection.execute(delete(table))
-    return shared_engine
+    return with_empty_tables(shared_engine, Base.metadata)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import URL, Engine, String, Uuid, delete, insert, select
+from sqlalchemy import Engine, String, Uuid, insert, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import (
@@ -18,6 +18,7 @@ from sa_jobqueue import (
     claim,
     complete,
 )
+from tests.support import with_empty_tables
 
 
 class RoundBase(DeclarativeBase):
@@ -106,17 +107,7 @@ class Line(RoundBase):
 
 def emptied(engine: Engine) -> Engine:
     """Return the engine with empty tables of this module."""
-    with engine.begin() as connection:
-        if engine.url not in _made:
-            RoundBase.metadata.create_all(connection)
-            _made.add(engine.url)
-        for table in reversed(RoundBase.metadata.sorted_tables):
-            connection.execute(delete(table))
-    return engine
-
-
-#: The databases that have the tables.
-_made: set[URL] = set()
+    return with_empty_tables(engine, RoundBase.metadata)
 
 
 def add(session: Session, entity: Any, number: int, **columns: Any) -> None:

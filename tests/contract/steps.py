@@ -10,9 +10,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    is_transient,
-)
+from sa_jobqueue import is_transient
 
 
 @contextmanager

@@ -18,15 +18,7 @@ from tests.servers.errors import NotHere
 from tests.servers.pgbouncer import transaction_pooler
 from tests.support import SERVERS, make_engine
 
-from .models import (
-    Mail,
-    add_mails,
-    advisory,
-    old_snapshot,
-    replace_claim_index,
-    replace_index,
-    run,
-)
+from .models import Mail, add_mails, advisory, old_snapshot, replace_claim_index, replace_index, run
 from .pooler import Pooler
 
 #: MariaDB shows locks in a copy, which stays old while others ask for it.

@@ -7,10 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import URL, Engine, NullPool
 
-from tests.migration.support import (
-    ORDERS,
-    Order,
-)
+from tests.migration.support import ORDERS, Order
 from tests.support import make_engine
 
 

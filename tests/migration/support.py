@@ -32,16 +32,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import (
-    JobMixin,
-    PriorityMixin,
-    RetryMixin,
-    ScheduleMixin,
-    claim,
-)
-from sa_jobqueue.migration import (
-    add_job_columns,
-)
+from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin, claim
+from sa_jobqueue.migration import add_job_columns
 from tests.support import make_engine
 
 ROOT = Path(__file__).parents[2]

@@ -23,14 +23,7 @@ from sa_jobqueue import (
     complete,
 )
 from tests.docs.markdown import code_blocks, page
-from tests.migration.support import (
-    ORDERS,
-    ROOT,
-    column_names,
-    index_names,
-    insert_orders,
-    statuses,
-)
+from tests.migration.support import ORDERS, ROOT, column_names, index_names, insert_orders, statuses
 
 ENV = """
 from alembic import context

@@ -6,25 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Column,
-    Engine,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    insert,
-    text,
-)
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, insert, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sa_jobqueue import (
-    ArgumentError,
-    JobMixin,
-    JobStatus,
-    PriorityMixin,
-    ScheduleMixin,
-)
+from sa_jobqueue import ArgumentError, JobMixin, JobStatus, PriorityMixin, ScheduleMixin
 from sa_jobqueue.migration import (
     add_job_columns,
     create_claim_index,

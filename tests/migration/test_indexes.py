@@ -10,13 +10,7 @@ from sqlalchemy import Engine, MetaData, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import (
-    ArgumentError,
-    JobMixin,
-    JobQueue,
-    PriorityMixin,
-    count_by_status,
-)
+from sa_jobqueue import ArgumentError, JobMixin, JobQueue, PriorityMixin, count_by_status
 from sa_jobqueue.doctor import examine
 from sa_jobqueue.migration import (
     create_claim_index,

@@ -24,13 +24,7 @@ from sa_jobqueue.migration import (
     tune_storage,
 )
 from tests.docs.markdown import code_blocks, page
-from tests.migration.support import (
-    column_names,
-    index_names,
-    migrating,
-    scalar,
-    writing_script,
-)
+from tests.migration.support import column_names, index_names, migrating, scalar, writing_script
 from tests.support import SERVERS, statements_seen
 
 PARCELS = "CREATE TABLE parcels (id int NOT NULL, day int NOT NULL, PRIMARY KEY (id, day))"

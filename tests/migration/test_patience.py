@@ -16,13 +16,7 @@ from sqlalchemy.engine import ExceptionContext
 
 from sa_jobqueue import LockTimeout
 from sa_jobqueue.migration import backfill, create_claim_index, drop_claim_index
-from tests.migration.support import (
-    Order,
-    index_names,
-    insert_orders,
-    migrating,
-    scalar,
-)
+from tests.migration.support import Order, index_names, insert_orders, migrating, scalar
 from tests.support import SERVERS, statements_seen, until
 
 pytestmark = pytest.mark.only_on(*SERVERS)

@@ -9,12 +9,7 @@ import pytest
 from sqlalchemy import Engine, String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sa_jobqueue import (
-    ArgumentError,
-    JobMixin,
-    JobQueue,
-    claim_statements,
-)
+from sa_jobqueue import ArgumentError, JobMixin, JobQueue, claim_statements
 from sa_jobqueue.migration import (
     add_job_columns,
     create_claim_index,

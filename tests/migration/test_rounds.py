@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    String,
-)
+from sqlalchemy import Engine, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sa_jobqueue import (
-    JobMixin,
-    RoundMixin,
-    start_round,
-)
+from sa_jobqueue import JobMixin, RoundMixin, start_round
 from sa_jobqueue.migration import (
     add_job_columns,
     create_claim_index,
@@ -26,14 +19,7 @@ from sa_jobqueue.migration import (
 )
 from sa_jobqueue.model.mapping import any_mapping_of
 from sa_jobqueue.model.round_table import round_table
-from tests.migration.support import (
-    ORDERS,
-    adopt,
-    claimed,
-    differences,
-    insert_orders,
-    migrating,
-)
+from tests.migration.support import ORDERS, adopt, claimed, differences, insert_orders, migrating
 
 
 class RoundBase(DeclarativeBase):

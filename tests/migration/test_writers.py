@@ -9,22 +9,10 @@ from typing import Any
 import pytest
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from sqlalchemy import (
-    URL,
-    Connection,
-    Engine,
-    event,
-    insert,
-    text,
-)
+from sqlalchemy import URL, Connection, Engine, event, insert, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    ArgumentError,
-    LockTimeout,
-    claim,
-    complete,
-)
+from sa_jobqueue import ArgumentError, LockTimeout, claim, complete
 from sa_jobqueue.migration import (
     Progress,
     add_job_columns,

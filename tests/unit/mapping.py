@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    Table,
-    make_url,
-)
-from sqlalchemy.orm import (
-    DeclarativeBase,
-)
+from sqlalchemy import Table, make_url
+from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.schema import CreateColumn, CreateIndex
 
 DIALECTS = {

@@ -10,12 +10,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from sa_jobqueue import (
-    JobMixin,
-    PriorityMixin,
-    ScheduleMixin,
-    claim_statements,
-)
+from sa_jobqueue import JobMixin, PriorityMixin, ScheduleMixin, claim_statements
 
 DRIVERS = {
     "postgresql": "postgresql+psycopg2",

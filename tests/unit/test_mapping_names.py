@@ -6,26 +6,10 @@ import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    BigInteger,
-    MetaData,
-    SmallInteger,
-    String,
-    Uuid,
-)
-from sqlalchemy.orm import (
-    DeclarativeBase,
-    Mapped,
-    mapped_column,
-)
+from sqlalchemy import BigInteger, MetaData, SmallInteger, String, Uuid
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sa_jobqueue import (
-    ArgumentError,
-    JobMixin,
-    PriorityMixin,
-    RoundMixin,
-    ScheduleMixin,
-)
+from sa_jobqueue import ArgumentError, JobMixin, PriorityMixin, RoundMixin, ScheduleMixin
 from sa_jobqueue.model.mapping import mapping_of
 from sa_jobqueue.model.round_table import round_table
 from tests.unit.mapping import DIALECTS, Base, assert_queue, columns, indexes, table_of

@@ -6,15 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Column,
-    ForeignKey,
-    Index,
-    Integer,
-    String,
-    Table,
-    UniqueConstraint,
-)
+from sqlalchemy import Column, ForeignKey, Index, Integer, String, Table, UniqueConstraint
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -25,12 +17,7 @@ from sqlalchemy.orm import (
 )
 from sqlmodel import Field, SQLModel
 
-from sa_jobqueue import (
-    JobMixin,
-    PriorityMixin,
-    RetryMixin,
-    ScheduleMixin,
-)
+from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
 from sa_jobqueue.model.mapping import mapping_of
 from tests.unit.mapping import Base, assert_queue, columns, indexes, table_of
 

@@ -11,13 +11,7 @@ from sqlalchemy import Column, DateTime, ForeignKey, Integer, String, Table
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from sa_jobqueue import (
-    JobMixin,
-    JobQueue,
-    RetryMixin,
-    UnsupportedDatabase,
-    claim_statements,
-)
+from sa_jobqueue import JobMixin, JobQueue, RetryMixin, UnsupportedDatabase, claim_statements
 from tests.support import STRATEGIES
 from tests.unit.sql import (
     MARK_EMAILS,

@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import MetaData, create_engine
 
-from sa_jobqueue.bulk import (
-    DatabaseLog,
-    FileLog,
-    Log,
-    load_tables,
-)
+from sa_jobqueue.bulk import DatabaseLog, FileLog, Log, load_tables
 from tests.bulk.fakes import Numbers
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from sa_jobqueue.bulk import (
-    Log,
-)
+from sa_jobqueue.bulk import Log
 from sa_jobqueue.bulk.log import INSERTED
 
 ALL = set(range(10))

@@ -14,21 +14,9 @@ from typing import Any
 import pytest
 
 from sa_jobqueue import ArgumentError, LockTimeout
-from sa_jobqueue.bulk import (
-    BulkLoad,
-    InvalidState,
-    LoadStopped,
-    Log,
-    Metadata,
-    Progress,
-)
+from sa_jobqueue.bulk import BulkLoad, InvalidState, LoadStopped, Log, Metadata, Progress
 from sa_jobqueue.bulk.progress import status_of
-from sa_jobqueue.bulk.states import (
-    BLOCKED,
-    CLEANING,
-    INSERTING,
-    PREPARING,
-)
+from sa_jobqueue.bulk.states import BLOCKED, CLEANING, INSERTING, PREPARING
 from tests.bulk.fakes import Killed, Numbers
 from tests.bulk.manager.support import ALL, counts
 

@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from sa_jobqueue.bulk import (
-    BulkLoad,
-    FileLog,
-    InvalidState,
-    LoadState,
-    Log,
-    Metadata,
-    Progress,
-)
+from sa_jobqueue.bulk import BulkLoad, FileLog, InvalidState, LoadState, Log, Metadata, Progress
 from sa_jobqueue.bulk.log import REMOVED
 from sa_jobqueue.bulk.progress import status_of
 from sa_jobqueue.bulk.states import (

@@ -6,17 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import (
-    MetaData,
-    create_engine,
-)
+from sqlalchemy import MetaData, create_engine
 
-from sa_jobqueue.bulk import (
-    DatabaseLog,
-    FileLog,
-    Log,
-    load_tables,
-)
+from sa_jobqueue.bulk import DatabaseLog, FileLog, Log, load_tables
 
 
 @pytest.fixture(params=["file", "database"])

@@ -6,19 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    event,
-    func,
-    select,
-)
+from sqlalchemy import Engine, event, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.bulk.log import Entry
-from tests.bulk.models import (
-    Thing,
-)
+from tests.bulk.models import Thing
 from tests.bulk.support import items
 
 

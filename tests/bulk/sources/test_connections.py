@@ -8,23 +8,13 @@ from time import sleep
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Connection,
-    Engine,
-    insert,
-)
+from sqlalchemy import Connection, Engine, insert
 
 from sa_jobqueue import LockTimeout, UnsupportedDatabase
-from sa_jobqueue.bulk import (
-    BulkLoad,
-    FileLog,
-    InsertSource,
-)
+from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
 from sa_jobqueue.bulk.sources.connections import hold_slot, wait_for_slots
 from sa_jobqueue.dialects import database_of
-from tests.bulk.models import (
-    Item,
-)
+from tests.bulk.models import Item
 from tests.bulk.sources.support import count
 from tests.bulk.support import expected, items, killed_in_commit, load_of, texts
 from tests.support import SERVERS

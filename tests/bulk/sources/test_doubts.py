@@ -6,14 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    MetaData,
-    Pool,
-    SingletonThreadPool,
-    StaticPool,
-    create_engine,
-)
+from sqlalchemy import Engine, MetaData, Pool, SingletonThreadPool, StaticPool, create_engine
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from sa_jobqueue.bulk import (
@@ -28,9 +21,7 @@ from sa_jobqueue.bulk import (
 from sa_jobqueue.bulk.log import INSERT_IN_DOUBT, REMOVED
 from sa_jobqueue.bulk.sources.row_writer import TRIES
 from sa_jobqueue.bulk.states import CANCELLED, CLEANING
-from tests.bulk.models import (
-    Item,
-)
+from tests.bulk.models import Item
 from tests.bulk.sources.support import failing_commits
 from tests.bulk.support import add_items, expected, items, killed_in_commit, load_of, texts
 

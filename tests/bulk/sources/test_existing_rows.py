@@ -8,31 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    create_engine,
-    select,
-)
+from sqlalchemy import Engine, create_engine, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.bulk import (
-    BulkLoad,
-    FileLog,
-    InsertSource,
-    Log,
-)
+from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource, Log
 from sa_jobqueue.bulk.log import INSERTED, REMOVED
 from sa_jobqueue.bulk.sources.destination import Destination
 from sa_jobqueue.bulk.states import BLOCKED
-from tests.bulk.models import (
-    Coded,
-    Dog,
-    Item,
-    Named,
-    Pair,
-    Thing,
-)
+from tests.bulk.models import Coded, Dog, Item, Named, Pair, Thing
 from tests.bulk.sources.support import failing_commits, stored_things
 from tests.bulk.support import add_items, expected, items, killed_in_commit, load_of, texts
 

@@ -8,24 +8,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    MetaData,
-    create_engine,
-    event,
-    select,
-)
+from sqlalchemy import Engine, MetaData, create_engine, event, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError
-from sa_jobqueue.bulk import (
-    BulkLoad,
-    DatabaseLog,
-    FileLog,
-    InsertSource,
-    load_tables,
-)
+from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, load_tables
 from sa_jobqueue.bulk.states import CANCELLED
 from tests.bulk.models import (
     Animal,

@@ -5,30 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    delete,
-)
-from sqlalchemy.orm import (
-    Session,
-)
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    advisory_session,
-)
-from tests.contract.subscriptions import (
-    SubscriptionBase,
-    kept,
-)
+from sa_jobqueue import advisory_session
+from tests.contract.subscriptions import SubscriptionBase, kept
+from tests.support import with_empty_tables
 
 
 @pytest.fixture
 def engine(engine: Engine) -> Iterator[Engine]:
-    SubscriptionBase.metadata.create_all(engine)
-    with engine.begin() as connection:
-        for table in reversed(SubscriptionBase.metadata.sorted_tables):
-            connection.execute(delete(table))
-    yield engine
+    yield with_empty_tables(engine, SubscriptionBase.metadata)
     assert kept(engine) == 0
 
 

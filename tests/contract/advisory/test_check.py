@@ -9,26 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Connection,
-    Engine,
-    String,
-    cast,
-    delete,
-    event,
-    func,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.orm import (
-    Session,
-)
+from sqlalchemy import Connection, Engine, String, cast, delete, event, func, select, text, update
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    advisory_session,
-    complete,
-)
+from sa_jobqueue import advisory_session, complete
 from sa_jobqueue.strategies.advisory import Advisory
 from tests.contract.subscriptions import (
     Subscription,

@@ -5,28 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    URL,
-    Engine,
-    exc,
-    func,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.orm import (
-    Mapped,
-    Session,
-    mapped_column,
-)
+from sqlalchemy import URL, Engine, exc, func, select, text, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from sa_jobqueue import (
-    ClaimLost,
-    advisory_session,
-    claim,
-    complete,
-    release,
-)
+from sa_jobqueue import ClaimLost, advisory_session, claim, complete, release
 from tests.contract.claimers import Finished, LogBase, drain_by_locks, run_processes
 from tests.contract.subscriptions import (
     Subscription,

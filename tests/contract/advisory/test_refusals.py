@@ -7,26 +7,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import pytest
-from sqlalchemy import (
-    URL,
-    Engine,
-    NullPool,
-)
-from sqlalchemy.orm import (
-    Session,
-)
+from sqlalchemy import URL, Engine, NullPool
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    UnsupportedDatabase,
-    advisory_session,
-    complete,
-)
-from tests.contract.subscriptions import (
-    add_subscriptions,
-    claim_subscriptions,
-    kept,
-    mark,
-)
+from sa_jobqueue import UnsupportedDatabase, advisory_session, complete
+from tests.contract.subscriptions import add_subscriptions, claim_subscriptions, kept, mark
 from tests.servers.errors import NotHere
 from tests.servers.pgbouncer import transaction_pooler
 from tests.support import make_engine

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    ForeignKey,
-    event,
-    select,
-    update,
-)
+from sqlalchemy import Engine, ForeignKey, event, select, update
 from sqlalchemy.orm import (
     Mapped,
     ORMExecuteState,

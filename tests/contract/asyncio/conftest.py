@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import URL, Engine
-from sqlalchemy.ext.asyncio import (
-    AsyncEngine,
-)
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from tests.contract.asyncio.support import (
@@ -18,10 +16,7 @@ from tests.contract.asyncio.support import (
     make_async_engine,
 )
 from tests.contract.asyncio.worker_support import statuses
-from tests.models import (
-    Base,
-    add_emails,
-)
+from tests.models import Base, add_emails
 from tests.support import make_engine
 
 

@@ -11,21 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Connection, select
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import (
-    AsyncEngine,
-    AsyncSession,
-)
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobQueue,
-    is_transient,
-)
-from sa_jobqueue.asyncio import (
-    AsyncJobQueue,
-    claim,
-    complete,
-)
+from sa_jobqueue import JobQueue, is_transient
+from sa_jobqueue.asyncio import AsyncJobQueue, claim, complete
 from sa_jobqueue.dialects import database_of
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,

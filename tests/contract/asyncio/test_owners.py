@@ -7,18 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import (
-    AsyncEngine,
-    AsyncSession,
-)
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    ArgumentError,
-    Owner,
-    OwnerState,
-    UnsupportedDatabase,
-)
+from sa_jobqueue import ArgumentError, Owner, OwnerState, UnsupportedDatabase
 from sa_jobqueue.asyncio import (
     advisory_session,
     claim,

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy.ext.asyncio import (
-    AsyncSession,
-)
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 import sa_jobqueue
-from sa_jobqueue import (
-    ArgumentError,
-)
-from sa_jobqueue.asyncio import (
-    claim,
-)
-from tests.contract.asyncio.support import (
-    in_event_loop,
-)
+from sa_jobqueue import ArgumentError
+from sa_jobqueue.asyncio import claim
+from tests.contract.asyncio.support import in_event_loop
 from tests.models import Email
 
 

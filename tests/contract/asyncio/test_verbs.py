@@ -7,21 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import select, update
-from sqlalchemy.ext.asyncio import (
-    AsyncEngine,
-    async_scoped_session,
-    async_sessionmaker,
-)
+from sqlalchemy.ext.asyncio import AsyncEngine, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
-from sa_jobqueue import (
-    ClaimLost,
-    ConstantBackoff,
-    JobQueue,
-    JobStatus,
-    NotClaimed,
-)
+from sa_jobqueue import ClaimLost, ConstantBackoff, JobQueue, JobStatus, NotClaimed
 from sa_jobqueue.asyncio import (
     AsyncJobQueue,
     cancel,
@@ -42,10 +32,7 @@ from sa_jobqueue.asyncio import (
     retry,
     stats,
 )
-from tests.contract.asyncio.support import (
-    in_event_loop,
-    new_async_session,
-)
+from tests.contract.asyncio.support import in_event_loop, new_async_session
 from tests.models import Email, Task, add_emails, add_tasks, names, recipients
 
 LEASE = timedelta(minutes=5)

@@ -18,11 +18,7 @@ from sqlalchemy.orm import Session, selectinload
 from sa_jobqueue import ArgumentError, Claim, JobQueue
 from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
 from sa_jobqueue.worker import Cancel, Outcome, Retry, Worker, WorkerOptions
-from tests.contract.asyncio.support import (
-    DRIVERS_OF_POSTGRESQL,
-    DRIVERS_OF_SQLITE,
-    in_event_loop,
-)
+from tests.contract.asyncio.support import DRIVERS_OF_POSTGRESQL, DRIVERS_OF_SQLITE, in_event_loop
 from tests.contract.asyncio.worker_support import draining, nothing, states, statuses
 from tests.models import Account, Email, Letter, Task, add_emails, add_tasks
 

@@ -6,20 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import insert, inspect, literal_column, select, update
-from sqlalchemy.orm import (
-    Session,
-)
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue, JobStatus, claim, complete
-from tests.models import (
-    Account,
-    Email,
-    Task,
-    add_emails,
-    add_tasks,
-    names,
-    recipients,
-)
+from tests.models import Account, Email, Task, add_emails, add_tasks, names, recipients
 from tests.support import MARKING, Sessions, statements_seen
 
 

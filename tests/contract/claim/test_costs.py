@@ -34,7 +34,7 @@ BATCH = {
 @pytest.fixture
 def fast(db_url: URL, db_alias: str, engine: Engine) -> Iterator[Engine]:
     """An engine set as is recommended for workers."""
-    options = {} if db_alias == "sqlite" else {"isolation_level": "READ COMMITTED"}
+    options: dict[str, Any] = {} if db_alias == "sqlite" else {"isolation_level": "READ COMMITTED"}
     made = make_engine(db_url, **options)
     yield made
     made.dispose()

@@ -8,16 +8,7 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    ClaimLost,
-    NotClaimed,
-    cancel,
-    claim,
-    complete,
-    fence_of,
-    release,
-    renew,
-)
+from sa_jobqueue import ClaimLost, NotClaimed, cancel, claim, complete, fence_of, release, renew
 from tests.contract.steps import before, unless_refused
 from tests.models import Email, add_emails, recipients
 from tests.support import MARKING, SERVERS, Sessions, impatient

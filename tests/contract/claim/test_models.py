@@ -6,23 +6,10 @@ import uuid
 
 import pytest
 from sqlalchemy import inspect, text, update
-from sqlalchemy.orm import (
-    Session,
-    joinedload,
-)
+from sqlalchemy.orm import Session, joinedload
 
 from sa_jobqueue import claim, enqueue
-from tests.models import (
-    Account,
-    Animal,
-    Cat,
-    Document,
-    Dog,
-    Letter,
-    Message,
-    Order,
-    Pair,
-)
+from tests.models import Account, Animal, Cat, Document, Dog, Letter, Message, Order, Pair
 from tests.support import MARKING
 
 

@@ -12,14 +12,7 @@ from sqlalchemy.orm import (
 )
 
 from sa_jobqueue import JobQueue, claim, complete, enqueue
-from tests.models import (
-    Email,
-    Task,
-    add_emails,
-    add_tasks,
-    names,
-    recipients,
-)
+from tests.models import Email, Task, add_emails, add_tasks, names, recipients
 from tests.support import Sessions
 
 

@@ -5,19 +5,10 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine, inspect, select, update
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import (
-    Session,
-)
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim, complete, is_transient
-from tests.models import (
-    Account,
-    Email,
-    Task,
-    add_emails,
-    add_tasks,
-    recipients,
-)
+from tests.models import Account, Email, Task, add_emails, add_tasks, recipients
 from tests.support import MARKING, Sessions
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from tests.models import (
-    Email,
-)
+from tests.models import Email
 
 
 def statuses(session: Session) -> list[tuple[str, str, str | None]]:

@@ -21,17 +21,7 @@ from sa_jobqueue import (
     renew,
 )
 from tests.contract.finish.support import statuses
-from tests.models import (
-    Animal,
-    Document,
-    Dog,
-    Email,
-    Message,
-    Order,
-    Pair,
-    add_emails,
-    recipients,
-)
+from tests.models import Animal, Document, Dog, Email, Message, Order, Pair, add_emails, recipients
 from tests.support import MARKING, SERVERS, statements_seen
 
 pytestmark = pytest.mark.strategies(*MARKING)

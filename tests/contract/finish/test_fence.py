@@ -26,10 +26,7 @@ from sa_jobqueue import (
     with_fence,
 )
 from tests.contract.finish.support import statuses
-from tests.models import (
-    Email,
-    add_emails,
-)
+from tests.models import Email, add_emails
 from tests.support import MARKING, Sessions, statements_seen
 
 pytestmark = pytest.mark.strategies(*MARKING)

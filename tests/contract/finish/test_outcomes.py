@@ -8,21 +8,9 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    ArgumentError,
-    Claim,
-    cancel_claimed,
-    claim,
-    fail,
-    release,
-)
+from sa_jobqueue import ArgumentError, Claim, cancel_claimed, claim, fail, release
 from tests.contract.finish.support import statuses
-from tests.models import (
-    Email,
-    Order,
-    Task,
-    add_tasks,
-)
+from tests.models import Email, Order, Task, add_tasks
 from tests.support import MARKING
 
 pytestmark = pytest.mark.strategies(*MARKING)

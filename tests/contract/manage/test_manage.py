@@ -19,12 +19,7 @@ from sa_jobqueue import (
     retry,
 )
 from tests.contract.finish.support import statuses
-from tests.models import (
-    Email,
-    Task,
-    add_emails,
-    add_tasks,
-)
+from tests.models import Email, Task, add_emails, add_tasks
 from tests.support import MARKING
 
 pytestmark = pytest.mark.strategies(*MARKING)

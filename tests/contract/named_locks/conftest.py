@@ -8,10 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import URL, Engine
 
-from sa_jobqueue import (
-    NamedLock,
-    named_lock,
-)
+from sa_jobqueue import NamedLock, named_lock
 from sa_jobqueue.dialects.watched_connection import Limits
 from tests.contract.named_locks.support import LOCKS
 from tests.lockers import NOW
@@ -20,7 +17,7 @@ from tests.support import make_engine
 
 @pytest.fixture
 def engine(db_url: URL) -> Iterator[Engine]:
-    engine = make_engine(db_url)
+    engine = make_engine(db_url, tls=True)  # a lock watches its driver's socket
     yield engine
     engine.dispose()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from sa_jobqueue import (
-    NamedLock,
-)
+from sa_jobqueue import NamedLock
 from sa_jobqueue.dialects import Database
 from sa_jobqueue.dialects.innodb.database import InnoDB
 from sa_jobqueue.dialects.innodb.named_locks import InnoDBNamedLocks

@@ -12,11 +12,7 @@ import pytest
 from sqlalchemy import URL, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from sa_jobqueue import (
-    NamedLock,
-    UnsupportedDatabase,
-    named_lock,
-)
+from sa_jobqueue import NamedLock, UnsupportedDatabase, named_lock
 from tests.contract.named_locks.support import DATABASES, is_free, same
 from tests.lockers import NOW, PATIENCE
 from tests.support import SERVERS, make_engine

@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Engine, StaticPool, create_engine, text
 
-from sa_jobqueue import (
-    NamedLock,
-    UnsupportedDatabase,
-    named_lock,
-)
+from sa_jobqueue import NamedLock, UnsupportedDatabase, named_lock
 from sa_jobqueue.dialects.sqlite import named_locks
 from sa_jobqueue.owners.named_lock import lock_holder
 from tests.contract.named_locks.support import is_free, same

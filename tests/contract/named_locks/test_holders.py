@@ -11,12 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sa_jobqueue import (
-    LockNotHeld,
-    LockTimeout,
-    NamedLock,
-    named_lock,
-)
+from sa_jobqueue import LockNotHeld, LockTimeout, NamedLock, named_lock
 from sa_jobqueue.owners.named_lock import lock_holder
 from tests.contract.named_locks.support import is_free, same
 from tests.lockers import NOW, Locker

@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Connection, NullPool, text
 
-from sa_jobqueue import (
-    LockLost,
-    LockNotHeld,
-    NamedLock,
-    named_lock,
-)
+from sa_jobqueue import LockLost, LockNotHeld, NamedLock, named_lock
 from sa_jobqueue.dialects.watched_connection import Limits
 from tests.contract.named_locks.support import DATABASES, LOCKS, same
 from tests.lockers import NOW, PATIENCE

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Engine
 
-from sa_jobqueue import (
-    ArgumentError,
-    NamedLock,
-    UnsupportedDatabase,
-    named_lock,
-)
+from sa_jobqueue import ArgumentError, NamedLock, UnsupportedDatabase, named_lock
 from sa_jobqueue.dialects import Database
 from sa_jobqueue.dialects.innodb.database import InnoDB
 from sa_jobqueue.dialects.innodb.named_locks import InnoDBNamedLocks

@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, create_engine
 
-from sa_jobqueue import (
-    LockTimeout,
-    NamedLock,
-    named_lock,
-)
+from sa_jobqueue import LockTimeout, NamedLock, named_lock
 from sa_jobqueue.dialects.named_locks import Deadline
 from tests.contract.named_locks.support import same
 from tests.lockers import NOW, PATIENCE

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine
 
-from sa_jobqueue import (
-    Owner,
-)
+from sa_jobqueue import Owner
 from sa_jobqueue.dialects import database_of
 
 

@@ -9,10 +9,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    OwnerState,
-    owner_state,
-)
+from sa_jobqueue import OwnerState, owner_state
 
 
 @contextmanager

@@ -8,13 +8,7 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    LockLost,
-    Owner,
-    OwnerState,
-    claim,
-    owner_state,
-)
+from sa_jobqueue import LockLost, Owner, OwnerState, claim, owner_state
 from sa_jobqueue.dialects import database_of
 from sa_jobqueue.owners.alive import lock_name
 from tests.models import Email, add_emails

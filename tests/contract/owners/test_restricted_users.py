@@ -8,14 +8,7 @@ import pytest
 from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    Owner,
-    OwnerState,
-    UnsupportedDatabase,
-    claim,
-    connection_owner,
-    owner_state,
-)
+from sa_jobqueue import Owner, OwnerState, UnsupportedDatabase, claim, connection_owner, owner_state
 from tests.contract.owners.restricted_user import administering, restricted_user
 from tests.contract.owners.support import connected, wait_until
 from tests.models import Base, Email, add_emails

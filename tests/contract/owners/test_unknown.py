@@ -11,13 +11,7 @@ import pytest
 from sqlalchemy import URL, Engine, NullPool, create_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    Owner,
-    OwnerState,
-    UnsupportedDatabase,
-    connection_owner,
-    owner_state,
-)
+from sa_jobqueue import Owner, OwnerState, UnsupportedDatabase, connection_owner, owner_state
 from sa_jobqueue.dialects import database_of
 from sa_jobqueue.dialects.innodb import owner_liveness as innodb_liveness
 from sa_jobqueue.dialects.postgresql import owner_liveness as postgresql_liveness

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import (
-    URL,
-    Engine,
-    delete,
-)
+from sqlalchemy import URL, Engine
 
 from tests.contract.claimers import LogBase
 from tests.contract.partitions.support import Base
-from tests.support import make_engine
+from tests.support import make_engine, with_empty_tables
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def shared_engine(db_url: URL) -> Iterator[Engine]:
+    """An engine with the tables, for this folder; to create partitions takes InnoDB seconds."""
     engine = make_engine(db_url)
     for metadata in (Base.metadata, LogBase.metadata):
         metadata.drop_all(engine)
@@ -30,8 +27,8 @@ def shared_engine(db_url: URL) -> Iterator[Engine]:
 
 @pytest.fixture
 def engine(shared_engine: Engine) -> Engine:
+    """The engine with empty tables in partitions, and an empty log."""
     shared_engine.dispose()
-    with shared_engine.begin() as connection:
-        for table in (*Base.metadata.sorted_tables, *LogBase.metadata.sorted_tables):
-            connection.execute(delete(table))
+    for metadata in (Base.metadata, LogBase.metadata):
+        with_empty_tables(shared_engine, metadata)
     return shared_engine

@@ -20,15 +20,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import (
-    JobMixin,
-    PriorityMixin,
-    RetryMixin,
-    ScheduleMixin,
-)
-from sa_jobqueue.migration import (
-    timestamp_type,
-)
+from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
+from sa_jobqueue.migration import timestamp_type
 
 PARTITIONS = 8
 FIRST_DAY = dt.date(2030, 1, 1)

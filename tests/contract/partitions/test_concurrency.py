@@ -7,19 +7,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    insert,
-    select,
-)
+from sqlalchemy import Engine, insert, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobQueue,
-    advisory_session,
-    claim,
-    complete,
-)
+from sa_jobqueue import JobQueue, advisory_session, claim, complete
 from tests.contract.claimers import Finished, claim_some, run_processes
 from tests.contract.partitions.support import ENTITIES, Parcel, Report, add, ids, statuses
 from tests.support import SERVERS, make_engine

@@ -6,21 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Connection,
-    Engine,
-    delete,
-    event,
-    func,
-    select,
-)
+from sqlalchemy import Connection, Engine, delete, event, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    claim,
-    claim_statements,
-    complete,
-)
+from sa_jobqueue import claim, claim_statements, complete
 from tests.contract.partitions.support import DAYS, ENTITIES, Base, Report
 from tests.contract.plans import analyze, fill, locking, nodes, rows_read
 from tests.innodb_locks import locked_rows

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import (
-    URL,
-    delete,
-)
-from sqlalchemy.orm import (
-    Session,
-)
+from sqlalchemy import URL, Engine
+from sqlalchemy.orm import Session
 
 from tests.contract.positions.support import Base
-from tests.support import make_engine
+from tests.support import make_engine, with_empty_tables
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def own_tables(db_url: URL) -> Iterator[None]:
+    """The tables, for this folder."""
     engine = make_engine(db_url)
     Base.metadata.create_all(engine)
     yield
@@ -27,9 +23,7 @@ def own_tables(db_url: URL) -> Iterator[None]:
 
 
 @pytest.fixture
-def mine(own_tables: None, session: Session) -> Session:
-    """A session beside which the tables of this module are empty."""
-    for table in Base.metadata.sorted_tables:
-        session.execute(delete(table))
-    session.commit()
+def mine(own_tables: None, shared_engine: Engine, session: Session) -> Session:
+    """A session beside which the tables of this folder are empty."""
+    with_empty_tables(shared_engine, Base.metadata)
     return session

@@ -5,26 +5,10 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from sqlalchemy import (
-    Enum,
-    Float,
-    Index,
-    String,
-    inspect,
-)
-from sqlalchemy.orm import (
-    DeclarativeBase,
-    Mapped,
-    Session,
-    mapped_column,
-)
+from sqlalchemy import Enum, Float, Index, String, inspect
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import (
-    JobMixin,
-    JobQueue,
-    PriorityMixin,
-    ScheduleMixin,
-)
+from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, ScheduleMixin
 
 
 class Size(enum.Enum):

@@ -9,34 +9,13 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    delete,
-    event,
-    select,
-    update,
-)
-from sqlalchemy.orm import (
-    Session,
-)
+from sqlalchemy import Engine, delete, event, select, update
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobQueue,
-    cancel,
-    claim,
-    complete,
-    position,
-    positions,
-    reprioritize,
-)
+from sa_jobqueue import JobQueue, cancel, claim, complete, position, positions, reprioritize
 from tests.contract.positions.support import Ticket, claimed_in_order, key_of
 from tests.contract.steps import unless_refused
-from tests.models import (
-    Email,
-    Task,
-    add_emails,
-    add_tasks,
-)
+from tests.models import Email, Task, add_emails, add_tasks
 from tests.support import Sessions, impatient
 
 HOUR = timedelta(hours=1)

@@ -8,30 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    URL,
-    Engine,
-    event,
-    func,
-    select,
-)
-from sqlalchemy.orm import (
-    Session,
-)
+from sqlalchemy import URL, Engine, event, func, select
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    claim,
-    complete,
-    finish_rate,
-    position,
-    positions,
-)
+from sa_jobqueue import claim, complete, finish_rate, position, positions
 from tests.contract.plans import analyze, fill, rows_read
 from tests.models import Base as ModelsBase
-from tests.models import (
-    Email,
-    Task,
-)
+from tests.models import Email, Task
 from tests.support import make_engine
 
 #: Jobs that wait; jobs due tomorrow at a better priority; rows that are done.

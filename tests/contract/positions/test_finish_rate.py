@@ -7,23 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Index,
-    String,
-    event,
-    func,
-    literal_column,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.orm import (
-    Mapped,
-    ORMExecuteState,
-    Session,
-    mapped_column,
-    with_loader_criteria,
-)
+from sqlalchemy import Index, String, event, func, literal_column, select, text, update
+from sqlalchemy.orm import Mapped, ORMExecuteState, Session, mapped_column, with_loader_criteria
 
 from sa_jobqueue import (
     ArgumentError,
@@ -41,11 +26,7 @@ from sa_jobqueue import (
     waiting_time,
 )
 from tests.contract.positions.support import Base, Print
-from tests.models import (
-    Email,
-    Message,
-    add_emails,
-)
+from tests.models import Email, Message, add_emails
 from tests.support import Sessions
 
 HOUR = timedelta(hours=1)

@@ -7,20 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    delete,
-    event,
-    func,
-    inspect,
-    select,
-    text,
-)
-from sqlalchemy.orm import (
-    ORMExecuteState,
-    Session,
-    with_loader_criteria,
-)
+from sqlalchemy import Engine, delete, event, func, inspect, select, text
+from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
 from sa_jobqueue import (
     ArgumentError,

@@ -12,9 +12,7 @@ from sa_jobqueue import Claim, Owner, claim, reap
 from sa_jobqueue.dialects.clock import utc_now
 from sa_jobqueue.model.mapping import mapping_of
 from sa_jobqueue.verbs import Reaped
-from tests.models import (
-    Email,
-)
+from tests.models import Email
 
 
 def claimed(session: Session, entity: type[Any], owner: Any, limit: int = 100) -> Claim[Any]:

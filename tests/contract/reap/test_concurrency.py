@@ -22,13 +22,7 @@ from tests.contract.plans import fill, rows_read
 from tests.contract.reap.support import claimed, grow_old, of_the_dead, reaped, rows, statuses
 from tests.contract.steps import before, unless_refused
 from tests.innodb_locks import locked_rows
-from tests.models import (
-    Email,
-    Task,
-    add_emails,
-    add_tasks,
-    names,
-)
+from tests.models import Email, Task, add_emails, add_tasks, names
 from tests.support import SERVERS, Sessions, impatient, statements_seen
 
 HOUR = timedelta(hours=1)

@@ -28,13 +28,7 @@ from sa_jobqueue import (
 from sa_jobqueue.dialects.clock import as_utc, utc_now
 from sa_jobqueue.verbs import ReapedJob, ReapReason
 from tests.contract.reap.support import claimed, grow_old, of_the_dead, reaped, rows, statuses
-from tests.models import (
-    Email,
-    Task,
-    add_emails,
-    add_tasks,
-    recipients,
-)
+from tests.models import Email, Task, add_emails, add_tasks, recipients
 from tests.support import SERVERS
 
 HOUR = timedelta(hours=1)

@@ -8,9 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from sa_jobqueue.owners.named_lock import lock_holder
-from tests.contract.round_models import (
-    emptied,
-)
+from tests.contract.round_models import emptied
 
 
 @pytest.fixture

@@ -10,16 +10,7 @@ from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
 from sa_jobqueue import claim, complete, round_progress, start_round
 from sa_jobqueue.rounds import RoundStart
-from tests.contract.round_models import (
-    Badge,
-    Cat,
-    Member,
-    Pet,
-    Reader,
-    Subscriber,
-    add,
-    state,
-)
+from tests.contract.round_models import Badge, Cat, Member, Pet, Reader, Subscriber, add, state
 from tests.support import Sessions
 
 Start = Callable[..., int]

@@ -14,12 +14,7 @@ from sa_jobqueue import LockLost, claim, complete, is_transient, round_progress,
 from sa_jobqueue.owners.named_lock import lock_holder
 from sa_jobqueue.rounds import RoundStart
 from tests.contract.claimers import committed
-from tests.contract.round_models import (
-    Line,
-    Subscriber,
-    add,
-    state,
-)
+from tests.contract.round_models import Line, Subscriber, add, state
 from tests.contract.steps import before
 from tests.support import SERVERS, Sessions, cut_connections, impatient
 

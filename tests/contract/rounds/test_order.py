@@ -11,29 +11,13 @@ import pytest
 from sqlalchemy import Engine, insert
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobQueue,
-    claim,
-    claim_statements,
-    round_progress,
-)
+from sa_jobqueue import JobQueue, claim, claim_statements, round_progress
 from tests.contract.plans import analyze, explained, fill, locking, rows_read, sorts_the_queue
-from tests.contract.round_models import (
-    Device,
-    Pet,
-    Sensor,
-    Subscriber,
-    emptied,
-)
+from tests.contract.round_models import Device, Pet, Sensor, Subscriber
 from tests.innodb_locks import locked_rows
 from tests.support import statements_seen
 
 Start = Callable[..., int]
-
-
-@pytest.fixture
-def engine(engine: Engine) -> Engine:
-    return emptied(engine)
 
 
 # -- the order of claims --------------------------------------------------------

@@ -30,25 +30,12 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.model.round_table import round_table
 from sa_jobqueue.rounds import RoundProgress, RoundStart
-from tests.contract.round_models import (
-    Reader,
-    Sheet,
-    Subscriber,
-    add,
-    emptied,
-    finish_all,
-    state,
-)
+from tests.contract.round_models import Reader, Sheet, Subscriber, add, finish_all, state
 from tests.contract.steps import before, unless_refused
 from tests.models import Email
 from tests.support import SERVERS, Sessions, impatient
 
 Start = Callable[..., int]
-
-
-@pytest.fixture
-def engine(engine: Engine) -> Engine:
-    return emptied(engine)
 
 
 # -- what a round makes of its rows ---------------------------------------------

@@ -11,15 +11,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim, claimed_by, complete, enqueue, round_progress, start_round
 from sa_jobqueue.rounds import RoundProgress, RoundStart
-from tests.contract.round_models import (
-    Cat,
-    Pet,
-    Reader,
-    Subscriber,
-    add,
-    finish_all,
-    state,
-)
+from tests.contract.round_models import Cat, Pet, Reader, Subscriber, add, finish_all, state
 from tests.support import Sessions, statements_seen
 
 Start = Callable[..., int]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine
 
-from tests.contract.serial.keyed import (
-    emptied,
-)
+from tests.contract.serial.keyed import emptied
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from functools import partial
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
-from sqlalchemy import Connection, Engine, String, delete, func, insert, select, text, true
+from sqlalchemy import Connection, Engine, String, func, insert, select, text, true
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import (
@@ -23,7 +23,7 @@ from sa_jobqueue import (
     is_transient,
 )
 from sa_jobqueue.dialects import database_of
-from tests.support import make_engine
+from tests.support import make_engine, with_empty_tables
 
 
 class KeyedBase(DeclarativeBase):
@@ -111,11 +111,7 @@ THREE_EACH = JobQueue(Mail, limit_by={Mail.account_id: 3})
 def emptied(engine: Engine) -> Engine:
     """Return an engine with the tables of this module, and nothing in them."""
     engine.dispose()
-    KeyedBase.metadata.create_all(engine)
-    with engine.begin() as connection:
-        for table in KeyedBase.metadata.sorted_tables:
-            connection.execute(delete(table))
-    return engine
+    return with_empty_tables(engine, KeyedBase.metadata)
 
 
 def add(session: Session, entity: type[Any], *accounts: int | None, **columns: Any) -> list[Any]:

@@ -10,20 +10,8 @@ import pytest
 from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    claimed_by,
-    complete,
-    enqueue,
-    release,
-)
-from tests.contract.serial.keyed import (
-    BY_ACCOUNT,
-    THREE_EACH,
-    Mail,
-    add,
-    claimed,
-    locked_keys,
-)
+from sa_jobqueue import claimed_by, complete, enqueue, release
+from tests.contract.serial.keyed import BY_ACCOUNT, THREE_EACH, Mail, add, claimed, locked_keys
 from tests.contract.steps import before_statement
 from tests.support import SERVERS
 

@@ -9,11 +9,7 @@ import pytest
 from sqlalchemy import Engine, event, select
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
-from sa_jobqueue import (
-    JobQueue,
-    complete,
-    fail,
-)
+from sa_jobqueue import JobQueue, complete, fail
 from sa_jobqueue.dialects import database_of
 from tests.contract.serial.keyed import (
     BY_ACCOUNT,

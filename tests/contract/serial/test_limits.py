@@ -20,7 +20,6 @@ from tests.contract.serial.keyed import (
     add,
     claimed,
     crowd,
-    emptied,
     ids,
     locked_keys,
     run,
@@ -31,12 +30,6 @@ from tests.support import SERVERS, Sessions, impatient
 
 MOST = 3
 NOTES = JobQueue(Note, limit_by={Note.account_id: MOST})
-
-
-@pytest.fixture
-def engine(shared_engine: Engine) -> Engine:
-    """The engine with the tables of this test, which are empty."""
-    return emptied(shared_engine)
 
 
 @pytest.mark.parametrize("queue", [THREE_EACH, NOTES], ids=["every mixin", "plain"])

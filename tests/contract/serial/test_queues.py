@@ -11,13 +11,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    ArgumentError,
-    JobQueue,
-    UnsupportedDatabase,
-    claim_statements,
-    enqueue,
-)
+from sa_jobqueue import ArgumentError, JobQueue, UnsupportedDatabase, claim_statements, enqueue
 from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.dialects import dialect_of
 from sa_jobqueue.worker import Worker

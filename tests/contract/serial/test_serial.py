@@ -10,24 +10,8 @@ import pytest
 from sqlalchemy import Engine, delete, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobQueue,
-    cancel_claimed,
-    claimed_by,
-    complete,
-    fail,
-    release,
-    retry,
-)
-from tests.contract.serial.keyed import (
-    BY_ACCOUNT,
-    NOTES,
-    Errand,
-    Mail,
-    add,
-    claimed,
-    ids,
-)
+from sa_jobqueue import JobQueue, cancel_claimed, claimed_by, complete, fail, release, retry
+from tests.contract.serial.keyed import BY_ACCOUNT, NOTES, Errand, Mail, add, claimed, ids
 from tests.contract.steps import before_statement, unless_refused
 from tests.support import SERVERS, Sessions, impatient, statements_seen
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import (
-    URL,
-    Engine,
-)
+from sqlalchemy import URL, Engine
 
 from tests.contract.strict_order.claimers import LogBase
-from tests.models import (
-    Base,
-)
+from tests.models import Base
 from tests.support import make_engine
 
 

@@ -6,20 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import (
-    Engine,
-    event,
-)
-from sqlalchemy.orm import (
-    Session,
-)
+from sqlalchemy import Engine, event
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobQueue,
-)
-from tests.models import (
-    Email,
-)
+from sa_jobqueue import JobQueue
+from tests.models import Email
 
 #: How long a claim that should wait is watched; one that does not is back in milliseconds.
 A_WHILE = 0.25

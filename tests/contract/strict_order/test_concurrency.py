@@ -7,22 +7,12 @@ import multiprocessing
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    select,
-)
-from sqlalchemy.orm import (
-    Session,
-)
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobQueue,
-    enqueue,
-)
+from sa_jobqueue import JobQueue, enqueue
 from tests.contract.strict_order.claimers import WAITING, ClaimLog, consume, produce
-from tests.models import (
-    Task,
-)
+from tests.models import Task
 
 CONSUMERS = 10
 

@@ -8,14 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    URL,
-    Engine,
-    Table,
-    event,
-    select,
-    text,
-)
+from sqlalchemy import URL, Engine, Table, event, select, text
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -26,11 +19,7 @@ from sqlalchemy.orm import (
     with_loader_criteria,
 )
 
-from sa_jobqueue import (
-    JobMixin,
-    JobQueue,
-    enqueue,
-)
+from sa_jobqueue import JobMixin, JobQueue, enqueue
 from sa_jobqueue.dialects.postgresql.claim_lock import SPACE
 from tests.contract.strict_order.support import EMAILS
 from tests.models import (

@@ -7,38 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    ForeignKey,
-    event,
-    insert,
-)
+from sqlalchemy import Engine, ForeignKey, event, insert
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import (
-    DeclarativeBase,
-    Mapped,
-    Session,
-    mapped_column,
-)
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import (
-    JobQueue,
-    cancel,
-    claim,
-    complete,
-    enqueue,
-    reprioritize,
-)
+from sa_jobqueue import JobQueue, cancel, claim, complete, enqueue, reprioritize
 from tests.contract.steps import before
 from tests.contract.strict_order.support import EMAILS, Later, end_by_commit, end_by_rollback
-from tests.models import (
-    Email,
-    Task,
-    add_emails,
-    add_tasks,
-    names,
-    recipients,
-)
+from tests.models import Email, Task, add_emails, add_tasks, names, recipients
 from tests.support import SERVERS, Sessions
 
 

@@ -11,17 +11,9 @@ from queue import Queue
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    create_engine,
-    func,
-    select,
-    text,
-)
+from sqlalchemy import Engine, create_engine, func, select, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import (
-    Session,
-)
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     ArgumentError,
@@ -36,11 +28,7 @@ from sa_jobqueue.dialects import database_of
 from sa_jobqueue.dialects.postgresql import database as postgresql_database
 from sa_jobqueue.worker import Worker
 from tests.contract.strict_order.support import EMAILS, Later, end_by_commit, end_by_rollback
-from tests.models import (
-    Email,
-    add_emails,
-    recipients,
-)
+from tests.models import Email, add_emails, recipients
 from tests.support import SERVERS, statements_seen
 
 

@@ -10,9 +10,7 @@ from typing import Any
 from sqlalchemy import URL, Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobQueue,
-)
+from sa_jobqueue import JobQueue
 from sa_jobqueue.worker import Worker
 from tests.models import Base, Email, Task
 from tests.support import make_engine

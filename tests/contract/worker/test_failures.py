@@ -11,9 +11,7 @@ from sqlalchemy import URL, Engine, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobQueue,
-)
+from sa_jobqueue import JobQueue
 from sa_jobqueue.worker import Cancel, Retry
 from tests.contract.worker.support import states, work
 from tests.models import Base, Email, Task, add_emails, add_tasks

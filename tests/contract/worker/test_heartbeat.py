@@ -14,11 +14,7 @@ from sqlalchemy import URL, Engine, StaticPool, create_engine, event, select, up
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    Fence,
-    JobQueue,
-    reap,
-)
+from sa_jobqueue import Fence, JobQueue, reap
 from sa_jobqueue.worker import Worker
 from sa_jobqueue.worker.heartbeat import Heartbeat
 from tests.contract.worker.support import own_database, owners, transient, work

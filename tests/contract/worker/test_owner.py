@@ -11,13 +11,7 @@ from sqlalchemy import URL, Engine, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobQueue,
-    Owner,
-    OwnerState,
-    UnsupportedDatabase,
-    owner_state,
-)
+from sa_jobqueue import JobQueue, Owner, OwnerState, UnsupportedDatabase, owner_state
 from sa_jobqueue.worker import Worker
 from tests.contract.worker.support import own_database, owners, work
 from tests.models import Email, add_emails

@@ -10,12 +10,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    ArgumentError,
-    JobQueue,
-    Owner,
-    claim,
-)
+from sa_jobqueue import ArgumentError, JobQueue, Owner, claim
 from sa_jobqueue.worker import Worker
 from tests.contract.worker.support import transient, work
 from tests.models import Email, add_emails

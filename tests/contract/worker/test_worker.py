@@ -12,11 +12,7 @@ from sqlalchemy import Engine, event, inspect, select, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, selectinload
 
-from sa_jobqueue import (
-    ArgumentError,
-    JobQueue,
-    claim,
-)
+from sa_jobqueue import ArgumentError, JobQueue, claim
 from sa_jobqueue.worker import Cancel, Retry, Worker
 from tests.contract.worker.support import states, transient, work
 from tests.models import Account, Email, Letter, Message, Task, add_emails, add_tasks

@@ -12,10 +12,7 @@ import pytest
 from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    fence_of,
-    prune,
-)
+from sa_jobqueue import fence_of, prune
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting
 from tests.contract.workflow.support import logged, statuses, step_of, work
 from tests.videos import S, Video, add_videos, videos

@@ -8,10 +8,7 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobStatus,
-    fence_of,
-)
+from sa_jobqueue import JobStatus, fence_of
 from sa_jobqueue.worker import Cancel, Retry
 from sa_jobqueue.workflow import InvalidTransition, Transition, Workflow
 from tests.contract.workflow.support import logged, statuses, step_of, work

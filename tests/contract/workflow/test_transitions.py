@@ -12,10 +12,7 @@ from sqlalchemy import Connection, Engine, event, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    ClaimLost,
-    fence_of,
-)
+from sa_jobqueue import ClaimLost, fence_of
 from tests.contract.workflow.support import logged, statuses, step_of, work
 from tests.videos import S, Video, add_videos, videos
 

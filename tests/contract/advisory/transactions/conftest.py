@@ -5,32 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    delete,
-)
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    advisory_session,
-)
+from sa_jobqueue import advisory_session
 from tests.contract.advisory.transactions.support import SeatBase
-from tests.contract.subscriptions import (
-    SubscriptionBase,
-    add_subscriptions,
-    kept,
-)
+from tests.contract.subscriptions import add_subscriptions
+from tests.support import with_empty_tables
 
 
 @pytest.fixture
-def engine(engine: Engine) -> Iterator[Engine]:
-    for metadata in (SubscriptionBase.metadata, SeatBase.metadata):
-        metadata.create_all(engine)
-        with engine.begin() as connection:
-            for table in reversed(metadata.sorted_tables):
-                connection.execute(delete(table))
-    yield engine
-    assert kept(engine) == 0
+def engine(engine: Engine) -> Engine:
+    return with_empty_tables(engine, SeatBase.metadata)
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    UniqueConstraint,
-)
+from sqlalchemy import UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 

@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Engine,
-)
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    ClaimLost,
-    advisory_session,
-    complete,
-    release,
-)
+from sa_jobqueue import ClaimLost, advisory_session, complete, release
 from tests.contract.subscriptions import (
     Subscription,
     add_subscriptions,

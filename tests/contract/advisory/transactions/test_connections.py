@@ -6,15 +6,7 @@ import gc
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    URL,
-    Connection,
-    Engine,
-    exc,
-    func,
-    select,
-    text,
-)
+from sqlalchemy import URL, Connection, Engine, exc, func, select, text
 from sqlalchemy.orm import Session, joinedload
 
 from sa_jobqueue import (

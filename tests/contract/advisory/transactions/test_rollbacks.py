@@ -5,32 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Engine,
-    event,
-    exc,
-    func,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import Engine, event, exc, func, select, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    ClaimLost,
-    claim,
-    complete,
-    fail,
-    release,
-)
+from sa_jobqueue import ClaimLost, claim, complete, fail, release
 from tests.contract.advisory.transactions.support import Seat
-from tests.contract.subscriptions import (
-    Subscription,
-    claim_subscriptions,
-    ids,
-    kept,
-    mark,
-)
+from tests.contract.subscriptions import Subscription, claim_subscriptions, ids, kept, mark
 from tests.models import Email, add_emails, recipients
 
 pytestmark = pytest.mark.only_on("postgresql")
