@@ -200,23 +200,23 @@ class AdvisoryLocks(TransactionHooks):
     # -- savepoints -----------------------------------------------------
 
     def begin_following(self) -> None:
-        """Take note that what was finished so far was finished outside of savepoints."""
+        """Note that everything finished so far was finished outside of savepoints."""
         self._finished_before = len(self.finished)
 
     def follow(self, statement: str) -> None:
-        """Follow savepoints: what was finished after one is undone with it."""
+        """Follow savepoints: rolling back a savepoint undoes what was finished after it."""
         words = statement.upper().rstrip("; ").split()
         verb, name = words[0], words[-1]
         if verb == "SAVEPOINT":
             self._savepoints.append((name, len(self.finished)))
             return
         undoes = verb == "ROLLBACK"
-        places = [place for place, (set_, _) in enumerate(self._savepoints) if set_ == name]
+        indexes = [index for index, (set_, _) in enumerate(self._savepoints) if set_ == name]
         if undoes:
-            known = self._savepoints[places[-1]][1] if places else self._finished_before
+            known = self._savepoints[indexes[-1]][1] if indexes else self._finished_before
             self._undo_finished(known)
-        if places:
-            del self._savepoints[places[-1] + undoes :]
+        if indexes:
+            del self._savepoints[indexes[-1] + undoes :]
 
     def _undo_finished(self, after: int) -> None:
         for key in list(self.finished)[after:]:
