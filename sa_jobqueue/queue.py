@@ -325,9 +325,9 @@ class JobQueue(Generic[T]):
     # -- jobs that nobody has claimed -----------------------------------
 
     def cancel(self, session: AnySession, jobs: Any) -> list[T]:
-        """Cancel jobs that have the queue's `ready` status; return those that were.
+        """Cancel jobs that have the queue's `ready` status; return those that were cancelled.
 
-        Jobs in another status are left alone; the criteria are not asked. See
+        Jobs in another status are left alone; the criteria are not checked. See
         :func:`sa_jobqueue.cancel`.
 
         Raises:
@@ -337,10 +337,10 @@ class JobQueue(Generic[T]):
         return manage.change(session, jobs, ended(CANCELLED), leaving=self._ready_words)
 
     def retry(self, session: AnySession, jobs: Any) -> list[T]:
-        """Take finished jobs to the queue's `ready` status again; return those that were.
+        """Take finished jobs to the queue's `ready` status again; return those that were taken.
 
         A finished job is failed, cancelled, or has the queue's `then` status, unless other
-        queues claim from there. The criteria are not asked. See :func:`sa_jobqueue.retry`.
+        queues claim from there. The criteria are not checked. See :func:`sa_jobqueue.retry`.
 
         Raises:
             ArgumentError: an entity that is not in the database, or of another table.
@@ -351,7 +351,7 @@ class JobQueue(Generic[T]):
     def reprioritize(self, session: AnySession, jobs: Any, priority: int) -> list[T]:
         """Give jobs that have the queue's `ready` status another priority.
 
-        Returns those that were changed; the criteria are not asked. See
+        Returns those that were changed; the criteria are not checked. See
         :func:`sa_jobqueue.reprioritize`.
 
         Raises:
@@ -392,8 +392,8 @@ class JobQueue(Generic[T]):
         """Count this queue's jobs by status, in the table's own words.
 
         The statuses are the queue's `ready`, `during` and `then`, failed and cancelled; a
-        status without jobs is 0. Counted are jobs that fulfil the queue's criteria now; a
-        reading of all rows of the table, as :func:`sa_jobqueue.count_by_status`.
+        status without jobs is 0. It counts the jobs that fulfil the queue's criteria now, and
+        reads all rows of the class, as :func:`sa_jobqueue.count_by_status` does.
         """
         counts = count_jobs(session, self._mapping_of_jobs, *self.plan.spec.where)
         return {word: counts.get(word, 0) for word in (self.ready, self.during, *self._ends)}
@@ -401,7 +401,7 @@ class JobQueue(Generic[T]):
     def stats(self, session: AnySession) -> QueueStats:
         """Describe this queue as it is now; see :func:`sa_jobqueue.stats`.
 
-        Counted are jobs in its `ready` and `during` that fulfil its criteria now.
+        It counts the jobs in its `ready` and `during` that fulfil its criteria now.
         """
         spec = self.plan.spec
         counted = Counted(self._mapping_of_jobs, (spec.ready,), (spec.during,), spec.where)
@@ -425,7 +425,7 @@ class JobQueue(Generic[T]):
         """Estimate in what time a job will be claimed; see :func:`sa_jobqueue.waiting_time`."""
         return waiting_time_in(session, self._finishes, job, over)
 
-    # -- what the verbs are told ----------------------------------------
+    # -- for the verbs --------------------------------------------------
 
     @property
     def _finishes(self) -> Finishes:
@@ -433,7 +433,7 @@ class JobQueue(Generic[T]):
 
     @property
     def _mapping_of_jobs(self) -> QueueMapping:
-        """The mapping; of a class without JobMixin only claims know what to do.
+        """The mapping of a class with JobMixin; without it only claims are possible.
 
         Raises:
             ArgumentError: the class has no JobMixin.

@@ -98,7 +98,7 @@ class Heartbeat:
             self._thread = self._runtime.start(self._run, name="sa_jobqueue heartbeat")
 
     def rest(self) -> None:
-        """Stop renewing: a finish and a renewal of the same rows would wait for each other."""
+        """Stop renewing, and wait for a renewal under way: a finish must not meet it in a row."""
         with self._changed:
             self._fences = ()
             self._changed.wait_for(
