@@ -15,6 +15,7 @@ from sqlalchemy import URL
 
 from sa_jobqueue import NamedLock, named_lock
 from sa_jobqueue.dialects.named_locks import Deadline
+from tests.processes import FORKSERVER
 from tests.support import make_engine
 
 NOW = timedelta(0)
@@ -32,10 +33,9 @@ class Locker:
     """
 
     def __init__(self, url: URL, name: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, there = context.Pipe()
+        self._pipe, there = FORKSERVER.Pipe()
         written = url.render_as_string(hide_password=False)
-        self.process = context.Process(target=obey, args=(written, name, there), daemon=True)
+        self.process = FORKSERVER.Process(target=obey, args=(written, name, there), daemon=True)
         self.process.start()
         self.answer()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from sa_jobqueue import Claim, JobQueue, advisory_session, complete, is_transien
 from sa_jobqueue.dialects import database_of
 from tests.contract.subscriptions import Subscription, claim_subscriptions, mark
 from tests.models import Email
+from tests.processes import FORKSERVER
 from tests.support import make_engine
 
 R = TypeVar("R")
@@ -114,13 +114,10 @@ def drain_by_locks(url: str, batch: int, seed: int) -> None:
     engine.dispose()
 
 
-SPAWNING = multiprocessing.get_context("spawn")
-
-
 def run_processes(target: object, arguments: list[tuple[object, ...]]) -> None:
     """Run a process for each tuple of arguments; fail if one fails."""
     processes = [
-        SPAWNING.Process(target=target, args=given, daemon=True)  # type: ignore[arg-type]  # any function
+        FORKSERVER.Process(target=target, args=given, daemon=True)  # type: ignore[arg-type]  # any function
         for given in arguments
     ]
     for process in processes:

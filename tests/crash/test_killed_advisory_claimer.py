@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -23,6 +22,7 @@ from tests.contract.subscriptions import (
     kept,
     mark,
 )
+from tests.processes import FORKSERVER
 from tests.support import make_engine
 
 pytestmark = pytest.mark.only_on("postgresql")
@@ -56,10 +56,9 @@ def claim_and_wait(url: str, told: Connection) -> None:
 
 def kill_a_claimer(engine: Engine) -> list[int]:
     """Let a process claim, and kill it; return what it had claimed."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
+    here, there = FORKSERVER.Pipe()
     url = engine.url.render_as_string(hide_password=False)
-    process = context.Process(target=claim_and_wait, args=(url, there), daemon=True)
+    process = FORKSERVER.Process(target=claim_and_wait, args=(url, there), daemon=True)
     process.start()
     assert here.poll(60)
     claimed: list[int] = here.recv()

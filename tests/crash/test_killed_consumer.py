@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim, claimed_by, complete, release
 from tests.models import Base, Email, add_emails, recipients
+from tests.processes import FORKSERVER
 from tests.support import SERVERS, make_engine
 
 
@@ -38,10 +38,9 @@ def claim_and_wait(url: str, strategy: str, commit: bool, told: Connection) -> N
 
 def kill_a_claimer(engine: Engine, strategy: str, *, commit: bool) -> list[str]:
     """Let a process claim, and kill it; return what it had claimed."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
+    here, there = FORKSERVER.Pipe()
     url = engine.url.render_as_string(hide_password=False)
-    process = context.Process(
+    process = FORKSERVER.Process(
         target=claim_and_wait, args=(url, strategy, commit, there), daemon=True
     )
     process.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -22,6 +21,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, Log, load_tables
 from sa_jobqueue.bulk.states import CANCELLED, CLEANING
 from tests.bulk.models import Base, Item
+from tests.processes import FORKSERVER
 from tests.servers.errors import NotHere
 from tests.servers.keeping import Keeper, last_lines
 from tests.servers.mariadb import MariaDB
@@ -73,15 +73,11 @@ class Killer:
     killed: dict[str, int] = field(default_factory=dict)
     lasted: float = 0.0
 
-    def __post_init__(self) -> None:
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload([__name__])
-
     def call(self, verb: str, *, within: float | None) -> bool:
         """Call; tell whether it got through before it was killed."""
-        here, there = self.context.Pipe()
+        here, there = FORKSERVER.Pipe()
         workers = self.random.choice([1, 3])
-        process = self.context.Process(
+        process = FORKSERVER.Process(
             target=call, args=(self.plan, verb, workers, there), daemon=True
         )
         process.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import claim, complete, round_progress, start_round
 from sa_jobqueue.rounds import RoundStart
 from tests.contract.round_models import RoundBase, Subscriber, add, state
+from tests.processes import FORKSERVER
 from tests.support import make_engine
 
 ROWS, CHUNK = 50, 10
@@ -55,10 +55,11 @@ def start_and_wait(url: str, chunks: int, moment: str, told: Connection) -> None
 
 def kill_a_starter(engine: Engine, chunks: int, moment: str) -> None:
     """Let a process start a round, and kill it on the way."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
+    here, there = FORKSERVER.Pipe()
     url = engine.url.render_as_string(hide_password=False)
-    process = context.Process(target=start_and_wait, args=(url, chunks, moment, there), daemon=True)
+    process = FORKSERVER.Process(
+        target=start_and_wait, args=(url, chunks, moment, there), daemon=True
+    )
     process.start()
     assert here.poll(60)
     assert here.recv() == chunks

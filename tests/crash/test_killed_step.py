@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -13,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.worker import Worker
 from tests.models import Base
+from tests.processes import FORKSERVER
 from tests.support import make_engine, until
 from tests.videos import S, Video, add_videos, videos
 
@@ -39,13 +39,12 @@ def engine(fresh_database: URL) -> Iterator[Engine]:
 
 
 def test_a_killed_workers_jobs_are_back_at_their_step(engine: Engine) -> None:
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
+    here, there = FORKSERVER.Pipe()
     url = engine.url.render_as_string(hide_password=False)
     workflow = videos(lease=LEASE)
     with Session(engine) as session:
         first, second, third = add_videos(session, "a", "b", "c", max_attempts=3)
-        process = context.Process(target=stand_still, args=(url, there), daemon=True)
+        process = FORKSERVER.Process(target=stand_still, args=(url, there), daemon=True)
         process.start()
         assert here.poll(60)
         session.rollback()

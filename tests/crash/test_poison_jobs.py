@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -17,6 +16,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import ConstantBackoff, JobQueue, retry
 from sa_jobqueue.worker import Worker
 from tests.models import Base, Task, add_tasks
+from tests.processes import FORKSERVER
 from tests.support import make_engine
 
 #: So long that no claim comes back by its age.
@@ -57,10 +57,9 @@ def supervise(url: str, told: Connection) -> None:
 
 @pytest.fixture
 def supervisor(engine: Engine) -> Iterator[Connection]:
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
+    here, there = FORKSERVER.Pipe()
     url = engine.url.render_as_string(hide_password=False)
-    process = context.Process(target=supervise, args=(url, there), daemon=True)
+    process = FORKSERVER.Process(target=supervise, args=(url, there), daemon=True)
     process.start()
     yield here
     here.send("enough")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import signal
 import time
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue, claim, reap
 from sa_jobqueue.worker import Worker
 from tests.models import Base, Email, add_emails
+from tests.processes import FORKSERVER
 from tests.support import make_engine, until
 
 #: So long that no claim comes back by its age.
@@ -35,7 +35,7 @@ FORCE = timedelta(0)
 class Process:
     """A worker in a process of its own, and the pipe to it."""
 
-    process: SpawnProcess
+    process: ForkServerProcess
     pipe: Connection
 
     def hears(self) -> object:
@@ -102,13 +102,12 @@ def engine(fresh_database: URL) -> Iterator[Engine]:
 @pytest.fixture
 def start(engine: Engine) -> Iterator[Start]:
     """Start workers, which are killed when the test ends."""
-    context = multiprocessing.get_context("spawn")
     url = engine.url.render_as_string(hide_password=False)
     started: list[Process] = []
 
     def start(limit: int) -> Process:
-        here, there = context.Pipe()
-        process = context.Process(target=work, args=(url, limit, there), daemon=True)
+        here, there = FORKSERVER.Pipe()
+        process = FORKSERVER.Process(target=work, args=(url, limit, there), daemon=True)
         process.start()
         there.close()
         started.append(Process(process, here))

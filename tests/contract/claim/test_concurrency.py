@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import URL, Engine, insert, select
 from sqlalchemy.orm import Session
 
-from tests.contract.claimers import SPAWNING, Finished, LogBase, drain, run_processes
+from tests.contract.claimers import Finished, LogBase, drain, run_processes
 from tests.models import Base, Email
+from tests.processes import FORKSERVER
 from tests.support import STRATEGIES, make_engine
 
 PROCESSES = 8
@@ -48,7 +49,7 @@ def test_eight_processes_finish_every_job_once(
         ids = set(session.scalars(select(Email.id)))
     url = queue_engine.url.render_as_string(hide_password=False)
 
-    all_ready = SPAWNING.Barrier(PROCESSES)
+    all_ready = FORKSERVER.Barrier(PROCESSES)
 
     run_processes(drain, [(url, strategy, 100, seed, all_ready) for seed in range(PROCESSES)])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from sa_jobqueue import LockNotHeld, LockTimeout, NamedLock, named_lock
 from sa_jobqueue.owners.named_lock import lock_holder
 from tests.contract.named_locks.support import is_free, same
 from tests.lockers import NOW, Locker
+from tests.processes import FORKSERVER
 from tests.support import make_engine
 
 SHORTLY = timedelta(seconds=0.2)
@@ -53,9 +53,8 @@ def test_a_counter_that_is_counted_under_a_lock_misses_nothing(
     counter.write_text("0")
     url = lock.engine.url.render_as_string(hide_password=False)
     arguments = (url, lock.name, str(counter), times)
-    context = multiprocessing.get_context("spawn")
 
-    counting = [context.Process(target=increment, args=arguments) for _ in range(processes)]
+    counting = [FORKSERVER.Process(target=increment, args=arguments) for _ in range(processes)]
     for process in counting:
         process.start()
     for process in counting:

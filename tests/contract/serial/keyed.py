@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from sa_jobqueue import (
     is_transient,
 )
 from sa_jobqueue.dialects import database_of
+from tests.processes import FORKSERVER
 from tests.support import make_engine, with_empty_tables
 
 
@@ -235,9 +235,8 @@ def _patiently(work: Callable[[], None]) -> None:
 
 def run(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> None:
     """Run a process for each of the arguments, all at once, to their ends."""
-    spawn = multiprocessing.get_context("spawn")
-    all_there = spawn.Barrier(len(arguments))
-    processes = [spawn.Process(target=target, args=(*given, all_there)) for given in arguments]
+    all_there = FORKSERVER.Barrier(len(arguments))
+    processes = [FORKSERVER.Process(target=target, args=(*given, all_there)) for given in arguments]
     for process in processes:
         process.start()
     for process in processes:

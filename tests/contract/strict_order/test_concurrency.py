@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue, enqueue
 from tests.contract.strict_order.claimers import WAITING, ClaimLog, consume, produce
 from tests.models import Task
+from tests.processes import FORKSERVER
 
 CONSUMERS = 10
 
@@ -89,11 +89,10 @@ def overtaken(session: Session) -> list[tuple[int, int]]:
 
 def run(engine: Engine, jobs: list[tuple[Any, ...]]) -> None:
     """Run a process for each function with its arguments, all at once; fail if one fails."""
-    context = multiprocessing.get_context("spawn")
-    all_there = context.Barrier(len(jobs))
+    all_there = FORKSERVER.Barrier(len(jobs))
     url = engine.url.render_as_string(hide_password=False)
     processes = [
-        context.Process(target=work, args=(url, *given, all_there), daemon=True)
+        FORKSERVER.Process(target=work, args=(url, *given, all_there), daemon=True)
         for work, *given in jobs
     ]
     for process in processes:

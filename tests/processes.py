@@ -1,0 +1,15 @@
+"""Other processes for the tests: forked from a server that has imported the library once.
+
+A process that is spawned imports SQLAlchemy, the library and its test anew, which takes a second
+of a core; a process of the fork server begins after some milliseconds. It inherits neither
+connections nor threads from the test, since the server has none.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(
+    ["pytest", "psycopg2", "pymysql", "sqlalchemy.orm", "sa_jobqueue.bulk", "tests.models"]
+)
