@@ -24,7 +24,7 @@ from ..queue_position import position as position_
 from ..rounds import rounds as rounds_
 from ..sessions.writer import AnySession
 from ..strategies import AUTO
-from ..strategies.advisory_session import make_fit
+from ..strategies.advisory_session import prepare_connection
 from ..verbs import claim as claim_
 from ..verbs import enqueue as enqueue_
 from ..verbs import finish, manage
@@ -170,7 +170,7 @@ async def advisory_session(engine: AsyncEngine, **options: Any) -> AsyncIterator
     """Open a session on one connection; see :func:`sa_jobqueue.advisory_session`."""
     options.setdefault("expire_on_commit", False)
     async with engine.connect() as connection:
-        await connection.run_sync(make_fit)
+        await connection.run_sync(prepare_connection)
         async with AsyncSession(connection, **options) as session:
             yield session
 

@@ -31,9 +31,9 @@ from sqlalchemy import (
 )
 from sqlalchemy import column as sa_column
 from sqlalchemy.sql import ColumnElement
-from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from ..dialects import Database
+from ..dialects.serial_key_locks import plain_type
 from ..errors import UnsupportedDatabase
 from ..fence.token import Identity
 from ..model.keys import key_values, keys_of
@@ -221,7 +221,7 @@ class Advisory(Strategy):
     def _small_key(self) -> ColumnElement[Any]:
         hashed = self._hash()
         key, *more = self.mapping.key_attributes
-        if more or not isinstance(_plain(key.type), Integer):
+        if more or not isinstance(plain_type(key.type), Integer):
             return hashed
         number = type_coerce(key, BigInteger)
         small = number.between(literal_column(str(SMALLEST)), literal_column(str(LARGEST)))
@@ -238,7 +238,7 @@ class Advisory(Strategy):
         """Refuse keys whose text depends on a session's settings, where text is hashed."""
         plain = (Integer, String, Uuid)
         if not self.database.hashes_records and not all(
-            isinstance(_plain(key.type), plain) for key in self.mapping.keys
+            isinstance(plain_type(key.type), plain) for key in self.mapping.keys
         ):
             raise UnsupportedDatabase(
                 f"the key of {self.mapping} cannot be locked on {self.database}: before "
@@ -284,9 +284,3 @@ def _check_bind(writer: Writer) -> None:
             "pool for each transaction: use `with advisory_session(engine) as session:`, or bind "
             "the session to a Connection"
         )
-
-
-def _plain(kind: TypeEngine[Any]) -> TypeEngine[Any]:
-    while isinstance(kind, TypeDecorator):
-        kind = kind.impl_instance
-    return kind

@@ -1,11 +1,12 @@
-"""The advisory locks of one connection: which rows they keep, and when they are freed.
+"""The advisory locks of one connection: which rows they keep, and when they are released.
 
-A claim by advisory locks writes nothing. The locks belong to the connection,
-not to its transaction: they outlive COMMIT and ROLLBACK, and a connection that
-dies frees them at once. So a finished row is freed by us, after the outermost
-COMMIT of its connection; before that, others would find it unfinished. Followed
-are the transactions and savepoints that SQLAlchemy makes: a ROLLBACK in SQL of
-the caller's own undoes a finish, and the rows are freed nonetheless.
+A claim by advisory locks writes nothing. The locks belong to the connection, not to its
+transaction: they outlive COMMIT and ROLLBACK, and when a connection dies, the server
+releases them at once. So we release the lock of a finished row, after the outermost
+COMMIT of its connection; before that, others would find the row unfinished.
+
+We follow the transactions and savepoints that SQLAlchemy makes. A ROLLBACK in SQL of the
+caller's own undoes a finish without our notice, and we release its rows all the same.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..model.mapping import QueueMapping
 
 log = logging.getLogger("sa_jobqueue.strategies.advisory_session")
 
-#: The arguments of the lock functions: the oid of a table, and what stands for a key in it.
+#: The arguments of the lock functions: the oid of a table, and a primary key or its hash.
 LockKey: TypeAlias = tuple[int, int]
 
 Run: TypeAlias = Callable[[str], Sequence[Any]]
@@ -42,7 +43,7 @@ class AdvisoryHold(Hold):
 
     Args:
         keys: the lock of each row.
-        rounds: the round that each was claimed in.
+        rounds: the round that each row was claimed in.
     """
 
     def __init__(
@@ -58,11 +59,11 @@ class AdvisoryHold(Hold):
     def still_held(
         self, connection: Connection, mapping: QueueMapping, identities: Sequence[Identity]
     ) -> list[Identity]:
-        """Return those of the rows that are still locked; none where the connection broke."""
+        """Return the rows that are still locked; none if the connection broke."""
         if connection is not self._locks.connection():
             raise NotClaimed(
                 "a claim by advisory locks is finished on the connection that claimed it, and this "
-                "is another one: claim, work and finish in one advisory_session(engine)"
+                "is another connection: claim, work and finish in one advisory_session(engine)"
             )
         if locks_of(connection) is not self._locks:
             return []
@@ -79,14 +80,14 @@ class AdvisoryHold(Hold):
         identities: Sequence[Identity],
         when: LetGo,
     ) -> None:
-        """Free rows now, or when the transaction ends."""
+        """Release the rows' locks now, or when the transaction ends."""
         keys = [self._keys[identity] for identity in identities]
         if when is LetGo.NOW:
-            self._locks.free(connection, keys)
+            self._locks.release(connection, keys)
         elif when is LetGo.AT_COMMIT:
             self._locks.finished.update(dict.fromkeys(keys))
         elif when is LetGo.AT_END:
-            self._locks.leaving.update(keys)
+            self._locks.released_at_end.update(keys)
 
 
 @dataclass(eq=False)
@@ -95,17 +96,17 @@ class AdvisoryLocks(TransactionHooks):
 
     Attributes:
         held: the claim that each lock is kept for.
-        finished: locks of rows whose finish waits for the COMMIT, in the order of
+        finished: locks of rows whose finish is not committed yet, in the order of
             the finishes.
-        leaving: locks that are freed when the transaction ends, however it does.
-        doubtful: a statement that takes or frees locks was broken off, and nobody
-            knows which are left.
+        released_at_end: locks to release when the transaction ends, by COMMIT or ROLLBACK.
+        doubtful: whether a statement that takes or releases locks was interrupted, so
+            that nobody knows which locks there are.
     """
 
     connection: ref[Connection]
     held: dict[LockKey, AdvisoryHold] = field(default_factory=dict)
     finished: dict[LockKey, None] = field(default_factory=dict)
-    leaving: set[LockKey] = field(default_factory=set)
+    released_at_end: set[LockKey] = field(default_factory=set)
     doubtful: bool = False
     _savepoints: list[tuple[str, int]] = field(default_factory=list)
     _finished_before: int = 0
@@ -119,57 +120,57 @@ class AdvisoryLocks(TransactionHooks):
         return hold
 
     def keeps(self, key: LockKey, hold: AdvisoryHold) -> bool:
-        """Tell whether a claim still has this lock, and is not about to lose it."""
-        return self.held.get(key) is hold and key not in self.leaving
+        """Tell whether a claim still has this lock, and will have it after the transaction."""
+        return self.held.get(key) is hold and key not in self.released_at_end
 
     @contextmanager
     def doubted(self) -> Iterator[None]:
-        """Doubt which locks there are, unless the block reaches its end."""
+        """Call the locks doubtful, unless the block reaches its end."""
         before, self.doubtful = self.doubtful, True
         yield
         self.doubtful = before
 
     # -- in a transaction -----------------------------------------------
 
-    def free(self, connection: Connection, keys: Sequence[LockKey]) -> None:
-        """Free locks at once; those with a finish on its way when the transaction ends."""
-        self.leaving.update(key for key in keys if key in self.finished)
-        free = [key for key in dict.fromkeys(keys) if key not in self.finished]
-        self.unlock(connection, free)
-        self._forget(free)
+    def release(self, connection: Connection, keys: Sequence[LockKey]) -> None:
+        """Release locks now, but the locks of finished rows when the transaction ends."""
+        self.released_at_end.update(key for key in keys if key in self.finished)
+        unfinished = [key for key in dict.fromkeys(keys) if key not in self.finished]
+        self.unlock(connection, unfinished)
+        self._forget(unfinished)
 
     def unlock(self, connection: Connection, keys: Sequence[LockKey]) -> None:
-        """Give back locks; one that was taken twice is given back as often as it is named."""
+        """Unlock keys on the server; a key that was locked twice must be named twice."""
         if keys:
             _run_in(connection, unlocking(keys))
 
     def reconcile(self, connection: Connection) -> None:
-        """Give back the locks that a broken statement left."""
+        """Unlock what an interrupted statement has left locked."""
         if self.doubtful:
             self._reconcile(partial(_run_in, connection))
 
     # -- at its end -----------------------------------------------------
 
     def will_commit(self, driver: Any, errors: type[Exception]) -> bool:
-        """Tell whether a COMMIT finishes what waits for it."""
+        """Tell whether a COMMIT will commit the finishes of the transaction."""
         return not (self.finished and _is_broken(driver, errors))
 
     def after_end(self, driver: Any, *, committed: bool) -> None:
-        """Free what was finished in the transaction, if it was committed."""
+        """Release the rows that were finished in the transaction, if it was committed."""
         finished = self.finished if committed else {}
-        self._end(partial(_run_after, driver), {**finished, **dict.fromkeys(self.leaving)})
+        self._end(partial(_run_after, driver), {**finished, **dict.fromkeys(self.released_at_end)})
 
     def after_end_failed(self, error: Exception) -> None:
-        """Say so; of a broken connection the server has freed the locks."""
-        log.warning("advisory locks could not be freed: %s", error)
+        """Log it; if the connection broke, the server has released the locks."""
+        log.warning("advisory locks could not be released: %s", error)
 
     def on_return(self, driver: Any) -> None:
-        """Free everything before the connection is handed out again."""
+        """Release everything before the pool hands the connection out again."""
         driver.rollback()
         _run_after(driver, "SELECT pg_advisory_unlock_all()")
 
     def end_interrupted(self) -> None:
-        """Take note that what was finished in the transaction is lost."""
+        """Forget what was finished in the transaction: it is lost."""
         self.finished.clear()
         self._savepoints.clear()
         self._finished_before = 0
@@ -177,7 +178,7 @@ class AdvisoryLocks(TransactionHooks):
     def _end(self, run: Run, keys: Iterable[LockKey]) -> None:
         ending = [key for key in keys if key in self.held]
         self.end_interrupted()
-        self.leaving.clear()
+        self.released_at_end.clear()
         self._forget(ending)
         if ending:
             with self.doubted():
@@ -193,30 +194,30 @@ class AdvisoryLocks(TransactionHooks):
         found = [(_signed(table), _signed(key)) for table, key in run(LOCKS_OF_THIS_CONNECTION)]
         stray = [key for key in found if key not in self.held]
         if stray:
-            log.info("%d locks of a broken claim are given back", len(stray))
+            log.info("%d locks of an interrupted claim are released", len(stray))
             run(unlocking(stray))
         self.doubtful = False
 
     # -- savepoints -----------------------------------------------------
 
     def begin_following(self) -> None:
-        """Note that everything finished so far was finished outside of savepoints."""
+        """Note that what is finished so far was finished outside of savepoints."""
         self._finished_before = len(self.finished)
 
     def follow(self, statement: str) -> None:
-        """Follow savepoints: rolling back a savepoint undoes what was finished after it."""
+        """Follow savepoints: a ROLLBACK TO one undoes what was finished after it."""
         words = statement.upper().rstrip("; ").split()
         verb, name = words[0], words[-1]
         if verb == "SAVEPOINT":
             self._savepoints.append((name, len(self.finished)))
             return
         undoes = verb == "ROLLBACK"
-        indexes = [index for index, (set_, _) in enumerate(self._savepoints) if set_ == name]
+        indexes = [index for index, (given, _) in enumerate(self._savepoints) if given == name]
         if undoes:
-            known = self._savepoints[indexes[-1]][1] if indexes else self._finished_before
-            self._undo_finished(known)
+            finished = self._savepoints[indexes[-1]][1] if indexes else self._finished_before
+            self._undo_finished(finished)
         if indexes:
-            del self._savepoints[indexes[-1] + undoes :]
+            del self._savepoints[indexes[-1] + undoes :]  # ROLLBACK TO keeps the savepoint
 
     def _undo_finished(self, after: int) -> None:
         for key in list(self.finished)[after:]:
@@ -227,7 +228,7 @@ class AdvisoryLocks(TransactionHooks):
 
 
 def locks_of(connection: Connection) -> AdvisoryLocks:
-    """Return what a connection keeps; at first, nothing."""
+    """Return the locks of a connection; at first it has none."""
     locks = hooks_of(connection, _HOOKS)
     if locks is None:
         locks = AdvisoryLocks(ref(connection))
@@ -239,9 +240,9 @@ def locks_of(connection: Connection) -> AdvisoryLocks:
 
 
 def _watch_savepoints(connection: Connection, locks: AdvisoryLocks) -> None:
-    """Follow the savepoints of a connection, and its transactions in AUTOCOMMIT, if it has any.
+    """Follow the savepoints of a connection, and its transactions under AUTOCOMMIT.
 
-    Else not: a listener makes all of its statements a tenth slower.
+    Only where it has some: a listener makes all of its statements a tenth slower.
     """
     if not event.contains(connection, "after_cursor_execute", _follow):
         locks.begin_following()
@@ -249,7 +250,7 @@ def _watch_savepoints(connection: Connection, locks: AdvisoryLocks) -> None:
 
 
 def _follow(connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
-    # The event of a savepoint that is set does not tell its name.
+    # SQLAlchemy's event of a new savepoint does not tell its name.
     beginning = statement[:10].upper()
     if beginning.startswith(("SAVEPOINT ", "ROLLBACK", "RELEASE ")):
         locks = locks_of(connection)
@@ -258,7 +259,7 @@ def _follow(connection: Connection, cursor: Any, statement: str, *_: Any) -> Non
             locks.reconcile(connection)
 
 
-#: What psycopg 2 and 3 call a transaction in which a statement has failed.
+#: How psycopg 2 and 3 number the state of a transaction in which a statement has failed.
 _IN_ERROR = 3
 
 
@@ -267,7 +268,7 @@ def _is_broken(driver: Any, errors: type[Exception]) -> bool:
     status = getattr(getattr(driver, "info", None), "transaction_status", None)
     if status is not None:
         return bool(status == _IN_ERROR)
-    try:  # other drivers, such as asyncpg, do not tell: a broken transaction refuses this
+    try:  # other drivers, such as asyncpg, do not tell; a failed transaction refuses this
         fetch_all(driver, "SELECT 1")
     except errors:
         return True
@@ -277,7 +278,7 @@ def _is_broken(driver: Any, errors: type[Exception]) -> bool:
 # -- statements -------------------------------------------------------------
 
 
-#: Those that are named by a table of users: what else the caller has locked is the caller's.
+#: Only locks that are named by a user's table: other advisory locks belong to the caller.
 LOCKS_OF_THIS_CONNECTION = """\
 SELECT classid::bigint, objid::bigint FROM pg_locks
 WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid() AND objsubid = 2
@@ -285,10 +286,10 @@ AND EXISTS (SELECT FROM pg_class WHERE oid = classid AND oid >= 16384)"""
 
 
 def unlocking(keys: Iterable[LockKey]) -> str:
-    """Write the statement that frees locks.
+    """Write the statement that releases locks.
 
-    The keys are numbers that the server made: they stand in the text, which so
-    is the same for every driver.
+    The keys are numbers that the server made. They stand in the text, so that it is the
+    same for every driver.
     """
     arrays = (",".join(map(str, map(int, numbers))) for numbers in zip(*keys, strict=True))
     tables, rows = (f"'{{{array}}}'::integer[]" for array in arrays)
@@ -296,7 +297,7 @@ def unlocking(keys: Iterable[LockKey]) -> str:
 
 
 def _signed(number: int) -> int:
-    """Read a number of pg_locks, which have no sign, as the 32 bits of an argument."""
+    """Turn an unsigned number of pg_locks into the signed 32 bits of an argument."""
     return number - (1 << 32) if number >> 31 else number
 
 
@@ -305,7 +306,7 @@ def _run_in(connection: Connection, statement: str) -> Sequence[Any]:
 
 
 def _run_after(driver: Any, statement: str) -> Sequence[Any]:
-    """Run a statement where a transaction has just ended, without beginning another."""
+    """Run a statement after the end of a transaction, without beginning another."""
     with _autocommit(driver):
         return fetch_all(driver, statement)
 

@@ -1,4 +1,4 @@
-"""Sessions and connections that are fit for claims by advisory locks.
+"""Sessions and connections that can claim by advisory locks.
 
 ::
 
@@ -9,7 +9,7 @@
             send(subscription)
             subscription.last_mail_at = started
             complete(session, subscription)
-            session.commit()             # frees this one
+            session.commit()             # releases this row
 
 PostgreSQL only.
 """
@@ -32,29 +32,29 @@ ISOLATION = ("read committed", "read uncommitted")
 
 @contextmanager
 def advisory_session(engine: Engine, **options: Any) -> Iterator[Session]:
-    """Open a session on one connection, fit for claims by advisory locks.
+    """Open a session on one connection, to claim by advisory locks.
 
-    At its end everything that was not finished is freed.
+    Its end releases all claims that were not finished.
 
     Args:
         engine: an Engine for PostgreSQL, not through a transaction pooler.
         options: for the Session; ``expire_on_commit`` is False unless given.
 
     Raises:
-        UnsupportedDatabase: no PostgreSQL, or a pooler in between.
+        UnsupportedDatabase: the database is not PostgreSQL, or a pooler is in between.
     """
     options.setdefault("expire_on_commit", False)
     with engine.connect() as connection:
-        make_fit(connection)
+        prepare_connection(connection)
         with Session(connection, **options) as session:
             yield session
 
 
-def make_fit(connection: Connection) -> None:
-    """Make a connection fit for claims by advisory locks, outside of any transaction.
+def prepare_connection(connection: Connection) -> None:
+    """Prepare a connection for claims by advisory locks, outside of any transaction.
 
     Raises:
-        UnsupportedDatabase: it cannot be.
+        UnsupportedDatabase: the connection cannot hold them.
     """
     database = database_of(connection)
     check_database(database)
@@ -66,8 +66,8 @@ def make_fit(connection: Connection) -> None:
 
 
 def _is_read_committed(connection: Connection) -> bool:
-    # Left alone where it is so already: psycopg2 says a level that was set again at each
-    # change to AUTOCOMMIT and back, two round trips for each unlock.
+    # Ask before setting the level: psycopg2 sends a level that was set again at each change
+    # to AUTOCOMMIT and back, two round trips for each unlock.
     level = connection.execute(select(func.current_setting("transaction_isolation"))).scalar_one()
     connection.rollback()
     return level in ISOLATION
@@ -95,13 +95,13 @@ def check_connection(connection: Connection, database: Database) -> None:
     isolation, backend = connection.execute(asked).one()
     if isolation not in ISOLATION:
         raise UnsupportedDatabase(
-            f"a claim by advisory locks checks once more what others finished meanwhile, and "
+            f"a claim by advisory locks checks again what others finished meanwhile, and "
             f"{isolation.upper()} does not show it: use READ COMMITTED, which "
             "advisory_session(engine) sets"
         )
     if database.told_backend(connection) not in (None, backend):
         raise UnsupportedDatabase(
             "a claim by advisory locks needs a server connection of its own, and a pooler such as "
-            "PgBouncer is in between, which may hand it to others: give advisory_session() an "
+            "PgBouncer, which may hand it to others, is in between: give advisory_session() an "
             "engine with a direct URL"
         )
