@@ -21,7 +21,8 @@ from ..owners import owner as owner_
 from ..owners.owner import Owner
 from ..queue import JobQueue
 from ..queue_position import position as position_
-from ..rounds import rounds as rounds_
+from ..rounds import progress as progress_
+from ..rounds import start as start_
 from ..sessions.writer import AnySession
 from ..strategies import AUTO
 from ..strategies.advisory_session import prepare_connection
@@ -159,8 +160,8 @@ release = _awaited(finish.release)
 renew = _awaited(finish.renew)
 reprioritize = _awaited(manage.reprioritize)
 retry = _awaited(manage.retry)
-round_progress = _awaited(rounds_.round_progress)
-start_round = _awaited(rounds_.start_round)
+round_progress = _awaited(progress_.round_progress)
+start_round = _awaited(start_.start_round)
 stats = _awaited(stats_.stats)
 waiting_time = _awaited(position_.waiting_time)
 

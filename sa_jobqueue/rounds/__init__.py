@@ -1,6 +1,9 @@
-"""Rounds: the same rows once more; ``start_round`` and ``round_progress`` return these types."""
+"""Rounds: the same rows made claimable once more.
 
-from .rounds import RoundProgress
-from .start import RoundStart
+``start_round`` reports a RoundStart, ``round_progress`` returns a RoundProgress.
+"""
+
+from .progress import RoundProgress
+from .starter import RoundStart
 
 __all__ = ["RoundProgress", "RoundStart"]

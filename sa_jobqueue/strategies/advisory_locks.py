@@ -201,11 +201,11 @@ class AdvisoryLocks(TransactionHooks):
     # -- savepoints -----------------------------------------------------
 
     def begin_following(self) -> None:
-        """Note that what is finished so far was finished outside of savepoints."""
+        """Note that everything finished so far was finished outside of savepoints."""
         self._finished_before = len(self.finished)
 
     def follow(self, statement: str) -> None:
-        """Follow savepoints: a ROLLBACK TO one undoes what was finished after it."""
+        """Follow savepoints: rolling back a savepoint undoes what was finished after it."""
         words = statement.upper().rstrip("; ").split()
         verb, name = words[0], words[-1]
         if verb == "SAVEPOINT":

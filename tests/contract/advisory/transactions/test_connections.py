@@ -239,7 +239,7 @@ def test_a_row_that_cannot_be_freed_after_the_commit_is_freed_later(
         patched.setattr(advisory_locks, "_run_after", refuse)
         mailing.commit()
 
-    assert "could not be freed: cancelled" in caplog.text
+    assert "could not be released: cancelled" in caplog.text
     assert kept(engine) == 2
     mailing.rollback()
     mailing.scalar(select(1))
