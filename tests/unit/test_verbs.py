@@ -22,10 +22,10 @@ from tests.models import Email
 STATED = {"entity", "where", "order_by", "strategy", "then", "ready", "backoff"}
 
 #: Methods of a JobQueue that are no verbs of the module: ways to claim with a prepared claim.
-WAYS_TO_CLAIM = {"claim_rows", "turn"}
+WAYS_TO_CLAIM = ("claim_rows", "turn")
 
 #: Functions that take a session, and are about rounds and owners instead of a queue's jobs.
-NO_VERBS = {"connection_owner", "owner_state", "round_progress"}
+NO_VERBS = ("connection_owner", "owner_state", "round_progress")
 
 
 def parameters(function: Any, *, without: Iterable[str] = ()) -> list[tuple[str, Any, Any]]:
