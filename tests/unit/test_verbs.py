@@ -104,7 +104,7 @@ def test_a_verb_of_a_workflow_has_the_same_parameters_when_it_is_awaited(name: s
     assert parameters(getattr(AsyncWorkflow, name)) == parameters(getattr(Workflow, name))
 
 
-def test_sa_jobqueue_asyncio_exports_the_verbs_and_four_classes_beside() -> None:
+def test_sa_jobqueue_asyncio_exports_the_verbs_and_what_is_beside_them() -> None:
     beside = {"AsyncJobQueue", "AsyncWorker", "AsyncWorkflow", "advisory_session", "start_round"}
 
     assert set(sa_asyncio.__all__) == {*VERBS, *NO_VERBS, *beside}
