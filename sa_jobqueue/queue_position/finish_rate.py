@@ -1,10 +1,10 @@
-"""How fast a queue is worked off: the finishes of the last minutes.
+"""How fast jobs are finished: the finishes of the last minutes.
 
 A finished row keeps the time of its finish in owner_date. So the newest finishes of a
-status are one end of an index (status, owner_date), and no others are read. On MySQL
-and MariaDB the index that reapers walk is that one. On PostgreSQL and SQLite it holds
-claimed rows only: there the table needs an index for it, see docs/positions.md. Where
-there is none, the rate is refused: the done rows of years would be read for it.
+status are one end of an index (status, owner_date), and no other rows are read. On MySQL
+and MariaDB the reap index is such an index. On PostgreSQL and SQLite the reap index holds
+claimed rows only, and the table needs another index: see docs/positions.md. Without an
+index the rate is refused, since the done rows of years would be read.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ..model.transitions import FINISHED
 from ..sessions.writer import Writer
 from ..strategies import ClaimSpec
 
-#: How far back finishes are counted, unless told otherwise.
+#: How far back finishes are counted by default.
 RECENT = timedelta(minutes=5)
 
-#: The most finishes of a status that are counted. Of more than these the newest tell the
+#: The most finishes of a status that are counted. If there are more, the newest tell the
 #: rate as well: a queue that finishes 10,000 jobs in a minute is measured by that minute.
 MOST_FINISHES = 10_000
 
@@ -38,7 +38,7 @@ class Finishes:
     """The finishes of a queue.
 
     Attributes:
-        spec: whose criteria the rows fulfil.
+        spec: the claim spec of the queue; its criteria choose the rows.
         then: the status of a completed job.
     """
 
@@ -51,13 +51,13 @@ class Finishes:
         return self.spec.mapping
 
     def rate(self, writer: Writer, over: timedelta) -> float | None:
-        """Return the finishes per second; None: none lately, or done rows are not kept.
+        """Return the finishes per second; None if there are none, or done rows are not kept.
 
         Raises:
-            ArgumentError: no time, or no index finds them.
+            ArgumentError: `over` is not a positive timedelta, or no index finds the rows.
         """
         if not isinstance(over, timedelta) or over <= timedelta(0):
-            raise ArgumentError(f"over is a timedelta longer than nothing: {over!r}")
+            raise ArgumentError(f"over= is a timedelta longer than 0, not {over!r}")
         if not self.mapping.args.keep:
             return None
         return sum(self._rates(writer, self._words(writer), over)) or None
@@ -103,7 +103,7 @@ class Finishes:
             mapping.has_status(word), date > utc_now(age), *self.spec.where
         )
         if word == mapping.word(CANCELLED):
-            # By their worker: what was cancelled while it waited had no owner.
+            # Only jobs that their worker cancelled: unclaimed jobs were cancelled without an owner.
             newest = newest.where(mapping.attribute("owner").is_not(None))
         found = newest.order_by(date.desc()).limit(MOST_FINISHES).subquery("newest")
         return select(func.count(), func.min(found.c.date), utc_now()).select_from(found)
@@ -113,6 +113,6 @@ def _no_index(mapping: QueueMapping) -> str:
     status, date = (mapping.column(role).name for role in ("status", "owner_date"))
     table = mapping.table.name
     return (
-        f"no index finds the newest finishes of {mapping}, and all done rows would be read; add "
+        f"no index finds the newest finishes of {mapping}, so all done rows would be read; add "
         f'Index("ix_{table}_finish", "{status}", "{date}") to its __table_args__ and to the table'
     )

@@ -1,14 +1,14 @@
-"""position(): the place of a waiting job in claim order, and how long it may take.
+"""position(): the rank of an unclaimed job in claim order, and how long it may take.
 
 ::
 
-    position(session, email)        # 1: it is the next; None: it does not wait
-    positions(session, emails)      # of many at once, in the order given
-    finish_rate(session, Email)     # jobs per second, of the last five minutes
-    waiting_time(session, email)    # the place divided by the rate
+    position(session, email)        # 1: it is the next job; None: it is not unclaimed and due
+    positions(session, emails)      # of many jobs at once, in the order given
+    finish_rate(session, Email)     # jobs per second, over the last five minutes
+    waiting_time(session, email)    # the position divided by the rate
 
-Counted by the claim index: what it costs grows with the place, not with the queue.
-What it does not know: docs/positions.md.
+It is counted by the claim index: the cost grows with the position, not with the queue.
+docs/positions.md has the limits.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import DONE, UNCLAIMED
 from ..sessions.writer import AnySession, writing
 from ..strategies import ClaimSpec
-from .count import Key, places_in
+from .count import Key, counter_of
 from .finish_rate import RECENT, Finishes
 
 
 def position(session: AnySession, job: Any) -> int | None:
-    """Return the place of a job in claim order: 1 is the next.
+    """Return the position of a job in claim order: 1 is the next job.
 
     Args:
-        session: the caller's; pending changes are flushed, nothing is committed.
-        job: an entity, or a fence. Its queue is that of its class; where claims have
-            criteria or an order of their own, ask the :class:`JobQueue`.
+        session: the caller's session; pending changes are flushed, nothing is committed.
+        job: an entity, or a fence. The job is counted in the queue of its class; for claims
+            with criteria or an order of their own, ask the :class:`JobQueue`.
 
     Returns:
-        None for a job that does not wait: claimed, finished, not yet due, gone, or
-        kept from the session by criteria of its hooks.
+        None for a job that is claimed, finished, not yet due or deleted, or that criteria of
+        the session's hooks hide.
 
     Raises:
         ArgumentError: an entity that is not in the database.
@@ -45,55 +45,55 @@ def position(session: AnySession, job: Any) -> int | None:
 
 
 def positions(session: AnySession, jobs: Any) -> list[int | None]:
-    """Return the places of jobs, in the order of the jobs.
+    """Return the positions of jobs, in the order of the jobs.
 
-    Up to 5,000 jobs of a class are looked at in one moment (200 where the key has
-    several columns): their places are all different then. More are looked at batch
-    by batch.
+    Up to 5,000 jobs of a class are read at one moment (200 if the key has several
+    columns), so their positions are all different. More jobs are read batch by batch.
 
     Raises:
         ArgumentError: as for :func:`position`.
     """
     groups: dict[QueueMapping, list[tuple[int, Key]]] = {}
     given = jobs_with_keys(jobs)
-    for number, (_, mapping, key) in enumerate(given):
-        groups.setdefault(mapping, []).append((number, key))
+    for index, (_, mapping, key) in enumerate(given):
+        groups.setdefault(mapping, []).append((index, key))
     found: list[int | None] = [None] * len(given)
-    for mapping, numbered in groups.items():
-        places = _places(session, _queue_of(mapping), [key for _, key in numbered])
-        for number, key in numbered:
-            found[number] = places.get(key)
+    for mapping, indexed in groups.items():
+        counted = _count(session, _queue_of(mapping), [key for _, key in indexed])
+        for index, key in indexed:
+            found[index] = counted.get(key)
     return found
 
 
 def finish_rate(
     session: AnySession, entity: type[Any], *, over: timedelta = RECENT
 ) -> float | None:
-    """Return how many jobs of a class are finished per second, by the last minutes.
+    """Return how many jobs of a class were finished per second in the last minutes.
 
-    Done and failed jobs count, and those that their worker has cancelled. It takes an
-    index that finds them, which PostgreSQL and SQLite do not have by themselves.
+    Done and failed jobs count, and jobs that their worker has cancelled. An index must
+    find them; on PostgreSQL and SQLite you must add it.
 
     Args:
-        over: how far back, by the database's clock.
+        over: how far to look back, by the database's clock.
 
     Returns:
-        None where no job was finished lately, and always where done rows are deleted
-        (``__queue_args__["keep"]`` False): then nothing tells of them.
+        None if no job was finished lately, and always if done rows are deleted
+        (``__queue_args__["keep"]`` is False).
 
     Raises:
-        ArgumentError: no index finds them, or `over` is no time.
+        ArgumentError: no index finds the finished jobs, or `over` is not a positive
+            timedelta.
     """
     return finish_rate_of(session, Finishes(_queue_of(mapping_of(entity)), DONE), over)
 
 
 def waiting_time(session: AnySession, job: Any, *, over: timedelta = RECENT) -> timedelta | None:
-    """Estimate how long a job waits still: its place, at the present rate of finishes.
+    """Estimate how long a job still waits: its position divided by the present finish rate.
 
-    An estimate: workers come and go, sooner jobs come in, and jobs differ.
+    It is an estimate: workers come and go, sooner jobs come in, and jobs differ.
 
     Returns:
-        None for a job that does not wait, and where :func:`finish_rate` knows nothing.
+        None where :func:`position` or :func:`finish_rate` returns None.
 
     Raises:
         ArgumentError: as for :func:`position` and :func:`finish_rate`.
@@ -113,25 +113,25 @@ def waiting_time_in(
 ) -> timedelta | None:
     """Estimate the waiting time in one queue; see :func:`waiting_time`."""
     rate = finish_rate_of(session, finishes, over)
-    (place,) = positions_in(session, finishes.spec, [job])
-    return None if place is None or rate is None else timedelta(seconds=place / rate)
+    (rank,) = positions_in(session, finishes.spec, [job])
+    return None if rank is None or rate is None else timedelta(seconds=rank / rate)
 
 
 def positions_in(session: AnySession, spec: ClaimSpec, jobs: Any) -> list[int | None]:
-    """Return the places of jobs in one queue; see :func:`positions`.
+    """Return the positions of jobs in one queue; see :func:`positions`.
 
     Raises:
-        ArgumentError: a job of another class, too.
+        ArgumentError: as for :func:`positions`, or a job of another class.
     """
     keys = [key for _, _, key in jobs_of(spec.mapping, jobs)]
-    places = _places(session, spec, keys)
-    return [places.get(key) for key in keys]
+    counted = _count(session, spec, keys)
+    return [counted.get(key) for key in keys]
 
 
-def _places(session: AnySession, spec: ClaimSpec, keys: Sequence[Key]) -> dict[Key, int]:
+def _count(session: AnySession, spec: ClaimSpec, keys: Sequence[Key]) -> dict[Key, int]:
     mapping = mapping_of(spec.mapping.mapper)  # refuses a class without JobMixin
     with writing(session, mapping) as writer:
-        return places_in(spec, writer).find(writer, keys)
+        return counter_of(spec, writer).find(writer, keys)
 
 
 def _queue_of(mapping: QueueMapping) -> ClaimSpec:

@@ -1,11 +1,11 @@
-"""What stands before a value in an ORDER BY, as ranges that an index finds.
+"""The rows before a value in an ORDER BY, as ranges that an index finds.
 
 ::
 
     Ordering.of(Email.sent_at.desc(), database).before(value, is_null=False)
 
-A column that may be NULL makes two ranges where those come first: a list of
-criteria, never an OR.
+Where NULL comes first, a nullable column makes two ranges: a list of two criteria, never
+an OR.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ..dialects import Database
 
 @dataclass(frozen=True, eq=False)
 class Ordering:
-    """One of the expressions that a queue is ordered by.
+    """An expression that a queue is ordered by.
 
     Attributes:
-        what: the expression, as it compares.
+        expression: the expression, in a form that compares as it sorts.
         modifiers: its DESC and NULLS FIRST, the outermost first.
         nullable: whether it may be NULL.
-        nulls_first: where those stand.
+        nulls_first: whether NULL comes before the other values.
     """
 
-    what: Any
+    expression: Any
     modifiers: tuple[Any, ...]
     nullable: bool
     nulls_first: bool
@@ -50,19 +50,23 @@ class Ordering:
         return cls(database.comparable(element), tuple(modifiers), nullable, nulls_first)
 
     def before(self, value: Any, *, is_null: bool) -> list[ColumnElement[bool]]:
-        """List what stands before a value, each a range of its own."""
+        """List the criteria of what comes before a value, each for a range of its own."""
         if is_null:
-            return [] if self.nulls_first else [self.what.is_not(None)]
-        behind = operators.desc_op in self.modifiers
-        sooner = self.what > value if behind else self.what < value
-        return [self.what.is_(None), sooner] if self.nullable and self.nulls_first else [sooner]
+            return [] if self.nulls_first else [self.expression.is_not(None)]
+        descending = operators.desc_op in self.modifiers
+        sooner = self.expression > value if descending else self.expression < value
+        return (
+            [self.expression.is_(None), sooner] if self.nullable and self.nulls_first else [sooner]
+        )
 
     def same(self, value: Any, *, is_null: bool) -> ColumnElement[bool]:
         """Compare with a value for equality."""
-        criterion: ColumnElement[bool] = self.what.is_(None) if is_null else self.what == value
+        criterion: ColumnElement[bool] = (
+            self.expression.is_(None) if is_null else self.expression == value
+        )
         return criterion
 
-    def again(self, column: Any) -> Any:
+    def of_column(self, column: Any) -> Any:
         """Order by another column in the same direction."""
         for modifier in reversed(self.modifiers):
             column = UnaryExpression(column, modifier=modifier)

@@ -130,7 +130,7 @@ def test_nothing_finished_lately_is_no_rate(mine: Session) -> None:
 
     assert finish_rate(mine, Print) is None
     assert waiting_time(mine, job) is None
-    with pytest.raises(ArgumentError, match="longer than nothing"):
+    with pytest.raises(ArgumentError, match="longer than 0"):
         finish_rate(mine, Print, over=timedelta(0))
 
 
