@@ -39,7 +39,7 @@ def test_a_drain_is_timed(tmp_path: Path) -> None:
         (Repeating, "1 were run twice, 0 never, 0 are left"),
     ],
 )
-def test_a_queue_that_does_not_run_each_job_once_is_found_out(
+def test_a_queue_that_does_not_run_each_job_once_is_detected(
     adapter: type[Adapter], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(JobsLost, match=f"of 30 jobs {message}"):

@@ -13,7 +13,7 @@ from sa_jobqueue.bulk.threads import process
 from .fakes import Killed
 
 
-def test_after_an_error_what_is_under_way_is_done_and_the_rest_is_left() -> None:
+def test_after_an_error_running_batches_are_finished_and_the_rest_is_left() -> None:
     full = threading.Event()
     fails: list[threading.Thread] = []
     done: list[int] = []

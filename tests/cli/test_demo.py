@@ -19,7 +19,7 @@ from .conftest import Run, Start, finished
 SMALL = ("--producers", 2, "--consumers", 3)
 
 
-def test_it_proves_that_each_row_was_finished_once(start: Start, fresh_database: URL) -> None:
+def test_the_demo_proves_that_each_row_was_finished_once(start: Start, fresh_database: URL) -> None:
     url = fresh_database.render_as_string(hide_password=False)
 
     code, output, errors = finished(start("demo", "--url", url, "--seconds", 2, *SMALL))
@@ -41,7 +41,7 @@ def test_lost_candidates_are_shown(start: Start, fresh_database: URL) -> None:
     assert int(lost) >= 0
 
 
-def test_it_needs_no_url(start: Start, folder: Path) -> None:
+def test_the_demo_needs_no_url(start: Start, folder: Path) -> None:
     code, output, errors = finished(start("demo", "--seconds", 1, *SMALL))
 
     assert code == 0, errors

@@ -62,7 +62,7 @@ def test_warnings_alone_end_with_3(run: Run, url: str, engine: Engine) -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_without_the_run_nothing_is_claimed(run: Run, url: str, engine: Engine) -> None:
+def test_without_run_the_doctor_claims_nothing(run: Run, url: str, engine: Engine) -> None:
     result = run("doctor", MESSAGES, "--url", url, "--no-run", "--limit", 5)
 
     assert result.exit_code == 0, result.output
@@ -71,7 +71,7 @@ def test_without_the_run_nothing_is_claimed(run: Run, url: str, engine: Engine) 
         assert session.scalars(select(Message.status)).all() == ["unclaimed"]
 
 
-def test_a_table_that_is_not_there_is_an_error(run: Run, url: str, engine: Engine) -> None:
+def test_a_missing_table_is_an_error(run: Run, url: str, engine: Engine) -> None:
     engine.connect().close()  # makes the file
 
     result = run("doctor", MESSAGES, "--url", url)
@@ -82,7 +82,7 @@ def test_a_table_that_is_not_there_is_an_error(run: Run, url: str, engine: Engin
 
 @pytest.mark.parametrize("option", [("--limit", 0), ("--old-snapshot", -1)])
 @pytest.mark.usefixtures("tables")
-def test_options_that_cannot_be_are_refused(run: Run, url: str, option: tuple[str, object]) -> None:
+def test_invalid_options_are_refused(run: Run, url: str, option: tuple[str, object]) -> None:
     result = run("doctor", MESSAGES, "--url", url, *option)
 
     assert result.exit_code == 2

@@ -22,17 +22,17 @@ NOWHERE = "127.0.0.1:1"
         ("tests.cli.shop:Base", "is not a mapped class"),
     ],
 )
-def test_a_queue_that_is_none(run: Run, queue: str, said: str) -> None:
+def test_a_target_that_is_no_queue_is_one_line(run: Run, queue: str, said: str) -> None:
     commands = ("work", queue, SEND), ("sql", queue, "--dialect", "sqlite"), ("status", queue)
     for command in commands:
         assert_one_line(run(*command), said)
 
 
-def test_a_handler_that_is_none(run: Run) -> None:
+def test_a_target_that_is_no_handler_is_one_line(run: Run) -> None:
     assert_one_line(run("work", MESSAGES, "tests.cli.shop:NOT_A_QUEUE"), "is no function, but 7")
 
 
-def test_a_module_that_does_not_compile(run: Run, folder: Path) -> None:
+def test_a_module_that_does_not_compile_is_one_line(run: Run, folder: Path) -> None:
     (folder / "broken_module.py").write_text("def (")
 
     assert_one_line(run("status", "broken_module:Email"), "SyntaxError")
@@ -50,7 +50,7 @@ def test_a_module_that_does_not_compile(run: Run, folder: Path) -> None:
         (f"mariadb+pymysql://{NOWHERE}/x", "Can't connect"),
     ],
 )
-def test_a_database_that_is_not_there(run: Run, url: str, said: str) -> None:
+def test_a_missing_database_is_one_line(run: Run, url: str, said: str) -> None:
     for command in (("status",), ("start-processing",), ("work", MESSAGES, SEND)):
         assert_one_line(run(*command, "--url", url), said)
 
@@ -61,7 +61,7 @@ def test_no_empty_file_is_left_behind(run: Run, folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_table_that_is_not_there(run: Run, folder: Path) -> None:
+def test_a_missing_table_is_one_line(run: Run, folder: Path) -> None:
     (folder / "empty.db").touch()
 
     result = run("work", MESSAGES, SEND, "--url", "sqlite:///empty.db")

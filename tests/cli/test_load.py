@@ -83,7 +83,7 @@ def test_ctrl_c_stops_after_the_batch_and_says_how_to_go_on(
         ("tests.cli.imports:no_file", [], "No such file or directory: 'messages.csv'"),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_invalid_options_are_reported_in_one_line(
     run: Run, url: str, source: str, options: list[str], message: str
 ) -> None:
     result = run("load", source, "--log", "may", "--url", url, *options)
@@ -150,7 +150,7 @@ def test_the_bar_of_a_load_that_is_through_is_full(run: Run, url: str) -> None:
 
 @pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize("name", ["numbers", "NUMBERS"])
-def test_a_source_is_named_itself_or_made_by_a_function(run: Run, url: str, name: str) -> None:
+def test_a_target_names_a_source_or_a_function_that_makes_it(run: Run, url: str, name: str) -> None:
     loaded = run(
         "load", f"tests.cli.imports:{name}", "--log", "may", "--url", url, "--workers", "2"
     )
@@ -162,7 +162,7 @@ def test_a_source_is_named_itself_or_made_by_a_function(run: Run, url: str, name
     assert head.workers == 2
 
 
-def test_a_folder_of_something_else_is_named(run: Run, url: str, folder: Path) -> None:
+def test_a_folder_with_other_files_is_named(run: Run, url: str, folder: Path) -> None:
     (folder / "may").mkdir()
     (folder / "may" / "thesis.txt").touch()
 

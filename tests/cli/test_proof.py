@@ -31,20 +31,20 @@ def finish_of(key: int) -> Finished:
     return Finished(record_id=key, consumer=1, batch=1)
 
 
-def test_it_holds_when_each_row_was_finished_once(session: Session) -> None:
+def test_the_proof_holds_when_each_row_was_finished_once(session: Session) -> None:
     proof = prove(session)
 
     assert proof.holds
     assert (proof.inserted, proof.finished) == (3, 3)
 
 
-def test_it_holds_when_finished_rows_were_deleted(session: Session) -> None:
+def test_the_proof_holds_when_finished_rows_were_deleted(session: Session) -> None:
     session.execute(delete(Record))
 
     assert prove(session).holds
 
 
-def test_it_fails_when_a_row_was_finished_twice(session: Session) -> None:
+def test_the_proof_fails_when_a_row_was_finished_twice(session: Session) -> None:
     session.add(finish_of(2))
 
     proof = prove(session)
@@ -53,7 +53,7 @@ def test_it_fails_when_a_row_was_finished_twice(session: Session) -> None:
     assert proof.twice == 1
 
 
-def test_it_fails_when_a_row_was_never_finished(session: Session) -> None:
+def test_the_proof_fails_when_a_row_was_never_finished(session: Session) -> None:
     session.execute(delete(Finished).where(Finished.record_id == 2))
 
     proof = prove(session)
@@ -72,7 +72,7 @@ def test_a_row_finished_twice_does_not_make_up_for_one_never_finished(session: S
     assert (proof.twice, proof.unfinished) == (1, 1)
 
 
-def test_it_fails_when_a_row_was_finished_that_nobody_inserted(session: Session) -> None:
+def test_the_proof_fails_when_a_row_was_finished_that_nobody_inserted(session: Session) -> None:
     session.add(finish_of(99))
 
     proof = prove(session)
@@ -82,7 +82,7 @@ def test_it_fails_when_a_row_was_finished_that_nobody_inserted(session: Session)
 
 
 @pytest.mark.parametrize("status", ["unclaimed", "claimed", "failed"])
-def test_it_fails_when_a_row_is_left(session: Session, status: str) -> None:
+def test_the_proof_fails_when_a_row_is_left(session: Session, status: str) -> None:
     session.execute(update(Record).where(Record.id == 1).values(status=status))
 
     proof = prove(session)
@@ -91,7 +91,7 @@ def test_it_fails_when_a_row_is_left(session: Session, status: str) -> None:
     assert proof.left == 1
 
 
-def test_it_fails_when_nothing_was_inserted(session: Session) -> None:
+def test_the_proof_fails_when_nothing_was_inserted(session: Session) -> None:
     for table in (Record, Inserted, Finished):
         session.execute(delete(table))
 

@@ -55,7 +55,7 @@ def statuses(engine: Engine) -> Sequence[str]:
 
 
 @pytest.mark.usefixtures("jobs")
-def test_it_says_of_whom_why_and_what_became_of_the_jobs(
+def test_reap_prints_the_owners_the_reasons_and_the_new_statuses(
     run: Run, url: str, engine: Engine
 ) -> None:
     name = claim_of_the_dead(engine)
@@ -70,7 +70,9 @@ def test_it_says_of_whom_why_and_what_became_of_the_jobs(
 
 
 @pytest.mark.usefixtures("jobs")
-def test_it_leaves_the_living_and_the_young_alone(run: Run, url: str, engine: Engine) -> None:
+def test_reap_leaves_living_owners_and_young_claims_alone(
+    run: Run, url: str, engine: Engine
+) -> None:
     claim_as(engine, "mailer-1", 1)
     with Owner(engine) as owner:
         claim_as(engine, owner)
@@ -169,7 +171,7 @@ def test_a_timer_outlives_a_server_that_is_away(
     "option", [("--lease", 0), ("--max-runtime", -1), ("--limit", 0), ("--every", 0)]
 )
 @pytest.mark.usefixtures("jobs")
-def test_options_that_cannot_be_are_refused(run: Run, url: str, option: tuple[str, object]) -> None:
+def test_invalid_options_are_refused(run: Run, url: str, option: tuple[str, object]) -> None:
     result = run("reap", MESSAGES, "--url", url, *option)
 
     assert result.exit_code == 2

@@ -45,7 +45,7 @@ def test_keys_are_shown_as_a_parameter(run: Run) -> None:
     assert "WHERE message.id IN (:claim_keys)" in result.output
 
 
-def test_a_strategy_that_cannot_run_there_is_one_line(run: Run) -> None:
+def test_an_impossible_strategy_is_one_line(run: Run) -> None:
     result = run("sql", TO_A, "--dialect", "sqlite", "--strategy", "skip_locked")
 
     assert result.exit_code == 1

@@ -52,7 +52,7 @@ def test_done_jobs_are_deleted_on_demand(run: Run, url: str, engine: Engine) -> 
 
 
 @pytest.mark.usefixtures("jobs")
-def test_a_queue_works_as_well_as_a_class(run: Run, url: str, engine: Engine) -> None:
+def test_a_target_may_be_a_queue_or_a_class(run: Run, url: str, engine: Engine) -> None:
     result = run("work", "tests.cli.shop:to_a", SEND, "--url", url, "--drain")
 
     assert result.stdout == "1 sent\nall done\n"

@@ -65,7 +65,7 @@ def test_a_single_step_has_a_name_of_its_own(run: Run, url: str, engine: Engine)
         (["tests.cli.films:Film", "tests.cli.shop:send", "--step", "cut"], "no --step"),
     ],
 )
-def test_what_does_not_go_together_is_said(
+def test_options_that_do_not_go_together_are_refused(
     run: Run, url: str, arguments: list[str], said: str
 ) -> None:
     result = run("work", *arguments, "--url", url)

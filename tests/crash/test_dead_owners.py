@@ -201,7 +201,7 @@ def test_a_forked_child_is_not_the_owner_and_does_not_keep_it_alive(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_an_owner_whose_network_is_cut_is_dead_after_the_limit_and_knows_it_by_then(
+def test_an_owner_whose_network_is_cut_is_dead_after_the_limit_and_has_noticed_it(
     engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = Limits(

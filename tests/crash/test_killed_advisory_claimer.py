@@ -70,7 +70,7 @@ def kill_a_claimer(engine: Engine) -> list[int]:
     return claimed
 
 
-def test_its_rows_are_claimable_at_once_but_those_that_it_finished(engine: Engine) -> None:
+def test_the_unfinished_rows_of_a_killed_claimer_are_claimable_at_once(engine: Engine) -> None:
     claimed = kill_a_claimer(engine)
     killed = time.monotonic()
 

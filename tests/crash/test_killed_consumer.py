@@ -52,7 +52,9 @@ def kill_a_claimer(engine: Engine, strategy: str, *, commit: bool) -> list[str]:
     return claimed
 
 
-def test_its_rows_are_still_claimed_and_can_be_released(engine: Engine) -> None:
+def test_the_rows_of_a_killed_consumer_are_still_claimed_and_can_be_released(
+    engine: Engine,
+) -> None:
     with Session(engine, expire_on_commit=False) as session:
         add_emails(session, "a", "b", "c")
 
@@ -71,7 +73,7 @@ def test_its_rows_are_still_claimed_and_can_be_released(engine: Engine) -> None:
         assert list(statuses) == ["claimed", "done", "claimed"]
 
 
-def test_killed_before_its_commit_it_had_claimed_nothing(engine: Engine) -> None:
+def test_a_consumer_that_is_killed_before_its_commit_has_claimed_nothing(engine: Engine) -> None:
     with Session(engine, expire_on_commit=False) as session:
         add_emails(session, "a", "b", "c")
 

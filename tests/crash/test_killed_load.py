@@ -115,7 +115,7 @@ def ids(engine: Engine) -> set[int]:
 
 @pytest.mark.parametrize("log", ["file", "database"])
 @pytest.mark.timeout(1800)
-def test_killed_anywhere_it_ends_with_all_rows_or_none(
+def test_a_load_that_is_killed_anywhere_ends_with_all_rows_or_none(
     engine: Engine, log: str, tmp_path: Path, full: bool
 ) -> None:
     plan = Plan(

@@ -51,7 +51,7 @@ def test_a_killed_holder_frees_its_lock_at_once(lock: NamedLock, other: Locker) 
     assert lock.acquire(AT_ONCE)
 
 
-def test_who_waits_for_a_killed_holder_has_the_lock(lock: NamedLock, other: Locker) -> None:
+def test_a_waiter_gets_the_lock_of_a_killed_holder(lock: NamedLock, other: Locker) -> None:
     with Locker(lock.engine.url, lock.name) as waiter:
         waiter.begin_to_wait()
 

@@ -150,9 +150,7 @@ def test_a_killed_workers_jobs_are_back_and_finished_within_seconds(
     assert time.monotonic() - killed < REAP_EVERY.total_seconds() * 1.2 + 5
 
 
-def test_a_worker_that_stands_still_keeps_its_claims_until_it_is_dead(
-    engine: Engine, start: Start
-) -> None:
+def test_a_stopped_worker_keeps_its_claims_until_it_is_dead(engine: Engine, start: Start) -> None:
     add_jobs(engine, 3)
     victim = start(3)
     victim.hears()

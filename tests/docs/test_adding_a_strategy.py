@@ -99,7 +99,7 @@ def test_a_registered_strategy_claims_by_its_name(engine: Engine) -> None:
 
 
 @pytest.mark.usefixtures("optimistic")
-def test_what_it_claims_is_finished_by_its_fence(engine: Engine) -> None:
+def test_a_job_of_a_registered_strategy_is_finished_by_its_fence(engine: Engine) -> None:
     add_letters(engine, 1)
     queue = JobQueue(Letter, strategy=NAME)
 
@@ -114,7 +114,7 @@ def test_what_it_claims_is_finished_by_its_fence(engine: Engine) -> None:
 
 
 @pytest.mark.usefixtures("optimistic")
-def test_it_claims_plain_rows_and_goes_priority_by_priority(engine: Engine) -> None:
+def test_a_registered_strategy_claims_plain_rows_priority_by_priority(engine: Engine) -> None:
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     with Session(engine) as session:
         enqueue(session, Parcel, [{"id": 1}, {"id": 3}], priority=2)
@@ -151,7 +151,7 @@ def test_two_claimers_that_read_the_same_jobs_do_not_share_them(engine: Engine) 
 
 
 @pytest.mark.usefixtures("optimistic")
-def test_its_statements_are_shown_and_errors_name_it() -> None:
+def test_the_statements_of_a_registered_strategy_are_shown_and_errors_name_it() -> None:
     statements: list[Any] = claim_statements(Letter, dialect="sqlite", strategy=NAME)
 
     sql = [str(statement.compile(dialect=sqlite.dialect())) for statement in statements]
@@ -170,12 +170,12 @@ def test_a_name_that_is_taken_is_refused(optimistic: type[strategies.Strategy]) 
         strategies.register(Another)
 
 
-def test_before_it_is_registered_it_is_unknown() -> None:
+def test_a_strategy_is_unknown_before_it_is_registered() -> None:
     with pytest.raises(ArgumentError, match=f"there is no strategy '{NAME}'"):
         JobQueue(Letter, strategy=NAME)
 
 
-def test_its_module_imports_public_names_only() -> None:
+def test_the_module_of_a_strategy_imports_only_public_names() -> None:
     imports = [node for node in ast.walk(ast.parse(MODULE)) if isinstance(node, ast.ImportFrom)]
     modules = {node.module for node in imports if str(node.module).startswith("sa_jobqueue")}
     names = {

@@ -299,7 +299,7 @@ def test_a_held_claim_without_an_owner_leaves_the_owner_empty(session: Session) 
 
 
 @pytest.mark.only_on("sqlite")
-def test_an_engine_without_row_locks_refuses_held_claims(session: Session) -> None:
+def test_a_database_without_row_locks_refuses_held_claims(session: Session) -> None:
     insert(session, Parcel)
 
     with pytest.raises(UnsupportedDatabase, match="use strategy='auto'"):

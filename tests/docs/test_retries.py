@@ -85,7 +85,7 @@ def test_an_error_is_cut_to_what_the_users_own_column_holds(engine: Engine) -> N
     assert [460 < len(text) <= 500 for text in kept] == [True, True]
 
 
-def test_the_policies_wait_as_the_table_says() -> None:
+def test_the_policies_delay_as_the_table_says() -> None:
     lines = table(PAGE, "policy")
     constant, default = (eval(line["policy"].strip("`"), POLICIES) for line in lines[:2])
     minutes = re.findall(r"\d+", lines[0]["after the attempts 1, 2, 3, .."])

@@ -76,7 +76,7 @@ def test_the_rounds_of_the_page_mail_everybody_once_in_each(
 
 
 @pytest.mark.only_on("postgresql")
-def test_the_rounds_alone_of_the_page(names: dict[str, Any]) -> None:
+def test_the_round_mixin_alone_of_the_page_runs(names: dict[str, Any]) -> None:
     run(READERS, names)
     make_tables(names, "Reader")
 
@@ -85,7 +85,7 @@ def test_the_rounds_alone_of_the_page(names: dict[str, Any]) -> None:
     assert names["sent"] == Counter({(id_, 1): 1 for id_ in (1, 2, 3)})
 
 
-def test_the_migration_of_the_page(names: dict[str, Any]) -> None:
+def test_the_migration_of_the_page_runs(names: dict[str, Any]) -> None:
     engine = names["engine"]
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE customer (id INTEGER PRIMARY KEY)"))

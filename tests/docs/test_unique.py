@@ -89,7 +89,9 @@ def statuses(session: Session, entity: Any) -> list[tuple[int, str]]:
     return [(job.document_id, job.status) for job in found]
 
 
-def test_one_job_for_each_key_and_the_counts_that_are_told(tabled: Tabled, db_alias: str) -> None:
+def test_one_job_for_each_key_is_inserted_and_the_counts_are_returned(
+    tabled: Tabled, db_alias: str
+) -> None:
     engine, entity = tabled(FOREVER)
     said = [int(number) for number in re.findall(r"# (\d)$", FOREVER_USE, re.M)]
     told: list[int | None] = []
@@ -107,7 +109,9 @@ def test_one_job_for_each_key_and_the_counts_that_are_told(tabled: Tabled, db_al
 
 
 @pytest.mark.parametrize("block", [UNFINISHED, PARTIAL], ids=["column", "index"])
-def test_one_unfinished_job_for_each_key(tabled: Tabled, block: str, db_alias: str) -> None:
+def test_there_is_one_unfinished_job_for_each_key(
+    tabled: Tabled, block: str, db_alias: str
+) -> None:
     if block == PARTIAL and db_alias in ("mysql", "mariadb"):
         pytest.skip("no partial indexes")
     engine, entity = tabled(block)
@@ -143,7 +147,7 @@ def test_a_job_with_a_successor_stays_where_it_is(tabled: Tabled) -> None:
         assert statuses(session, entity) == [(1, "failed"), (2, "unclaimed"), (1, "unclaimed")]
 
 
-def test_one_waiting_job_for_each_key_while_another_one_runs(tabled: Tabled) -> None:
+def test_there_is_one_unclaimed_job_for_each_key_while_another_runs(tabled: Tabled) -> None:
     engine, entity = tabled(FRESH)
     with Session(engine, expire_on_commit=False) as session:
         add(session, entity, 1, 1)

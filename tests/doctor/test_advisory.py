@@ -70,7 +70,7 @@ def unwell(report: Report) -> list[str]:
         advisory(KIND == 1, MAILED < 7, order_by=(KIND, MAILED)),
     ],
 )
-def test_equality_range_and_key_are_served_by_one_index(
+def test_one_index_serves_equality_range_and_key(
     engine: Engine, queue: JobQueue[Subscription], number: int
 ) -> None:
     add_subscriptions(engine, number)
@@ -119,7 +119,9 @@ def test_an_order_that_no_index_serves_beside_the_range_names_rounds(
 
 
 @SIZES
-def test_rounds_are_the_way_out(engine: Engine, number: int, known: bool) -> None:
+def test_an_index_that_begins_with_the_round_removes_the_finding(
+    engine: Engine, number: int, known: bool
+) -> None:
     add_subscriptions(engine, number, known=known)
     queue = advisory(KIND == 1, Subscription.round == 7, order_by=Subscription.id.desc())
 
@@ -142,7 +144,7 @@ def assert_walks(engine: Engine, queue: JobQueue[Subscription], index: str) -> N
     assert "Sort" not in plan
 
 
-def test_an_index_of_the_users_that_is_partial_serves_too(engine: Engine) -> None:
+def test_a_partial_index_of_the_user_serves(engine: Engine) -> None:
     replace_index(engine, "(kind, mailed, id) WHERE kind = 1")
 
     assert unwell(examine(engine, advisory(), old_snapshot=PATIENT)) == []

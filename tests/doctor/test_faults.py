@@ -203,7 +203,7 @@ def test_an_old_snapshot_is_found(engine: Engine, options: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("columns", [(), ("owner_date",), ("status", "owner")])
-def test_a_missing_or_unfit_reap_index_is_found(engine: Engine, columns: tuple[str, ...]) -> None:
+def test_a_missing_or_wrong_reap_index_is_found(engine: Engine, columns: tuple[str, ...]) -> None:
     replace_index(engine, "reap", *columns)
 
     finding = found(examine(engine, Mail), "reap")
@@ -241,7 +241,7 @@ def normalised_spaces(message: str) -> str:
 
 
 @pytest.mark.only_on("postgresql", "sqlite")
-def test_a_status_of_a_queues_own_that_no_reap_index_holds_is_found(engine: Engine) -> None:
+def test_a_queues_own_status_without_a_reap_index_is_found(engine: Engine) -> None:
     queue = JobQueue(Mail, during="sending")
 
     finding = found(examine(engine, queue), "reap")
@@ -255,7 +255,7 @@ def test_a_status_of_a_queues_own_that_no_reap_index_holds_is_found(engine: Engi
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_the_reap_index_holds_every_status_where_none_is_partial(engine: Engine) -> None:
+def test_a_reap_index_without_a_predicate_holds_every_status(engine: Engine) -> None:
     assert "reap" not in checks(examine(engine, JobQueue(Mail, during="sending")))
 
 
@@ -273,7 +273,7 @@ def test_an_index_that_holds_finished_rows_too_is_found(engine: Engine) -> None:
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_predicate_that_drifted_and_serves_still_is_found(engine: Engine) -> None:
+def test_a_predicate_that_changed_and_still_serves_is_found(engine: Engine) -> None:
     replace_claim_index(
         engine, "status", "priority", "id", where="status IN ('unclaimed', 'waiting')"
     )

@@ -184,7 +184,7 @@ def states(connection: Connection) -> list[Any]:
 
 
 @pytest.mark.parametrize("last", [0, -1])
-def test_it_changes_nothing_and_leaves_nothing_locked(
+def test_an_examination_changes_nothing_and_leaves_nothing_locked(
     engine: Engine, db_alias: str, last: int
 ) -> None:
     strategy = STRATEGIES[db_alias][last]
@@ -214,7 +214,7 @@ def test_the_hooks_of_a_session_count_as_in_a_claim(engine: Engine) -> None:
     ]
 
 
-def test_without_the_run_nothing_is_claimed_or_counted(engine: Engine) -> None:
+def test_without_run_an_examination_claims_and_counts_nothing(engine: Engine) -> None:
     add_mails(engine, 10)
     with Session(engine) as other:
         claim(other, Mail, owner="w", limit=10)  # has all of them locked
@@ -258,7 +258,7 @@ def stubborn(engine: Engine) -> Engine:
 
 
 @pytest.mark.only_on("mysql", "mariadb", "sqlite")
-def test_the_limits_of_its_waiting_are_put_back(engine: Engine, db_alias: str) -> None:
+def test_an_examination_restores_the_lock_timeouts(engine: Engine, db_alias: str) -> None:
     variables = "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout"
     asked = text("PRAGMA busy_timeout" if db_alias == "sqlite" else variables)
     with engine.connect() as connection, Session(connection) as session:
@@ -271,7 +271,7 @@ def test_the_limits_of_its_waiting_are_put_back(engine: Engine, db_alias: str) -
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_the_settings_of_its_plans_are_put_back(engine: Engine) -> None:
+def test_an_examination_restores_the_planner_settings(engine: Engine) -> None:
     with engine.connect() as connection, Session(connection) as session:
         examine(session, Mail)
 
@@ -280,7 +280,7 @@ def test_the_settings_of_its_plans_are_put_back(engine: Engine) -> None:
             assert connection.execute(text("SHOW lock_timeout")).scalar() == "10s"
 
 
-def test_a_plan_is_the_same_after_another_was_favoured(engine: Engine) -> None:
+def test_a_plan_is_the_same_after_another_plan_was_favoured(engine: Engine) -> None:
     add_mails(engine, 3)
     with Session(engine) as session:
         case = Case(session, JobQueue(Mail), 100, PATIENT)
@@ -294,7 +294,9 @@ def test_a_plan_is_the_same_after_another_was_favoured(engine: Engine) -> None:
         assert plans[0] != plans[1]
 
 
-def test_in_autocommit_nothing_is_claimed_and_the_report_says_so(engine: Engine) -> None:
+def test_in_autocommit_an_examination_claims_nothing_and_the_report_tells_why(
+    engine: Engine,
+) -> None:
     add_mails(engine, 10)
     autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -308,7 +310,7 @@ def test_in_autocommit_nothing_is_claimed_and_the_report_says_so(engine: Engine)
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_what_a_restricted_user_may_not_see_is_said_with_the_grant(
+def test_the_report_names_the_grants_that_a_restricted_user_lacks(
     engine: Engine, db_alias: str
 ) -> None:
     hidden = {
@@ -330,7 +332,7 @@ def test_what_a_restricted_user_may_not_see_is_said_with_the_grant(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_what_the_database_refuses_altogether_is_said_too(engine: Engine) -> None:
+def test_the_report_names_what_the_database_refuses(engine: Engine) -> None:
     add_mails(engine, 10)
     with restricted_user(engine) as theirs:
         user = theirs.url.username
@@ -369,7 +371,7 @@ def test_an_async_engine_is_refused_with_the_way_out() -> None:
         examine(engine, Mail)  # type: ignore[arg-type]  # the mistake
 
 
-def test_an_async_session_examines_in_its_own_thread_of_things(tmp_path: Path) -> None:
+def test_an_async_session_examines_through_run_sync(tmp_path: Path) -> None:
     async def examined() -> Report:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'jobs.db'}")
         async with engine.begin() as connection:
@@ -383,7 +385,7 @@ def test_an_async_session_examines_in_its_own_thread_of_things(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("limit", [0, True, 1.5])
-def test_a_batch_has_a_size(limit: Any) -> None:
+def test_a_batch_size_below_one_is_refused(limit: Any) -> None:
     with pytest.raises(ArgumentError, match="size of a batch"):
         examine(None, Mail, limit=limit)  # type: ignore[arg-type]  # not looked at
 
@@ -410,7 +412,7 @@ def test_a_migrated_schema_is_asserted(engine: Engine) -> None:
     assert_claim_is_indexed(Session(engine), JobQueue(Mail))
 
 
-def test_an_assertion_that_fails_says_what_to_do(engine: Engine) -> None:
+def test_a_failed_assertion_tells_what_to_do(engine: Engine) -> None:
     replace_claim_index(engine, "status")
 
     with pytest.raises(AssertionError, match=r"does not fit the claim(.|\n)*fix: .*CREATE INDEX"):

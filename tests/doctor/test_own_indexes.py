@@ -30,7 +30,7 @@ def index_names(engine: Engine) -> set[str]:
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_a_queues_own_index_comes_and_goes_beside_the_models(
+def test_a_queues_own_index_is_made_and_dropped_beside_the_models(
     engine: Engine, queue: JobQueue[Mail]
 ) -> None:
     with migrating(engine) as op:
@@ -48,7 +48,7 @@ def test_a_queues_own_index_comes_and_goes_beside_the_models(
 
 @pytest.mark.parametrize("number", [0, 5_000])
 @pytest.mark.parametrize("queue", QUEUES[:2])
-def test_the_index_that_a_finding_names_mends_it(
+def test_the_index_that_a_finding_names_removes_the_finding(
     engine: Engine, queue: JobQueue[Mail], number: int
 ) -> None:
     if number:

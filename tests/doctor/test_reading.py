@@ -95,7 +95,7 @@ def test_equality_columns_lead_in_any_order_where_they_are_compared() -> None:
     assert str(of_all) == "(message_status, sequence DESC, id)"
 
 
-def test_a_status_of_the_queues_own_wants_a_predicate_of_its_own() -> None:
+def test_a_queue_with_its_own_status_wants_its_own_predicate() -> None:
     queue = JobQueue(Task, ready="packed", during="sending")
 
     wanted = wanted_claim_index(queue.plan.spec)
@@ -105,7 +105,7 @@ def test_a_status_of_the_queues_own_wants_a_predicate_of_its_own() -> None:
     assert predicate == "status = 'packed'"
 
 
-def test_of_an_order_by_expressions_only_the_plan_can_tell() -> None:
+def test_only_the_plan_tells_whether_an_index_serves_an_order_by_expressions() -> None:
     wanted = wanted_claim_index(JobQueue(Mail, order_by=func.lower(Mail.recipient)).plan.spec)
 
     assert wanted.order is None

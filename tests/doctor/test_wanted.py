@@ -101,9 +101,7 @@ def server_index(*names: str) -> ServerIndex:
         (server_index("status", "touched", "priority", "id"), False),
     ],
 )
-def test_an_order_by_a_column_that_is_the_same_in_all_rows_is_none(
-    index: ServerIndex, fits: bool
-) -> None:
+def test_an_order_by_a_constant_column_needs_no_index(index: ServerIndex, fits: bool) -> None:
     queue = JobQueue(Mail, RECIPIENT == "r", order_by=(RECIPIENT.desc(), PRIORITY))
 
     assert wanted_claim_index(queue.plan.spec).fitted_by(index, None) is fits
@@ -113,9 +111,7 @@ def test_an_order_by_a_column_that_is_the_same_in_all_rows_is_none(
     ("order_by", "ranged"),
     [((KIND, MAILED), None), (KIND, "mailed"), ((KIND, ID), "mailed"), (MAILED.desc(), None)],
 )
-def test_a_range_is_in_the_way_of_what_is_ordered_beside_constants(
-    order_by: Any, ranged: str | None
-) -> None:
+def test_a_range_keeps_an_index_from_serving_the_order(order_by: Any, ranged: str | None) -> None:
     assert range_before_order(advisory(order_by=order_by).plan.spec) == ranged
 
 
@@ -125,18 +121,18 @@ def test_a_range_is_in_the_way_of_what_is_ordered_beside_constants(
 @pytest.mark.parametrize(
     "queue", [JobQueue(Mail), JobQueue(Mail, order_by=PRIORITY), JobQueue(Mail, RECIPIENT != "a")]
 )
-def test_a_queue_that_the_model_has_the_index_for_wants_that_one(queue: JobQueue[Mail]) -> None:
+def test_a_queue_wants_the_models_index_where_it_serves(queue: JobQueue[Mail]) -> None:
     assert wanted_claim_index(queue.plan.spec).index is index_of(TABLE, "claim")
 
 
 @pytest.mark.parametrize("where", [(), (Reader.round == 7,)])
-def test_rounds_alone_want_the_index_of_their_model(where: Any) -> None:
+def test_round_mixin_alone_wants_the_index_of_its_model(where: Any) -> None:
     queue = JobQueue(Reader, *where, strategy="advisory")
 
     assert wanted_claim_index(queue.plan.spec).of_model
 
 
-def test_a_queue_with_an_order_or_a_predicate_of_its_own_has_a_name_of_its_own() -> None:
+def test_the_index_of_a_queue_with_its_own_order_or_predicate_has_its_own_name() -> None:
     queues = [
         JobQueue(Mail, order_by=RECIPIENT),
         JobQueue(Mail, order_by=RECIPIENT.asc()),
@@ -160,7 +156,7 @@ def test_a_queue_with_an_order_or_a_predicate_of_its_own_has_a_name_of_its_own()
     assert wanted(advisory())[0] == "_kind_mailed"
 
 
-def test_a_status_of_the_queues_own_has_a_reap_index_of_its_own() -> None:
+def test_a_queue_with_its_own_status_has_its_own_reap_index() -> None:
     mapping = mapping_of(Mail)
 
     assert reap_index(mapping, "claimed") is index_of(TABLE, "reap")

@@ -63,7 +63,7 @@ def name_of(example: Path) -> str:
     return example.stem
 
 
-def test_there_are_the_examples_that_the_readme_speaks_of() -> None:
+def test_the_examples_of_the_readme_exist() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
 
     named = set(re.findall(r"\(examples/(\w+\.py)\)", readme))
@@ -79,7 +79,7 @@ def test_an_example_ends_with_the_output_that_it_prints(example: Path) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
-def test_an_example_runs_on_every_engine_that_it_is_for(
+def test_an_example_runs_on_every_database_that_it_is_for(
     example: Path, db_url: URL, db_alias: str
 ) -> None:
     engines, _ = how(example)

@@ -101,7 +101,7 @@ def test_the_migration_has_no_import_of_ours_and_a_second_one_is_empty(project: 
     assert (body(second, "upgrade"), body(second, "downgrade")) == ("pass", "pass")
 
 
-def test_it_is_what_one_would_have_written_by_hand(project: Config) -> None:
+def test_the_migration_looks_as_if_written_by_hand(project: Config) -> None:
     source = generate(project, "a1")
 
     assert re.findall(r"^(?:from|import) .*", source, re.M)[1:] == [
@@ -126,7 +126,7 @@ def test_it_is_what_one_would_have_written_by_hand(project: Config) -> None:
     ) in upgrade
 
 
-def test_what_it_builds_is_a_queue(project: Config, engine: Engine) -> None:
+def test_the_migration_builds_a_queue(project: Config, engine: Engine) -> None:
     generate(project, "a1")
     command.upgrade(project, "head")
 
@@ -140,7 +140,7 @@ def test_what_it_builds_is_a_queue(project: Config, engine: Engine) -> None:
         assert [job.status for job in jobs] == [JobStatus.DONE]
 
 
-def test_it_leads_down_again(project: Config, engine: Engine) -> None:
+def test_the_migration_can_be_downgraded(project: Config, engine: Engine) -> None:
     first = generate(project, "a1")
     command.upgrade(project, "head")
 

@@ -47,7 +47,7 @@ def test_each_batch_is_committed_before_the_next(shop: Engine) -> None:
     assert seen == [40, 80, 100]
 
 
-def test_the_progress_is_told(shop: Engine) -> None:
+def test_a_backfill_reports_its_progress(shop: Engine) -> None:
     insert_orders(shop, range(10))
     told: list[Progress] = []
 
@@ -58,7 +58,7 @@ def test_the_progress_is_told(shop: Engine) -> None:
     assert [each.key is None for each in told] == [False, False, True]
 
 
-def test_what_was_broken_off_is_taken_up_again(shop: Engine) -> None:
+def test_an_interrupted_run_is_continued(shop: Engine) -> None:
     insert_orders(shop, range(100))
     arguments: dict[str, Any] = {"values": {"note": "old"}, "batch": 10}
 
@@ -133,7 +133,7 @@ def test_a_table_without_a_key_is_refused(engine: Engine) -> None:
         backfill(op, "orders", "note IS NULL", values={"note": "old"})
 
 
-def test_a_script_cannot_say_it() -> None:
+def test_a_backfill_in_a_script_is_refused() -> None:
     with (
         writing_script("postgresql") as (op, _),
         pytest.raises(ArgumentError, match="with a database"),

@@ -78,7 +78,7 @@ def test_rows_of_a_criterion_become_jobs_and_the_others_are_done(
     }
 
 
-def test_a_row_of_which_the_criterion_is_unknown_is_no_job(shop: Engine) -> None:
+def test_a_row_whose_criterion_is_null_is_no_job(shop: Engine) -> None:
     insert_orders(shop, [1])
 
     adopt(shop, "note = 'urgent'")
@@ -95,7 +95,7 @@ def test_a_criterion_may_have_percent_signs_and_colons(shop: Engine) -> None:
     assert statuses(shop) == {1: "unclaimed"}
 
 
-def test_a_criterion_with_a_slip_of_the_pen_changes_nothing(shop: Engine) -> None:
+def test_a_criterion_with_a_syntax_error_changes_nothing(shop: Engine) -> None:
     before = column_names(shop)
 
     with pytest.raises(Exception, match="no_such"):
@@ -104,7 +104,7 @@ def test_a_criterion_with_a_slip_of_the_pen_changes_nothing(shop: Engine) -> Non
     assert column_names(shop) == before
 
 
-def test_a_table_has_words_of_its_own(shop: Engine) -> None:
+def test_a_table_may_have_its_own_status_words(shop: Engine) -> None:
     insert_orders(shop, [1])
     words = {"names": {JobStatus.UNCLAIMED: "unsent", JobStatus.DONE: "sent"}}
 
@@ -118,7 +118,7 @@ def test_a_table_has_words_of_its_own(shop: Engine) -> None:
 
 
 @pytest.mark.parametrize("engine_name", SERVERS)
-def test_it_must_be_said_what_becomes_of_the_rows(engine_name: str) -> None:
+def test_the_new_status_of_existing_rows_must_be_given(engine_name: str) -> None:
     with writing_script(engine_name) as (op, script):
         with pytest.raises(TypeError, match="existing_rows"):
             add_job_columns(op, "orders")  # type: ignore[call-arg]  # what the test is about
@@ -148,9 +148,7 @@ def test_a_mixin_without_a_status_says_nothing_about_rows(shop: Engine) -> None:
     ],
     ids=["status", "owner", "all three", "a longer status"],
 )
-def test_a_column_of_the_tables_own_is_not_taken_for_ours(
-    shop: Engine, own: dict[str, str]
-) -> None:
+def test_an_existing_column_is_not_taken_for_ours(shop: Engine, own: dict[str, str]) -> None:
     with shop.begin() as connection:
         for name, type_ in own.items():
             connection.execute(text(f"ALTER TABLE orders ADD COLUMN {name} {type_}"))
@@ -178,9 +176,7 @@ def test_a_criterion_needs_a_database(engine_name: str) -> None:
 
 
 @pytest.mark.parametrize("existing_rows", ["done", "unclaimed", "amount > 1"])
-def test_alembic_finds_nothing_that_the_model_says_otherwise(
-    shop: Engine, existing_rows: str
-) -> None:
+def test_alembic_finds_no_difference_to_the_model(shop: Engine, existing_rows: str) -> None:
     insert_orders(shop, [1, 2])
 
     adopt(shop, existing_rows)

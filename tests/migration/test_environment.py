@@ -143,14 +143,14 @@ def statements_of(script: str) -> list[str]:
     return [part.strip().replace("%", "%%") for part in parts if part.strip()]
 
 
-def test_sqlite_says_that_a_script_would_not_do() -> None:
+def test_a_script_for_sqlite_is_refused() -> None:
     config = alembic_config("sqlite://")
 
     with pytest.raises(ArgumentError, match="run the migration with a database"):
         command.upgrade(config, "base:head", sql=True)
 
 
-def test_without_a_url_it_is_said_how_to_give_one() -> None:
+def test_the_error_without_a_url_tells_how_to_give_one() -> None:
     config = alembic_config("")
 
     with pytest.raises(CommandError, match=r"-x url=.*SA_JOBQUEUE_URL"):

@@ -49,7 +49,7 @@ def test_the_indexes_are_made_and_dropped(queue: Engine, online: bool) -> None:
     assert index_names(queue) == set()
 
 
-def test_keys_among_the_arguments_of_the_queue_do_no_harm(queue: Engine) -> None:
+def test_key_columns_in_queue_args_do_no_harm(queue: Engine) -> None:
     with migrating(queue) as op:
         args = {"per_key": ["account_id", ("region", "host")]}
         create_claim_index(op, "orders", *MIXINS, queue_args=args)
@@ -57,7 +57,7 @@ def test_keys_among_the_arguments_of_the_queue_do_no_harm(queue: Engine) -> None
     assert index_names(queue) == {"ix_orders_claim"}
 
 
-def test_to_make_or_to_drop_them_again_does_no_harm(queue: Engine) -> None:
+def test_making_or_dropping_the_indexes_again_does_no_harm(queue: Engine) -> None:
     with migrating(queue) as op:
         for _ in range(2):
             create_claim_index(op, Order)
@@ -125,7 +125,7 @@ def test_an_index_of_its_name_in_another_order_is_not_taken_for_it(
     ],
     ids=["descending", "several statuses", "own words"],
 )
-def test_an_index_is_known_again_however_the_database_prints_it(
+def test_an_index_is_recognized_however_the_database_prints_it(
     queue: Engine, args: dict[str, Any]
 ) -> None:
     with statements_seen(queue) as seen, migrating(queue) as op:
@@ -219,7 +219,7 @@ class Consignment(JobMixin, LongNames):
 # What they are called
 
 
-def test_a_name_that_the_server_has_cut_is_known_again(engine: Engine) -> None:
+def test_a_name_that_the_server_has_cut_is_recognized(engine: Engine) -> None:
     table: Any = Consignment.__table__
     table.create(engine)
     with engine.begin() as connection:
@@ -245,7 +245,7 @@ def test_a_name_that_the_server_has_cut_is_known_again(engine: Engine) -> None:
 
 
 @pytest.mark.only_on("postgresql")
-def test_postgresql_builds_them_concurrently(queue: Engine) -> None:
+def test_postgresql_builds_the_indexes_concurrently(queue: Engine) -> None:
     with statements_seen(queue) as seen, migrating(queue) as op:
         create_claim_index(op, Order)
         drop_claim_index(op, Order)
@@ -255,7 +255,7 @@ def test_postgresql_builds_them_concurrently(queue: Engine) -> None:
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_innodb_builds_them_in_place_while_writers_go_on(queue: Engine) -> None:
+def test_innodb_builds_the_indexes_in_place_while_writers_go_on(queue: Engine) -> None:
     with statements_seen(queue) as seen, migrating(queue) as op:
         create_claim_index(op, Order)
 

@@ -55,7 +55,7 @@ def differences(engine: Engine, metadata: MetaData) -> Any:
 
 
 @pytest.mark.parametrize("online", [True, False])
-def test_it_is_run_again_until_nothing_breaks_it_off(shop: Engine, online: bool) -> None:
+def test_a_migration_is_run_again_until_nothing_interrupts_it(shop: Engine, online: bool) -> None:
     insert_orders(shop, [1, 2])
 
     for migrate, then in ((upgrade, Base.metadata), (downgrade, ORDERS.metadata)):

@@ -252,7 +252,7 @@ def test_a_change_of_the_users_own_stands_in_the_script_between_its_limits(
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_a_wait_for_a_tables_lock_is_ended_before_the_server_ends_it(shop: Engine) -> None:
+def test_the_migration_ends_a_wait_for_a_table_lock_before_the_server_does(shop: Engine) -> None:
     """The server counts whole seconds: all who come later would wait for one."""
     limit = 20
 

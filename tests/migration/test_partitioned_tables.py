@@ -123,7 +123,9 @@ def claimed(engine: Engine) -> set[int]:
         return {job.id for job in jobs}
 
 
-def test_it_becomes_what_the_model_says_and_no_old_row_is_a_job(depot: Engine) -> None:
+def test_a_partitioned_table_becomes_the_models_queue_and_no_old_row_is_a_job(
+    depot: Engine,
+) -> None:
     adopt(depot)
     run(depot, "INSERT INTO parcels (id, day) VALUES (100, 5)")
 
@@ -137,7 +139,7 @@ def test_rows_of_a_criterion_become_jobs_in_every_partition(depot: Engine) -> No
     assert claimed(depot) == set(range(30, 40))
 
 
-def test_to_run_it_again_changes_nothing(depot: Engine) -> None:
+def test_running_the_migration_again_changes_nothing(depot: Engine) -> None:
     adopt(depot)
 
     with statements_seen(depot) as seen:
@@ -149,7 +151,7 @@ def test_to_run_it_again_changes_nothing(depot: Engine) -> None:
     assert differences(depot, Base.metadata) == []
 
 
-def test_the_way_back_leaves_it_as_it_was_also_when_it_is_gone_twice(depot: Engine) -> None:
+def test_the_downgrade_leaves_the_table_as_it_was_even_when_it_runs_twice(depot: Engine) -> None:
     adopt(depot)
 
     for _ in range(2):
@@ -171,7 +173,7 @@ def test_a_backfill_goes_through_all_partitions(depot: Engine) -> None:
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_its_columns_come_and_go_at_once(depot: Engine) -> None:
+def test_the_columns_are_added_and_dropped_instantly(depot: Engine) -> None:
     with statements_seen(depot) as seen:
         adopt(depot)
         abandon(depot)
@@ -196,7 +198,7 @@ def test_no_partition_is_rewritten(depot: Engine) -> None:
 
 
 @pytest.mark.only_on("postgresql")
-def test_each_partition_gets_its_index_concurrently_and_the_table_takes_them(
+def test_each_partition_gets_its_index_concurrently_and_the_table_attaches_them(
     depot: Engine,
 ) -> None:
     with statements_seen(depot) as seen:
@@ -213,7 +215,7 @@ def test_each_partition_gets_its_index_concurrently_and_the_table_takes_them(
 
 
 @pytest.mark.only_on("postgresql")
-def test_what_a_build_that_was_broken_off_has_left_on_partitions_is_dropped_too(
+def test_indexes_that_an_interrupted_build_left_on_partitions_are_dropped(
     depot: Engine,
 ) -> None:
     with migrating(depot) as op:
@@ -279,7 +281,7 @@ class NamedParcel(JobMixin, ConventionBase):
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_naming_convention_names_those_of_partitions_apart(depot: Engine) -> None:
+def test_a_naming_convention_gives_the_indexes_of_partitions_different_names(depot: Engine) -> None:
     with migrating(depot) as op:
         for _ in range(2):
             add_job_columns(op, NamedParcel, existing_rows="done")
@@ -316,7 +318,7 @@ OPTIONS = "SELECT reloptions FROM pg_class WHERE relname = '{}'"
 
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("named", ["parcels", "parcels_2"])
-def test_a_partition_that_is_made_later_is_tuned_with_the_table_or_by_its_own_name(
+def test_a_later_partition_is_tuned_with_its_table_or_by_its_own_name(
     engine: Engine, named: str
 ) -> None:
     run(engine, *LAYOUTS["postgresql"]["range"])
@@ -369,7 +371,7 @@ def test_a_script_must_be_told_the_partitions_where_the_model_has_some(
 
 
 @pytest.mark.parametrize("server", ["mysql", "mariadb"])
-def test_elsewhere_a_script_needs_no_partitions(server: str) -> None:
+def test_a_script_for_other_databases_needs_no_partitions(server: str) -> None:
     with writing_script(server) as (op, script):
         for helper in HELPERS:
             helper(op, Parcel)
@@ -379,7 +381,7 @@ def test_elsewhere_a_script_needs_no_partitions(server: str) -> None:
 
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("partitions", [("parcels_0", "parcels_1"), ()])
-def test_a_script_that_was_told_them_does_what_the_migration_does(
+def test_a_script_with_the_partitions_does_what_the_migration_does(
     depot: Engine, partitions: tuple[str, ...]
 ) -> None:
     if not partitions:

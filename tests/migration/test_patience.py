@@ -61,7 +61,7 @@ def built(seen: list[str]) -> list[str]:
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_the_time_of_a_build_that_meets_a_lock_at_its_end_does_not_count(queue: Engine) -> None:
+def test_the_time_of_a_build_does_not_count_as_waiting_for_a_lock(queue: Engine) -> None:
     readers: list[Connection] = []
 
     def build_for_long(connection: Connection, cursor: Any, statement: str, *args: Any) -> None:
@@ -96,7 +96,7 @@ def test_a_concurrent_build_waits_for_an_old_snapshot_without_beginning_anew(
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_concurrent_build_that_is_given_up_leaves_nothing(queue: Engine) -> None:
+def test_a_concurrent_build_that_is_abandoned_leaves_nothing(queue: Engine) -> None:
     with old_snapshot(queue):
         with pytest.raises(LockTimeout, match="Nothing was changed by this step"):
             create(queue, SHORT)
@@ -108,7 +108,9 @@ def test_a_concurrent_build_that_is_given_up_leaves_nothing(queue: Engine) -> No
 
 
 @pytest.mark.only_on("postgresql")
-def test_what_cannot_be_dropped_is_told_with_the_command_that_drops_it(queue: Engine) -> None:
+def test_the_error_about_an_index_that_remains_shows_the_command_that_drops_it(
+    queue: Engine,
+) -> None:
     with old_snapshot(queue, "SELECT * FROM orders"):
         with pytest.raises(LockTimeout, match="invalid index") as caught:
             create(queue, SHORT)
@@ -158,7 +160,7 @@ def test_a_concurrent_build_that_failed_is_dropped_before_the_next_try(queue: En
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_drop_that_was_given_up_is_done_by_the_next_run(queue: Engine) -> None:
+def test_the_next_run_does_a_drop_that_was_abandoned(queue: Engine) -> None:
     create(queue, SHORT)
 
     with (
@@ -195,7 +197,7 @@ def marked(engine: Engine) -> int:
     return found
 
 
-def test_a_batch_gives_a_locked_row_up_and_keeps_what_is_written(shop: Engine) -> None:
+def test_a_batch_abandons_a_locked_row_and_keeps_what_is_written(shop: Engine) -> None:
     keys = insert_orders(shop, range(50))
 
     with (
@@ -227,7 +229,7 @@ def test_a_batch_is_tried_again_until_the_row_is_free(
     assert written == 50
 
 
-def test_the_sessions_own_limits_are_back_after_it_was_given_up(shop: Engine) -> None:
+def test_the_sessions_own_limits_are_restored_after_it_was_abandoned(shop: Engine) -> None:
     (key,) = insert_orders(shop, [1])
     variables = {"postgresql": ["lock_timeout"]}.get(
         shop.name, ["innodb_lock_wait_timeout", "lock_wait_timeout"]

@@ -141,7 +141,7 @@ def explained(engine: Engine, statement: Any) -> str:
         return "\n".join(rows)
 
 
-def test_an_order_that_no_index_has_beside_a_range_is_refused() -> None:
+def test_an_order_that_no_index_serves_beside_a_range_is_refused() -> None:
     queue = mailing(order_by=Subscription.joined_at)
 
     with writing_script("postgresql") as (op, script):

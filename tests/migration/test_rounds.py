@@ -75,7 +75,7 @@ def test_rows_that_were_there_are_in_no_round_until_one_is_started(
 
 
 @pytest.mark.parametrize("table", ["orders", Lonely])
-def test_rounds_alone_come_and_go(shop: Engine, table: Any) -> None:
+def test_round_mixin_alone_is_added_and_dropped(shop: Engine, table: Any) -> None:
     mixins = (RoundMixin,) if table == "orders" else ()
 
     with migrating(shop) as op:

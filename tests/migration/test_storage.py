@@ -32,7 +32,7 @@ def test_the_parameters_are_set_and_reset(shop: Engine) -> None:
 
 
 @pytest.mark.only_on("postgresql")
-def test_of_a_table_in_partitions_each_is_tuned(engine: Engine) -> None:
+def test_each_partition_of_a_table_is_tuned(engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE parcels (day int) PARTITION BY RANGE (day)"))
         connection.execute(
@@ -46,7 +46,7 @@ def test_of_a_table_in_partitions_each_is_tuned(engine: Engine) -> None:
 
 
 @pytest.mark.only_on("sqlite", "mysql", "mariadb")
-def test_elsewhere_nothing_is_done(shop: Engine) -> None:
+def test_on_other_databases_tuning_does_nothing(shop: Engine) -> None:
     with statements_seen(shop) as seen, migrating(shop) as op:
         seen.clear()
         tune_storage(op, "orders")

@@ -62,7 +62,7 @@ def test_no_row_is_rewritten_while_a_writer_goes_on(shop: Engine, fresh_database
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_the_server_accepts_that_it_is_instant_while_a_writer_goes_on(
+def test_the_columns_are_added_instantly_while_a_writer_goes_on(
     shop: Engine, fresh_database: URL
 ) -> None:
     insert_orders(shop, range(1_000))
@@ -96,7 +96,7 @@ def test_no_row_has_a_status_that_a_claim_knows_before_all_are_done(shop: Engine
 
 
 @pytest.mark.only_on("sqlite")
-def test_what_is_inserted_before_the_last_step_is_one_of_those_that_were_there(
+def test_rows_inserted_before_the_last_step_count_as_existing_rows(
     shop: Engine, fresh_database: URL
 ) -> None:
     insert_orders(shop, range(10))
@@ -119,7 +119,7 @@ def test_what_is_inserted_before_the_last_step_is_one_of_those_that_were_there(
 
 
 @pytest.mark.parametrize("existing_rows", ["done", "amount > 1"])
-def test_what_was_broken_off_is_taken_up_again(shop: Engine, existing_rows: str) -> None:
+def test_an_interrupted_run_is_continued(shop: Engine, existing_rows: str) -> None:
     insert_orders(shop, [1, 2])
 
     for stop in range(1, 30):
@@ -135,7 +135,7 @@ def test_what_was_broken_off_is_taken_up_again(shop: Engine, existing_rows: str)
     ]
 
 
-def test_the_rows_that_get_their_status_one_by_one_come_in_batches(shop: Engine) -> None:
+def test_rows_get_their_status_in_batches(shop: Engine) -> None:
     insert_orders(shop, range(10))
     told: list[Progress] = []
 
@@ -155,7 +155,7 @@ def test_a_batch_of_no_row_is_refused_before_anything_is_changed(shop: Engine) -
     assert column_names(shop) == before
 
 
-def test_to_run_it_again_makes_no_job_of_one_that_a_worker_has_done(shop: Engine) -> None:
+def test_running_it_again_makes_no_done_job_claimable(shop: Engine) -> None:
     insert_orders(shop, [1, 2])
     adopt(shop, "amount = 2")
     with Session(shop) as session:
@@ -171,7 +171,7 @@ def test_to_run_it_again_makes_no_job_of_one_that_a_worker_has_done(shop: Engine
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_table_that_others_keep_is_given_up_and_nothing_is_changed(shop: Engine) -> None:
+def test_a_migration_gives_up_on_a_table_that_others_lock_and_changes_nothing(shop: Engine) -> None:
     before = column_names(shop)
     insert_orders(shop, [1])
 
@@ -185,7 +185,7 @@ def test_a_table_that_others_keep_is_given_up_and_nothing_is_changed(shop: Engin
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_lock_that_is_freed_meanwhile_is_had(shop: Engine) -> None:
+def test_a_migration_gets_a_lock_that_is_freed_meanwhile(shop: Engine) -> None:
     insert_orders(shop, [1])
     reader = shop.connect()
     reader.execute(text("SELECT * FROM orders"))
@@ -199,7 +199,7 @@ def test_a_lock_that_is_freed_meanwhile_is_had(shop: Engine) -> None:
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_a_row_that_comes_between_two_statements_waits_and_is_a_job(shop: Engine) -> None:
+def test_a_row_inserted_between_two_statements_waits_and_becomes_a_job(shop: Engine) -> None:
     insert_orders(shop, [1])
     writers: list[threading.Thread] = []
 
@@ -217,7 +217,7 @@ def test_a_row_that_comes_between_two_statements_waits_and_is_a_job(shop: Engine
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_the_sessions_own_patience_is_back_afterwards(shop: Engine) -> None:
+def test_the_sessions_own_lock_timeout_is_restored(shop: Engine) -> None:
     with migrating(shop) as op:
         connection = op.get_bind()
         before = scalar(connection, "SELECT @@lock_wait_timeout")

@@ -35,7 +35,7 @@ def versions_tested() -> dict[str, set[str]]:
     return versions
 
 
-def test_all_that_is_promised_is_tested() -> None:
+def test_every_promised_dependency_is_tested() -> None:
     assert versions_promised().keys() <= versions_tested().keys()
 
 

@@ -37,7 +37,7 @@ def exponential(draw: st.DrawFn, jitter: float | None = None) -> ExponentialBack
 
 @many
 @given(exponential(), attempts)
-def test_a_wait_is_never_negative_and_never_longer_than_the_longest(
+def test_a_delay_is_never_negative_and_never_longer_than_the_longest(
     backoff: ExponentialBackoff, attempts: int
 ) -> None:
     wait = backoff(attempts)
@@ -47,7 +47,7 @@ def test_a_wait_is_never_negative_and_never_longer_than_the_longest(
 
 @many
 @given(exponential(jitter=0), attempts, st.integers(0, 10**6))
-def test_without_jitter_no_wait_is_shorter_than_the_one_before(
+def test_without_jitter_no_delay_is_shorter_than_the_delay_before(
     backoff: ExponentialBackoff, attempts: int, more: int
 ) -> None:
     assert backoff(attempts) <= backoff(attempts + more)
@@ -55,7 +55,7 @@ def test_without_jitter_no_wait_is_shorter_than_the_one_before(
 
 @many
 @given(exponential(), st.integers(1, 1_000))
-def test_jitter_makes_a_wait_shorter_by_its_share_at_most(
+def test_jitter_shortens_a_delay_at_most_by_its_share(
     backoff: ExponentialBackoff, attempts: int
 ) -> None:
     whole = ExponentialBackoff(backoff.first, backoff.factor, backoff.longest, jitter=0)(attempts)
@@ -67,7 +67,7 @@ def test_jitter_makes_a_wait_shorter_by_its_share_at_most(
 
 @many
 @given(st.timedeltas(SECOND, 100 * SECOND), st.floats(1, 10), st.integers(1, 20))
-def test_each_wait_is_the_factor_times_the_one_before_until_the_longest(
+def test_each_delay_is_the_factor_times_the_delay_before_up_to_the_longest(
     first: timedelta, factor: float, attempts: int
 ) -> None:
     backoff = ExponentialBackoff(first, factor, 10_000 * SECOND, jitter=0)
@@ -83,7 +83,7 @@ def test_a_constant_backoff_is_constant(delay: timedelta, attempts: int) -> None
     assert ConstantBackoff(delay)(attempts) == delay
 
 
-def test_the_first_waits_are_those_of_the_page() -> None:
+def test_the_first_delays_are_as_on_the_page() -> None:
     backoff = ExponentialBackoff(jitter=0)
 
     waits = [backoff(attempts).total_seconds() for attempts in (0, 1, 2, 3, 12, 13, 10**9)]
@@ -91,7 +91,7 @@ def test_the_first_waits_are_those_of_the_page() -> None:
     assert waits == [1, 1, 2, 4, 2_048, 3_600, 3_600]
 
 
-def test_a_wait_that_does_not_grow_is_the_first_one_for_ever() -> None:
+def test_with_a_factor_of_one_every_delay_is_the_first() -> None:
     backoff = ExponentialBackoff(SECOND, factor=1.0, jitter=0)
 
     assert {backoff(10**power) for power in (0, 9, 400)} == {SECOND}
@@ -105,7 +105,7 @@ def test_jobs_that_failed_together_do_not_come_back_together() -> None:
     assert max(waits) <= timedelta(hours=1)
 
 
-def test_policies_are_values() -> None:
+def test_policies_with_equal_arguments_are_equal() -> None:
     policies = [ConstantBackoff(SECOND), ExponentialBackoff(SECOND, 3, timedelta(minutes=1), 0.5)]
 
     again = pickle.loads(pickle.dumps(policies))
@@ -137,7 +137,7 @@ def test_policies_are_values() -> None:
         (lambda: JobQueue(Pair, backoff=ConstantBackoff(SECOND)), "add RetryMixin, or leave"),
     ],
 )
-def test_what_cannot_be_a_policy_is_refused_when_it_is_made(wrong: Any, said: str) -> None:
+def test_an_invalid_policy_is_refused_when_it_is_made(wrong: Any, said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         wrong()
 
@@ -161,7 +161,7 @@ def test_what_a_function_returns_is_checked(returned: Any) -> None:
         delay_after(lambda attempts: returned, 3)
 
 
-def test_a_policy_that_fails_gives_way_to_the_default(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_default_replaces_a_policy_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     def broken(attempts: int) -> timedelta:
         raise ZeroDivisionError
 

@@ -236,7 +236,7 @@ def test_deadlocks_conflicts_and_busy_databases_are_transient(error: Exception) 
     ],
     ids=repr,
 )
-def test_other_errors_of_the_engines_are_not_transient(error: Exception) -> None:
+def test_other_errors_of_the_databases_are_not_transient(error: Exception) -> None:
     assert not is_transient(DBAPIError("UPDATE email", {}, error))
 
 
@@ -245,7 +245,7 @@ def test_other_errors_of_the_engines_are_not_transient(error: Exception) -> None
     [MySQLError(1213, "not wrapped"), ValueError(1213), KeyboardInterrupt()],
     ids=repr,
 )
-def test_what_is_no_dbapi_error_is_not_transient(error: BaseException) -> None:
+def test_an_error_that_is_no_dbapi_error_is_not_transient(error: BaseException) -> None:
     assert not is_transient(error)
 
 
@@ -253,7 +253,7 @@ def test_what_is_no_dbapi_error_is_not_transient(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("alias", ["mysql", "mariadb"])
-def test_a_duplicate_sets_a_column_to_itself_that_may_be_set(alias: str) -> None:
+def test_a_duplicate_sets_a_column_that_may_be_written_to_itself(alias: str) -> None:
     """Neither a number that MySQL draws, nor what it computes."""
     table = Table(
         "email",

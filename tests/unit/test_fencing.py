@@ -144,7 +144,7 @@ def test_a_new_entity_has_no_fence() -> None:
 @pytest.mark.parametrize(
     "thing", [None, 5, "email", object(), Email], ids=lambda one: type(one).__name__
 )
-def test_what_is_not_a_job_is_refused(thing: Any) -> None:
+def test_an_object_that_is_not_a_job_is_refused(thing: Any) -> None:
     with pytest.raises(ArgumentError, match="is not a job: an entity, a fence or a Claim"):
         fence_of(thing)
 
@@ -171,13 +171,13 @@ def test_a_verb_that_finishes_refuses_jobs_without_a_fence(verb: Any) -> None:
 
 
 @pytest.mark.parametrize("verb", [complete, fail, release, renew, cancel])
-def test_a_verb_refuses_what_is_not_a_job(verb: Any) -> None:
+def test_a_verb_refuses_an_object_that_is_not_a_job(verb: Any) -> None:
     with pytest.raises(ArgumentError, match="is not a job"):
         verb(Session(), [object()])
 
 
 @pytest.mark.parametrize("verb", [complete, fail, release, renew])
-def test_a_verb_refuses_what_is_not_a_session(verb: Any) -> None:
+def test_a_verb_refuses_an_object_that_is_not_a_session(verb: Any) -> None:
     email = stored_email()
     with_fence(email, fence_for(email))
 

@@ -20,7 +20,7 @@ many = settings(max_examples=100, deadline=None, database=None)
 
 @many
 @given(st.text(st.characters()), st.integers(0, 300), st.integers(SHORTEST_LENGTH, 1_000))
-def test_what_is_kept_is_never_too_long_and_has_both_ends(
+def test_a_kept_error_is_never_too_long_and_has_both_ends(
     text: str, times: int, length: int
 ) -> None:
     kept = error_text(text * times, length)
@@ -32,7 +32,7 @@ def test_what_is_kept_is_never_too_long_and_has_both_ends(
     assert storable[-30:] == (kept or "")[-30:]
 
 
-def test_of_a_long_text_it_is_said_how_much_was_left_out() -> None:
+def test_a_shortened_text_tells_how_much_was_left_out() -> None:
     kept = error_text("a" * 20_000 + "b" * 20_000)
 
     assert kept == "a" * 4_980 + "\n.. 30040 characters ..\n" + "b" * 4_980

@@ -95,7 +95,7 @@ def test_a_status_on_a_mixin_of_the_users_own_is_an_error() -> None:
             map_job(*mixins)
 
 
-def test_a_name_that_named_gives_may_be_taken_too() -> None:
+def test_a_name_given_by_named_may_also_be_taken() -> None:
     with pytest.raises(ArgumentError, match="Job has a 'job_status' of its own"):
         map_job(JobMixin.named(status="job_status"), job_status=mapped_column(String(20)))
 
@@ -228,7 +228,7 @@ def test_an_imperative_mapping_without_the_column_is_an_error() -> None:
 # named()
 
 
-def test_named_refuses_a_column_that_the_mixin_has_not() -> None:
+def test_named_refuses_a_column_that_the_mixin_does_not_have() -> None:
     with pytest.raises(ArgumentError, match=r"JobMixin has no column 'state'.* status, owner, own"):
         JobMixin.named(state="job_state")
 
@@ -268,7 +268,7 @@ def test_a_name_that_is_not_a_string_is_an_error(option: str) -> None:
         map_with_args(**{option: [5]})
 
 
-def test_a_direction_that_is_none_is_an_error() -> None:
+def test_an_unknown_direction_is_an_error() -> None:
     with pytest.raises(ArgumentError, match=r"'weight down' should be .* with ' desc' behind"):
         map_with_args(order_by=["weight down"])
 
@@ -281,7 +281,7 @@ def test_a_word_that_cannot_be_a_status_is_an_error(word: Any) -> None:
         map_with_args(ready=[word])
 
 
-def test_a_word_for_a_status_that_there_is_not_is_an_error() -> None:
+def test_a_word_for_an_unknown_status_is_an_error() -> None:
     with pytest.raises(ArgumentError, match=r"'ready' is not a valid JobStatus.* unclaimed, clai"):
         map_with_args(names={"ready": "unsent"})
 

@@ -51,7 +51,7 @@ def test_a_naming_convention_with_a_constraint_name_names_the_indexes() -> None:
 @pytest.mark.parametrize(
     "convention", ["ix_%(column_0_label)s", "ix_%(table_name)s_%(column_0_N_name)s"]
 )
-def test_a_naming_convention_without_a_constraint_name_leaves_ours(convention: str) -> None:
+def test_a_naming_convention_without_a_constraint_name_keeps_our_names(convention: str) -> None:
     class PlainConventionBase(DeclarativeBase):
         metadata = MetaData(naming_convention={"ix": convention, "pk": "pk_%(table_name)s"})
 
@@ -135,7 +135,7 @@ def test_rounds_come_first_in_the_claim_index_and_have_a_table_beside() -> None:
     ]
 
 
-def test_rounds_alone_have_an_index_of_round_and_key_and_nothing_more() -> None:
+def test_round_mixin_alone_has_only_an_index_of_round_and_key() -> None:
     class Catalogue(RoundMixin.named(round="edition"), Base):  # type: ignore[misc]  # a call
         __tablename__ = "catalogue"
         id: Mapped[int] = mapped_column(primary_key=True)

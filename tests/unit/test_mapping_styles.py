@@ -34,7 +34,7 @@ def test_a_plain_class_becomes_a_queue() -> None:
     assert list(table_of(Email).c.keys()) == ["id", "recipient", "status", "owner", "owner_date"]
 
 
-def test_times_have_microseconds_on_every_engine() -> None:
+def test_times_have_microseconds_on_every_database() -> None:
     class Appointment(JobMixin, ScheduleMixin, Base):
         __tablename__ = "appointment"
         id: Mapped[int] = mapped_column(primary_key=True)
@@ -97,7 +97,7 @@ def test_several_mixins_order_the_index_by_priority_time_and_key() -> None:
     ]
 
 
-def test_retries_without_a_schedule_come_behind_the_others() -> None:
+def test_retried_jobs_without_a_schedule_come_behind_the_others() -> None:
     class Upload(JobMixin, RetryMixin, PriorityMixin, Base):
         __tablename__ = "upload"
         id: Mapped[int] = mapped_column(primary_key=True)

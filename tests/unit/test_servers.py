@@ -69,7 +69,7 @@ def test_the_first_place_that_has_a_server_ends_the_search(
     assert provider.looked == looked
 
 
-def test_a_search_in_vain_tells_every_reason_and_the_way_out() -> None:
+def test_a_failed_search_tells_every_reason_and_the_way_out() -> None:
     with pytest.raises(ServerUnavailable) as raised:
         search(Scripted())
 
@@ -115,7 +115,7 @@ def test_a_given_url_that_does_not_serve_is_not_replaced_by_another(database: st
         provide(database, nobody_listens)
 
 
-def test_a_given_url_of_another_engine_is_refused() -> None:
+def test_a_given_url_of_another_database_is_refused() -> None:
     with pytest.raises(ServerUnavailable, match="does not serve: it is for mariadb"):
         provide("mysql", "mariadb+pymysql://root@127.0.0.1/test")
 
@@ -168,14 +168,14 @@ def test_a_setup_cfg_without_the_section_gives_nothing(tmp_path: Path) -> None:
         ("mariadb+pymysql://host/db", "mariadb"),
     ],
 )
-def test_the_alias_is_the_engine_of_the_scheme(url: str, alias: str) -> None:
+def test_the_alias_is_the_database_of_the_scheme(url: str, alias: str) -> None:
     assert alias_of(url) == alias
 
 
 @pytest.mark.parametrize(
     ("url", "message"), [("oracle://host/db", "known: sqlite"), ("host/db", "not a database URL")]
 )
-def test_a_url_of_no_engine_of_ours_is_refused(url: str, message: str) -> None:
+def test_a_url_of_an_unknown_database_is_refused(url: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         alias_of(url)
 

@@ -174,7 +174,7 @@ def test_an_advisory_claim_checks_all_that_it_looked_for() -> None:
         (Guest, (17, 0), "hash_record(row(guest.name))"),
     ],
 )
-def test_keys_that_are_no_integer_are_hashed_by_the_server(
+def test_keys_that_are_no_integers_are_hashed_by_the_server(
     entity: Any, version: tuple[int, ...], hashed: str
 ) -> None:
     dialect: Any = dialect_of("postgresql")
@@ -195,7 +195,7 @@ def test_a_key_whose_text_is_not_always_the_same_needs_a_server_that_hashes_valu
 
 
 @pytest.mark.parametrize("alias", ["mysql", "mariadb", "sqlite"])
-def test_there_are_no_advisory_claims_elsewhere(alias: str) -> None:
+def test_other_databases_have_no_advisory_claims(alias: str) -> None:
     with pytest.raises(UnsupportedDatabase, match="use strategy='auto'"):
         claim_sql(Email, alias, strategy="advisory")
 
@@ -348,7 +348,7 @@ def times_bound(sql: SQLCompiler) -> set[str]:
 
 @pytest.mark.parametrize(("alias", "strategy"), PAIRS)
 @pytest.mark.parametrize("entity", [Email, Task, Upload, Seat, Message])
-def test_whatever_picks_rows_is_limited(entity: Any, alias: str, strategy: str) -> None:
+def test_every_statement_that_picks_rows_is_limited(entity: Any, alias: str, strategy: str) -> None:
     statements = claim_sql(entity, alias, strategy=strategy)
 
     by_keys = (":claim_keys", "claim_owner_date", "SAVEPOINT")

@@ -117,7 +117,7 @@ def test_a_step_that_the_indexes_do_not_serve_says_what_to_write() -> None:
     assert "Plain.__queue_args__" in str(raised.value)
 
 
-def test_what_is_served_already_is_written_down_again() -> None:
+def test_an_existing_declaration_is_repeated_in_the_message() -> None:
     declared = workflow(CUT, ("cut", "shaping", "done"))
 
     with pytest.raises(ArgumentError, match=r"'during': \['drilling', 'packing', 'shaping'\]"):
@@ -134,7 +134,7 @@ def test_a_word_that_cannot_be_a_status_is_refused_where_it_is_written(word: str
         Workflow(Part, final=[word])
 
 
-def test_a_status_both_waited_in_and_claimed_is_refused() -> None:
+def test_a_status_that_is_both_waited_in_and_claimed_is_refused() -> None:
     declared = workflow(CUT, DRILL, PACK)
     declared.waiting("drilled", signals="cut")
 
@@ -160,7 +160,7 @@ def test_a_later_step_mends_the_graph() -> None:
     assert [step.ready for step in declared] == ["unclaimed", "cut", "drilled"]
 
 
-def test_what_is_declared_later_is_checked_too() -> None:
+def test_later_declarations_are_checked_too() -> None:
     declared = workflow(CUT, DRILL, PACK)
     assert declared.steps
 
@@ -196,12 +196,12 @@ class P(StrEnum):
     LOST = "lost"
 
 
-def test_words_that_the_enum_has_not_are_refused() -> None:
+def test_words_that_are_missing_from_the_enum_are_refused() -> None:
     with pytest.raises(ArgumentError, match="'drilled' is no member of P"):
         workflow(CUT, DRILL, statuses=P)
 
 
-def test_members_that_no_job_comes_to_are_listed_and_are_no_error() -> None:
+def test_statuses_that_no_job_reaches_are_listed_and_are_no_error() -> None:
     declared = workflow(
         CUT, (P.CUT, P.DRILLING, [JobStatus.DONE, P.SCRAP]), statuses=P, final=[P.SCRAP, P.LOST]
     )
@@ -272,14 +272,14 @@ def test_the_arrows_are_every_legal_change() -> None:
     }
 
 
-def test_without_attempts_a_failure_is_the_end() -> None:
+def test_without_retry_mixin_a_failure_ends_the_job() -> None:
     arrows = workflow(("unclaimed", "claimed", "done"), entity=Plain).arrows
 
     assert ("claimed", "unclaimed", "fail") not in arrows
     assert ("claimed", "failed", "reap") not in arrows
 
 
-def test_words_that_mermaid_reads_as_its_own_have_other_names() -> None:
+def test_keywords_of_mermaid_get_other_names_in_the_diagram() -> None:
     declared = workflow(
         ("unclaimed", "claimed", ["1st.try-x", "end"]),
         ("1st.try-x", "drilling", "done"),
@@ -316,7 +316,7 @@ def test_words_that_mermaid_reads_as_its_own_have_other_names() -> None:
         ([JobQueue(Part)], work, "for several queues run several workers"),
     ],
 )
-def test_what_a_worker_cannot_work_on_is_refused(
+def test_a_worker_refuses_what_is_no_queue_and_no_steps(
     engine: Engine, given: Any, handler: Any, said: str
 ) -> None:
     with pytest.raises(ArgumentError, match=said):
@@ -351,7 +351,7 @@ def asked(rota: LaneOrder[Any], until: Iterable[Any]) -> list[Any]:
     return served
 
 
-def test_later_lanes_come_first_but_never_for_ever() -> None:
+def test_later_steps_come_first_but_not_forever() -> None:
     lanes: list[Lane[Any]] = [Lane(JobQueue(Part), name) for name in "abc"]  # type: ignore[arg-type]
 
     everywhere = asked(LaneOrder(lanes), lanes)
@@ -367,7 +367,7 @@ def test_later_lanes_come_first_but_never_for_ever() -> None:
     [InvalidTransition("a", "b", ["c"]), NotWaiting("Part 7", None, ["away"])],
     ids=["InvalidTransition", "NotWaiting"],
 )
-def test_errors_go_to_other_processes(error: Exception) -> None:
+def test_errors_survive_pickling(error: Exception) -> None:
     again = pickle.loads(pickle.dumps(error))
 
     assert (str(again), vars(again)) == (str(error), vars(error))

@@ -168,7 +168,7 @@ def test_kept_rows_are_remembered(engine: Engine, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("tables")
-def test_two_loads_have_two_logs_and_one_load_one_manager(engine: Engine) -> None:
+def test_two_loads_have_two_logs_and_one_load_has_one_manager(engine: Engine) -> None:
     first, second = load_of(engine, "a"), load_of(engine, "b", rows=items(5, 100))
     first.prepare()
 
@@ -218,7 +218,7 @@ def test_redo_is_read_page_by_page(engine: Engine, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("tables")
-def test_what_is_long_is_stored_whole(engine: Engine) -> None:
+def test_long_values_are_stored_whole(engine: Engine) -> None:
     head = Head(
         id="x" * 32,
         state=PREPARING,
@@ -240,7 +240,7 @@ def test_what_is_long_is_stored_whole(engine: Engine) -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_what_was_not_committed_has_the_mark_of_before(engine: Engine) -> None:
+def test_a_mark_that_was_not_committed_keeps_its_former_value(engine: Engine) -> None:
     log, again = DatabaseLog(engine), DatabaseLog(engine)
     log.begin(Head(id="a", state=INSERTING, metadata={}))
     log.add_redo(0, "a batch")
@@ -254,7 +254,7 @@ def test_what_was_not_committed_has_the_mark_of_before(engine: Engine) -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_nothing_is_asked_of_what_a_new_load_has_kept(engine: Engine) -> None:
+def test_a_new_load_asks_for_no_kept_rows(engine: Engine) -> None:
     with statements_seen(engine) as seen:
         load_of(engine, on_existing="keep").run()
 
@@ -262,7 +262,7 @@ def test_nothing_is_asked_of_what_a_new_load_has_kept(engine: Engine) -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_log_that_is_closed_is_let_go_of_by_whoever_still_has_it(
+def test_a_log_that_closes_or_fails_to_open_frees_its_lock(
     engine: Engine, tables: LoadTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locks: list[NamedLock] = []
@@ -306,7 +306,7 @@ def test_a_lock_that_is_lost_hides_no_other_error(
 
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("change", ["open", "close"])
-def test_who_looks_while_a_call_begins_or_ends_sees_it_under_way(
+def test_a_reader_sees_a_call_that_begins_or_ends_as_under_way(
     engine: Engine, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     working, looking = DatabaseLog(engine), DatabaseLog(engine)
@@ -344,7 +344,7 @@ def test_a_log_joins_every_engine_of_its_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_log_beside_another_database_has_doubts_and_settles_them(
+def test_a_log_in_another_database_has_doubts_and_settles_them(
     engine: Engine, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
@@ -436,7 +436,7 @@ def test_the_tables_are_made_once_in_a_metadata_and_under_any_name(engine: Engin
 
 @pytest.mark.usefixtures("tables")
 @pytest.mark.only_on("mysql", "mariadb")
-def test_a_name_that_is_another_load_to_the_server_is_refused(engine: Engine) -> None:
+def test_a_name_that_the_server_takes_for_another_loads_is_refused(engine: Engine) -> None:
     with load_of(engine, "may") as load:
         load.prepare()
         source = InsertSource(engine, Item, items(3))

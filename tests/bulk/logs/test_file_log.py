@@ -204,7 +204,7 @@ def test_a_state_of_another_kind_or_format_is_refused(
 
 
 @pytest.mark.parametrize("files", [0, 1, 2])
-def test_killed_while_its_files_are_made_a_load_has_not_begun(
+def test_a_load_that_is_killed_while_its_files_are_made_has_not_begun(
     files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace, left = Path.replace, [files]
@@ -227,7 +227,7 @@ def test_killed_while_its_files_are_made_a_load_has_not_begun(
     assert load.source.table == set(range(12))
 
 
-def test_a_log_has_one_writer_at_a_time_and_readers_beside(folder: Path) -> None:
+def test_a_log_has_one_writer_at_a_time_and_any_readers(folder: Path) -> None:
     first, second = FileLog(folder), FileLog(folder)
     first.open()
 
@@ -242,7 +242,7 @@ def test_a_log_has_one_writer_at_a_time_and_readers_beside(folder: Path) -> None
     assert BulkLoad(Numbers(12, 3), second).state is BLOCKED
 
 
-def test_who_looks_keeps_no_manager_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_keeps_no_manager_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looking, beginning = FileLog(folder), FileLog(folder)
     read = looking._read
 
@@ -256,7 +256,7 @@ def test_who_looks_keeps_no_manager_out(folder: Path, monkeypatch: pytest.Monkey
     beginning.close()
 
 
-def test_a_manager_waits_a_moment_for_who_only_looks(
+def test_a_manager_waits_briefly_for_a_reader(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looking, beginning = FileLog(folder), FileLog(folder)
@@ -269,7 +269,7 @@ def test_a_manager_waits_a_moment_for_who_only_looks(
     beginning.close()
 
 
-def test_a_reader_beside_sees_no_mark_without_its_batch(
+def test_a_reader_sees_no_mark_without_its_batch(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer, reader = FileLog(folder), FileLog(folder)
@@ -290,7 +290,7 @@ def test_a_reader_beside_sees_no_mark_without_its_batch(
     writer.close()
 
 
-def test_what_a_source_keeps_of_a_batch_is_read_again(folder: Path) -> None:
+def test_the_rows_that_a_source_keeps_of_a_batch_are_read_again(folder: Path) -> None:
     log = FileLog(folder)
     log.open()
     log.before_commit(3, INSERTED, None, kept=["a", {"b": 1}])
@@ -311,7 +311,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "lines"
 
 
-def test_what_is_durable_is_synced_before_it_returns(path: Path, disk: list[str]) -> None:
+def test_a_durable_write_is_synced_before_it_returns(path: Path, disk: list[str]) -> None:
     one = len(line_of({"a": 1}))
     appender = Appender(path, 0)
     disk.clear()
@@ -325,7 +325,7 @@ def test_what_is_durable_is_synced_before_it_returns(path: Path, disk: list[str]
     assert disk == [f"{count * one} bytes" for count in (2, 3, 4)]
 
 
-def test_what_is_written_during_a_sync_is_durable_with_the_next_only(
+def test_lines_written_during_a_sync_are_durable_with_the_next_sync(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     appender = Appender(path, 0)
@@ -346,7 +346,7 @@ def test_what_is_written_during_a_sync_is_durable_with_the_next_only(
     appender.close()
 
 
-def test_what_a_killed_process_left_is_durable_before_it_is_relied_on(
+def test_lines_of_a_killed_process_are_synced_before_they_are_relied_on(
     path: Path, disk: list[str]
 ) -> None:
     path.write_bytes(b"whole\ntorn")
@@ -378,7 +378,7 @@ def test_threads_write_one_line_after_the_other(
     assert entries(path) == [{"a": 1}, {"a": 2}]
 
 
-def test_a_file_is_replaced_by_one_that_is_durable(path: Path, disk: list[str]) -> None:
+def test_a_file_is_replaced_by_a_synced_file(path: Path, disk: list[str]) -> None:
     replace_file(path, b"12345")
 
     assert disk == ["5 bytes", "lines replaced", "folder"]
@@ -462,7 +462,7 @@ def test_clean_leaves_an_empty_folder_which_is_a_new_load(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("removed", range(3))
-def test_cleaning_goes_on_whatever_was_removed(
+def test_clean_goes_on_whichever_file_was_removed_already(
     folder: Path, removed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = BulkLoad(Numbers(12, 3), FileLog(folder))

@@ -21,7 +21,9 @@ from tests.bulk.fakes import Killed, Numbers
 from tests.bulk.manager.support import ALL, counts
 
 
-def test_one_manager_at_a_time(source: Numbers, log: Log, new_log: Callable[[], Log]) -> None:
+def test_a_load_has_one_manager_at_a_time(
+    source: Numbers, log: Log, new_log: Callable[[], Log]
+) -> None:
     first = BulkLoad(source, log)
     first.prepare()
     second = BulkLoad(source.anew(), new_log())
@@ -36,7 +38,7 @@ def test_one_manager_at_a_time(source: Numbers, log: Log, new_log: Callable[[], 
     second.rollback()
 
 
-def test_who_looks_leaves_alone_what_a_call_knows(source: Numbers, log: Log) -> None:
+def test_a_reader_does_not_change_what_a_running_call_knows(source: Numbers, log: Log) -> None:
     """As another thread does that asked for the state before the call began."""
     known = []
 
@@ -194,7 +196,7 @@ def test_an_error_in_one_worker_ends_the_load_and_the_other_batches_count(
     assert source.table == ALL
 
 
-def test_progress_is_told_after_each_batch(source: Numbers, log: Log) -> None:
+def test_progress_is_reported_after_each_batch(source: Numbers, log: Log) -> None:
     told: list[Progress] = []
 
     BulkLoad(source, log, progress=told.append).run()
@@ -214,7 +216,7 @@ def test_progress_is_told_after_each_batch(source: Numbers, log: Log) -> None:
         (4, 4, 10, "4 of 4 batches, 10 rows"),
     ],
 )
-def test_progress_says_no_more_rows_than_it_knows_of(
+def test_progress_reports_no_more_rows_than_are_known(
     inserted: int, batches: int | None, total: int | None, said: str
 ) -> None:
     progress = Progress(
@@ -224,7 +226,7 @@ def test_progress_says_no_more_rows_than_it_knows_of(
     assert str(progress) == f"BLOCKED: {said} inserted"
 
 
-def test_progress_is_told_of_what_is_prepared(source: Numbers, log: Log) -> None:
+def test_progress_is_reported_while_batches_are_prepared(source: Numbers, log: Log) -> None:
     told: list[Progress] = []
 
     with BulkLoad(source, log, progress=told.append) as load:
@@ -233,7 +235,7 @@ def test_progress_is_told_of_what_is_prepared(source: Numbers, log: Log) -> None
     assert [(one.divided, one.inserted) for one in told] == [(1, 0), (2, 0), (3, 0), (4, 0)]
 
 
-def test_progress_is_told_by_one_worker_at_a_time(log: Log) -> None:
+def test_one_worker_at_a_time_reports_progress(log: Log) -> None:
     source, telling = Numbers(9, 1), threading.Lock()
     together = threading.Barrier(3, timeout=20)
     source.after = lambda verb, batch: together.wait()
@@ -295,18 +297,18 @@ def test_a_load_without_workers_is_refused(source: Numbers, log: Log) -> None:
 
 
 @pytest.mark.parametrize("folder", ["loads/may", Path("loads/may")])
-def test_a_folder_is_refused_with_the_log_that_it_may_be(source: Numbers, folder: Any) -> None:
+def test_a_folder_is_refused_as_a_log_with_the_way_out(source: Numbers, folder: Any) -> None:
     with pytest.raises(ArgumentError, match=r"like FileLog\('loads/may'\)"):
         BulkLoad(source, folder)
 
 
 @pytest.mark.parametrize("given", [{"total": -1, "batch_size": 1}, {"total": 1, "batch_size": 0}])
-def test_less_than_nothing_is_refused(given: Any) -> None:
+def test_negative_counts_are_refused(given: Any) -> None:
     with pytest.raises(ArgumentError, match="a batch has at least one row"):
         Metadata(**given)
 
 
-def test_a_load_of_no_rows_is_a_load(log: Log) -> None:
+def test_a_load_without_rows_finishes(log: Log) -> None:
     load: BulkLoad[Any] = BulkLoad(Numbers(0, 3), log)
 
     load.run()

@@ -108,7 +108,7 @@ def test_a_redo_entry_is_there_before_its_batch(source: Numbers, tmp_path: Path)
 
 @pytest.mark.parametrize("state", [state for state in LoadState if state is not INSERTING])
 @pytest.mark.parametrize("verb", ["prepare", "insert", "restore", "rollback", "clean", "run"])
-def test_a_call_goes_where_the_diagram_says_or_is_refused_with_those_that_fit(
+def test_a_call_changes_the_state_as_in_the_diagram_or_is_refused(
     verb: str, state: LoadState, source: Numbers, log: Log
 ) -> None:
     load = brought_to(state, source, log)
@@ -148,7 +148,7 @@ def test_a_refusal_names_the_calls_that_fit(source: Numbers, log: Log) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("first", [0, 3, 6, 9])
-def test_restore_runs_what_is_in_redo_and_not_in_undo(
+def test_restore_inserts_the_batches_that_are_in_redo_and_not_in_undo(
     when: str, first: int, source: Numbers, log: Log
 ) -> None:
     with pytest.raises(Killed):
@@ -165,7 +165,9 @@ def test_restore_runs_what_is_in_redo_and_not_in_undo(
     assert len(again.source.updated) == (12 - first) // 3
 
 
-def test_killed_while_preparing_the_redo_log_is_written_anew(source: Numbers, log: Log) -> None:
+def test_the_redo_log_is_written_anew_after_a_kill_while_preparing(
+    source: Numbers, log: Log
+) -> None:
     with pytest.raises(Killed) as raised:
         BulkLoad(source.killed("before", "divide", 6), log).prepare()
     assert "no row is in the table" in raised.value.__notes__[0]
@@ -181,7 +183,7 @@ def test_killed_while_preparing_the_redo_log_is_written_anew(source: Numbers, lo
     assert counts(log) == (4, 0)
 
 
-def test_what_was_prepared_to_its_end_by_a_process_that_is_gone_is_prepared_anew(
+def test_a_load_that_a_former_process_prepared_is_prepared_anew(
     source: Numbers, log: Log, new_log: Callable[[], Log]
 ) -> None:
     load = BulkLoad(source, log)
@@ -212,7 +214,7 @@ def test_a_log_that_was_used_before_is_read_anew(
     assert counts(log) == (4, 4)
 
 
-def test_how_many_batches_there_are_is_known_when_all_is_divided(
+def test_the_number_of_batches_is_known_when_all_rows_are_divided(
     source: Numbers, log: Log, new_log: Callable[[], Log]
 ) -> None:
     source.metadata = lambda: Metadata(total=None, batch_size=3)  # type: ignore[method-assign]
@@ -259,7 +261,7 @@ def test_a_redo_log_that_inserts_already_is_continued(source: Numbers, log: Log)
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("first", [0, 3, 6, 9])
-def test_rollback_takes_back_what_may_be_committed_and_nothing_else(
+def test_rollback_deletes_batches_that_may_be_committed_and_nothing_else(
     when: str, first: int, source: Numbers, log: Log
 ) -> None:
     source.table.update({6, 7, 8} if (when, first) == ("after", 3) else ())
@@ -337,7 +339,7 @@ def test_rollback_of_a_load_that_has_not_begun_is_remembered(source: Numbers, lo
         BulkLoad(source, log).run()
 
 
-def test_the_source_gets_back_what_it_said_of_itself(source: Numbers, log: Log) -> None:
+def test_the_source_gets_its_own_description_back(source: Numbers, log: Log) -> None:
     with pytest.raises(Killed):
         BulkLoad(source.killed("before", "update", 3), log).run()
     again = source.anew()

@@ -24,7 +24,7 @@ from tests.support import SERVERS
 
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("then", ["restore", "rollback"])
-def test_what_the_server_still_does_for_a_killed_load_is_waited_for(
+def test_a_load_waits_for_what_the_server_still_does_for_a_killed_load(
     engine: Engine, log: FileLog, then: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed_in_commit(monkeypatch, load_of(engine, log).run, 1, committed=False)
@@ -75,7 +75,7 @@ def test_a_connection_holds_its_slot_while_it_inserts(engine: Engine, log: FileL
 
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("then", ["restore", "rollback"])
-def test_all_that_have_ever_worked_for_a_load_are_waited_for(
+def test_a_load_waits_for_all_earlier_connections_of_the_load(
     engine: Engine, log: FileLog, then: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for workers in (1, 3, 1):
@@ -119,7 +119,7 @@ def test_a_connection_that_waits_for_its_slot_or_has_it_is_in_no_transaction(
     second.close()
 
 
-def test_the_wait_is_for_all_connections_together(
+def test_the_time_limit_holds_for_all_connections_together(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[timedelta] = []

@@ -148,7 +148,7 @@ def stored(engine: Engine, entity: type[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 100])
-def test_copy_brings_in_what_insert_does(engine: Engine, log: FileLog, batch_size: int) -> None:
+def test_copy_stores_what_insert_stores(engine: Engine, log: FileLog, batch_size: int) -> None:
     rows = [{"id": n, **NOTHING, name: value} for n, (name, value) in enumerate(NASTY)]
 
     def load(copy: bool) -> BulkLoad[Any]:
@@ -175,7 +175,7 @@ def test_copy_brings_in_what_insert_does(engine: Engine, log: FileLog, batch_siz
         ("shouted", "abc", "ABC"),
     ],
 )
-def test_what_has_no_text_of_its_own_is_inserted(
+def test_rows_that_copy_cannot_write_are_inserted(
     engine: Engine, log: FileLog, name: str, given: Any, arrives: Any
 ) -> None:
     BulkLoad(InsertSource(engine, Left, [{"id": 1, name: given}, {"id": 2, name: None}]), log).run()
@@ -185,7 +185,7 @@ def test_what_has_no_text_of_its_own_is_inserted(
         assert list(found) == [arrives, None]
 
 
-def test_a_default_that_makes_values_makes_one_for_each_row(engine: Engine, log: FileLog) -> None:
+def test_a_default_function_makes_a_value_for_each_row(engine: Engine, log: FileLog) -> None:
     BulkLoad(InsertSource(engine, Counted, [{"id": 1}, {"id": 2}]), log).run()
 
     with engine.connect() as connection:
@@ -194,7 +194,7 @@ def test_a_default_that_makes_values_makes_one_for_each_row(engine: Engine, log:
         assert tuple(second) == (first.number + 1, first.ticket + 1)
 
 
-def test_rows_go_into_the_schema_that_the_engine_says(engine: Engine, log: FileLog) -> None:
+def test_rows_go_into_the_schema_of_the_engines_translate_map(engine: Engine, log: FileLog) -> None:
     elsewhere = engine.execution_options(schema_translate_map={None: "bulk_elsewhere"})
     with engine.begin() as connection:
         connection.execute(CreateSchema("bulk_elsewhere"))
@@ -212,7 +212,7 @@ def test_rows_go_into_the_schema_that_the_engine_says(engine: Engine, log: FileL
 
 
 @pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
-def test_a_connection_that_is_lost_in_copy_is_said_to_be(engine: Engine, driver: str) -> None:
+def test_a_connection_that_is_lost_in_copy_counts_as_lost(engine: Engine, driver: str) -> None:
     pytest.importorskip(driver)
     other = create_engine(engine.url.set(drivername=f"postgresql+{driver}"))
     with other.connect() as connection:

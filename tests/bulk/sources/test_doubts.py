@@ -31,7 +31,7 @@ from tests.bulk.support import add_items, expected, items, killed_in_commit, loa
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("batch", [0, 1, 3])
 @pytest.mark.parametrize("then", ["run", "rollback"])
-def test_a_batch_in_doubt_is_asked_about(
+def test_a_load_looks_whether_a_batch_in_doubt_was_committed(
     engine: Engine,
     log: FileLog,
     batch: int,
@@ -83,7 +83,7 @@ def test_a_batch_that_is_neither_whole_nor_missing_is_left_alone(
     assert 5 not in texts(engine)
 
 
-def test_an_error_that_another_try_may_mend_is_tried_again(
+def test_an_error_that_a_retry_may_mend_is_retried(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sa_jobqueue.bulk.sources.row_writer.is_transient", lambda error: True)
@@ -96,7 +96,7 @@ def test_an_error_that_another_try_may_mend_is_tried_again(
     own.dispose()
 
 
-def test_what_no_try_mends_is_an_error(
+def test_an_error_that_no_retry_mends_is_raised(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -114,7 +114,7 @@ def test_what_no_try_mends_is_an_error(
 
 
 @pytest.mark.only_on("sqlite")
-def test_what_was_refused_because_of_a_reader_is_not_committed_by_the_next_try(
+def test_a_commit_that_a_reader_prevented_is_not_repeated_by_the_retry(
     tmp_path: Path, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = create_engine(f"sqlite:///{tmp_path / 'own.db'}", connect_args={"timeout": 0})
@@ -157,7 +157,7 @@ def test_a_connection_that_is_lost_in_its_commit_leaves_a_doubt(
     own.dispose()
 
 
-def test_what_the_server_refused_is_in_no_doubt(
+def test_a_batch_that_the_server_refused_is_not_in_doubt(
     engine: Engine, log_beside: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = create_engine(engine.url)
@@ -173,7 +173,7 @@ def test_what_the_server_refused_is_in_no_doubt(
     own.dispose()
 
 
-def test_a_batch_is_one_transaction_with_autocommit_too(engine: Engine, log: FileLog) -> None:
+def test_a_batch_is_one_transaction_even_with_autocommit(engine: Engine, log: FileLog) -> None:
     add_items(engine, 5)
     options = {"isolation_level": "AUTOCOMMIT"}
 

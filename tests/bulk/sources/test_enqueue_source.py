@@ -55,7 +55,7 @@ def test_jobs_are_as_enqueue_makes_them(engine: Engine, log: FileLog) -> None:
         assert len(claim(session, Job, owner="w", limit=20)) == 10
 
 
-def test_priority_and_time_are_for_rows_that_say_none(engine: Engine, log: FileLog) -> None:
+def test_priority_and_time_apply_to_rows_without_their_own(engine: Engine, log: FileLog) -> None:
     east = (LATER + timedelta(1)).astimezone(timezone(timedelta(hours=5)))
     rows = [*jobs(2), {"id": 2, "name": "own", "priority": 1, "run_at": east}]
 
@@ -67,9 +67,7 @@ def test_priority_and_time_are_for_rows_that_say_none(engine: Engine, log: FileL
         assert [job.run_at for job in found] == [LATER, LATER, LATER + timedelta(1)]
 
 
-def test_an_update_of_jobs_that_were_there_leaves_alone_whose_they_are(
-    engine: Engine, log: FileLog
-) -> None:
+def test_an_update_of_existing_jobs_keeps_status_and_owner(engine: Engine, log: FileLog) -> None:
     with Session(engine, expire_on_commit=False) as session:
         enqueue(session, Job, jobs(3), priority=5)
         session.commit()
@@ -89,7 +87,7 @@ def test_an_update_of_jobs_that_were_there_leaves_alone_whose_they_are(
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_at_the_end_none_is_claimable_before_all_are_in(
+def test_no_job_is_claimable_before_all_are_loaded(
     engine: Engine, log: FileLog, at_once: bool
 ) -> None:
     seen: list[dict[str, int]] = []
@@ -110,7 +108,7 @@ def test_at_the_end_none_is_claimable_before_all_are_in(
         (True, {"loading": 10}, {"unsent": 10}),
     ],
 )
-def test_killed_while_jobs_become_visible_the_rest_follows(
+def test_a_load_that_is_killed_while_jobs_become_visible_shows_the_rest_later(
     engine: Engine,
     log: FileLog,
     at_once: bool,
@@ -142,7 +140,7 @@ def test_killed_while_jobs_become_visible_the_rest_follows(
     assert statuses(engine) == then
 
 
-def test_a_load_that_was_killed_stays_hidden_whoever_goes_on(
+def test_the_jobs_of_a_killed_load_stay_hidden_whoever_goes_on(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = load_of(engine, log, visible="at the end")
@@ -157,7 +155,7 @@ def test_a_load_that_was_killed_stays_hidden_whoever_goes_on(
     assert statuses(engine) == {"unsent": 10}
 
 
-def test_a_source_of_jobs_gets_back_all_that_it_said_of_itself(engine: Engine) -> None:
+def test_a_source_of_jobs_gets_its_own_description_back(engine: Engine) -> None:
     said = EnqueueSource(engine, Job, [], batch_size=3, visible="at the end").metadata()
     source = EnqueueSource(engine, Job, [], batch_size=7)
 
@@ -167,7 +165,7 @@ def test_a_source_of_jobs_gets_back_all_that_it_said_of_itself(engine: Engine) -
 
 
 @pytest.mark.only_on("postgresql")
-def test_jobs_that_say_no_time_are_copied_too(engine: Engine, log: FileLog) -> None:
+def test_jobs_without_a_time_are_copied(engine: Engine, log: FileLog) -> None:
     with statements_seen(engine) as seen:
         load_of(engine, log).run()
 
@@ -195,7 +193,7 @@ def test_a_rollback_deletes_hidden_and_claimed_jobs_alike(engine: Engine, log: F
         ({"visible": "at the end", "on_existing": "update"}, "would hide jobs"),
     ],
 )
-def test_what_cannot_be_is_refused(engine: Engine, given: Any, message: str) -> None:
+def test_invalid_arguments_are_refused(engine: Engine, given: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         EnqueueSource(engine, **{"entity": Job, "rows": [], **given})
 
@@ -204,7 +202,7 @@ def test_what_cannot_be_is_refused(engine: Engine, given: Any, message: str) -> 
     ("given", "message"),
     [({"priority": 1}, "add PriorityMixin"), ({"run_at": LATER}, "add ScheduleMixin")],
 )
-def test_what_the_model_has_no_column_for_is_refused(
+def test_an_option_without_a_column_in_the_model_is_refused(
     engine: Engine, given: Any, message: str
 ) -> None:
     class Bare(DeclarativeBase):

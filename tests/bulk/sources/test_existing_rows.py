@@ -152,7 +152,7 @@ def test_rows_that_were_there_survive_a_call_that_is_killed_and_another_that_is_
 
 @pytest.mark.only_on("mysql", "mariadb")
 @pytest.mark.parametrize("on_existing", ["keep", "update"])
-def test_a_key_is_there_if_the_server_says_so(
+def test_a_key_exists_if_the_server_compares_it_as_equal(
     engine: Engine, log: FileLog, on_existing: Any
 ) -> None:
     with Session(engine) as session, session.begin():
@@ -170,7 +170,7 @@ def test_a_key_is_there_if_the_server_says_so(
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_a_key_that_comes_twice_hides_none_that_only_the_server_finds(
+def test_a_repeated_key_hides_no_key_that_only_the_server_finds(
     engine: Engine, log: FileLog
 ) -> None:
     with Session(engine) as session, session.begin():
@@ -188,7 +188,7 @@ def names(engine: Engine) -> dict[str, str | None]:
         return {named.name: named.text for named in session.scalars(select(Named))}
 
 
-def test_somebody_who_is_first_with_a_key_is_seen_by_the_next_look(
+def test_the_next_look_sees_a_key_that_somebody_else_inserted_first(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     existing = Destination.existing
@@ -229,7 +229,7 @@ def test_an_error_that_no_other_row_explains_is_not_tried_again(
         ("update", {1: ("b", None), 2: ("f", 2), 3: ("e", None)}),
     ],
 )
-def test_of_two_rows_with_a_key_the_later_finds_the_earlier(
+def test_the_later_of_two_rows_with_one_key_finds_the_earlier(
     engine: Engine, log: FileLog, on_existing: Any, left: Any, batch_size: int
 ) -> None:
     ids = {number: uuid.UUID(int=number) for number in (1, 2, 3)}

@@ -63,7 +63,7 @@ THING = {
 
 
 @pytest.mark.parametrize("document", [None, {"a": [1]}])
-def test_values_of_every_type_arrive_as_by_the_orm(
+def test_values_of_every_type_are_stored_as_by_the_orm(
     engine: Engine, log: FileLog, document: Any
 ) -> None:
     nothing = dict.fromkeys(THING)
@@ -97,7 +97,9 @@ def test_copy_can_be_left_out(engine: Engine, log: FileLog) -> None:
 
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
-def test_an_error_in_copy_is_sqlalchemys(engine: Engine, log: FileLog, driver: str) -> None:
+def test_an_error_in_copy_is_raised_as_sqlalchemys(
+    engine: Engine, log: FileLog, driver: str
+) -> None:
     pytest.importorskip(driver)
     other = create_engine(engine.url.set(drivername=f"postgresql+{driver}"))
     add_items(engine, 4)
@@ -235,7 +237,7 @@ def test_rows_in_two_tables_come_and_go(
 
 
 @pytest.mark.parametrize("in_database", [True, False])
-def test_rows_that_refer_to_each_other_go_the_last_first(
+def test_rows_that_refer_to_each_other_are_deleted_last_first(
     engine: Engine, log: FileLog, in_database: bool
 ) -> None:
     own = create_engine(engine.url)
@@ -255,7 +257,9 @@ def test_rows_that_refer_to_each_other_go_the_last_first(
     own.dispose()
 
 
-def test_workers_are_as_many_as_the_database_and_the_order_of_rows_allow(engine: Engine) -> None:
+def test_the_number_of_workers_is_what_the_database_and_the_order_of_rows_allow(
+    engine: Engine,
+) -> None:
     def workers(entity: type[Any]) -> int:
         return InsertSource(engine, entity, []).worker_count(4)
 
@@ -265,7 +269,7 @@ def test_workers_are_as_many_as_the_database_and_the_order_of_rows_allow(engine:
     )
 
 
-def test_what_the_mapper_adds_to_a_row_is_there(engine: Engine, log: FileLog) -> None:
+def test_values_that_the_mapper_adds_are_inserted(engine: Engine, log: FileLog) -> None:
     BulkLoad(InsertSource(engine, Animal, [{"id": 1}]), log).run()
     other = FileLog(log.folder.with_name("other"))
     BulkLoad(InsertSource(engine, Versioned, [{"id": 1}]), other).run()

@@ -93,7 +93,7 @@ def test_a_byte_order_mark_is_no_part_of_a_quoted_name(tmp_path: Path) -> None:
         ("rows.jsonl", b"\n[1, 2]\n", "the row at byte 1 is not a JSON object"),
     ],
 )
-def test_what_is_no_row_of_a_file_is_refused_with_its_place(
+def test_a_line_that_is_no_row_is_refused_with_its_position(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     path = tmp_path / name
@@ -192,7 +192,7 @@ def test_an_empty_csv_file_has_no_rows(tmp_path: Path) -> None:
     assert list(rows_from(path, TYPES).read(0, 0)) == []
 
 
-def test_a_file_is_known_again_by_its_name_its_size_and_its_hash(tmp_path: Path) -> None:
+def test_a_file_is_recognized_by_its_name_size_and_hash(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "rows.csv")
     content = path.read_bytes()
 

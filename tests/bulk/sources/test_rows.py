@@ -213,7 +213,7 @@ def test_a_file_that_has_changed_is_not_divided_on(
     assert texts(engine) == expected(6)
 
 
-def test_a_file_that_has_changed_is_refused_but_by_a_rollback(
+def test_only_a_rollback_accepts_a_file_that_has_changed(
     engine: Engine, log: FileLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_csv(tmp_path / "items.csv")
@@ -270,7 +270,7 @@ def test_fewer_rows_than_at_first_are_refused_where_all_are_alike(
         load(8).run()
 
 
-def test_a_name_that_is_no_column_is_refused_when_the_load_goes_on_too(
+def test_a_name_that_is_no_column_is_refused_even_when_the_load_goes_on(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed_in_commit(monkeypatch, load_of(engine, log).run, 2, committed=False)
@@ -279,9 +279,7 @@ def test_a_name_that_is_no_column_is_refused_when_the_load_goes_on_too(
         load_of(engine, log, items_but(7, colour="red")).run()
 
 
-def test_a_total_that_nobody_knows_is_known_when_all_is_divided(
-    engine: Engine, log: FileLog
-) -> None:
+def test_an_unknown_total_is_known_when_all_rows_are_divided(engine: Engine, log: FileLog) -> None:
     load = load_of(engine, log, generated)
     told: list[int | None] = []
     load.progress = lambda progress: told.append(progress.batches)
@@ -292,7 +290,7 @@ def test_a_total_that_nobody_knows_is_known_when_all_is_divided(
     assert load.status().batches == 4
 
 
-def test_what_has_no_lasting_text_is_not_compared() -> None:
+def test_rows_without_a_lasting_text_are_not_compared() -> None:
     assert fingerprint([{"a": object()}]) == fingerprint([{"a": object()}])
     assert fingerprint([{"a": 1, "b": 2}]) == fingerprint([{"b": 2, "a": 1}])
     assert fingerprint([{"a": "\ud800"}]) != fingerprint([{"a": "\ud801"}])
@@ -318,7 +316,7 @@ def test_another_table_is_refused(engine: Engine, log: FileLog) -> None:
         BulkLoad(InsertSource(engine, Numbered, []), log).rollback()
 
 
-def test_what_is_no_engine_is_refused(engine: Engine) -> None:
+def test_an_object_that_is_no_engine_is_refused(engine: Engine) -> None:
     with pytest.raises(ArgumentError, match=r"a bulk load needs an Engine, not .*driver"):
         InsertSource(Session(engine), Item, [])  # type: ignore[arg-type]  # that is the point
 
@@ -349,7 +347,7 @@ def test_a_total_that_is_wrong_is_an_error(
         ({"rows": [], "entity": dict}, "not a mapped class"),
     ],
 )
-def test_what_cannot_be_is_refused(engine: Engine, given: Any, message: str) -> None:
+def test_invalid_arguments_are_refused(engine: Engine, given: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         InsertSource(engine, **{"entity": Item, **given})
 

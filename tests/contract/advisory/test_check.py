@@ -157,7 +157,7 @@ def test_rows_that_never_pass_the_check_hold_nobody_up(engine: Engine, mailing: 
     assert kept(engine) == 1
 
 
-def test_of_rows_with_one_lock_only_one_is_claimed(
+def test_one_of_several_rows_with_the_same_lock_is_claimed(
     engine: Engine, mailing: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys of more than 32 bits are hashed; their locks may be the same."""

@@ -331,7 +331,7 @@ def test_a_row_is_locked_for_all_classes_of_its_hierarchy(engine: Engine) -> Non
         assert len(claim(other, Vehicle, strategy="advisory", limit=5)) == 2
 
 
-def test_so_it_is_in_a_hierarchy_of_queues(engine: Engine) -> None:
+def test_a_job_is_locked_for_all_classes_of_its_hierarchy(engine: Engine) -> None:
     add(engine, Dog(trick="sit"), Cat(), Animal())
 
     with advisory_session(engine) as session, advisory_session(engine) as other:

@@ -86,7 +86,7 @@ def set_locally(session: Session, settings: dict[str, str]) -> None:
         session.execute(text(f"SET LOCAL {name} = {value}"))
 
 
-def test_a_parallel_plan_is_among_them(many: int, mailing: Session) -> None:
+def test_one_of_the_plans_is_parallel(many: int, mailing: Session) -> None:
     """So that the test above speaks of one."""
     set_locally(mailing, PLANS["parallel"])
     statement = "SELECT * FROM (SELECT id FROM subscription WHERE mailed = 0 OFFSET 0) AS c"

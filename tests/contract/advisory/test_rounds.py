@@ -128,7 +128,7 @@ def test_what_is_released_stays_in_its_round(mailing: Session, beside: Session) 
     assert ids(READERS.claim(beside)) == [1]
 
 
-def test_only_finish_and_release_there_are(mailing: Session) -> None:
+def test_rows_without_a_status_cannot_be_failed(mailing: Session) -> None:
     add(mailing, Reader, 1)
     start_round(mailing, Reader)
     mailing.commit()
@@ -139,7 +139,7 @@ def test_only_finish_and_release_there_are(mailing: Session) -> None:
 
 @pytest.mark.parametrize("as_rows", [False, True])
 @pytest.mark.parametrize("entity", [Reader, Subscriber])
-def test_a_row_that_is_locked_when_a_round_starts_has_it_still_before_it_after_its_finish(
+def test_a_row_that_is_locked_when_a_round_starts_waits_for_that_round_after_its_finish(
     engine: Engine, mailing: Session, beside: Session, entity: Any, as_rows: bool
 ) -> None:
     add(mailing, entity, 3)
@@ -162,7 +162,7 @@ def test_a_row_that_is_locked_when_a_round_starts_has_it_still_before_it_after_i
     assert ids(queue.claim(beside, limit=9)) == [1, 2]
 
 
-def test_of_a_batch_those_that_a_round_took_meanwhile_stay_and_the_others_leave(
+def test_rows_of_a_batch_that_a_newer_round_took_stay_in_it_and_the_others_leave(
     engine: Engine, mailing: Session
 ) -> None:
     add(mailing, Reader, 4)
@@ -196,7 +196,7 @@ def test_with_a_status_a_lost_row_is_still_reported(
     mailing.rollback()
 
 
-def test_rows_that_the_caller_marks_himself_need_no_round(mailing: Session) -> None:
+def test_rows_that_the_caller_marks_need_no_round(mailing: Session) -> None:
     add(mailing, Reader, 2)
     (first, _) = claimed = claim(mailing, Reader, Reader.round == 0, strategy="advisory", limit=2)
 
@@ -209,7 +209,7 @@ def test_rows_that_the_caller_marks_himself_need_no_round(mailing: Session) -> N
 
 
 @pytest.mark.parametrize("where", [(), (Reader.round == 2,)])
-def test_a_claim_walks_over_nothing_that_its_round_has_done(mailing: Session, where: Any) -> None:
+def test_a_claim_does_not_read_rows_that_its_round_has_done(mailing: Session, where: Any) -> None:
     """Of 20,000 rows all are done but the last."""
     numbers = "SELECT n, 1, CASE WHEN n > 19990 THEN 2 ELSE -2 END FROM generate_series(1, 20000) n"
     mailing.execute(text(f"INSERT INTO round_reader (id, kind, round) {numbers}"))

@@ -43,7 +43,9 @@ pytestmark = pytest.mark.only_on("postgresql")
 # -- the verbs -----------------------------------------------------------------
 
 
-def test_a_queue_with_all_mixins_is_finished_as_ever(engine: Engine, mailing: Session) -> None:
+def test_a_queue_with_all_mixins_is_finished_as_after_any_claim(
+    engine: Engine, mailing: Session
+) -> None:
     add_tasks(mailing, "done", "failed", "given up", "released", "renewed", max_attempts=2)
     claimed = claim(mailing, Task, strategy="advisory", owner="w", limit=5)
     done, failed, cancelled_claimed, released, renewed = claimed
@@ -82,7 +84,7 @@ def test_finished_rows_of_a_queue_can_be_deleted(engine: Engine, mailing: Sessio
     assert kept(engine) == 1
 
 
-def test_without_the_mixin_nothing_is_written_and_the_rows_are_the_callers(
+def test_without_the_mixin_a_finish_writes_nothing_and_the_caller_marks_the_rows(
     engine: Engine, mailing: Session
 ) -> None:
     add_subscriptions(mailing, 3)

@@ -62,7 +62,7 @@ async def test_a_batch_is_enqueued_claimed_and_completed(
 
 
 @in_event_loop
-async def test_jobs_are_failed_released_given_up_and_deleted(
+async def test_jobs_are_failed_released_cancelled_and_deleted(
     async_engine: AsyncEngine, session: Session
 ) -> None:
     add_tasks(session, *"abcd")
@@ -81,7 +81,7 @@ async def test_jobs_are_failed_released_given_up_and_deleted(
 
 
 @in_event_loop
-async def test_duplicates_are_left_out_and_failures_wait_by_the_queues_policy(
+async def test_duplicates_are_skipped_and_failed_jobs_are_delayed_by_the_queues_policy(
     async_engine: AsyncEngine, session: Session, db_alias: str
 ) -> None:
     queue = AsyncJobQueue(JobQueue(Task, backoff=ConstantBackoff(timedelta(hours=1))))
@@ -144,7 +144,7 @@ async def test_jobs_are_cancelled_reprioritized_retried_and_pruned(
 
 
 @in_event_loop
-async def test_a_job_that_a_claim_has_changed_is_loaded_and_another_one_by_a_refresh(
+async def test_a_claim_loads_the_job_that_it_changed_and_a_refresh_another(
     async_engine: AsyncEngine, session: Session
 ) -> None:
     add_tasks(session, "a")

@@ -44,9 +44,7 @@ async def test_a_drained_queue_is_finished(async_engine: AsyncEngine, session: S
 
 
 @in_event_loop
-async def test_what_a_handler_says_becomes_of_its_job(
-    async_engine: AsyncEngine, session: Session
-) -> None:
+async def test_a_job_ends_as_its_handler_says(async_engine: AsyncEngine, session: Session) -> None:
     add_tasks(session, "again", "bad", "never", "nonsense", max_attempts=2)
 
     async def handler(task: Task) -> Any:
@@ -67,7 +65,7 @@ async def test_what_a_handler_says_becomes_of_its_job(
 
 @pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE)
 @in_event_loop
-async def test_a_handler_that_cannot_be_awaited_is_told_so(
+async def test_a_handler_that_cannot_be_awaited_is_refused_with_the_way_out(
     async_engine: AsyncEngine, session: Session
 ) -> None:
     add_tasks(session, "a", max_attempts=1)
@@ -96,7 +94,7 @@ async def test_a_handler_that_is_cancelled_from_within_fails_its_own_job_only(
 @pytest.mark.parametrize("driver", [DRIVERS_OF_POSTGRESQL[0], *DRIVERS_OF_SQLITE])
 @pytest.mark.parametrize("awaited", [True, False])
 @in_event_loop
-async def test_claims_and_outcomes_are_told_to_plain_functions_and_awaited_ones(
+async def test_plain_and_async_functions_hear_of_claims_and_outcomes(
     async_engine: AsyncEngine, session: Session, awaited: bool
 ) -> None:
     add_emails(session, *"ab")
@@ -248,7 +246,7 @@ def test_an_argument_that_no_worker_has_is_refused(async_engine: AsyncEngine) ->
 
 
 @pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE)
-def test_what_cannot_work_is_refused(async_engine: AsyncEngine) -> None:
+def test_arguments_that_cannot_work_are_refused(async_engine: AsyncEngine) -> None:
     with pytest.raises(ArgumentError, match="needs an AsyncEngine"):
         AsyncWorker(async_engine.sync_engine, JobQueue(Email), nothing)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"needs an Engine, .* AsyncWorker"):

@@ -31,7 +31,7 @@ SHORT_LEASE = timedelta(milliseconds=600)
 
 
 @in_event_loop
-async def test_a_long_handler_and_those_who_wait_behind_it_outlive_their_lease(
+async def test_a_long_running_job_and_the_jobs_behind_it_keep_their_claims_beyond_the_lease(
     async_engine: AsyncEngine, engine: Engine, session: Session
 ) -> None:
     add_emails(session, *"ab")
@@ -79,7 +79,7 @@ async def test_claims_that_were_lost_are_not_handled(
 
 @pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE)
 @in_event_loop
-async def test_a_database_in_memory_is_worked_on_without_a_heartbeat(driver: str) -> None:
+async def test_a_worker_on_a_database_in_memory_has_no_heartbeat(driver: str) -> None:
     engine = create_async_engine("sqlite+aiosqlite://")
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
@@ -149,7 +149,7 @@ async def test_an_owner_that_loses_its_lock_takes_another_beside_the_event_loop(
 
 
 @in_event_loop
-async def test_a_worker_without_an_owner_says_what_its_claims_wait_for(
+async def test_a_worker_without_an_owner_logs_what_its_claims_wait_for(
     async_engine: AsyncEngine, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_emails(session, "a")

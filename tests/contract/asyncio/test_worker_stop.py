@@ -216,7 +216,7 @@ async def test_a_worker_whose_connections_are_cut_finishes_what_it_had_handled(
 
 @pytest.mark.parametrize("driver", [*DRIVERS_OF_POSTGRESQL, *DRIVERS_OF_INNODB])
 @in_event_loop
-async def test_a_server_that_is_away_for_a_while_is_waited_for(
+async def test_a_worker_waits_for_a_server_that_is_away_for_a_while(
     apart: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusals = [refused_by_the_host, refused_by_a_server_that_starts]

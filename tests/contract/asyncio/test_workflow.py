@@ -54,7 +54,7 @@ async def work(engine: AsyncEngine, steps: Any, **options: Any) -> None:
 
 
 @in_event_loop
-async def test_a_workflow_whose_handlers_are_awaited(
+async def test_the_async_handlers_of_a_workflow_are_awaited(
     async_engine: AsyncEngine, session: Session
 ) -> None:
     workflow = awaited()

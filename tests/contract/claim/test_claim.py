@@ -140,7 +140,7 @@ def test_an_object_loaded_before_shows_the_claimed_state(
     assert email.status == ("unclaimed" if strategy == "held" else "claimed")
 
 
-def test_pending_changes_reach_the_database_before_they_could_be_overwritten(
+def test_pending_changes_reach_the_database_before_the_claim_could_overwrite_them(
     new_session: Sessions, strategy: str
 ) -> None:
     session = new_session(autoflush=False)
@@ -154,7 +154,7 @@ def test_pending_changes_reach_the_database_before_they_could_be_overwritten(
     assert email.subject == "mine"
 
 
-def test_nothing_of_the_callers_is_committed_or_expired(
+def test_a_claim_commits_and_expires_nothing_of_the_callers(
     new_session: Sessions, strategy: str
 ) -> None:
     session = new_session(expire_on_commit=True)
@@ -186,7 +186,9 @@ def test_a_turn_finishes_one_batch_and_claims_the_next(
     assert sorted(done) == ["a", "b"]
 
 
-def test_a_queue_of_other_statuses_claims_those(session: Session, strategy: str) -> None:
+def test_a_queue_with_statuses_of_its_own_claims_jobs_in_these(
+    session: Session, strategy: str
+) -> None:
     emails = add_emails(session, "a", "b")
     session.execute(update(Email).where(Email.id == emails[1].id).values(status="rendered"))
     session.commit()
@@ -233,7 +235,7 @@ def test_a_claim_that_marks_needs_an_owner(session: Session, strategy: str) -> N
         claim(session, Email, strategy=strategy)
 
 
-def test_the_clock_is_the_databases_only(
+def test_only_the_clock_of_the_database_counts(
     session: Session, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_tasks(session, "a")

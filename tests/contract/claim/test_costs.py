@@ -101,7 +101,7 @@ def test_a_batch_is_two_transactions_and_a_held_one_is_one(
 
 
 @pytest.mark.strategies("skip_locked", "candidates", "update_then_select", "compare_and_set")
-def test_with_turn_a_batch_is_one_transaction(
+def test_a_turn_handles_a_batch_in_one_transaction(
     fast: Engine, session: Session, strategy: str
 ) -> None:
     queue = JobQueue(Email, strategy=strategy)
@@ -134,7 +134,7 @@ def test_the_count_of_rows_tells_whether_a_single_job_was_ours(
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_an_engine_that_reads_what_is_committed_is_asked_once(
+def test_an_engine_is_asked_once_whether_it_reads_committed_rows(
     fast: Engine, session: Session
 ) -> None:
     queue = JobQueue(Email)

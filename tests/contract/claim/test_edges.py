@@ -161,7 +161,7 @@ def test_criteria_that_join_are_refused_and_has_is_the_way_out(
     assert len(letters) == 1
 
 
-def test_odd_but_fair_arguments_are_understood(session: Session, strategy: str) -> None:
+def test_odd_but_valid_arguments_are_understood(session: Session, strategy: str) -> None:
     add_emails(session, "a", "b")
 
     with pytest.raises(ArgumentError, match=r"Email\.id\.desc"):
@@ -186,7 +186,7 @@ def test_claims_fences_and_generators_are_all_batches(session: Session, strategy
     assert set(session.scalars(select(Email.status))) == {"done"}
 
 
-def test_a_generator_of_jobs_is_changed_too(session: Session) -> None:
+def test_reprioritize_takes_a_generator_of_jobs(session: Session) -> None:
     tasks = add_tasks(session, "a", "b")
 
     changed = reprioritize(session, (task for task in tasks), 5)
@@ -219,7 +219,7 @@ def test_a_batch_of_thousands_is_finished(session: Session, strategy: str) -> No
 
 
 @pytest.mark.strategies(*MARKING)
-def test_owners_that_differ_in_case_are_two(session: Session, strategy: str) -> None:
+def test_owners_that_differ_in_case_are_different_owners(session: Session, strategy: str) -> None:
     add_emails(session, "a")
     claim(session, Email, owner="Worker", strategy=strategy)
 

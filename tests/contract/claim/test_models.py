@@ -57,7 +57,9 @@ def test_a_table_with_a_status_of_its_own_becomes_a_queue(session: Session, stra
 
 
 @pytest.mark.strategies(*MARKING)
-def test_renamed_columns_own_words_and_own_order_are_used(session: Session, strategy: str) -> None:
+def test_a_queue_with_renamed_columns_words_and_an_order_of_its_own_is_claimed(
+    session: Session, strategy: str
+) -> None:
     session.add_all([Message(sequence=number) for number in (1, 3, 2)])
     session.add(Message(sequence=9, channel="fax"))
     session.commit()

@@ -106,7 +106,7 @@ STRATEGIES = ("skip_locked", "candidates", "auto")
 
 @pytest.mark.parametrize("by", STRATEGIES)
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_claim_passes_over_what_an_old_worker_has(
+def test_a_claim_skips_rows_that_an_old_worker_has_locked(
     session: Session, old: Session, by: str, committed: bool
 ) -> None:
     add(session, 5)
@@ -121,7 +121,7 @@ def test_a_claim_passes_over_what_an_old_worker_has(
 
 @pytest.mark.parametrize("by", STRATEGIES)
 @pytest.mark.parametrize("committed", [False, True])
-def test_an_old_worker_passes_over_what_is_claimed(
+def test_an_old_worker_skips_rows_that_are_claimed(
     session: Session, old: Session, by: str, committed: bool
 ) -> None:
     add(session, 5)
@@ -163,7 +163,7 @@ def test_a_job_that_is_set_back_by_hand_without_its_time_is_reaped_from_an_old_w
     assert len(reaped) == taken
 
 
-def test_what_an_old_worker_takes_back_by_time_is_lost_to_a_claim_and_not_sent_twice(
+def test_a_job_that_an_old_worker_takes_back_by_time_is_lost_to_its_claim_and_sent_once(
     session: Session, old: Session
 ) -> None:
     """As hand-written rescues do; the fence notices it."""

@@ -119,7 +119,7 @@ def test_a_row_inserted_by_plain_sql_is_a_job(session: Session, strategy: str) -
     assert task.attempts == (0 if strategy == "held" else 1)
 
 
-def test_plain_rows_are_those_that_entities_would_be(
+def test_plain_rows_are_the_rows_that_entities_would_be(
     session: Session, other: Session, strategy: str
 ) -> None:
     add_tasks(session, "a", "b", "c", priority=2)

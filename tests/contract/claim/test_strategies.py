@@ -43,7 +43,7 @@ def test_auto_picks_by_capability_and_predicate(session: Session, db_alias: str)
     }[db_alias]
 
 
-def test_a_strategy_that_cannot_run_here_says_so(session: Session, db_alias: str) -> None:
+def test_a_strategy_that_cannot_run_here_is_refused(session: Session, db_alias: str) -> None:
     # Advisory claims run on PostgreSQL, on sessions of their own: see test_advisory.py.
     elsewhere = {"advisory"} if db_alias == "postgresql" else set()
     for name in set(ALL) - set(STRATEGIES[db_alias]) - elsewhere:
@@ -51,7 +51,7 @@ def test_a_strategy_that_cannot_run_here_says_so(session: Session, db_alias: str
             claim(session, Email, owner="w", strategy=name)
 
 
-def test_an_unknown_strategy_names_the_known(session: Session) -> None:
+def test_the_error_of_an_unknown_strategy_names_the_known_strategies(session: Session) -> None:
     with pytest.raises(ArgumentError, match="skip_locked"):
         claim(session, Email, owner="w", strategy="skip-locked")
 
@@ -88,7 +88,7 @@ def test_candidates_taken_by_others_are_counted_as_lost(session: Session, other:
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_candidates_left_over_are_not_lost(session: Session) -> None:
+def test_candidates_that_a_claim_leaves_are_not_counted_as_lost(session: Session) -> None:
     add_emails(session, *"abcdefgh")
 
     claimed = claim(session, Email, owner="2", limit=2, strategy="candidates")

@@ -138,7 +138,7 @@ def test_the_row_that_is_there_stays_as_it_is(session: Session) -> None:
     complete(session, coupon)  # still ours
 
 
-def test_of_the_rows_of_one_call_the_first_is_taken(
+def test_the_first_of_several_equal_rows_in_a_call_is_inserted(
     session: Session, told: Callable[[int], int | None]
 ) -> None:
     rows = [{"code": str(n % 60), "number": n} for n in range(2_500)]
@@ -197,7 +197,9 @@ def test_without_being_told_to_skip_them_duplicates_are_errors(session: Session)
 @pytest.mark.parametrize(
     "wrong", [{"text": None}, {"shop_id": 99}, {"text": "much too long"}, {"number": "NaN"}]
 )
-def test_all_other_errors_are_raised_as_without(session: Session, wrong: dict[str, Any]) -> None:
+def test_errors_other_than_duplicates_are_raised_as_without_skipping(
+    session: Session, wrong: dict[str, Any]
+) -> None:
     """SQLite takes most of it, and MySQL 9.7 was seen to take the shop that is not there."""
 
     def refused(*, skip: bool) -> str | None:
@@ -214,7 +216,7 @@ def test_all_other_errors_are_raised_as_without(session: Session, wrong: dict[st
     assert refused(skip=True) or wrong != {"text": None}
 
 
-def test_a_value_that_is_missing_is_an_error_as_without(session: Session) -> None:
+def test_a_missing_value_is_an_error_as_without_skipping(session: Session) -> None:
     for skip in (False, True):
         with pytest.raises(DBAPIError, match=r"(?i)null|default value"):
             enqueue(session, Voucher, [{"number": 1}], skip_duplicates=skip)
@@ -290,7 +292,7 @@ def in_step(pool: ThreadPoolExecutor, session: Session, code: str) -> Any:
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_the_second_waits_and_takes_the_key_only_if_the_first_gave_up(
+def test_a_second_enqueuer_waits_and_takes_the_key_only_if_the_first_rolls_back(
     session: Session, other: Session, end: str, told: Callable[[int], int | None]
 ) -> None:
     add(session, "a", text="first")
@@ -319,7 +321,7 @@ def test_an_enqueuer_waits_for_a_claim_of_the_row_that_is_there(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_claim_passes_over_what_an_enqueuer_has_met_on_innodb(
+def test_a_claim_skips_the_row_that_an_enqueuer_has_found_on_innodb(
     session: Session, other: Session, db_alias: str
 ) -> None:
     add(session, "a")
@@ -332,7 +334,7 @@ def test_a_claim_passes_over_what_an_enqueuer_has_met_on_innodb(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_in_opposite_orders_one_gets_a_deadlock_which_is_transient(
+def test_enqueueing_in_opposite_orders_ends_in_a_deadlock_which_is_transient(
     session: Session, new_session: Sessions
 ) -> None:
     both = Barrier(2, timeout=20)
@@ -357,7 +359,7 @@ def test_in_opposite_orders_one_gets_a_deadlock_which_is_transient(
     assert set(codes(session)) == {a, b}
 
 
-def test_many_who_enqueue_the_same_keys_in_one_order_insert_each_once(
+def test_many_enqueuers_of_the_same_keys_in_one_order_insert_each_key_once(
     session: Session, new_session: Sessions
 ) -> None:
     keys = fresh(40)

@@ -97,7 +97,7 @@ def test_a_finish_in_a_savepoint_is_undone_with_it(
     assert [email.status for email in claimed] == ["done"] * 3
 
 
-def test_a_batch_is_finished_in_as_few_statements_as_the_engine_allows(
+def test_a_batch_is_finished_in_as_few_statements_as_the_database_allows(
     engine: Engine, session: Session, claimed: Claim[Email], db_alias: str
 ) -> None:
     with statements_seen(engine) as seen:
@@ -119,7 +119,7 @@ def test_finishing_nothing_runs_no_statement(engine: Engine, session: Session) -
 # What is given, in whatever shape
 
 
-def test_lost_and_kept_are_told_in_the_order_in_which_they_were_given(
+def test_lost_and_kept_jobs_are_listed_in_the_order_in_which_they_were_given(
     session: Session, other: Session, strategy: str
 ) -> None:
     add_emails(session, *"abcd")
@@ -169,7 +169,7 @@ def test_an_entity_whose_insert_was_rolled_back_is_lost(session: Session, strate
 
 
 @pytest.mark.parametrize("delete", [True, False])
-def test_of_rows_too_the_lost_one_alone_is_lost(
+def test_only_the_lost_row_of_a_claim_of_rows_is_lost(
     session: Session, other: Session, delete: bool
 ) -> None:
     add_emails(session, "a", "b", "c")

@@ -69,7 +69,7 @@ def test_a_job_without_a_limit_of_attempts_is_tried_until_it_succeeds(
     assert (task.status, task.attempts) == ("unclaimed", 5)
 
 
-def test_a_failing_head_job_does_not_hold_up_those_behind_it(
+def test_a_job_that_keeps_failing_does_not_hold_up_the_jobs_behind_it(
     session: Session, strategy: str
 ) -> None:
     add_tasks(session, "bad", "good")
@@ -83,7 +83,7 @@ def test_a_failing_head_job_does_not_hold_up_those_behind_it(
     assert bad[0].run_at > datetime.now(UTC) + timedelta(minutes=58)
 
 
-def test_without_a_schedule_those_tried_less_often_come_first(
+def test_without_a_schedule_jobs_with_fewer_attempts_come_first(
     session: Session, strategy: str
 ) -> None:
     session.add_all([Order(), Order()])  # RetryMixin, and nothing that delays a failed job
@@ -115,7 +115,7 @@ def test_retry_in_needs_a_schedule(session: Session, claimed: Claim[Email]) -> N
         fail(session, claimed, retry_in=timedelta(seconds=1))
 
 
-def test_give_up_cancels_our_own_claim(session: Session, strategy: str) -> None:
+def test_cancel_claimed_cancels_our_own_claim(session: Session, strategy: str) -> None:
     add_tasks(session, "a")
     task = claim(session, Task, owner="w", strategy=strategy).first()
     assert task is not None

@@ -58,7 +58,9 @@ def states(session: Session) -> dict[str, tuple[str, int]]:
 # The queue's policy
 
 
-def test_each_job_of_a_batch_waits_by_its_own_attempts(session: Session, strategy: str) -> None:
+def test_the_delay_of_each_job_of_a_batch_goes_by_its_own_attempts(
+    session: Session, strategy: str
+) -> None:
     add_tasks(session, "first", attempts=0)
     add_tasks(session, "third", "third too", attempts=2)
     add_tasks(session, "ninth", attempts=8)
@@ -71,7 +73,9 @@ def test_each_job_of_a_batch_waits_by_its_own_attempts(session: Session, strateg
     assert states(session)["ninth"] == ("unclaimed", 9)
 
 
-def test_entities_fences_and_parts_of_a_claim_wait_likewise(session: Session) -> None:
+def test_the_policy_delays_jobs_given_as_entities_fences_and_parts_of_a_claim(
+    session: Session,
+) -> None:
     add_tasks(session, "entity", "fence", "expired", attempts=4)
     queue = JobQueue(Task, backoff=by_minutes)
     entity, fence, expired = queue.claim(session, owner="w", limit=3)
@@ -84,7 +88,7 @@ def test_entities_fences_and_parts_of_a_claim_wait_likewise(session: Session) ->
     assert set(minutes_left(session).values()) == {5}
 
 
-def test_rows_wait_by_the_policy_on_a_connection(engine: Engine, session: Session) -> None:
+def test_the_policy_delays_rows_that_a_connection_fails(engine: Engine, session: Session) -> None:
     add_tasks(session, "a", "b", attempts=4)
     queue = JobQueue(Task, backoff=by_minutes)
 
@@ -94,7 +98,7 @@ def test_rows_wait_by_the_policy_on_a_connection(engine: Engine, session: Sessio
     assert minutes_left(session) == {"a": 5, "b": 5}
 
 
-def test_a_wait_that_is_given_comes_before_the_policy(session: Session) -> None:
+def test_a_delay_that_is_given_overrules_the_policy(session: Session) -> None:
     add_tasks(session, "a", "b")
     queue = JobQueue(Task, backoff=ConstantBackoff(HOUR))
     a, b = queue.claim(session, owner="w", limit=2)
@@ -113,7 +117,7 @@ def test_the_verb_takes_a_policy_too(session: Session) -> None:
     assert minutes_left(session) == {"a": 60}
 
 
-def test_jitter_is_each_jobs_own(session: Session) -> None:
+def test_each_job_of_a_batch_has_its_own_jitter(session: Session) -> None:
     tasks = add_tasks(session, *"abcdefgh")
     queue = JobQueue(Task, backoff=ExponentialBackoff(HOUR, jitter=1))
 
@@ -172,7 +176,7 @@ def test_where_the_policy_fails_nothing_is_written(session: Session) -> None:
 
 
 @pytest.mark.parametrize(("entity", "missing"), [(Email, "RetryMixin and"), (Order, "add Sched")])
-def test_a_policy_is_refused_where_no_job_can_wait(
+def test_a_policy_is_refused_where_no_job_can_be_delayed(
     session: Session, entity: Any, missing: str
 ) -> None:
     add_emails(session, "a")
@@ -226,7 +230,7 @@ def waits(engine: Engine, queue: JobQueue[Task], outcome: Outcome, **options: An
 
 
 @pytest.mark.parametrize("outcome", [None, Retry()])
-def test_a_worker_goes_by_its_own_policy_then_the_queues_then_the_default(
+def test_a_worker_uses_its_own_policy_else_the_queues_else_the_default(
     engine: Engine, session: Session, outcome: Outcome
 ) -> None:
     plain, own = JobQueue(Task), JobQueue(Task, backoff=by_minutes)
@@ -240,7 +244,7 @@ def test_a_worker_goes_by_its_own_policy_then_the_queues_then_the_default(
     assert timedelta(seconds=1.8) <= found[2] <= timedelta(seconds=2)
 
 
-def test_a_worker_whose_policy_fails_goes_on_by_the_default(
+def test_a_worker_whose_policy_fails_uses_the_default_policy(
     engine: Engine, session: Session
 ) -> None:
     add_tasks(session, "a", "b", max_attempts=1)
@@ -299,7 +303,7 @@ def test_what_max_attempts_says_at_the_end_of_the_claim_counts(
     }
 
 
-def test_a_waiting_job_has_one_more_attempt_and_blocks_nobody(session: Session) -> None:
+def test_a_delayed_job_has_one_more_attempt_and_blocks_no_other_job(session: Session) -> None:
     """Its limit was lowered while it waited, or is none at all."""
     add_tasks(session, "used up", attempts=5, max_attempts=2)
     add_tasks(session, "none", max_attempts=0)
@@ -370,7 +374,7 @@ def test_a_job_that_is_brought_back_is_due_now(session: Session) -> None:
     assert names(claim(session, Task, owner="w")) == ["a"]
 
 
-def test_retry_returns_those_that_it_changed(session: Session, other: Session) -> None:
+def test_retry_returns_the_jobs_that_it_changed(session: Session, other: Session) -> None:
     failed, waiting, claimed = add_tasks(session, "failed", "waiting", "claimed", max_attempts=1)
     fail(other, claim(other, Task, Task.name == "failed", owner="w"))
     claim(other, Task, Task.name == "claimed", owner="w")
@@ -385,7 +389,7 @@ def test_retry_returns_those_that_it_changed(session: Session, other: Session) -
     }
 
 
-def test_of_two_that_bring_a_job_back_the_second_waits_and_changes_nothing(
+def test_a_second_retry_of_a_job_waits_for_the_first_and_changes_nothing(
     session: Session, new_session: Sessions
 ) -> None:
     (task,) = add_tasks(session, "a", max_attempts=1)

@@ -25,7 +25,7 @@ from tests.support import MARKING
 pytestmark = pytest.mark.strategies(*MARKING)
 
 
-def test_cancel_takes_unclaimed_jobs_only_and_says_which(
+def test_cancel_changes_only_unclaimed_jobs_and_returns_them(
     session: Session, other: Session, strategy: str
 ) -> None:
     a, b = add_emails(session, "a", "b")
@@ -64,7 +64,7 @@ def test_retry_brings_finished_jobs_back_with_new_attempts(session: Session, str
     assert retry(session, a) == []
 
 
-def test_reprioritize_changes_unclaimed_jobs_only(session: Session, strategy: str) -> None:
+def test_reprioritize_changes_only_unclaimed_jobs(session: Session, strategy: str) -> None:
     a, b, c = add_tasks(session, "a", "b", "c")
     claim(session, Task, owner="w", strategy=strategy)
 

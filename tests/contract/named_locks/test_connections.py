@@ -111,7 +111,7 @@ def test_a_process_may_end_with_a_lock_in_its_hand(lock: NamedLock) -> None:
     assert lock.acquire(PATIENCE)
 
 
-def test_an_error_of_the_engine_comes_out_as_it_is(db_url: URL, db_alias: str) -> None:
+def test_an_error_of_the_engine_is_raised_unchanged(db_url: URL, db_alias: str) -> None:
     nowhere = "/nowhere/at/all.db" if db_alias == "sqlite" else "there_is_no_such_database"
     engine = make_engine(db_url.set(database=nowhere))
 

@@ -117,7 +117,9 @@ def test_a_lock_leaves_the_transaction_of_a_shared_connection_alone(
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_creators_database_is_found_though_the_url_does_not_name_it(db_url: URL) -> None:
+def test_the_file_that_a_creator_opens_is_found_though_the_url_does_not_name_it(
+    db_url: URL,
+) -> None:
     engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(db_url.database or ""))
     direct = make_engine(db_url)
 

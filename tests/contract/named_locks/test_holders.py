@@ -128,7 +128,7 @@ def test_the_holder_is_the_process_that_took_the_lock(lock: NamedLock, db_alias:
             assert holder.process == other.process.pid
 
 
-def test_to_look_who_has_a_lock_keeps_nobody_from_taking_it(lock: NamedLock, db_alias: str) -> None:
+def test_asking_who_has_a_lock_keeps_nobody_from_taking_it(lock: NamedLock, db_alias: str) -> None:
     times = 200 if db_alias == "sqlite" else 5
     over = threading.Event()
 
@@ -148,7 +148,7 @@ def test_to_look_who_has_a_lock_keeps_nobody_from_taking_it(lock: NamedLock, db_
     assert all(taken)
 
 
-def test_to_give_back_or_check_what_is_not_held_says_that_nobody_has_it(lock: NamedLock) -> None:
+def test_releasing_or_checking_a_free_lock_tells_that_nobody_has_it(lock: NamedLock) -> None:
     for call in (lock.release, lock.check):
         with pytest.raises(LockNotHeld) as caught:
             call()
@@ -156,7 +156,7 @@ def test_to_give_back_or_check_what_is_not_held_says_that_nobody_has_it(lock: Na
         assert str(caught.value) == f"The lock {lock.name!r} is not held here: nobody holds it."
 
 
-def test_to_give_back_or_check_anothers_lock_says_whose_it_is(lock: NamedLock) -> None:
+def test_releasing_or_checking_anothers_lock_names_its_holder(lock: NamedLock) -> None:
     other = same(lock)
     other.acquire()
     holder = other.holder()

@@ -70,7 +70,7 @@ def test_a_loss_is_noticed_by_the_release(
         lock.release()
 
 
-def test_a_loss_is_noticed_without_a_question(
+def test_a_loss_is_noticed_without_asking_the_server(
     lock: NamedLock, cut: Callable[[NamedLock], None]
 ) -> None:
     lock.acquire()
@@ -111,7 +111,9 @@ def test_a_lost_lock_can_be_taken_again(lock: NamedLock, cut: Callable[[NamedLoc
     assert not lock.lost
 
 
-def test_a_lost_lock_is_anothers_to_have(lock: NamedLock, cut: Callable[[NamedLock], None]) -> None:
+def test_another_process_may_take_a_lost_lock(
+    lock: NamedLock, cut: Callable[[NamedLock], None]
+) -> None:
     lock.acquire()
     cut(lock)
 
@@ -149,7 +151,7 @@ def test_a_loss_is_logged_with_the_locks_name(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_another_server_process_than_before_is_a_loss(
+def test_a_changed_server_process_is_a_loss(
     lock: NamedLock, db_alias: str, monkeypatch: pytest.MonkeyPatch, limits: Limits
 ) -> None:
     works_for_us = [1]
@@ -196,7 +198,7 @@ def test_a_held_lock_is_kept_alive_and_a_silent_one_is_free_after_the_limit(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_holder_that_hears_nothing_gives_up_before_the_server_does(
+def test_a_holder_that_hears_nothing_from_the_server_loses_its_lock_before_the_server_frees_it(
     lock: NamedLock, far: NamedLock, proxy: Proxy, limits: Limits
 ) -> None:
     far.acquire()

@@ -44,7 +44,7 @@ NAMES = (
 # -- names --------------------------------------------------------------
 
 
-def test_any_name_is_a_lock_of_its_own(engine: Engine) -> None:
+def test_every_name_is_a_lock_of_its_own(engine: Engine) -> None:
     locks = [named_lock(engine, name, timeout=NOW) for name in NAMES]
 
     taken = [lock.acquire() for lock in locks]
@@ -73,20 +73,20 @@ def test_a_lock_does_not_keep_others_from_the_same_name_in_another_database(
 
 
 @pytest.mark.parametrize("name", ["", None, 7, b"bytes"])
-def test_what_is_no_name_is_refused(engine: Engine, name: Any) -> None:
+def test_a_lock_name_that_is_no_text_is_refused(engine: Engine, name: Any) -> None:
     with pytest.raises(ArgumentError, match="name of a lock is a text"):
         named_lock(engine, name)
 
 
 @pytest.mark.parametrize("timeout", [timedelta(seconds=-1), 10, 0, 1.5, True, "10"])
-def test_what_is_no_timeout_is_refused(lock: NamedLock, timeout: Any) -> None:
+def test_an_invalid_timeout_is_refused(lock: NamedLock, timeout: Any) -> None:
     with pytest.raises(ArgumentError, match="timedelta that is not negative"):
         named_lock(lock.engine, lock.name, timeout=timeout)
     with pytest.raises(ArgumentError, match="timedelta that is not negative"):
         lock.acquire(timeout)
 
 
-def test_what_is_no_engine_is_refused(engine: Engine) -> None:
+def test_an_object_that_is_no_engine_is_refused(engine: Engine) -> None:
     with (
         engine.connect() as connection,
         pytest.raises(ArgumentError, match="needs an Engine"),

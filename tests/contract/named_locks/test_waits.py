@@ -31,7 +31,7 @@ def test_timeout_zero_tries_once(lock: NamedLock) -> None:
         assert time.monotonic() - started < 1
 
 
-def test_a_timeout_is_waited_for_and_not_much_longer(lock: NamedLock) -> None:
+def test_acquire_waits_for_its_timeout_and_not_much_longer(lock: NamedLock) -> None:
     with lock:
         started = time.monotonic()
 
@@ -49,7 +49,7 @@ def test_the_timeout_of_the_constructor_is_the_default(lock: NamedLock) -> None:
         assert 0.2 <= time.monotonic() - started < 1
 
 
-def test_a_with_block_that_waits_too_long_says_who_has_the_lock(lock: NamedLock) -> None:
+def test_the_timeout_of_a_with_block_names_the_holder_of_the_lock(lock: NamedLock) -> None:
     other = named_lock(lock.engine, lock.name, timeout=SHORTLY)
 
     with lock, pytest.raises(LockTimeout) as caught, other:
@@ -93,7 +93,7 @@ def handed_over(lock: NamedLock, waiting: threading.Event) -> float:
     return taken - released
 
 
-def test_who_waits_without_end_has_the_lock_at_once_when_it_is_free(
+def test_a_waiter_without_a_timeout_gets_the_lock_as_soon_as_it_is_free(
     lock: NamedLock, waiting: threading.Event, db_alias: str
 ) -> None:
     # The best of some: this machine has other things to do, too.

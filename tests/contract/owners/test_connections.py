@@ -71,7 +71,7 @@ def test_the_name_of_a_connection_fits_the_column(
     assert len(name) == 64
 
 
-def test_an_owner_is_no_connection(owner: Owner) -> None:
+def test_an_owner_is_not_a_connection(owner: Owner) -> None:
     assert not is_connection_owner(owner.name)
     assert not is_connection_owner("mailer-1")
 
@@ -142,7 +142,7 @@ def test_the_start_of_the_server_does_not_change_with_the_clock(engine: Engine) 
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_connection_whose_number_is_anothers_by_now_is_dead(
+def test_a_connection_whose_number_another_connection_has_now_is_dead(
     engine: Engine, session: Session
 ) -> None:
     with connected(engine) as (_, bound):
@@ -152,9 +152,7 @@ def test_a_connection_whose_number_is_anothers_by_now_is_dead(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_nothing_is_known_of_a_connection_to_another_database(
-    session: Session, fresh_database: URL
-) -> None:
+def test_a_connection_to_another_database_is_unknown(session: Session, fresh_database: URL) -> None:
     elsewhere = create_engine(fresh_database)
     with connected(elsewhere) as (_, bound):
         name = connection_owner(bound)
@@ -189,7 +187,7 @@ def test_a_session_that_may_change_its_connection_is_no_owner(
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_database_without_a_list_of_connections_has_no_such_owners(engine: Engine) -> None:
+def test_a_database_without_a_list_of_connections_has_no_connection_owners(engine: Engine) -> None:
     with (
         connected(engine) as (_, bound),
         pytest.raises(UnsupportedDatabase, match=r"use Owner\(engine\)"),
@@ -208,7 +206,7 @@ def test_behind_a_pooler_a_connection_is_no_owner(engine: Engine) -> None:
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_clock_that_was_set_back_makes_connections_no_owners(
+def test_after_the_clock_was_set_back_connections_are_no_owners(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They would look older than the server, and so dead."""

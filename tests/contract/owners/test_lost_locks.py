@@ -46,7 +46,7 @@ def ask_while_it_is(before: str, owner: Owner) -> None:
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_an_owner_that_lost_its_lock_says_so_once_and_goes_on_under_another_name(
+def test_an_owner_that_lost_its_lock_raises_once_and_goes_on_under_another_name(
     engine: Engine, session: Session
 ) -> None:
     with Owner(engine, "mailer") as owner:
@@ -92,7 +92,7 @@ def test_an_owner_that_lost_its_lock_is_closed_quietly(engine: Engine, session: 
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_loss_is_told_once_the_server_is_there_again(
+def test_a_loss_is_reported_as_soon_as_the_server_is_there_again(
     engine: Engine, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = owner.name

@@ -40,13 +40,15 @@ def test_a_name_says_the_host_the_database_and_something_random(owner: Owner) ->
     assert re.fullmatch("[0-9a-f]{12}", random)
 
 
-def test_two_owners_differ_in_what_is_random_only(engine: Engine, owner: Owner) -> None:
+def test_the_names_of_two_owners_differ_only_in_their_random_parts(
+    engine: Engine, owner: Owner
+) -> None:
     with Owner(engine) as other_owner:
         assert owner.name != other_owner.name
         assert owner.name[:-12] == other_owner.name[:-12]
 
 
-def test_a_name_of_the_callers_comes_first(engine: Engine) -> None:
+def test_the_callers_name_comes_first_in_an_owners_name(engine: Engine) -> None:
     with Owner(engine, "mailer 1") as owner:
         assert owner.name.startswith("mailer 1~")
 
@@ -74,7 +76,7 @@ def test_the_name_of_a_long_host_is_cut(engine: Engine, monkeypatch: pytest.Monk
         (7, "is a str, not int: 7"),
     ],
 )
-def test_a_name_that_cannot_be_is_refused(engine: Engine, name: Any, message: str) -> None:
+def test_an_invalid_name_is_refused(engine: Engine, name: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         Owner(engine, name)
 
@@ -199,7 +201,9 @@ def test_the_state_of_an_owner_is_read_in_every_kind_of_session(
     scoped.remove()
 
 
-def test_to_ask_for_an_owner_does_not_take_its_lock(session: Session, engine: Engine) -> None:
+def test_asking_for_the_state_of_an_owner_does_not_take_its_lock(
+    session: Session, engine: Engine
+) -> None:
     with Owner(engine) as owner:
         name = owner.name
 
@@ -208,7 +212,7 @@ def test_to_ask_for_an_owner_does_not_take_its_lock(session: Session, engine: En
     assert states == [DEAD] * 3
 
 
-def test_nothing_is_known_of_plain_names_and_nothing_asked(
+def test_plain_names_are_unknown_without_asking_the_server(
     engine: Engine, session: Session
 ) -> None:
     connection = session.connection()
@@ -239,7 +243,7 @@ MALFORMED: dict[str, Callable[[str, str], str]] = {
 
 
 @pytest.mark.parametrize("how", MALFORMED)
-def test_nothing_is_known_of_a_malformed_name(session: Session, owner: Owner, how: str) -> None:
+def test_a_malformed_name_is_unknown(session: Session, owner: Owner, how: str) -> None:
     _, identity, random = owner.name.split("~")
 
     name = MALFORMED[how](identity, random)
@@ -248,9 +252,7 @@ def test_nothing_is_known_of_a_malformed_name(session: Session, owner: Owner, ho
     assert not is_connection_owner(name)
 
 
-def test_nothing_is_known_of_an_owner_of_another_database(
-    session: Session, fresh_database: URL
-) -> None:
+def test_an_owner_of_another_database_is_unknown(session: Session, fresh_database: URL) -> None:
     elsewhere = create_engine(fresh_database)
     with Owner(elsewhere) as owner:
         name = owner.name
@@ -262,7 +264,7 @@ def test_nothing_is_known_of_an_owner_of_another_database(
     assert (alive, dead) == (UNKNOWN, UNKNOWN)
 
 
-def test_nothing_is_known_of_an_owner_of_another_server(session: Session, owner: Owner) -> None:
+def test_an_owner_of_another_server_is_unknown(session: Session, owner: Owner) -> None:
     label, identity, random = owner.name.split("~")
     there = f"{label}~{identity[::-1]}~{random}"
 
@@ -297,7 +299,7 @@ def without_pings(seen: list[str]) -> list[str]:
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_to_ask_for_a_state_leaves_the_transaction_to_the_next_claim(
+def test_asking_for_a_state_leaves_the_transaction_for_the_next_claim_to_begin(
     session: Session, owner: Owner
 ) -> None:
     owner_state(session, owner.name)

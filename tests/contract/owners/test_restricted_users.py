@@ -40,7 +40,7 @@ def test_a_restricted_user_sees_who_is_alive_and_who_is_dead(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_restricted_user_has_owners_that_everybody_sees(
+def test_everybody_sees_the_owners_of_a_restricted_user(
     engine: Engine, session: Session, restricted: Engine
 ) -> None:
     add_emails(session, "a")
@@ -120,7 +120,7 @@ def test_the_same_server_is_known_to_users_who_may_not_ask_for_its_identifier(
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_user_who_may_not_see_locks_knows_nothing_and_has_no_owners(
+def test_a_user_who_may_not_see_locks_has_no_owners_and_finds_all_unknown(
     fresh_database: URL,
 ) -> None:
     engine = create_engine(fresh_database)

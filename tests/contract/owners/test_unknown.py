@@ -36,9 +36,7 @@ def in_cluster(db_alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.usefixtures("in_cluster")
-def test_in_a_cluster_an_owner_is_alive_or_nothing_is_known(
-    engine: Engine, session: Session
-) -> None:
+def test_in_a_cluster_an_owner_is_alive_or_unknown(engine: Engine, session: Session) -> None:
     with Owner(engine) as owner:
         name = owner.name
         alive = owner_state(session, name)
@@ -48,9 +46,7 @@ def test_in_a_cluster_an_owner_is_alive_or_nothing_is_known(
 
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.usefixtures("in_cluster")
-def test_in_a_cluster_a_connection_is_alive_or_nothing_is_known(
-    engine: Engine, session: Session
-) -> None:
+def test_in_a_cluster_a_connection_is_alive_or_unknown(engine: Engine, session: Session) -> None:
     with connected(engine) as (_, bound):
         name = connection_owner(bound)
         alive = owner_state(session, name)
@@ -95,7 +91,7 @@ def test_behind_a_pooler_there_are_no_owners(engine: Engine) -> None:
         Owner(engine).open()
 
 
-def test_behind_a_pooler_an_owner_is_alive_or_nothing_is_known(
+def test_behind_a_pooler_an_owner_is_alive_or_unknown(
     engine: Engine, session: Session, request: pytest.FixtureRequest
 ) -> None:
     with Owner(engine) as owner:

@@ -160,7 +160,7 @@ NUMBERS = ", ".join(f"({number})" for number in range(1, 101))
 
 
 @servers
-def test_a_new_priority_moves_rows_whose_partition_goes_by_it(
+def test_a_new_priority_moves_rows_of_a_table_partitioned_by_priority(
     engine: Engine, session: Session, other: Session
 ) -> None:
     urgent: Any = Urgent
@@ -231,7 +231,7 @@ def claimed_behind_its_back(new_session: Sessions, entity: Any) -> Callable[[], 
 
 @pytest.mark.only_on("postgresql")
 @entities
-def test_a_row_that_was_claimed_meanwhile_is_passed_over(
+def test_a_row_that_was_claimed_meanwhile_is_skipped(
     session: Session, new_session: Sessions, entity: Any
 ) -> None:
     there = add(session, entity, 20)
@@ -292,7 +292,7 @@ def test_auto_draws_candidates_where_a_look_at_each_partition_would_lock(
 
 
 @servers
-def test_many_keys_of_several_columns_are_written_in_statements_that_are_planned_fast(
+def test_statements_for_many_keys_of_several_columns_are_planned_fast(
     engine: Engine, session: Session
 ) -> None:
     """PostgreSQL plans (a, b) IN (..) in the square of their number."""

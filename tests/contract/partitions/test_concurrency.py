@@ -31,7 +31,7 @@ servers = pytest.mark.only_on(*SERVERS)
 
 @servers
 @entities
-def test_a_claim_leaves_the_rows_of_other_partitions_to_others(
+def test_a_claim_leaves_rows_of_other_partitions_to_other_claims(
     session: Session, other: Session, entity: Any
 ) -> None:
     """A locking read over partitions looks at the head of each; InnoDB keeps them locked."""

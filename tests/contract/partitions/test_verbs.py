@@ -103,7 +103,7 @@ def test_a_claim_that_was_reaped_is_lost_and_nothing_is_written(
 
 
 @servers
-def test_a_failed_job_waits_for_its_time_and_is_claimed_again(session: Session) -> None:
+def test_a_failed_job_is_claimed_again_after_its_delay(session: Session) -> None:
     there = add(session, Report, 10)
     jobs = claim(session, Report, owner="w", limit=10)
 

@@ -24,7 +24,9 @@ HOUR = timedelta(hours=1)
 # -- while others claim -------------------------------------------------
 
 
-def test_a_claim_that_is_not_committed_is_not_waited_for(session: Session, other: Session) -> None:
+def test_position_does_not_wait_for_a_claim_that_is_not_committed(
+    session: Session, other: Session
+) -> None:
     jobs = add_tasks(session, "a", "b")
     claim(other, Task, owner="w")
 
@@ -53,7 +55,7 @@ COUNTING, RANKING = "count(*)", "row_number()"
 
 
 @pytest.mark.parametrize("entity", [Email, Task])
-def test_the_rest_keep_their_places_when_the_last_is_claimed_meanwhile(
+def test_the_other_jobs_keep_their_positions_when_the_last_is_claimed_meanwhile(
     session: Session, other: Session, engine: Engine, entity: type[Any]
 ) -> None:
     add = add_emails if entity is Email else add_tasks
@@ -69,7 +71,7 @@ def test_the_rest_keep_their_places_when_the_last_is_claimed_meanwhile(
     assert (found, taken) == ([1, 2, None], [1])
 
 
-def test_a_job_that_is_deleted_meanwhile_has_no_place(
+def test_a_job_that_is_deleted_meanwhile_has_no_position(
     session: Session, other: Session, engine: Engine
 ) -> None:
     jobs = add_emails(session, "a", "b", "c")
@@ -84,7 +86,7 @@ def test_a_job_that_is_deleted_meanwhile_has_no_place(
     assert (found, taken) == ([1, 2, None], [1])
 
 
-def test_a_job_that_is_put_off_meanwhile_has_no_place(
+def test_a_job_that_is_postponed_meanwhile_has_no_position(
     session: Session, other: Session, engine: Engine
 ) -> None:
     jobs = add_tasks(session, "a", "b", "c")
@@ -100,7 +102,7 @@ def test_a_job_that_is_put_off_meanwhile_has_no_place(
     assert (found, taken) == ([1, 2, None], [1])
 
 
-def test_a_job_that_is_moved_behind_the_others_meanwhile_is_found_there(
+def test_a_job_that_is_moved_behind_the_others_meanwhile_has_its_new_position(
     session: Session, other: Session, engine: Engine
 ) -> None:
     jobs = add_tasks(session, "a", "b", "c", "d")
@@ -116,7 +118,7 @@ def test_a_job_that_is_moved_behind_the_others_meanwhile_is_found_there(
 
 
 @pytest.mark.parametrize(("priority", "place"), [(5, 4), (-5, 1), (None, None)])
-def test_the_place_of_a_job_that_changes_meanwhile_is_its_new_one(
+def test_a_job_that_changes_meanwhile_has_its_new_position(
     session: Session, other: Session, engine: Engine, priority: int | None, place: int | None
 ) -> None:
     first = add_tasks(session, "a", "b", "c", "d")[0]
@@ -183,7 +185,7 @@ def test_a_job_claimed_meanwhile_keeps_its_priority_and_is_left_out(
     assert found == {job.id: 7 if job in left else 0 for job in (a, b)}
 
 
-def test_a_change_waits_for_the_claim_and_then_changes_the_others(
+def test_reprioritize_waits_for_a_claim_and_then_changes_the_other_jobs(
     engine: Engine, new_session: Sessions, strategy: str
 ) -> None:
     session = new_session()
@@ -213,7 +215,7 @@ def test_a_change_waits_for_the_claim_and_then_changes_the_others(
     assert priorities == [0, 7]
 
 
-def test_a_new_priority_is_a_new_place_at_once(session: Session) -> None:
+def test_a_new_priority_changes_the_position_at_once(session: Session) -> None:
     a, b, c = add_tasks(session, "a", "b", "c")
     (later,) = add_tasks(session, "later", run_at=datetime.now(UTC) + HOUR)
 

@@ -101,7 +101,7 @@ pytestmark = [pytest.mark.load, pytest.mark.xdist_group("positions")]
 
 
 @pytest.mark.parametrize("entity", [Email, Task])
-def test_a_place_near_the_head_reads_few_rows(big: Engine, entity: type[Any]) -> None:
+def test_a_position_near_the_head_reads_few_rows(big: Engine, entity: type[Any]) -> None:
     with Session(big) as session:
         job = at(session, entity, 20)
 
@@ -113,7 +113,7 @@ def test_a_place_near_the_head_reads_few_rows(big: Engine, entity: type[Any]) ->
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_place_near_the_head_reads_few_rows_under_autocommit(big: Engine) -> None:
+def test_a_position_near_the_head_reads_few_rows_under_autocommit(big: Engine) -> None:
     with Session(big) as session:
         key = at(session, Email, 20).id
     autocommit = big.execution_options(isolation_level="AUTOCOMMIT")
@@ -128,7 +128,7 @@ def test_a_place_near_the_head_reads_few_rows_under_autocommit(big: Engine) -> N
 
 
 @pytest.mark.parametrize("entity", [Email, Task])
-def test_many_places_near_the_head_read_few_rows(big: Engine, entity: type[Any]) -> None:
+def test_many_positions_near_the_head_read_few_rows(big: Engine, entity: type[Any]) -> None:
     with Session(big) as session:
         jobs = list(claim(session, entity, owner="w", limit=20))
         session.rollback()
@@ -141,7 +141,7 @@ def test_many_places_near_the_head_read_few_rows(big: Engine, entity: type[Any])
         assert read[0] < 800
 
 
-def test_a_job_due_later_or_claimed_is_told_without_a_walk(big: Engine) -> None:
+def test_a_job_due_later_or_claimed_has_no_position_without_reading_the_queue(big: Engine) -> None:
     with Session(big) as session:
         later = session.scalars(select(Task).where(Task.priority == -1).limit(1)).one()
         (claimed,) = claim(session, Task, owner="w")
@@ -154,7 +154,7 @@ def test_a_job_due_later_or_claimed_is_told_without_a_walk(big: Engine) -> None:
         session.rollback()
 
 
-def test_jobs_due_later_are_not_walked_over_for_a_place_behind_them(big: Engine) -> None:
+def test_a_position_behind_jobs_due_later_does_not_read_them(big: Engine) -> None:
     """Behind two better priorities, of which all due rows count, and none that is not."""
     with Session(big) as session:
         behind = func.min(Task.id)

@@ -82,7 +82,7 @@ def ago(session: Session, jobs: Sequence[Any], **time: float) -> None:
 # -- rates --------------------------------------------------------------
 
 
-def test_the_rate_is_that_of_the_finishes_in_the_window(mine: Session) -> None:
+def test_the_rate_counts_the_finishes_in_the_window(mine: Session) -> None:
     jobs = prints(mine, 20)
     complete(mine, jobs[:12])
     fail(mine, jobs[12:15])
@@ -107,7 +107,7 @@ def test_a_queue_counts_what_it_completes(mine: Session) -> None:
     assert finish_rate(mine, Print) is None
 
 
-def test_the_waiting_time_is_the_place_at_the_rate(mine: Session) -> None:
+def test_the_expected_time_is_the_position_divided_by_the_rate(mine: Session) -> None:
     complete(mine, prints(mine, 30))
     jobs = [Print(priority=-number) for number in range(10)]
     mine.add_all(jobs)
@@ -119,7 +119,7 @@ def test_the_waiting_time_is_the_place_at_the_rate(mine: Session) -> None:
     assert queue.waiting_time(mine, jobs[0], over=2 * HOUR) == timedelta(hours=2) / 3
 
 
-def test_nothing_finished_lately_is_no_rate(mine: Session) -> None:
+def test_without_recent_finishes_there_is_no_rate(mine: Session) -> None:
     jobs = prints(mine, 3)
     assert finish_rate(mine, Print) is None
     complete(mine, jobs[:2])
@@ -134,7 +134,7 @@ def test_nothing_finished_lately_is_no_rate(mine: Session) -> None:
         finish_rate(mine, Print, over=timedelta(0))
 
 
-def test_deleted_rows_tell_no_rate(session: Session) -> None:
+def test_queues_that_delete_their_jobs_have_no_rate(session: Session) -> None:
     session.add_all([Message(sequence=1), Message(sequence=2)])
     session.commit()
     complete(session, claim(session, Message, owner="w"))
@@ -144,7 +144,7 @@ def test_deleted_rows_tell_no_rate(session: Session) -> None:
     assert position(session, job) == 1
 
 
-def test_more_finishes_than_are_counted_are_measured_by_their_own_time(
+def test_the_rate_of_very_many_finishes_is_measured_by_the_latest_of_them(
     mine: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sa_jobqueue.queue_position.finish_rate.MOST_FINISHES", 10)
@@ -183,7 +183,7 @@ def test_the_index_of_reapers_finds_the_finishes(session: Session) -> None:
     assert finish_rate(session, Email) == pytest.approx(1 / 300)
 
 
-def test_an_index_of_done_rows_finds_those(mine: Session, db_alias: str) -> None:
+def test_the_rate_uses_a_partial_index_of_done_rows(mine: Session, db_alias: str) -> None:
     mine.add_all(Fax() for _ in range(6))
     mine.commit()
     jobs = claim(mine, Fax, owner="w", limit=5)

@@ -116,7 +116,7 @@ QUEUES = [
 
 
 @pytest.mark.parametrize("queue", QUEUES, ids=str)
-def test_places_are_those_of_the_claim_order(mine: Session, queue: JobQueue[Any]) -> None:
+def test_positions_are_ranks_in_claim_order(mine: Session, queue: JobQueue[Any]) -> None:
     mine.add_all(rows_of(queue.entity))
     if queue.entity in (Animal, Cat):
         mine.add_all(rows_of(Cat if queue.entity is Animal else Animal))
@@ -126,7 +126,7 @@ def test_places_are_those_of_the_claim_order(mine: Session, queue: JobQueue[Any]
 
 
 @pytest.mark.only_on("postgresql", "sqlite")
-def test_empty_values_stand_where_the_order_says(mine: Session) -> None:
+def test_null_values_stand_where_the_order_says(mine: Session) -> None:
     mine.add_all(rows_of(Ticket))
     mine.commit()
 
@@ -138,7 +138,7 @@ def test_empty_values_stand_where_the_order_says(mine: Session) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_times_written_as_other_text_keep_their_place(session: Session) -> None:
+def test_times_in_other_formats_keep_their_position(session: Session) -> None:
     """SQLite compares them as text; read and bound again, they would be other text."""
     for name in ("a", "b", "c"):
         session.execute(
@@ -155,7 +155,7 @@ def test_times_written_as_other_text_keep_their_place(session: Session) -> None:
 # -- who has a place ----------------------------------------------------
 
 
-def test_a_job_has_no_place_once_it_is_claimed_or_before_it_is_due(
+def test_a_job_has_no_position_once_it_is_claimed_or_before_it_is_due(
     session: Session, strategy: str
 ) -> None:
     a, b, c = add_tasks(session, "a", "b", "c")
@@ -172,7 +172,7 @@ def test_a_job_has_no_place_once_it_is_claimed_or_before_it_is_due(
     assert position(session, a) is None
 
 
-def test_a_finished_a_cancelled_and_a_deleted_job_have_no_place(session: Session) -> None:
+def test_finished_cancelled_and_deleted_jobs_have_no_position(session: Session) -> None:
     a, b, c, d = add_emails(session, "a", "b", "c", "d")
     complete(session, claim(session, Email, owner="w"))
     cancel(session, b)
@@ -185,7 +185,7 @@ def test_a_finished_a_cancelled_and_a_deleted_job_have_no_place(session: Session
 NO_SYNC = {"synchronize_session": False}
 
 
-def test_pending_changes_count(session: Session) -> None:
+def test_positions_count_pending_changes(session: Session) -> None:
     session.autoflush = False
     first, second = add_tasks(session, "a", "b")
     second.priority = -1
@@ -193,7 +193,9 @@ def test_pending_changes_count(session: Session) -> None:
     assert positions(session, [first, second]) == [2, 1]
 
 
-def test_places_come_in_the_order_of_the_jobs_whatever_their_class(session: Session) -> None:
+def test_positions_come_in_the_order_of_the_given_jobs_whatever_their_class(
+    session: Session,
+) -> None:
     emails, tasks = add_emails(session, "a", "b"), add_tasks(session, "a", "b")
 
     found = positions(session, iter([tasks[1], emails[0], emails[1], tasks[0], emails[0]]))
@@ -203,7 +205,7 @@ def test_places_come_in_the_order_of_the_jobs_whatever_their_class(session: Sess
     assert positions(session, emails[1]) == [2]
 
 
-def test_a_claim_and_its_fences_have_no_places(session: Session) -> None:
+def test_a_claim_and_its_fences_have_no_positions(session: Session) -> None:
     add_emails(session, "a", "b")
     claimed = claim(session, Email, owner="w", limit=2)
 
@@ -211,7 +213,7 @@ def test_a_claim_and_its_fences_have_no_places(session: Session) -> None:
     assert position(session, fence_of(claimed[0])) is None
 
 
-def test_what_is_no_job_of_the_queue_is_refused(session: Session) -> None:
+def test_an_object_that_is_no_job_of_the_queue_is_refused(session: Session) -> None:
     (email,) = add_emails(session, "a")
 
     with pytest.raises(ArgumentError, match="flush"):
@@ -222,7 +224,7 @@ def test_what_is_no_job_of_the_queue_is_refused(session: Session) -> None:
         position(session, [email])
 
 
-def test_criteria_of_hooks_hold_for_places(session: Session, new_session: Sessions) -> None:
+def test_criteria_of_hooks_hold_for_positions(session: Session, new_session: Sessions) -> None:
     jobs = add_tasks(session, *["one", "two"] * 3)
     emails = add_emails(session, *["one", "two"] * 3)
     tenant = new_session()
@@ -249,7 +251,7 @@ def test_many_jobs_with_wide_keys_are_looked_up(session: Session) -> None:
     assert sorted(place or 0 for place in found) == [*range(1, 451)]
 
 
-def test_many_jobs_take_few_statements(session: Session, engine: Engine) -> None:
+def test_the_positions_of_many_jobs_take_few_statements(session: Session, engine: Engine) -> None:
     jobs = add_emails(session, *map(str, range(30)))
 
     with statements_seen(engine) as seen:
@@ -271,7 +273,7 @@ def test_without_window_functions_each_job_is_counted(
     assert not [one for one in seen if RANKING in one]
 
 
-def test_autocommit_sessions_are_told_too(engine: Engine, new_session: Sessions) -> None:
+def test_positions_are_found_in_autocommit_sessions(engine: Engine, new_session: Sessions) -> None:
     session = new_session(engine.execution_options(isolation_level="AUTOCOMMIT"))
     jobs = add_tasks(session, "a", "b", "c")
 

@@ -34,7 +34,7 @@ PLAIN = "mailer-1"
 
 
 @pytest.mark.parametrize("between", ["SELECT", "UPDATE email SET status='unclaimed'"])
-def test_two_reapers_take_nothing_twice(
+def test_two_reapers_take_back_no_claim_twice(
     engine: Engine, new_session: Sessions, db_alias: str, between: str
 ) -> None:
     session, other = new_session(), new_session(impatient(engine))
@@ -93,7 +93,7 @@ def test_a_finish_under_way_is_left_alone(
 
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("end", [Session.commit, Session.rollback])
-def test_a_finish_behind_a_reap_waits_and_tells_what_it_met(
+def test_a_finish_waits_for_a_reap_and_reports_lost_claims(
     session: Session, other: Session, end: Callable[[Session], None]
 ) -> None:
     add_emails(session, "a")
@@ -137,7 +137,7 @@ def statement_sent(session: Session, table: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("verb", ["complete", "renew", "claim"])
-def test_what_changed_between_look_and_lock_is_left_alone(
+def test_a_claim_that_changes_between_look_and_lock_is_left_alone(
     engine: Engine, new_session: Sessions, db_alias: str, verb: str
 ) -> None:
     """A claim is finished, renewed, or taken back and claimed anew under the same name."""
@@ -219,7 +219,7 @@ def test_innodb_locks_the_rows_that_are_reaped_and_no_others(
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_a_look_for_claims_reads_claimed_rows_only(engine: Engine, session: Session) -> None:
+def test_a_look_for_claims_reads_only_claimed_rows(engine: Engine, session: Session) -> None:
     fill(engine, "INSERT INTO email (recipient, status) SELECT 'r', 'done'", 20_000)
     session.execute(insert(Email), [{"recipient": "a"} for _ in range(20)])
     claimed(session, Email, PLAIN)
@@ -233,7 +233,7 @@ def test_a_look_for_claims_reads_claimed_rows_only(engine: Engine, session: Sess
     session.rollback()
 
 
-def test_a_look_that_finds_nothing_is_two_statements_at_most(
+def test_a_look_that_finds_nothing_takes_at_most_two_statements(
     engine: Engine, session: Session, db_alias: str
 ) -> None:
     add_emails(session, "a")
@@ -264,13 +264,13 @@ def test_a_reap_is_logged(
     assert record.getMessage() == f"2 of Task, 2 of them failed; {name}: 2"
 
 
-def test_nothing_reaped_is_false_and_empty(session: Session) -> None:
+def test_the_result_of_an_empty_reap_is_false_and_empty(session: Session) -> None:
     found = reap(session, Email)
 
     assert (bool(found), len(found), found.by_owner, found.more) == (False, 0, {}, False)
 
 
-def test_names_are_taken_as_they_are(session: Session) -> None:
+def test_odd_owner_names_are_taken_literally(session: Session) -> None:
     """A percent sign, quotes, and names that differ in nothing but their case."""
     add_tasks(session, "a", "b", "c")
     for owner in ("100%", "o'clock", "O'Clock"):

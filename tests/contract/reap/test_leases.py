@@ -84,7 +84,7 @@ def test_an_explicit_max_runtime_takes_the_claims_of_the_living_too(
     assert statuses(session) == ["unclaimed", "claimed"]
 
 
-def test_by_force_all_claims_are_taken_back(engine: Engine, session: Session) -> None:
+def test_a_max_runtime_of_zero_takes_back_all_claims(engine: Engine, session: Session) -> None:
     add_emails(session, "a", "b", "c")
     with Owner(engine) as owner:
         claimed(session, Email, owner, 1)
@@ -123,7 +123,7 @@ def test_claims_without_an_owner_wait_for_the_lease(session: Session) -> None:
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_the_claims_of_a_closed_connection_wait_for_the_lease_all_the_same(
+def test_the_claims_of_a_closed_connection_still_wait_for_the_lease(
     engine: Engine, session: Session
 ) -> None:
     """A pool closes connections while its process lives and works on."""
@@ -179,7 +179,7 @@ def test_a_queue_has_its_own_lease(session: Session, lease: timedelta | None) ->
     assert len(found) == (0 if lease is None else 1)
 
 
-def test_a_claim_of_a_row_that_nobody_dated_is_left_alone(session: Session) -> None:
+def test_a_claim_without_owner_date_is_left_alone(session: Session) -> None:
     add_emails(session, "a")
     session.execute(update(Email).values(status="claimed", owner="hand"))
     session.commit()
@@ -190,7 +190,7 @@ def test_a_claim_of_a_row_that_nobody_dated_is_left_alone(session: Session) -> N
 # What becomes of the jobs
 
 
-def test_attempts_stay_counted_and_used_up_ones_fail_with_the_reason(
+def test_a_reaped_job_keeps_its_attempts_and_fails_with_the_reason_after_the_last(
     engine: Engine, session: Session
 ) -> None:
     add_tasks(session, "last", max_attempts=1)
@@ -237,7 +237,7 @@ def test_the_reason_is_kept(
     assert rows(session, Task, Task.status, Task.last_error) == [("unclaimed", said)]
 
 
-def test_a_reaped_job_is_found_by_the_next_claim_and_only_that_one_finishes_it(
+def test_a_reaped_job_is_claimed_again_and_only_the_new_claim_finishes_it(
     engine: Engine, session: Session, other: Session
 ) -> None:
     add_emails(session, "a")

@@ -69,7 +69,7 @@ def test_a_queue_of_its_own_within_a_table_reaps_its_own_rows(session: Session) 
     ]
 
 
-def test_criteria_that_changed_since_the_claim_strand_no_row(session: Session) -> None:
+def test_a_row_that_left_the_criteria_since_its_claim_is_reaped(session: Session) -> None:
     session.add(Message(sequence=1, channel="sms"))
     session.commit()
     queue = JobQueue(Message, Message.channel == "sms", Message.sequence < 5)
@@ -80,7 +80,7 @@ def test_criteria_that_changed_since_the_claim_strand_no_row(session: Session) -
     assert len(queue.reap(session)) == 1
 
 
-def test_a_queue_reaps_its_own_statuses_back_to_its_own(session: Session) -> None:
+def test_a_queue_reaps_its_own_statuses_back_to_its_ready_status(session: Session) -> None:
     add_emails(session, "a", "b")
     session.execute(update(Email).where(Email.recipient == "a").values(status="checked"))
     mailing = JobQueue(Email, ready="checked", during="sending", then="sent")
@@ -96,7 +96,7 @@ def test_a_queue_reaps_its_own_statuses_back_to_its_own(session: Session) -> Non
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_held_claims_leave_no_mark_to_go_by(session: Session, other: Session) -> None:
+def test_held_claims_leave_nothing_to_reap(session: Session, other: Session) -> None:
     add_emails(session, "a")
     held = claim(session, Email, strategy="held")
 
@@ -252,7 +252,7 @@ def test_more_rows_and_owners_than_a_statement_takes_are_reaped(
         {"limit": True},
     ],
 )
-def test_arguments_that_cannot_be_are_refused(session: Session, how: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(session: Session, how: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError):
         reap(session, Email, **how)
     with pytest.raises(ArgumentError):

@@ -20,7 +20,7 @@ Start = Callable[..., int]
 
 
 @pytest.mark.parametrize("chunk", [None, 2])
-def test_names_and_words_of_ones_own_and_keys_of_several_columns(
+def test_a_class_with_its_own_names_words_and_several_key_columns_has_rounds(
     session: Session, start_either: Start, chunk: int | None
 ) -> None:
     keys = [(club, number) for club in "abc" for number in range(3)]
@@ -42,7 +42,7 @@ def test_names_and_words_of_ones_own_and_keys_of_several_columns(
     session.rollback()
 
 
-def test_keys_in_the_order_of_the_database(session: Session, start: Start) -> None:
+def test_chunks_go_by_keys_in_the_order_of_the_database(session: Session, start: Start) -> None:
     session.add_all([Badge() for _ in range(9)])
     session.commit()
     told: list[RoundStart] = []
@@ -54,7 +54,7 @@ def test_keys_in_the_order_of_the_database(session: Session, start: Start) -> No
 
 
 @pytest.mark.parametrize("chunk", [None, 2])
-def test_of_a_hierarchy_the_rows_of_the_class_alone(
+def test_a_start_for_a_class_of_a_hierarchy_takes_only_its_rows(
     session: Session, start: Start, chunk: int | None
 ) -> None:
     session.add_all([Pet(id=1), Cat(id=2), Cat(id=3)])
@@ -90,7 +90,7 @@ def test_criteria_of_the_sessions_hooks_hold(
 
 
 @pytest.mark.parametrize("chunk", [None, 2])
-def test_rounds_alone_number_the_rows_and_nothing_else(
+def test_round_mixin_alone_only_numbers_the_rows(
     session: Session, start_either: Start, chunk: int | None
 ) -> None:
     add(session, Reader, 5)

@@ -21,7 +21,7 @@ from tests.support import SERVERS, Sessions, cut_connections, impatient
 # -- two at once ----------------------------------------------------------------
 
 
-def test_two_starts_by_engines_go_one_after_the_other(engine: Engine, session: Session) -> None:
+def test_two_starts_by_engines_run_one_after_the_other(engine: Engine, session: Session) -> None:
     add(session, Subscriber, 6)
     numbers: list[int] = []
     second = threading.Thread(
@@ -61,7 +61,7 @@ def test_a_row_that_a_newer_round_takes_just_before_the_update_stays_there(
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_start_in_a_session_overtakes_between_two_chunks_and_never_within_one(
+def test_a_start_in_a_session_overtakes_another_between_its_chunks_only(
     engine: Engine, session: Session
 ) -> None:
     """Else what is inserted after its commit would come into the round that was overtaken."""
@@ -83,7 +83,7 @@ LOCK = "sa_jobqueue rounds of round_subscriber"
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_start_whose_lock_is_lost_puts_nothing_in_any_more_and_can_be_finished(
+def test_a_start_that_lost_its_lock_changes_no_more_rows_and_can_be_finished(
     engine: Engine, session: Session, db_url: URL, db_alias: str
 ) -> None:
     add(session, Subscriber, 4)
@@ -163,7 +163,7 @@ def test_a_second_start_waits_for_the_only_writer(
     assert is_transient(refused.value)
 
 
-def test_a_round_started_under_working_claimers_is_done_once_by_each_row(
+def test_rows_are_done_once_in_a_round_that_starts_while_claimers_work(
     engine: Engine, session: Session
 ) -> None:
     rows = 120

@@ -73,7 +73,7 @@ def test_a_row_comes_into_a_round_without_owner_attempts_or_error(
 
 
 @pytest.mark.parametrize("chunk", [None, 2, 5])
-def test_rows_that_are_not_meant_stay_as_they_are(
+def test_rows_outside_of_the_criteria_stay_as_they_are(
     session: Session, start_either: Start, chunk: int | None
 ) -> None:
     add(session, Subscriber, 5)
@@ -129,9 +129,7 @@ def test_rows_that_are_new_are_in_no_round_and_join_the_next(
     assert round_progress(session, Subscriber).total == 3
 
 
-def test_a_table_of_rounds_that_was_lost_is_no_reason_to_count_from_1_again(
-    session: Session, start: Start
-) -> None:
+def test_numbers_go_on_after_the_table_of_rounds_was_lost(session: Session, start: Start) -> None:
     add(session, Subscriber, 2, round=6, status="done")
 
     assert start(Subscriber) == 7
@@ -236,7 +234,7 @@ def test_a_claim_that_was_lost_writes_nothing_to_a_row_that_joined(
     assert state(session) == {1: ("done", 1)}
 
 
-def test_reap_does_not_call_a_row_failed_that_joins_a_round(session: Session, start: Start) -> None:
+def test_reap_does_not_fail_a_row_that_joins_a_round(session: Session, start: Start) -> None:
     add(session, Subscriber, 1, max_attempts=1)
     claim(session, Subscriber, owner="w")
     session.commit()
@@ -247,7 +245,7 @@ def test_reap_does_not_call_a_row_failed_that_joins_a_round(session: Session, st
     assert (reaped.failed, reaped.unclaimed) == (0, 1)
 
 
-def test_a_deleting_finish_deletes(session: Session, start: Start) -> None:
+def test_a_deleting_finish_deletes_a_row_that_joins_a_round(session: Session, start: Start) -> None:
     add(session, Subscriber, 1)
     jobs = claim(session, Subscriber, owner="w")
     session.commit()
@@ -372,9 +370,7 @@ def test_a_row_whose_finish_is_under_way_is_waited_for(
 # -- progress -------------------------------------------------------------------
 
 
-def test_progress_counts_the_rows_of_a_round_by_what_became_of_them(
-    session: Session, start: Start
-) -> None:
+def test_progress_counts_the_rows_of_a_round_by_status(session: Session, start: Start) -> None:
     add(session, Subscriber, 8)
     claim(session, Subscriber, owner="before")
     session.commit()
@@ -393,7 +389,7 @@ def test_progress_counts_the_rows_of_a_round_by_what_became_of_them(
     assert (progress.total, progress.finished) == (7, 4)
 
 
-def test_before_the_first_round_progress_counts_the_rows_of_none(session: Session) -> None:
+def test_before_the_first_round_progress_counts_no_rows(session: Session) -> None:
     add(session, Subscriber, 3)
     claim(session, Subscriber, owner="w")
 
@@ -412,7 +408,7 @@ def test_rows_in_no_round_are_counted_as_round_0(session: Session, start: Start)
     assert (progress.round, progress.started, progress.total) == (0, False, 1)
 
 
-def test_of_rounds_alone_nothing_is_done_before_the_first(session: Session) -> None:
+def test_with_round_mixin_alone_no_row_is_done_before_the_first_round(session: Session) -> None:
     add(session, Reader, 3)
 
     progress = round_progress(session, Reader)
@@ -423,7 +419,7 @@ def test_of_rounds_alone_nothing_is_done_before_the_first(session: Session) -> N
 # -- refusals -------------------------------------------------------------------
 
 
-def test_what_cannot_be_is_refused_with_the_way_out(engine: Engine, session: Session) -> None:
+def test_invalid_arguments_are_refused_with_the_way_out(engine: Engine, session: Session) -> None:
     with pytest.raises(ArgumentError, match="Email has no rounds: add RoundMixin"):
         start_round(session, Email)
     with pytest.raises(ArgumentError, match="Email has no rounds: add RoundMixin"):
@@ -438,7 +434,7 @@ def test_what_cannot_be_is_refused_with_the_way_out(engine: Engine, session: Ses
         start_round(connection, Subscriber)  # type: ignore[arg-type]  # on purpose
 
 
-def test_the_rounds_are_remembered_in_a_table_beside(session: Session, start: Start) -> None:
+def test_the_rounds_are_recorded_in_a_table_of_their_own(session: Session, start: Start) -> None:
     add(session, Subscriber, 1)
     rounds = round_table(JobQueue(Subscriber).mapping)
 

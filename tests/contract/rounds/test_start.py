@@ -51,7 +51,7 @@ def test_a_start_in_a_session_is_rolled_back_with_it(session: Session) -> None:
     assert start_round(session, Subscriber) == 1
 
 
-def test_what_a_session_has_loaded_shows_the_round_and_not_that_of_a_savepoint(
+def test_loaded_rows_show_the_new_round_and_the_old_one_after_a_rollback_to_a_savepoint(
     session: Session,
 ) -> None:
     add(session, Subscriber, 1)
@@ -65,7 +65,7 @@ def test_what_a_session_has_loaded_shows_the_round_and_not_that_of_a_savepoint(
     assert (shown, job.round) == (1, 0)
 
 
-def test_without_chunks_it_is_one_update(engine: Engine, session: Session) -> None:
+def test_a_start_without_chunks_is_one_update(engine: Engine, session: Session) -> None:
     add(session, Subscriber, 30)
     told: list[RoundStart] = []
 
@@ -78,7 +78,7 @@ def test_without_chunks_it_is_one_update(engine: Engine, session: Session) -> No
     assert told == [RoundStart(1, rows=30, skipped=0)]
 
 
-def test_chunks_are_bounded_and_told_of(session: Session, start_either: Start) -> None:
+def test_chunks_are_bounded_and_reported(session: Session, start_either: Start) -> None:
     add(session, Subscriber, 7)
     told: list[RoundStart] = []
 
@@ -88,7 +88,7 @@ def test_chunks_are_bounded_and_told_of(session: Session, start_either: Start) -
 
 
 @pytest.mark.parametrize("chunk", [None, 10])
-def test_readers_are_not_blocked_and_claimers_pass_over(
+def test_a_start_blocks_no_readers_and_claims_skip_its_rows(
     session: Session, other: Session, chunk: int | None, db_alias: str
 ) -> None:
     add(session, Subscriber, 3)
@@ -102,7 +102,9 @@ def test_readers_are_not_blocked_and_claimers_pass_over(
     other.rollback()
 
 
-def test_it_works_under_autocommit(engine: Engine, session: Session, new_session: Sessions) -> None:
+def test_a_round_is_started_under_autocommit(
+    engine: Engine, session: Session, new_session: Sessions
+) -> None:
     add(session, Subscriber, 3)
     autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -117,7 +119,7 @@ def test_it_works_under_autocommit(engine: Engine, session: Session, new_session
 # -- broken off, and finished by the next call ----------------------------------
 
 
-def test_a_start_that_was_broken_off_is_finished_by_the_next_call(
+def test_an_interrupted_start_is_finished_by_the_next_call(
     engine: Engine, session: Session
 ) -> None:
     add(session, Subscriber, 7)
@@ -140,7 +142,7 @@ def test_a_start_that_was_broken_off_is_finished_by_the_next_call(
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
-def test_it_is_finished_wherever_it_was_broken_off(
+def test_a_start_is_finished_wherever_it_was_interrupted(
     engine: Engine, session: Session, chunks: int
 ) -> None:
     add(session, Subscriber, 6)
@@ -152,7 +154,7 @@ def test_it_is_finished_wherever_it_was_broken_off(
     assert state(session) == dict.fromkeys(range(1, 7), ("unclaimed", number))
 
 
-def test_rows_that_look_forgotten_do_not_make_a_whole_start_a_broken_one(
+def test_rows_that_look_forgotten_do_not_make_a_complete_start_interrupted(
     engine: Engine, session: Session
 ) -> None:
     """One that was inserted since, one that is still claimed from before, one of another kind."""
@@ -190,7 +192,9 @@ def test_a_start_of_another_class_of_the_table_is_a_round_of_its_own(
     assert start_round(engine, Pet) == broken
 
 
-def test_the_criteria_are_known_again_with_their_values(engine: Engine, session: Session) -> None:
+def test_the_criteria_of_an_interrupted_start_are_recognized_with_their_values(
+    engine: Engine, session: Session
+) -> None:
     add(session, Subscriber, 4)
     names = {f"kind {number}": number for number in range(9)}  # a set of strings has no order
     where = Subscriber.id.in_(set(names.values()))
@@ -201,7 +205,7 @@ def test_the_criteria_are_known_again_with_their_values(engine: Engine, session:
     assert again == broken
 
 
-def test_a_start_in_a_session_is_a_new_round_and_takes_the_rows_of_a_broken_one(
+def test_a_start_in_a_session_is_a_new_round_and_takes_the_rows_of_an_interrupted_start(
     engine: Engine, session: Session
 ) -> None:
     add(session, Subscriber, 4)
@@ -248,7 +252,7 @@ def test_claims_may_begin_before_the_last_chunk(engine: Engine, session: Session
     assert state(session) == dict.fromkeys(range(1, 7), ("done", 1))
 
 
-def test_rows_that_a_round_alone_has_done_do_not_come_into_it_twice(
+def test_with_round_mixin_alone_a_row_that_is_done_does_not_join_its_round_twice(
     engine: Engine, session: Session
 ) -> None:
     add(session, Reader, 4)

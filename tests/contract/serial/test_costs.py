@@ -76,7 +76,7 @@ def _stepped(session: Session, queue: JobQueue[Any], limit: int) -> tuple[list[A
     ],
     ids=["wait", "skip", "limit"],
 )
-def test_few_keys_with_many_jobs_are_not_walked_over(crowded: Engine, queue: JobQueue[Any]) -> None:
+def test_a_claim_does_not_read_all_jobs_of_few_keys(crowded: Engine, queue: JobQueue[Any]) -> None:
     with Session(crowded) as session:
         jobs, first = read(session, queue, 20)
         assert sorted(job.account_id for job in jobs) == list(range(KEYS))
@@ -97,7 +97,7 @@ def test_a_claim_of_one_job_reads_the_head_of_the_queue(crowded: Engine) -> None
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_a_missing_index_of_keys_is_done_without(
+def test_a_claim_works_without_an_index_of_its_keys(
     fresh_database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = make_engine(fresh_database)

@@ -53,9 +53,7 @@ def test_the_locks_of_keys_end_with_the_transaction(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_key_that_is_claimed_from_twice_is_freed_as_well(
-    engine: Engine, session: Session
-) -> None:
+def test_a_key_that_was_locked_twice_is_freed(engine: Engine, session: Session) -> None:
     """The lock is counted by the server, and one that was taken twice is given back twice."""
     add(session, Mail, 1, 1)
     for _ in range(2):
@@ -67,7 +65,7 @@ def test_a_key_that_is_claimed_from_twice_is_freed_as_well(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_no_more_keys_are_locked_than_jobs_are_wanted(engine: Engine, session: Session) -> None:
+def test_a_claim_locks_no_more_keys_than_it_wants_jobs(engine: Engine, session: Session) -> None:
     add(session, Mail, *range(20), *range(20))
 
     BY_ACCOUNT.claim(session, owner="w", limit=3)

@@ -37,7 +37,7 @@ def test_jobs_without_a_key_are_not_limited(session: Session, other: Session) ->
     assert ids(BY_ACCOUNT.claim(other, owner="x", limit=9)[1:]) == ids(further)
 
 
-def test_jobs_without_a_key_are_found_behind_many_whose_keys_are_taken(session: Session) -> None:
+def test_jobs_without_a_key_are_found_behind_many_jobs_of_taken_keys(session: Session) -> None:
     add(session, Mail, *[1] * 40, *[2] * 40)
     *_, last = add(session, Mail, *[1] * 40, None)
     BY_ACCOUNT.claim(session, owner="w", limit=2)
@@ -56,7 +56,7 @@ def test_several_columns_are_one_key(session: Session) -> None:
     assert [(job.region, job.host) for job in jobs] == [*places[:3], *places[4:]]
 
 
-def test_numbers_that_make_a_key_are_not_run_together(session: Session) -> None:
+def test_keys_of_several_numbers_are_not_mixed_up(session: Session) -> None:
     queue = JobQueue(Mail, serial_by=(Mail.account_id, Mail.priority))
     add(session, Mail, 1, priority=12)
     add(session, Mail, 11, priority=2)
@@ -64,7 +64,9 @@ def test_numbers_that_make_a_key_are_not_run_together(session: Session) -> None:
     assert len(queue.claim(session, owner="w", limit=9)) == 2
 
 
-def test_a_job_with_half_a_key_is_found_behind_many_whose_key_is_taken(session: Session) -> None:
+def test_a_job_with_a_null_in_its_key_is_found_behind_many_jobs_of_a_taken_key(
+    session: Session,
+) -> None:
     queue = JobQueue(Mail, serial_by=(Mail.region, Mail.host))
     add(session, Mail, *[1] * 40, region="eu", host="a")
     (last,) = add(session, Mail, 1, region="eu")
@@ -73,7 +75,9 @@ def test_a_job_with_half_a_key_is_found_behind_many_whose_key_is_taken(session: 
     assert ids(queue.claim(session, owner="w", limit=2)) == [last.id]
 
 
-def test_keys_behind_many_jobs_of_another_one_go_by_their_first_jobs(session: Session) -> None:
+def test_keys_behind_many_jobs_of_another_key_are_claimed_in_the_order_of_their_first_jobs(
+    session: Session,
+) -> None:
     add(session, Mail, *[1] * 40)
     BY_ACCOUNT.claim(session, owner="w")
     add(session, Mail, 2, priority=5)
@@ -82,7 +86,7 @@ def test_keys_behind_many_jobs_of_another_one_go_by_their_first_jobs(session: Se
     assert ids(BY_ACCOUNT.claim(session, owner="w")) == [sooner.id]
 
 
-def test_an_order_of_ones_own_is_that_of_a_key_too(session: Session) -> None:
+def test_the_callers_order_holds_within_a_key(session: Session) -> None:
     queue = JobQueue(Errand, serial_by=Errand.account_id, order_by=Errand.id.desc())
     first, second = add(session, Errand, 1, 1)
 
@@ -129,7 +133,7 @@ def test_a_key_is_one_of_its_table_and_of_its_columns_in_any_order(
 # Whose jobs count
 
 
-def test_jobs_that_the_queue_does_not_claim_keep_nobody_waiting(session: Session) -> None:
+def test_jobs_that_the_queue_does_not_claim_block_no_key(session: Session) -> None:
     queue = JobQueue(Note, Note.name == "ours", serial_by=Note.account_id)
     add(session, Note, 1, 2, name="theirs")
     ours = add(session, Note, 1, 1, 2, name="ours")
@@ -137,7 +141,7 @@ def test_jobs_that_the_queue_does_not_claim_keep_nobody_waiting(session: Session
     assert ids(queue.claim(session, owner="w", limit=9)) == ids([ours[0], ours[2]])
 
 
-def test_retries_that_the_queue_does_not_claim_keep_nobody_waiting(session: Session) -> None:
+def test_delayed_jobs_that_the_queue_does_not_claim_block_no_key(session: Session) -> None:
     add(session, Mail, 1, host="theirs")
     fail(session, BY_ACCOUNT.claim(session, owner="w"), retry_in=timedelta(microseconds=1))
     (ours,) = add(session, Mail, 1, host="ours")
@@ -147,7 +151,7 @@ def test_retries_that_the_queue_does_not_claim_keep_nobody_waiting(session: Sess
     assert ids(queue.claim(session, owner="w", limit=9)) == [ours.id]
 
 
-def test_claimed_jobs_count_in_the_queues_own_word(session: Session) -> None:
+def test_jobs_count_as_claimed_by_the_queues_own_word(session: Session) -> None:
     queue = JobQueue(Note, during="sending", serial_by=Note.account_id)
     add(session, Note, 1, 1)
 
@@ -155,7 +159,7 @@ def test_claimed_jobs_count_in_the_queues_own_word(session: Session) -> None:
     assert len(queue.claim(session, owner="w", limit=9)) == 0
 
 
-def test_claimed_jobs_count_whatever_they_have_become(session: Session) -> None:
+def test_claimed_jobs_count_even_when_they_no_longer_fulfil_the_criteria(session: Session) -> None:
     queue = JobQueue(Note, Note.name == "ours", serial_by=Note.account_id)
     add(session, Note, 1, 1, name="ours")
     (job,) = queue.claim(session, owner="w")
@@ -217,7 +221,7 @@ def test_classes_of_one_table_share_its_keys(session: Session) -> None:
     assert [job.account_id for job in all_of_them.claim(session, owner="w", limit=9)] == [2]
 
 
-def test_a_composite_primary_key_does_as_well(session: Session) -> None:
+def test_jobs_with_a_composite_primary_key_are_claimed(session: Session) -> None:
     queue = JobQueue(Seat, serial_by=Seat.account_id)
     for row, seat in [(1, "b"), (1, "a"), (2, "a")]:
         add(session, Seat, row % 2, row=row, seat=seat)

@@ -51,7 +51,7 @@ def test_a_key_has_at_most_its_limit_of_claimed_jobs(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_jobs_claimed_and_not_committed_count(session: Session, other: Session) -> None:
+def test_uncommitted_claims_count_against_the_limit(session: Session, other: Session) -> None:
     add(session, Mail, *[1] * 5)
     *_, elsewhere = add(session, Mail, *[2] * 40)
     THREE_EACH.claim(session, owner="a", limit=2)
@@ -64,7 +64,7 @@ def test_jobs_claimed_and_not_committed_count(session: Session, other: Session) 
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_claim_waits_a_moment_for_another_one_of_a_key_that_allows_both(
+def test_a_claim_waits_briefly_for_another_claim_of_a_key_that_allows_both(
     engine: Engine, session: Session, other: Session
 ) -> None:
     """Else a worker of a busy key would find nothing, and pause."""
@@ -109,7 +109,7 @@ def test_no_step_between_two_statements_gives_a_key_too_many(
     assert 2 <= sum(claimed(session).values()) <= MOST
 
 
-def test_an_order_and_a_limit_hold_together(session: Session) -> None:
+def test_serial_by_and_limit_by_hold_together(session: Session) -> None:
     queue = JobQueue(Mail, serial_by=Mail.account_id, limit_by={Mail.host: 2})
     for account in range(4):
         add(session, Mail, account, account, host="one")
@@ -123,7 +123,7 @@ def test_an_order_and_a_limit_hold_together(session: Session) -> None:
     assert [job.account_id for job in queue.claim(session, owner="w", limit=9)] == [0]
 
 
-def test_several_limits_hold_together(session: Session) -> None:
+def test_several_limits_hold_at_once(session: Session) -> None:
     queue = JobQueue(Mail, limit_by={Mail.account_id: 2, (Mail.region, Mail.host): 3})
     for account in [1, 1, 1, 2, 2, 3]:
         add(session, Mail, account, region="eu", host="a")
@@ -147,9 +147,7 @@ def test_jobs_without_a_key_are_not_limited(session: Session) -> None:
 
 
 @pytest.mark.parametrize("entity", [Mail, Note])
-def test_jobs_behind_many_of_a_key_that_has_enough_are_found(
-    session: Session, entity: type[Any]
-) -> None:
+def test_jobs_behind_many_jobs_of_a_full_key_are_found(session: Session, entity: type[Any]) -> None:
     queue = JobQueue(entity, limit_by={entity.account_id: 2})
     enqueue(session, entity, [{"account_id": 1}] * 150)
     *_, last = add(session, entity, 1, 2)
@@ -158,7 +156,7 @@ def test_jobs_behind_many_of_a_key_that_has_enough_are_found(
     assert ids(queue.claim(session, owner="w", limit=2)) == [last.id]
 
 
-def test_all_jobs_that_a_key_allows_are_found_however_far_behind(session: Session) -> None:
+def test_a_claim_finds_all_jobs_that_a_key_allows_however_far_behind(session: Session) -> None:
     add(session, Note, *[1] * 18, 2)
     jobs = add(session, Note, *[1] * 40, 2, 2)
     assert len(NOTES.claim(session, owner="w", limit=3)) == 3
@@ -169,7 +167,7 @@ def test_all_jobs_that_a_key_allows_are_found_however_far_behind(session: Sessio
     assert ids(found[1:]) == ids(jobs[-2:])
 
 
-def test_a_job_that_is_met_twice_takes_no_others_place(session: Session) -> None:
+def test_a_job_that_is_found_twice_counts_once(session: Session) -> None:
     """At the head of the queue, and again as the first one of its key."""
     add(session, Mail, *[1] * 18, 2)
     add(session, Mail, *[1] * 40, 3)
@@ -180,7 +178,7 @@ def test_a_job_that_is_met_twice_takes_no_others_place(session: Session) -> None
     assert [job.account_id for job in found] == [2, 3]
 
 
-def test_a_retry_of_a_key_keeps_its_others_from_nothing(session: Session) -> None:
+def test_a_delayed_job_of_a_limited_key_blocks_no_other_job(session: Session) -> None:
     """They are found behind many of other keys, too."""
     queue = JobQueue(Mail, limit_by={Mail.account_id: 1})
     add(session, Mail, 2)

@@ -60,7 +60,7 @@ def test_what_cannot_be_a_limit_is_refused(options: dict[str, Any], words: str) 
         JobQueue(Mail, **options)
 
 
-def test_retries_are_skipped_only_where_jobs_wait_for_them() -> None:
+def test_on_retry_skip_is_refused_where_no_job_is_ever_delayed() -> None:
     with pytest.raises(ArgumentError, match="add RetryMixin and ScheduleMixin"):
         JobQueue(Note, serial_by=Note.account_id, on_retry="skip")
 
@@ -96,7 +96,7 @@ def test_servers_without_skip_locked_are_refused(name: str) -> None:
         claim_statements(BY_ACCOUNT, dialect=dialect)
 
 
-def test_candidates_from_elsewhere_are_refused(session: Session, other: Session) -> None:
+def test_candidates_from_another_session_are_refused(session: Session, other: Session) -> None:
     with pytest.raises(ArgumentError, match="candidates_from="):
         BY_ACCOUNT.claim(session, owner="w", candidates_from=other)
 
@@ -104,7 +104,7 @@ def test_candidates_from_elsewhere_are_refused(session: Session, other: Session)
 # Its face
 
 
-def test_a_queue_says_its_limits() -> None:
+def test_the_text_of_a_queue_shows_its_limits() -> None:
     queue = JobQueue(
         Mail,
         serial_by=Mail.account_id,

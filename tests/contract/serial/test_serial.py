@@ -81,7 +81,7 @@ def reap_at_once(session: Session, job: Mail) -> None:
 
 
 @pytest.mark.parametrize("end", [release, fail, reap_at_once])
-def test_a_job_that_comes_back_is_the_next_of_its_key(
+def test_a_job_that_is_released_failed_or_reaped_is_the_next_of_its_key(
     session: Session, other: Session, end: Callable[..., None]
 ) -> None:
     first, _ = add(session, Mail, 1, 1)
@@ -178,9 +178,7 @@ def test_a_claim_of_keys_that_are_all_taken_does_not_try_again(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_job_whose_row_is_locked_keeps_its_key_and_no_other(
-    session: Session, other: Session
-) -> None:
+def test_a_locked_job_blocks_its_own_key_only(session: Session, other: Session) -> None:
     first, _, elsewhere = add(session, Mail, 1, 1, 2)
     session.execute(update(Mail).where(Mail.id == first.id).values(host="edited"))
 
@@ -231,7 +229,7 @@ def test_no_step_between_two_statements_gives_a_key_twice(
 # Retries
 
 
-def test_a_job_that_waits_for_its_retry_keeps_its_key(session: Session) -> None:
+def test_a_delayed_job_blocks_its_key(session: Session) -> None:
     _, _, elsewhere = add(session, Mail, 1, 1, 2)
     (job,) = BY_ACCOUNT.claim(session, owner="w")
     fail(session, job, retry_in=HOUR)
@@ -240,7 +238,7 @@ def test_a_job_that_waits_for_its_retry_keeps_its_key(session: Session) -> None:
     assert ids(BY_ACCOUNT.claim(session, owner="w", limit=9)) == [elsewhere.id]
 
 
-def test_a_job_whose_retry_is_due_comes_before_the_others_of_its_key(session: Session) -> None:
+def test_a_retried_job_that_is_due_comes_before_the_others_of_its_key(session: Session) -> None:
     first, *_ = add(session, Mail, 1, *[1] * 30)
     (job,) = BY_ACCOUNT.claim(session, owner="w")
     fail(session, job, retry_in=timedelta(microseconds=1))
@@ -249,7 +247,7 @@ def test_a_job_whose_retry_is_due_comes_before_the_others_of_its_key(session: Se
     assert ids(BY_ACCOUNT.claim(session, owner="w", limit=9)) == [first.id]
 
 
-def test_others_of_the_key_go_on_where_retries_are_skipped(session: Session) -> None:
+def test_other_jobs_of_a_key_go_on_where_delayed_jobs_are_skipped(session: Session) -> None:
     skipping = JobQueue(Mail, serial_by=Mail.account_id, on_retry="skip")
     first, second, third = add(session, Mail, 1, 1, 1)
     (job,) = skipping.claim(session, owner="w")
@@ -264,7 +262,7 @@ def test_others_of_the_key_go_on_where_retries_are_skipped(session: Session) -> 
     assert third.status == "unclaimed"
 
 
-def test_without_a_schedule_a_failed_job_is_at_once_the_next_of_its_key(session: Session) -> None:
+def test_without_a_schedule_a_failed_job_is_the_next_of_its_key_at_once(session: Session) -> None:
     queue = JobQueue(Errand, serial_by=Errand.account_id)
     first, second = add(session, Errand, 1, 1)
     fail(session, queue.claim(session, owner="w"))
@@ -277,7 +275,7 @@ def test_without_a_schedule_a_failed_job_is_at_once_the_next_of_its_key(session:
     assert ids(queue.claim(session, owner="w")) == [second.id]
 
 
-def test_a_job_for_later_that_was_never_tried_keeps_nobody_waiting(session: Session) -> None:
+def test_a_job_for_later_that_was_never_tried_does_not_block_its_key(session: Session) -> None:
     add(session, Mail, 1, priority=-1, run_at=datetime.now(UTC) + HOUR)
     (due,) = add(session, Mail, 1)
 

@@ -44,7 +44,7 @@ def test_ten_consumers_claim_in_exactly_the_claim_order(
 @pytest.mark.xdist_group("concurrency")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("limit", [3, pytest.param(1, marks=pytest.mark.only_full)])
-def test_no_job_is_claimed_while_a_sooner_one_is_left_that_was_there_before_the_claim(
+def test_no_job_is_claimed_before_an_earlier_job_that_was_there_at_the_claim(
     queue_engine: Engine, limit: int, full: bool
 ) -> None:
     jobs = 500 if full else 60

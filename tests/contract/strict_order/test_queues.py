@@ -83,7 +83,7 @@ def test_every_kind_of_class_is_claimed_in_its_order(
     session.commit()
 
 
-def test_an_order_and_criteria_of_the_queues_own_are_kept(session: Session) -> None:
+def test_a_queue_keeps_its_own_order_and_criteria(session: Session) -> None:
     add_emails(session, "a1", "b", "a2", "a3")
     queue = JobQueue(
         Email,
@@ -178,7 +178,7 @@ class Named(JobMixin, NamedBase):
 
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("schema", ["one", 'Other "two"'])
-def test_the_turn_is_that_of_the_table_that_is_claimed_from(
+def test_the_turn_is_a_lock_of_the_table_that_is_claimed_from(
     fresh_database: URL, schema: str
 ) -> None:
     engine = make_engine(fresh_database)

@@ -47,7 +47,7 @@ def test_the_next_claimer_waits_for_the_end_of_the_transaction(
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_after_the_wait_sooner_jobs_that_came_meanwhile_are_seen(
+def test_after_its_wait_a_claim_sees_earlier_jobs_that_came_meanwhile(
     engine: Engine, new_session: Sessions, db_alias: str, limit: int
 ) -> None:
     session, other = new_session(), new_session()
@@ -68,7 +68,7 @@ def test_after_the_wait_sooner_jobs_that_came_meanwhile_are_seen(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_sooner_job_that_comes_while_the_priorities_are_read_is_seen(
+def test_an_earlier_job_that_comes_while_the_priorities_are_read_is_claimed(
     engine: Engine, new_session: Sessions
 ) -> None:
     session, producer = new_session(), new_session()
@@ -126,7 +126,7 @@ def test_the_next_claimer_waits_for_the_end_of_a_transaction_that_fails_at_commi
 @pytest.mark.parametrize(
     ("end", "expected"), [(end_by_commit, ["b", "c"]), (end_by_rollback, ["a", "b"])]
 )
-def test_a_next_job_that_somebody_is_cancelling_is_waited_for(
+def test_a_claim_waits_for_a_next_job_that_somebody_is_cancelling(
     engine: Engine,
     session: Session,
     other: Session,
@@ -176,7 +176,7 @@ def test_a_next_job_that_is_moved_back_meanwhile_is_not_claimed(
 
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("limit", [1, 2])
-def test_nor_one_that_is_moved_back_between_the_look_and_the_lock(
+def test_a_next_job_that_is_moved_back_between_look_and_lock_is_not_claimed(
     engine: Engine, session: Session, other: Session, limit: int
 ) -> None:
     queue = JobQueue(Task, strict_order=True)
@@ -211,7 +211,7 @@ def test_a_claim_ends_before_a_job_that_somebody_has_locked(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_whoever_waited_does_not_stand_in_the_way_of_a_finish(
+def test_a_claimer_that_waited_does_not_block_a_finish(
     engine: Engine, session: Session, other: Session
 ) -> None:
     add_emails(session, "a", "b")
@@ -226,7 +226,7 @@ def test_whoever_waited_does_not_stand_in_the_way_of_a_finish(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_whoever_waits_for_the_next_job_holds_none_of_those_behind_it(
+def test_a_claimer_that_waits_for_the_next_job_locks_no_job_behind_it(
     engine: Engine, session: Session, other: Session
 ) -> None:
     first, _, third = add_emails(session, "a", "b", "c")

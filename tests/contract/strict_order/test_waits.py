@@ -75,7 +75,7 @@ def test_the_wait_for_a_locked_job_ends_with_a_lock_timeout(
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-def test_in_the_callers_repeatable_read_too_the_wait_ends_with_a_lock_timeout(
+def test_the_wait_in_a_callers_repeatable_read_ends_with_a_lock_timeout(
     session: Session, impatient: Session
 ) -> None:
     add_emails(session, "a", "b")
@@ -89,7 +89,7 @@ def test_in_the_callers_repeatable_read_too_the_wait_ends_with_a_lock_timeout(
     assert isinstance(info.value.__cause__, DBAPIError)
 
 
-def test_an_error_that_is_not_the_end_of_a_wait_comes_out_as_it_is(session: Session) -> None:
+def test_an_error_other_than_a_lock_timeout_is_raised_unchanged(session: Session) -> None:
     queue = JobQueue(Email, text("no_such_column = 1"), strict_order=True)  # type: ignore[arg-type]  # as a typo
 
     with pytest.raises(DBAPIError, match="no_such_column"):
@@ -101,7 +101,7 @@ def test_an_error_that_is_not_the_end_of_a_wait_comes_out_as_it_is(session: Sess
     ("setting", "shown"),
     [(None, "10s"), ("SET LOCAL lock_timeout = '7s'", "7s"), ("SET lock_timeout = 0", "0")],
 )
-def test_the_callers_own_lock_timeout_is_back_after_the_claim(
+def test_the_callers_lock_timeout_is_restored_after_the_claim(
     session: Session, setting: str | None, shown: str
 ) -> None:
     add_emails(session, "a")
@@ -117,7 +117,7 @@ def test_the_callers_own_lock_timeout_is_back_after_the_claim(
 
 
 @pytest.mark.only_on("postgresql")
-def test_without_a_lock_timeout_the_wait_has_a_limit_all_the_same(
+def test_a_wait_without_lock_timeout_has_a_limit(
     session: Session, other: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgresql_database, "LOCK_WAIT", timedelta(milliseconds=200))
@@ -129,7 +129,7 @@ def test_without_a_lock_timeout_the_wait_has_a_limit_all_the_same(
         queue.claim(other, owner="second")
 
 
-def test_a_worker_waits_for_its_turn_longer_than_a_lock_is_waited_for(
+def test_a_worker_waits_for_its_turn_longer_than_for_a_lock(
     session: Session, impatient: Session
 ) -> None:
     add_emails(session, "a", "b")
@@ -193,12 +193,14 @@ def test_an_isolation_above_read_committed_is_refused_and_nothing_is_locked(
         EMAILS.claim(refused, owner="w")
 
 
-def test_another_strategy_keeps_no_strict_order() -> None:
+def test_strategies_without_strict_order_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"'skip_locked' keeps no strict order.*leave strat"):
         JobQueue(Email, strategy="skip_locked", strict_order=True)
 
 
-def test_candidates_from_elsewhere_have_no_strict_order(session: Session, other: Session) -> None:
+def test_candidates_from_another_session_are_refused_in_strict_order(
+    session: Session, other: Session
+) -> None:
     with pytest.raises(ArgumentError, match="candidates_from= is for strategy='candidates'"):
         EMAILS.claim(session, owner="w", candidates_from=other)
 
@@ -208,7 +210,7 @@ def test_candidates_from_elsewhere_have_no_strict_order(session: Session, other:
 
 @pytest.mark.only_on("mysql", "mariadb")
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "READ UNCOMMITTED", "READ COMMITTED"])
-def test_in_the_callers_own_transaction_it_waits_and_sees_what_was_committed(
+def test_a_claim_in_the_callers_transaction_waits_and_sees_committed_jobs(
     engine: Engine, session: Session, level: str
 ) -> None:
     add_emails(session, "a", "b", "c")

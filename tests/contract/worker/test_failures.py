@@ -152,7 +152,9 @@ def test_a_commit_whose_answer_is_lost_orphans_no_claim(engine: Engine, session:
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_server_that_is_away_for_a_moment_is_waited_for(engine: Engine, session: Session) -> None:
+def test_a_worker_waits_for_a_server_that_is_away_for_a_moment(
+    engine: Engine, session: Session
+) -> None:
     add_emails(session, "a", "b")
     handled: list[str] = []
     refusals = [1, 2, 3]

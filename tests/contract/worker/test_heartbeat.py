@@ -37,7 +37,7 @@ def renewals(session: Session) -> int:
 # The heartbeat
 
 
-def test_a_long_handler_and_those_who_wait_behind_it_outlive_their_lease(
+def test_a_long_running_job_and_the_jobs_behind_it_keep_their_claims_beyond_the_lease(
     engine: Engine, session: Session, other: Session
 ) -> None:
     add_emails(session, "a", "b")
@@ -103,7 +103,7 @@ def test_jobs_whose_claim_was_found_lost_are_not_handled(
     assert found.all() == ["done", "claimed", "done"]
 
 
-def test_a_job_that_runs_too_long_is_not_renewed_and_taken_back(
+def test_a_job_that_runs_too_long_is_not_renewed_and_is_taken_back(
     engine: Engine, session: Session, other: Session
 ) -> None:
     add_emails(session, "a")
@@ -193,7 +193,7 @@ def test_a_renewal_that_failed_is_tried_again_soon(
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_database_in_memory_is_worked_on_by_one_thread() -> None:
+def test_a_worker_on_a_database_in_memory_uses_one_thread() -> None:
     engine = create_engine(
         "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
     )

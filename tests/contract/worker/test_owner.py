@@ -50,7 +50,7 @@ def test_an_owner_may_be_given(engine: Engine, session: Session) -> None:
         assert owners(session) == [owner.name, "plain", "7"]
 
 
-def test_where_no_owner_can_be_had_a_plain_name_does(
+def test_a_worker_uses_a_plain_name_where_it_can_have_no_owner(
     engine: Engine,
     session: Session,
     monkeypatch: pytest.MonkeyPatch,

@@ -56,7 +56,7 @@ def test_a_busy_worker_takes_back_claims_between_its_turns(
     assert handled == ["a", "dead", "b", "c"]
 
 
-def test_a_worker_that_is_told_to_takes_nothing_back(engine: Engine, session: Session) -> None:
+def test_a_worker_without_reaping_takes_nothing_back(engine: Engine, session: Session) -> None:
     add_emails(session, "a")
     with Owner(engine) as owner:
         claim(session, Email, owner=owner)
@@ -98,8 +98,6 @@ def test_a_reap_that_failed_is_tried_at_its_next_time(
 
 @pytest.mark.parametrize("option", ["max_runtime", "reap_every"])
 @pytest.mark.parametrize("duration", [timedelta(0), 5])
-def test_durations_that_cannot_be_are_refused(
-    engine: Engine, option: str, duration: object
-) -> None:
+def test_invalid_durations_are_refused(engine: Engine, option: str, duration: object) -> None:
     with pytest.raises(ArgumentError, match=option):
         Worker(engine, JobQueue(Email), lambda email: None, **{option: duration})  # type: ignore[arg-type]

@@ -77,7 +77,7 @@ def test_a_handler_asks_for_another_try_or_cancels(engine: Engine, session: Sess
 
 
 @pytest.mark.parametrize("outcome", ["nonsense", Retry()])
-def test_an_outcome_that_cannot_be_is_a_failure_of_the_job(
+def test_an_invalid_outcome_fails_its_job(
     engine: Engine, session: Session, outcome: object
 ) -> None:
     add_emails(session, "a")  # Email has no RetryMixin
@@ -182,7 +182,7 @@ def test_a_lost_claim_does_not_stop_the_worker(
     assert [tuple(row) for row in found] == [("claimed", "thief"), ("done", "w")]
 
 
-def test_a_transaction_that_fails_is_run_again_and_no_job_twice(
+def test_a_transaction_that_fails_is_run_again_without_handling_a_job_twice(
     engine: Engine, session: Session, db_alias: str
 ) -> None:
     add_emails(session, "a", "b")
@@ -237,7 +237,7 @@ def test_jobs_are_detached_and_loader_options_load_what_handlers_read(
     assert seen == [(True, "x")]
 
 
-def test_callbacks_tell_claims_and_outcomes(engine: Engine, session: Session) -> None:
+def test_callbacks_hear_of_claims_and_outcomes(engine: Engine, session: Session) -> None:
     add_emails(session, "a", "b")
     claims: list[int] = []
     outcomes: list[tuple[str, object]] = []
@@ -255,7 +255,7 @@ def test_callbacks_tell_claims_and_outcomes(engine: Engine, session: Session) ->
     assert outcomes == [("a", None), ("b", None)]
 
 
-def test_an_interval_makes_it_gentle(engine: Engine, session: Session) -> None:
+def test_an_interval_makes_a_worker_pause_between_batches(engine: Engine, session: Session) -> None:
     add_emails(session, "a", "b")
     started = datetime.now(UTC)
 

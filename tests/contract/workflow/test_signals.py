@@ -40,7 +40,7 @@ def test_a_drain_does_not_wait_for_signals(engine: Engine, session: Session) -> 
     [lambda video: video, lambda video: video.id, lambda video: (video.id,)],
     ids=["entity", "key", "tuple"],
 )
-def test_a_signal_moves_a_job_by_whatever_names_it(
+def test_a_signal_takes_any_way_to_name_a_job(
     session: Session, name_it: Callable[[Video], Any]
 ) -> None:
     video = at_farm(session)
@@ -91,7 +91,7 @@ def test_a_second_signal_is_reported_and_changes_nothing(session: Session) -> No
     assert len(logged(session)) == 1
 
 
-def test_of_two_signals_at_once_one_is_reported(
+def test_one_of_two_simultaneous_signals_is_reported_as_not_waiting(
     engine: Engine, session: Session, new_session: Callable[..., Session]
 ) -> None:
     workflow, video = videos(), at_farm(session)
@@ -144,7 +144,7 @@ def test_a_signal_for_a_job_that_does_not_wait_is_refused(session: Session, stat
     assert (statuses(session), video.owner) == ({"a": status}, "w")
 
 
-def test_a_signal_for_a_job_that_is_not_there_says_so(session: Session) -> None:
+def test_a_signal_for_a_missing_job_is_refused(session: Session) -> None:
     with pytest.raises(NotWaiting, match="Video 77 is not there") as raised:
         videos().signal(session, 77, S.RENDERED)
 
@@ -152,7 +152,7 @@ def test_a_signal_for_a_job_that_is_not_there_says_so(session: Session) -> None:
 
 
 @pytest.mark.parametrize("status", [S.PUBLISHED, "nonsense"])
-def test_a_signal_where_none_leads_names_those_that_there_are(
+def test_the_error_of_an_undeclared_signal_names_the_declared_signals(
     session: Session, status: str
 ) -> None:
     video = at_farm(session)
@@ -163,7 +163,7 @@ def test_a_signal_where_none_leads_names_those_that_there_are(
     assert statuses(session) == {"a": "at farm"}
 
 
-def test_a_signal_that_is_rolled_back_has_not_been(session: Session) -> None:
+def test_a_signal_that_is_rolled_back_changes_nothing(session: Session) -> None:
     workflow, video = videos(), at_farm(session)
     workflow.signal(session, video, S.RENDERED)
 

@@ -43,7 +43,7 @@ def test_a_job_goes_through_every_step_to_its_end(engine: Engine, session: Sessi
     ]
 
 
-def test_a_handler_takes_a_branch(engine: Engine, session: Session) -> None:
+def test_a_handler_chooses_a_branch(engine: Engine, session: Session) -> None:
     workflow = videos(check=lambda video: S.REJECTED if video.title == "bad" else None)
     add_videos(session, "good", "bad", "fine")
 
@@ -98,7 +98,7 @@ def test_a_job_that_waits_for_its_next_step_belongs_to_nobody(session: Session) 
 
 
 @pytest.mark.parametrize("then", [S.REJECTED, JobStatus.FAILED])
-def test_a_job_that_ends_keeps_who_ended_it_and_when(session: Session, then: str) -> None:
+def test_an_ended_job_keeps_its_owner_and_the_time(session: Session, then: str) -> None:
     workflow = Workflow(Video, S, final=[S.REJECTED])
 
     @workflow.step(S.UPLOADED, during=S.CHECKING, then=then)

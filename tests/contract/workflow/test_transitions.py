@@ -22,7 +22,9 @@ FORCE = timedelta(0)
 # -- transitions are told ---------------------------------------------------
 
 
-def test_what_is_told_is_committed_with_its_transition_or_not_at_all(session: Session) -> None:
+def test_what_a_listener_writes_is_committed_with_its_transition_or_not_at_all(
+    session: Session,
+) -> None:
     check = step_of(videos(), "check")
     add_videos(session, "a")
     claimed = check.queue.claim(session, owner="w")
@@ -34,7 +36,7 @@ def test_what_is_told_is_committed_with_its_transition_or_not_at_all(session: Se
     assert logged(session, "verb", "owner") == [("claim", "w")]
 
 
-def test_a_lost_claim_is_not_told(session: Session, other: Session) -> None:
+def test_the_listener_does_not_hear_of_a_lost_claim(session: Session, other: Session) -> None:
     workflow = videos()
     check = step_of(workflow, "check")
     add_videos(session, "a", "b")
@@ -52,7 +54,7 @@ def test_a_lost_claim_is_not_told(session: Session, other: Session) -> None:
     assert statuses(session) == {"a": "uploaded", "b": "checked"}
 
 
-def test_every_verb_is_told_and_legal(session: Session) -> None:
+def test_the_listener_hears_of_every_verb_and_each_transition_is_declared(session: Session) -> None:
     workflow = videos()
     check = step_of(workflow, "check")
     (video,) = add_videos(session, "a", max_attempts=9)
@@ -97,7 +99,7 @@ def test_a_crash_in_a_step_comes_back_to_where_the_step_claims_from(session: Ses
     assert statuses(session) == {"check": "uploaded", "send": "checked", "publish": "rendered"}
 
 
-def test_a_crash_that_used_up_the_attempts_ends_in_failed_and_is_told_so(
+def test_a_crash_at_the_last_attempt_fails_the_job_and_the_listener_hears_of_it(
     session: Session,
 ) -> None:
     workflow = videos()
@@ -114,7 +116,7 @@ def test_a_crash_that_used_up_the_attempts_ends_in_failed_and_is_told_so(
     ]
 
 
-def test_a_step_takes_back_its_own_claims_only(session: Session) -> None:
+def test_a_step_takes_back_only_its_own_claims(session: Session) -> None:
     workflow = videos()
     for name, ready in (("check", S.UPLOADED), ("send", S.CHECKED)):
         add_videos(session, name, status=ready)
@@ -139,7 +141,7 @@ def test_a_worker_takes_back_claims_of_all_its_steps(engine: Engine, session: Se
     assert statuses(session) == {"check": "at farm", "send": "at farm", "publish": "publishing"}
 
 
-def test_a_job_finished_and_claimed_anew_by_a_commit_in_doubt_is_not_lost(
+def test_a_job_that_a_doubtful_commit_finished_and_claimed_anew_is_not_lost(
     engine: Engine, session: Session
 ) -> None:
     """The COMMIT that ends one step has claimed the same job for the next."""

@@ -46,7 +46,7 @@ def test_a_worker_of_some_steps_leaves_the_others_alone(engine: Engine, session:
     assert statuses(session) == {"a": "checked", "b": "rendered"}
 
 
-def test_what_is_begun_is_finished_before_more_is_begun(engine: Engine, session: Session) -> None:
+def test_jobs_that_have_begun_go_on_before_new_jobs_begin(engine: Engine, session: Session) -> None:
     order: list[tuple[str, str]] = []
     add_videos(session, "a", "b")
 
@@ -55,9 +55,7 @@ def test_what_is_begun_is_finished_before_more_is_begun(engine: Engine, session:
     assert order == [("a", "checking"), ("a", "sending"), ("b", "checking"), ("b", "sending")]
 
 
-def test_no_step_is_starved_by_a_later_one_that_never_runs_empty(
-    engine: Engine, session: Session
-) -> None:
+def test_a_later_step_that_is_never_empty_starves_no_step(engine: Engine, session: Session) -> None:
     handled: list[str] = []
     add_videos(session, *"abc")
     add_videos(session, *map(str, range(30)), status=S.RENDERED)
@@ -121,7 +119,9 @@ def test_a_worker_stops_with_jobs_of_several_steps_in_hand(
     assert statuses(session) == {**released, "c": "published"}
 
 
-def test_an_outcome_is_told_as_the_handler_said_it(engine: Engine, session: Session) -> None:
+def test_on_outcome_gets_the_outcome_that_the_handler_returned(
+    engine: Engine, session: Session
+) -> None:
     told: list[tuple[str, object]] = []
     add_videos(session, "a", "bad")
 
@@ -160,7 +160,7 @@ def test_counts_and_stats_know_the_statuses(session: Session) -> None:
     assert seen.oldest_waiting > timedelta(minutes=59)  # the one that waits for the last step
 
 
-def test_waiting_jobs_of_every_step_change_priority_and_are_cancelled(session: Session) -> None:
+def test_unclaimed_jobs_of_every_step_are_reprioritized_and_cancelled(session: Session) -> None:
     jobs = [add_videos(session, status, status=status)[0] for status in S]
 
     changed = reprioritize(session, jobs, -5)
@@ -172,12 +172,12 @@ def test_waiting_jobs_of_every_step_change_priority_and_are_cancelled(session: S
 
 
 @pytest.mark.parametrize("status", [S.CHECKED, S.SENDING, S.CHECKING, S.UPLOADED])
-def test_jobs_on_their_way_are_not_pruned(session: Session, status: str) -> None:
+def test_jobs_that_have_not_ended_are_not_pruned(session: Session, status: str) -> None:
     with pytest.raises(ArgumentError, match="only finished jobs are pruned"):
         prune(session, Video, older_than=FORCE, statuses=[status])
 
 
-def test_ended_jobs_begin_again_or_go_on_at_a_step(session: Session) -> None:
+def test_retry_starts_ended_jobs_anew_or_at_a_step(session: Session) -> None:
     workflow = videos()
     jobs = [add_videos(session, status, status=status)[0] for status in (*S, "failed")]
 
@@ -204,7 +204,9 @@ def test_the_doctor_finds_the_claims_and_the_reaps_of_every_step_served(
         assert [found[check] for check in ("index", "plan", "reap")] == ["ok"] * 3
 
 
-def test_a_step_that_nobody_listens_to_costs_no_statement(engine: Engine, session: Session) -> None:
+def test_a_step_without_a_listener_costs_no_further_statement(
+    engine: Engine, session: Session
+) -> None:
     workflow = Workflow(Video, S, final=[S.REJECTED])
     check = workflow.step(S.UPLOADED, during=S.CHECKING, then=S.REJECTED)(lambda video: None)
     add_videos(session, "a")

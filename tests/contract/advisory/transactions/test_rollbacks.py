@@ -268,7 +268,9 @@ def test_a_claim_that_breaks_off_leaves_no_lock_after_the_rollback(
     assert kept(engine) == 1 + 1  # the row from before, and the lock that is the caller's
 
 
-def test_nor_after_the_rollback_to_a_savepoint(engine: Engine, broken: Session) -> None:
+def test_a_claim_that_breaks_off_leaves_no_lock_after_the_rollback_to_a_savepoint(
+    engine: Engine, broken: Session
+) -> None:
     savepoint = broken.begin_nested()
     break_off(broken)
 
@@ -279,7 +281,7 @@ def test_nor_after_the_rollback_to_a_savepoint(engine: Engine, broken: Session) 
     assert kept(engine) == 1 + 1
 
 
-def test_nor_where_the_check_breaks_off(engine: Engine, broken: Session) -> None:
+def test_a_claim_whose_check_breaks_off_leaves_no_lock(engine: Engine, broken: Session) -> None:
     def break_in_between(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
         if "WHERE subscription.id = ANY" in statement:
             raise ZeroDivisionError
@@ -296,7 +298,9 @@ def test_nor_where_the_check_breaks_off(engine: Engine, broken: Session) -> None
     assert kept(engine) == 2 + 1
 
 
-def test_nor_where_a_later_round_breaks_off(engine: Engine, mailing: Session) -> None:
+def test_a_claim_whose_later_look_breaks_off_leaves_no_lock(
+    engine: Engine, mailing: Session
+) -> None:
     """What the first round has found is freed too: the caller never sees it."""
     connection = mailing.connection()
     rounds: list[str] = []
