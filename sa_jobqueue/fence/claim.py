@@ -247,7 +247,7 @@ def jobs_of(mapping: QueueMapping, jobs: Any) -> list[tuple[Any, QueueMapping, t
     base = mapping.mapper.base_mapper
     for job, of_job, _ in found:
         if of_job.mapper.base_mapper is not base:
-            raise ArgumentError(f"{job!r} is no job of this queue, which is one of {mapping}")
+            raise ArgumentError(f"{job!r} is not a job of this queue, whose class is {mapping}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What entities show once a change was written to their rows; rows and fences show nothing."""
+"""What entities show after a write behind their fences; plain rows and fences show nothing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def show_written(
     """Let the entities of a batch show what was written.
 
     Args:
-        values_of: what the change writes; None, it deletes the rows.
-        written: the jobs, each part with the keys and new values of those that were ours.
+        values_of: returns what the change writes; None: it deletes the rows.
+        written: each part with the keys and new values of its rows that were ours.
     """
     for part, found in written:
         if part.rows:
@@ -43,7 +43,7 @@ def show_written(
         attributes = _attributes(mapping, writer, values_of, part.token)
         if not attributes:
             continue
-        # Those that a new round has are as it left them.
+        # A new round has taken these, and nothing was written to them.
         moved = [entity for entity, values in entities if not values]
         show_expired(writer.session, mapping, moved)
         show_values(
@@ -59,7 +59,7 @@ def show_written(
 def _attributes(
     mapping: QueueMapping, writer: Writer, values_of: ClaimedValues, token: Token
 ) -> list[str | None]:
-    """List the attributes that show the columns which a change writes; None: none does."""
+    """List the attributes of the columns that a change writes; None where it has no attribute."""
     if not mapping.is_queue:
         return [mapping.attributes["round"]] if mapping.has("round") else []
     keys = {mapping.column(role).key: key for role, key in mapping.attributes.items()}
@@ -67,9 +67,9 @@ def _attributes(
     return [keys.get(column.key) for column in columns]
 
 
-def _shown(mapping: QueueMapping, columns: Sequence[str | None], values: Sequence[Any]) -> Any:
-    """Name new values by the attributes that show them."""
-    shown = {key: value for key, value in zip(columns, values, strict=False) if key is not None}
+def _shown(mapping: QueueMapping, attributes: Sequence[str | None], values: Sequence[Any]) -> Any:
+    """Return new values by the attributes that show them, times as UTC."""
+    shown = {key: value for key, value in zip(attributes, values, strict=False) if key is not None}
     for key in mapping.time_keys:
         if shown.get(key) is not None:
             shown[key] = as_utc(shown[key])

@@ -1,4 +1,4 @@
-"""The statements that write behind a fence: of each kind of change to each class, built once.
+"""The statements that write behind a fence, built once for each change and class.
 
 The fence stands in every WHERE clause: the primary keys of the batch, and the status,
 the owner and the owner_date that the claim wrote.
@@ -43,10 +43,10 @@ from ..sessions.built_once import built_once
 from ..sessions.writer import Writer
 from .token import Identity, Token
 
-# The parameters of every fence, beside OWNER.
+# The parameters of every fence; OWNER is a third one.
 KEYS, DATES = "finish_keys", "finish_dates"
 
-#: The keys of the rows that were ours, with their new values.
+#: The keys of the rows that were still ours, with their new values.
 Found = dict[Identity, Sequence[Any]]
 
 
@@ -54,9 +54,9 @@ class FenceKind(NamedTuple):
     """What the fence of a statement compares.
 
     Attributes:
-        status: what the claim wrote, or left.
-        unmarked: the claim wrote nothing: its locks are the fence.
-        renewed: the claim has had several dates.
+        status: the status that the claim wrote, or that it left if it wrote nothing.
+        unmarked: the claim wrote nothing; its locks are the fence.
+        renewed: the claim has had more than one date.
     """
 
     status: str
@@ -78,11 +78,11 @@ class FencedStatements:
     """The statements of one change to one mapped class.
 
     Attributes:
-        columns: what is changed, in the order of the result.
-        write_returning: the write where RETURNING tells what was ours, and its new values.
-        write_returning_keys: the same without the values, where nobody shows them.
-        write_counted: the write where the count of rows tells whether all were ours.
-        lock, write: the two statements that tell which were, where RETURNING does not.
+        columns: the columns that change, in the order of the result.
+        write_returning: writes; RETURNING tells which rows were ours, and their new values.
+        write_returning_keys: the same without the values, for jobs that show none.
+        write_counted: writes; the count of rows tells whether all were ours.
+        lock, write: two statements that tell which rows were ours without RETURNING.
     """
 
     mapping: QueueMapping
@@ -96,11 +96,11 @@ class FencedStatements:
 
     @property
     def writes(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether the change writes anything."""
         return bool(self.columns) or getattr(self.write, "is_delete", False)
 
     def run(self, writer: Writer, which: str, parameters: Mapping[str, Any]) -> CursorResult[Any]:
-        """Run one of the statements with those of the parameters that it has."""
+        """Run one of the statements, with only the parameters that it has."""
         statement: Any = getattr(self, which)
         needed = self._needed.get(which)
         if needed is None:
@@ -109,7 +109,7 @@ class FencedStatements:
         return writer.core(statement, {k: v for k, v in parameters.items() if k in needed})
 
     def read(self, result: CursorResult[Any]) -> Found:
-        """Map the keys of the rows that were ours to what stands behind them."""
+        """Map the keys of the rows that were ours to the values behind the key."""
         rows = result.all()
         width = len(self.mapping.keys)
         if not rows or len(rows[0]) == width:
@@ -121,15 +121,15 @@ class FencedStatements:
 def fenced_statements(
     mapping: QueueMapping, writer: Writer, values: ClaimedValues | None, kind: FenceKind
 ) -> FencedStatements:
-    """Return the statements of a change; without values, of a deletion."""
+    """Return the statements of a change; `values` None deletes the rows."""
     database = writer.database
     fence = _fence(mapping, database, kind)
     if values is None:
-        return _deleting(mapping, database, fence)
-    return _changing(mapping, database, fence, values, unmarked=kind.unmarked)
+        return _deletion(mapping, database, fence)
+    return _change(mapping, database, fence, values, unmarked=kind.unmarked)
 
 
-def _deleting(
+def _deletion(
     mapping: QueueMapping, database: Database, fence: ColumnElement[bool]
 ) -> FencedStatements:
     keys = mapping.keys
@@ -145,7 +145,7 @@ def _deleting(
     )
 
 
-def _changing(
+def _change(
     mapping: QueueMapping,
     database: Database,
     fence: ColumnElement[bool],
@@ -161,7 +161,7 @@ def _changing(
         told, new = or_next_round(mapping, told), or_next_round(mapping, new)
     after = [_typed(column, value).label(f"new_{column.key}") for column, value in told.items()]
     read = select(*keys, *after, database.moment().label(NOW)).where(fence)
-    changed = _updating(mapping, database, fence, told)
+    changed = _update(mapping, database, fence, told)
     return FencedStatements(
         mapping=mapping,
         columns=tuple(told),
@@ -169,7 +169,7 @@ def _changing(
         write_returning_keys=changed.returning(*keys),
         write_counted=changed,
         lock=locked_by_key(read, mapping, database),
-        write=_updating(mapping, database, fence, new),
+        write=_update(mapping, database, fence, new),
     )
 
 
@@ -185,20 +185,20 @@ def _fence(mapping: QueueMapping, database: Database, kind: FenceKind) -> Column
             date.in_(dates) if kind.renewed else date == dates,
         )
     if database.locks_what_it_scans:
-        # Wrapped, so that no index serves it but the primary key: by the reap index
-        # it deadlocks with inserts.
+        # The CASE keeps every index but the primary key from serving the statement: a
+        # write that goes by the reap index deadlocks with inserts.
         claim = case((claim, 1), else_=0) == 1
     return and_(keys, claim)
 
 
-def _updating(
+def _update(
     mapping: QueueMapping, database: Database, fence: ColumnElement[bool], values: Values
 ) -> Any:
-    # In the order given: MySQL's assignments see what those before them wrote.
+    # In the order given: MySQL's assignments see the values that earlier ones wrote.
     changed = database.update_by_key(mapping.table, mapping.keys).where(fence)
     return changed.ordered_values(*values.items())
 
 
 def _typed(column: Column[Any], value: ColumnElement[Any]) -> ColumnElement[Any]:
-    # A CASE of NULL and a time is text to the drivers of MySQL and MariaDB.
+    # The drivers of MySQL and MariaDB take a CASE of NULL and a time for text.
     return cast(value, column.type) if isinstance(column.type, DateTime) else value

@@ -1,12 +1,12 @@
 """FencedJobs writes: how a change reaches exactly the rows of a claim.
 
-Where RETURNING tells which rows were ours, one statement per claim; else the
-count of rows tells whether all were. Where not, or where entities are to show
-the new values, which are expressions of the old row, a locking read with the
-same fence comes first.
+Where RETURNING tells which rows were ours, each claim takes one statement; elsewhere the
+count of rows tells whether all of them were. A locking read with the same fence comes
+first where the count says no, and where entities have to show the new values, which are
+expressions of the old row.
 
-What is done for each row is little: a claim of a hundred is written in the time
-of a few single ones.
+Little is done for each row: a claim of a hundred jobs is written in the time of a few
+claims of one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .token import Hold, Identity, LetGo, Token
 log = logging.getLogger("sa_jobqueue.finish")
 lost_log = logging.getLogger("sa_jobqueue.lost")
 
-# Never released: one that is set again replaces it, and the end of the transaction ends it.
+# Never released: setting it again replaces it, and it ends with the transaction.
 _SAVEPOINT = "sa_jobqueue_write"
 
 
@@ -52,9 +52,10 @@ class Change:
 
     Attributes:
         verb: its name, for messages.
-        values: makes the new values; None deletes the rows, no values leave them.
-        parameters: the values of further parameters.
-        let_go: when it frees the rows of an unmarked claim.
+        values: returns the new values (no values leave the rows as they are); None
+            deletes the rows.
+        parameters: the values of further parameters of the statement.
+        let_go: when the write frees the rows of an unmarked claim.
     """
 
     verb: str
@@ -64,13 +65,17 @@ class Change:
 
 
 def write(session: AnyConnection, changes: Iterable[tuple[Change, Sequence[FencedJobs]]]) -> None:
-    """Write changes to fenced rows; report all that were lost at the end."""
+    """Write changes to the rows of claims.
+
+    Raises:
+        ClaimLost: for the jobs that are not ours any more, after the others were written.
+    """
     written: list[tuple[FencedJobs, Found]] = []
     verb = ""
     for change, parts in changes:
         for mapping, of_mapping in by_mapping(parts):
             with writing(session, mapping, rows=True) as writer:
-                found = _write_one(writer, mapping, change, of_mapping)
+                found = _write_to_class(writer, mapping, change, of_mapping)
             written += found
             verb = change.verb if _any_lost(found) else verb
     if verb:
@@ -79,10 +84,10 @@ def write(session: AnyConnection, changes: Iterable[tuple[Change, Sequence[Fence
         )
 
 
-def _write_one(
+def _write_to_class(
     writer: Writer, mapping: QueueMapping, change: Change, parts: Sequence[FencedJobs]
 ) -> list[tuple[FencedJobs, Found]]:
-    """Write one change to rows of one class, a statement for each claim."""
+    """Write one change to rows of one class, claim by claim."""
     with writer.atomically():
         written = [(part, _write_part(writer, mapping, change, part)) for part in parts]
     show_written(writer, mapping, change.values, written)
@@ -96,7 +101,7 @@ def _write_one(
 
 
 def _any_lost(written: Sequence[tuple[FencedJobs, Found]]) -> bool:
-    """Tell whether any job was not ours; one that was given twice counts once."""
+    """Tell whether any job was not ours; a job that was given twice counts once."""
     return any(
         len(found) < len(part.identities) and len(found) < len(set(part.identities))
         for part, found in written
@@ -104,7 +109,7 @@ def _any_lost(written: Sequence[tuple[FencedJobs, Found]]) -> bool:
 
 
 def _in_order(written: Sequence[tuple[FencedJobs, Found]], *, ours: bool) -> list[Any]:
-    """List the jobs that were ours, or those that were not, as they were given."""
+    """List the jobs that were ours, or those that were not, in the order given."""
     indexed = [
         (index, job)
         for part, found in written
@@ -115,7 +120,7 @@ def _in_order(written: Sequence[tuple[FencedJobs, Found]], *, ours: bool) -> lis
 
 
 def _write_part(writer: Writer, mapping: QueueMapping, change: Change, part: FencedJobs) -> Found:
-    """Write to the rows of one claim, as many at a time as the engines take well."""
+    """Write to the rows of one claim, as many at a time as the databases take well."""
     has_entities = part.has_entities
     if has_entities:
         writer.entities_allowed()
@@ -141,15 +146,16 @@ def _write_claim(
     *,
     shown: bool,
 ) -> Found:
-    """Write to the rows of one claim; return those that were ours, with their new values."""
+    """Write to some rows of a claim; return those that were ours, with their new values."""
     if token.hold is None:
         return _write_rows(writer, mapping, change, token, identities, shown=shown)
     connection, hold = writer.connection, token.hold
     held = hold.still_held(connection, mapping, identities)
-    moved = _moved_on(writer, mapping, hold, held) if change.let_go is LetGo.AT_COMMIT else []
-    staying = [identity for identity in held if identity not in moved] if moved else held
+    finishes = change.let_go is LetGo.AT_COMMIT
+    taken_over = _in_newer_round(writer, mapping, hold, held) if finishes else []
+    staying = [key for key in held if key not in taken_over] if taken_over else held
     found = _write_rows(writer, mapping, change, token, staying, shown=shown) if staying else {}
-    found = {**found, **dict.fromkeys(moved, ())}
+    found = {**found, **dict.fromkeys(taken_over, ())}
     ours = [identity for identity in held if identity in found]
     hold.let_go(connection, mapping, ours, change.let_go)
     if len(ours) < len(held):
@@ -158,13 +164,13 @@ def _write_claim(
     return found
 
 
-def _moved_on(
+def _in_newer_round(
     writer: Writer, mapping: QueueMapping, hold: Hold, identities: Sequence[Identity]
 ) -> list[Identity]:
-    """Lock rows; return those that a new round has taken since they were claimed.
+    """Lock rows; return those that a newer round has taken since they were claimed.
 
-    They are finished with the old round, and nothing is written: the new one has them
-    still before it.
+    They are finished in the old round, and nothing is written to them: the newer round
+    still has to do them.
     """
     if not hold.rounds or not identities:
         return []
@@ -189,7 +195,7 @@ def _write_rows(
     *,
     shown: bool,
 ) -> Found:
-    """Write to rows behind their fence; without JobMixin's columns, no more than their round."""
+    """Write to rows behind their fence; a class without JobMixin has only its round written."""
     if not mapping.is_queue:
         return _leave_round(writer, mapping, change, token, identities)
     fence = FenceKind.of(token)
@@ -219,7 +225,7 @@ def _write_rows(
 
 
 def _told_by_returning(database: Database, change: Change) -> bool:
-    """Tell whether RETURNING says which rows a change reached."""
+    """Tell whether RETURNING says here which rows a change reached."""
     return database.delete_returning if change.values is None else database.update_returning
 
 
@@ -248,12 +254,12 @@ def _leave_round(
 def _write_all(
     writer: Writer, statements: FencedStatements, parameters: Mapping[str, Any], rows: int
 ) -> bool:
-    """Write to so many rows, or to none of them; tell whether all were ours.
+    """Write to all of the rows or to none; tell by the count whether all were ours.
 
-    The count of the write tells. Of a hundred rows, to lock and read them first took a
-    quarter of the time of claim and finish; RETURNING, on SQLite, the half of its DELETE,
-    and under the write lock. The count does not tell which were not ours: where one is
-    missing, the write is undone. Where a savepoint is a round trip, RETURNING is quicker.
+    With a hundred rows, locking and reading them first took a quarter of the time of claim
+    and finish. RETURNING took half of the time of SQLite's DELETE, under its write lock.
+    The count does not tell which rows were not ours: if one is missing, the write is
+    undone. Where a savepoint costs a round trip, RETURNING is faster.
     """
     several = rows > 1
     if several:
@@ -265,7 +271,7 @@ def _write_all(
 
 
 def _times(change: Change, found: Found) -> dict[str, Any]:
-    """Return the times that a change writes, from the clock's answer in the locked rows."""
+    """Return the times that a change writes: by the database's clock, read with the locked rows."""
     if change.values is None:
         return {}
     now = as_utc(next(iter(found.values()))[-1])

@@ -1,15 +1,15 @@
-"""The indexes of a queue: one that claims walk, one that reapers walk, one for each key.
+"""The indexes of a queue: for claims, for reapers, and for each serial key.
 
-The claim index is (equality columns, status, order columns, primary key): then
-a claim of n rows reads n entries and sorts nothing. One column short, and
-InnoDB locks every row that it has to sort. On PostgreSQL and SQLite it holds
-only the claimable rows, so that it stays small however many are done.
+The claim index is (equality columns, status, order columns, primary key). So a claim of n
+rows reads n entries and sorts nothing. If a column were missing, InnoDB would lock every
+row that it has to sort. On PostgreSQL and SQLite the index holds only the claimable rows,
+and stays small however many are done.
 
-An index of a key, such as an account, is (equality columns, status, the key's
-columns, attempts, order columns, primary key): so a key's next job is its first
-entry, or its last, if that one was tried; and its claimed jobs are found too. Not
-attempts with the most first: MariaDB goes from key to key only by an index without
-descending columns, and read 50,000 entries to find 13 keys.
+An index of a serial key, such as an account, is (equality columns, status, the key's
+columns, attempts, order columns, primary key). The next job of a key is its first entry;
+if a job of the key was tried already, that is its last entry. The claimed jobs of a key are
+found too. The attempts do not descend, because MariaDB goes from key to key only by an index
+without descending columns: with one it read 50,000 entries to find 13 keys.
 """
 
 from __future__ import annotations
@@ -31,31 +31,33 @@ from .mapping import QueueMapping
 from .status import UNCLAIMED, status_is, status_is_not
 from .transitions import FINISHED, words_of
 
-#: The shortest limit of the engines: PostgreSQL cuts names at 63 bytes.
+#: The databases' shortest limit for a name: PostgreSQL cuts names at 63 bytes.
 _NAME_LENGTH = 63
 
-#: Of them for what an index is for, so that something is left for the table's name.
+#: How much of a name may say what the index is for: the table's name needs the rest.
 _PURPOSE_LENGTH = 40
 
-#: Where a table keeps its indexes by purpose: not in Table.info, which Alembic renders into
-#: migrations, nor in a WeakKeyDictionary, which no table would leave, since indexes hold it.
+#: Where a table keeps its indexes by purpose. Not in Table.info, which Alembic renders into
+#: migrations. Not in a WeakKeyDictionary of tables, which would never free one, since an index
+#: holds its table.
 _KEPT = "_sa_jobqueue_indexes"
 
-#: How a criterion may compare a column, so that an index finds its rows.
+#: The comparisons by which an index finds rows.
 EQUALITIES = frozenset({operators.eq})
 RANGES = frozenset({operators.lt, operators.le, operators.gt, operators.ge, operators.between_op})
 
 
 def add_indexes(mapping: QueueMapping) -> None:
-    """Attach the claim index, the reap index and those of keys to the mapped table, once.
+    """Attach the claim index, the reap index and those of serial keys to the mapped table, once.
 
-    Of a class with rounds alone, where claims write no status, the one of its rounds.
+    A class with rounds alone, where claims write no status, gets an index of its rounds.
     """
     if not mapping.is_queue:
         _add(mapping.table, "claim", _each_once(mapping, (*mapping.order, *mapping.keys)))
         return
     status = mapping.column("status")
-    # SQLite proves `status = 'a'` from the very same term only, not from an IN.
+    # SQLite proves that `status = 'a'` implies the index's condition only if that is the same
+    # term, not if it is an IN.
     _add(
         mapping.table,
         "claim",
@@ -90,14 +92,14 @@ def claim_index_columns(mapping: QueueMapping) -> list[ColumnElement[Any]]:
 def key_index_columns(
     mapping: QueueMapping, key: Sequence[Any], order: Sequence[Any]
 ) -> list[ColumnElement[Any]]:
-    """List the columns of the index that finds the next job of each key."""
+    """List the columns of the index that finds the next job of each serial key."""
     tried = [mapping.column("attempts")] if mapping.has("attempts") else []
     leading = (*mapping.equality, mapping.column("status"), *key)
     return _each_once(mapping, (*leading, *tried, *order, *mapping.keys))
 
 
 def key_index(mapping: QueueMapping, key: Sequence[Any]) -> Index | None:
-    """Return the model's index of a key; None where it has none."""
+    """Return the model's index of a serial key, if it has one."""
     return index_of(mapping.table, _per_key(key))
 
 
@@ -106,7 +108,7 @@ def _per_key(key: Sequence[Any]) -> str:
 
 
 def _each_once(mapping: QueueMapping, columns: Iterable[Any]) -> list[ColumnElement[Any]]:
-    """List columns of the table; one that stands there already orders nothing more."""
+    """List columns of the table, each once: a second mention would order nothing."""
     found: list[ColumnElement[Any]] = []
     for column in columns:
         own = _table_column(mapping, column)
@@ -134,7 +136,7 @@ def _is_among(column: Any, others: Iterable[Any]) -> bool:
 
 
 def _plain(column: Any) -> Any:
-    """Return what is ordered by, without the direction."""
+    """Return the expression that is ordered by, without its direction."""
     while isinstance(column, UnaryExpression) and column.modifier is not None:
         column = column.element
     return column
@@ -162,12 +164,12 @@ def _add(
 
 
 def claim_index(mapping: QueueMapping) -> Index | None:
-    """Return the claim index of a mapped table; None where it could not have one."""
+    """Return the claim index of a mapped table; None if it could not have one."""
     return index_of(mapping.table, "claim")
 
 
 def index_of(table: Table, purpose: str) -> Index | None:
-    """Return a mapped table's index for claims, ``"claim"``, or for reapers, ``"reap"``."""
+    """Return a mapped table's index for a purpose, such as ``"claim"`` or ``"reap"``."""
     return _indexes_of(table).get(purpose)
 
 
@@ -177,10 +179,10 @@ def _indexes_of(table: Table) -> dict[str, Index]:
 
 
 def reap_index(mapping: QueueMapping, during: str) -> Index:
-    """Return the index that finds claims of this status by their age.
+    """Return the index that finds the claims in a status by their age.
 
-    That is the reap index of the model, unless it does not serve the status: then an
-    index that is on no table.
+    It is the model's reap index if that serves the status, else a new index that is
+    attached to no table.
     """
     own = index_of(mapping.table, "reap")
     if own is not None and during in mapping.during:
@@ -199,18 +201,19 @@ def index_serving(
 ) -> Index:
     """Return the index that finds rows by a predicate, in an order.
 
-    That is the claim index of the model where it is the same; else one that is on no
-    table, and is called after its columns, so that it never is taken for the model's.
+    It is the model's claim index if that has the same columns. Else it is a new index,
+    attached to no table, and named after its columns, so that nobody takes it for the
+    model's.
 
     Args:
-        where: criteria. Those that compare for equality lead the index; without a
-            mixin, one that asks for a range comes behind them.
-        order: the claim order, without the primary key that ends it.
-        ready: the status that is claimed, where the class has one.
-        name: another name for the index.
+        where: the criteria. Columns compared for equality lead the index; without a
+            mixin, a column compared with a range comes behind them.
+        order: the claim order, without the primary key at its end.
+        ready: the status that is claimed, if the class has a status.
+        name: a name of your own for the index.
 
     Raises:
-        ArgumentError: no index finds the range and has the order too.
+        ArgumentError: no index both finds the range and has the order.
     """
     leading = _leading(mapping, list(compared(where, EQUALITIES)))
     criterion = None
@@ -224,7 +227,7 @@ def index_serving(
     modelled = ready in mapping.ready if mapping.is_queue else ready is None
     if name is None and own is not None and modelled and _has(own, columns):
         return own
-    name = name or index_name(mapping.table, _purpose(mapping, columns, ready))
+    name = name or index_name(mapping.table, _purpose_of(mapping, columns, ready))
     return _apart(mapping, name, columns, criterion)
 
 
@@ -234,7 +237,7 @@ def _apart(
     columns: Sequence[ColumnElement[Any]],
     where: ColumnElement[bool] | None,
 ) -> Index:
-    """Make an index, partial where it can be, that the model does not have."""
+    """Make an index that is attached to no table, and partial where the database can."""
     partial: dict[str, Any] = (
         {} if where is None else {"postgresql_where": where, "sqlite_where": where}
     )
@@ -246,7 +249,7 @@ def _apart(
 def _leading(
     mapping: QueueMapping, equal: Sequence[ColumnElement[Any]]
 ) -> list[ColumnElement[Any]]:
-    """List what is compared for equality as the model's index has it, in any order else."""
+    """List what is compared for equality: first the columns that lead the model's index."""
     declared = [column for column in mapping.equality if _is_among(column.expression, equal)]
     return [*(column.expression for column in declared), *equal]
 
@@ -259,10 +262,10 @@ def _has(index: Index, columns: Sequence[ColumnElement[Any]]) -> bool:
     )
 
 
-def _purpose(
+def _purpose_of(
     mapping: QueueMapping, columns: Sequence[ColumnElement[Any]], ready: str | None
 ) -> str:
-    """Say what an index of a queue's own is for: the same words in each run."""
+    """Return words for what a queue's own index is for, the same in each run."""
     words = ["claim"]
     if ready not in (None, mapping.word(UNCLAIMED)):
         words.append(str(ready))
@@ -278,7 +281,7 @@ def _in_name(*words: str) -> str:
 
 
 def _word(column: Any) -> str:
-    """Say a column with its direction: ``amount_desc``."""
+    """Return a column's name with its direction: ``amount_desc``."""
     plain = _plain(column)
     name = plain.name if isinstance(plain, Column) else str(plain)
     return name + str(column).removeprefix(str(plain)).lower()
@@ -287,10 +290,10 @@ def _word(column: Any) -> str:
 def twin(
     index: Index, *, name: str | None = None, table: Table | None = None, **options: Any
 ) -> Index:
-    """Make an index like another, with further options, which is on no table.
+    """Copy an index, with further options; the copy is attached to no table.
 
     Args:
-        table: another one with the same columns, such as a partition.
+        table: another table with the same columns, such as a partition.
     """
     expressions = index.expressions if table is None else _moved(index.expressions, table)
     made = Index(
@@ -315,7 +318,7 @@ def _range_and_order(
     where: Sequence[ColumnElement[bool]],
     order: Sequence[ColumnElement[Any]],
 ) -> list[ColumnElement[Any]]:
-    """List what stands behind the columns that are compared for equality."""
+    """List what comes behind the columns that are compared for equality."""
     equal = list(compared(where, EQUALITIES))
     ranges = [column for column in compared(where, RANGES) if not _is_among(column, equal)]
     if not order:
@@ -329,14 +332,14 @@ def _range_and_order(
         raise ArgumentError(
             f"no index of {mapping.table.description!r} finds the range of {ranges[0]} and has the "
             f"order by {ordering[0]} too: each claim would sort all rows of the range. Order by "
-            "the range's own column, or leave the order out; or go through the rows in rounds, "
+            "the column of the range, or leave the order out; or go through the rows in rounds, "
             "where the round is compared for equality"
         )
     return ordering
 
 
 def compared(where: Iterable[Any], how: Collection[Any]) -> Iterator[ColumnElement[Any]]:
-    """Yield what criteria compare with a constant in one of these ways, each once.
+    """Yield each expression that criteria compare with a constant in one of these ways.
 
     A constant is whatever is the same for all rows of the table.
     """
@@ -350,7 +353,7 @@ def compared(where: Iterable[Any], how: Collection[Any]) -> Iterator[ColumnEleme
 
 
 def _each_criterion(where: Iterable[Any]) -> Iterator[Any]:
-    """Yield the criteria that are joined by AND, those inside an and_() too."""
+    """Yield the criteria that are joined by AND, also those inside of an and_()."""
     for criterion in where:
         if getattr(criterion, "operator", None) is operators.and_:
             yield from _each_criterion(criterion.clauses)
@@ -364,15 +367,15 @@ def _is_constant(criterion: Any) -> bool:
 
 
 def _tables(element: Any) -> set[str]:
-    # By name: those of mapped attributes are annotated copies.
+    # By name, because mapped attributes have annotated copies of their table.
     tables: list[Any] = [getattr(part, "table", None) for part in iterate(element)]
     return {table.fullname for table in tables if isinstance(table, Table)}
 
 
 def index_name(table: Table, purpose: str) -> str:
-    """Return the name of a queue's index: ``ix_<table>_<purpose>``, at most 63 long.
+    """Return the name of a queue's index: ``ix_<table>_<purpose>``, at most 63 bytes.
 
-    A naming convention that asks for a constraint name gets the purpose.
+    A naming convention that asks for a constraint name gets the purpose alone.
     """
     purpose = shortened(purpose, _PURPOSE_LENGTH)
     convention = table.metadata.naming_convention.get("ix")
@@ -383,7 +386,7 @@ def index_name(table: Table, purpose: str) -> str:
 
 
 def shortened(text: str, room: int) -> str:
-    """Return a text of at most so many bytes; a longer one ends with a digest of itself."""
+    """Return a text of at most `room` bytes; a longer text is cut and ends with its digest."""
     if len(text.encode()) <= room:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]

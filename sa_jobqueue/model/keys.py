@@ -1,4 +1,4 @@
-"""Lists of primary keys in statements: one column or several, sorted, by index."""
+"""Lists of primary keys in statements: compared, sorted, in batches, locked."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def key_is_in(
 ) -> ColumnElement[bool]:
     """Compare the primary key with a parameter, a list of keys.
 
-    Its values: the keys themselves where the key is one column, else tuples.
+    The parameter's values are the keys themselves where the key is one column, else
+    tuples; see :func:`key_values`.
 
     Args:
-        database: where it is known, the way that is fastest there is taken.
+        database: if given, the comparison is the one that is fastest there.
     """
     return columns_are_in(mapping.keys, parameter, database)
 
@@ -35,7 +36,7 @@ def key_is_in(
 def columns_are_in(
     keys: Sequence[ColumnElement[Any]], parameter: str, database: Database | None = None
 ) -> ColumnElement[bool]:
-    """Compare columns that are a primary key, of an alias too; see :func:`key_is_in`."""
+    """Compare the columns of a primary key, perhaps of an alias; see :func:`key_is_in`."""
     if len(keys) == 1:
         if database is not None:
             return database.key_is_in(keys[0], parameter)
@@ -45,27 +46,27 @@ def columns_are_in(
 
 
 def key_batches(identities: Sequence[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    """Divide identities into as many as one statement takes well."""
+    """Divide identities into batches that one statement takes well."""
     most = MOST_KEYS if not identities or len(identities[0]) == 1 else MOST_WIDE_KEYS
     for begin in range(0, len(identities), most):
         yield list(identities[begin : begin + most])
 
 
 def key_values(identities: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Return identities as values for :func:`key_is_in`, sorted where they sort."""
+    """Return identities as values for :func:`key_is_in`, sorted if their types have an order."""
     values = [identity[0] if len(identity) == 1 else identity for identity in identities]
     if len(values) == 1 and len(identities[0]) > 1:
-        # MariaDB walks over the whole table in UPDATE and DELETE where there is
-        # but one row in `(a, b) IN ((1, 2))`, and locks it. Twice the same is a range.
+        # With a single row, as in `(a, b) IN ((1, 2))`, UPDATE and DELETE of MariaDB walk
+        # over the whole table, and lock it. The same row twice is read as a range.
         return values * 2
     try:
         return sorted(values)
-    except TypeError:  # keys of a type without an order: any order is as good
+    except TypeError:  # a type without an order: any order will do
         return values
 
 
 def by_key(statement: Any, table: Table, database: Database) -> Any:
-    """Bind a SELECT by primary key to that key, where an optimizer may stray."""
+    """Make a SELECT by primary key use that key, where an optimizer may choose another index."""
     if database.key_hint is None or not table.primary_key:
         return statement
     return statement.with_hint(table, database.key_hint)
@@ -104,8 +105,8 @@ def keys_of(
     """Return the primary keys of entities, or of plain rows."""
     if not rows:
         return [tuple(instance_state(job).identity or ()) for job in jobs]
-    places = mapping.key_ordinals
-    if len(places) == 1:
-        (place,) = places
-        return [(row[place],) for row in jobs]
-    return [tuple(row[place] for place in places) for row in jobs]
+    ordinals = mapping.key_ordinals
+    if len(ordinals) == 1:
+        (ordinal,) = ordinals
+        return [(row[ordinal],) for row in jobs]
+    return [tuple(row[ordinal] for ordinal in ordinals) for row in jobs]

@@ -1,11 +1,11 @@
-"""What ``last_error`` keeps of an error: text that every engine stores, of bounded length.
+"""What ``last_error`` keeps of an error: text that every database stores, of bounded length.
 
 ::
 
     error_text(ValueError("no luck"), 10_000)  # "ValueError: no luck"
 
-Of a long text both ends are kept: a message says the most at its beginning, a
-traceback at its end. Characters are counted, not bytes, and none is divided.
+A long text keeps both ends: a message says most at its beginning, a traceback at its end.
+The length counts characters, not bytes, so no character is cut in two.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from .mapping import QueueMapping
 #: MySQL's TEXT holds.
 ERROR_LENGTH = 10_000
 
-#: What a column must hold: the longest text of reap(), which is written by the database.
+#: The shortest column that will do: it holds the longest text that reap() has the database write.
 SHORTEST_LENGTH = 100
 
-#: Room for saying how much was left out.
+#: Room for the line that tells how much was left out.
 _GAP = 40
 
 
 def error_length(*mappings: QueueMapping) -> int:
-    """Return how many characters the last_error of each of these classes holds."""
+    """Return how many characters fit into the last_error of all of these classes."""
     columns = [mapping.column("last_error") for mapping in mappings if mapping.has("last_error")]
     lengths = [getattr(column.type, "length", None) or ERROR_LENGTH for column in columns]
     return int(min([ERROR_LENGTH, *lengths]))
 
 
 def error_text(error: str | BaseException | None, length: int = ERROR_LENGTH) -> str | None:
-    """Return what last_error keeps of an error, in so many characters at most."""
+    """Return what last_error keeps of an error, at most `length` characters."""
     if error is None:
         return None
     if isinstance(error, BaseException):
         error = f"{type(error).__name__}: {_message(error)}"
-    # What no engine stores must not keep a failure from being written.
+    # Characters that a database refuses must not keep a failure from being written.
     storable = error.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
     return _shortened(storable, length) or None
 
@@ -54,7 +54,7 @@ def _message(error: BaseException) -> str:
 
 
 def _shortened(text: str, length: int) -> str:
-    """Keep both ends of a text that is too long."""
+    """Cut the middle out of a text that is too long."""
     if len(text) <= length:
         return text
     kept = length - _GAP

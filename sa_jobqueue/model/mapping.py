@@ -1,14 +1,14 @@
 """Where the queue's columns are in a user's mapped class.
 
-The verbs never assume an attribute's name: they ask :func:`mapping_of` for the
-column that plays a role (``status``, ``owner``, ``priority``, ..) in a class::
+No verb assumes the name of an attribute: it asks :func:`mapping_of` for the column that
+has a role (``status``, ``owner``, ``priority``, ..) in a class::
 
     mapping = mapping_of(Order)
     mapping.attribute("status")        # Order.job_status
     mapping.column("status")           # the Column of the table
     mapping.word(JobStatus.UNCLAIMED)  # "unsent", where the table says so
 
-A role that a class has no column for is simply not used.
+A role without a column in a class is not used there.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from ..errors import ArgumentError
 from .options import QueueArgs
 from .status import CLAIMED, JobStatus, status_is, status_word
 
-#: The claim order, as far as a class has columns for it; the primary key ends it.
-#: Where nothing delays a failed job, those tried less often come first: else the
-#: one at the head would be tried again and again, and hold up those behind it.
+#: The roles of the claim order, as far as a class has columns for them; the primary key is
+#: always the last. Without ScheduleMixin nothing delays a failed job, so jobs that were tried
+#: less often come first: else the first job would be tried again and again, before all others.
 ORDER_ROLES = ("round", "priority", "run_at")
 ORDER_ROLES_WITHOUT_SCHEDULE = ("round", "priority", "attempts")
 
-#: Roles whose values are points in time, read back as aware UTC.
+#: The roles that hold points in time, which are read back as aware UTC.
 TIME_ROLES = ("owner_date", "run_at")
 
 
 class QueueMapping:
     """One mapped class seen as a queue: its table, keys, roles and words.
 
-    Also a class without JobMixin, for claims that write nothing: then it has
-    keys, and no roles.
+    It may be a class without JobMixin, for claims that write nothing: then it has keys and
+    no roles.
     """
 
     def __init__(self, mapper: Mapper[Any]) -> None:
@@ -67,9 +67,9 @@ class QueueMapping:
 
     @cached_property
     def table(self) -> Table:
-        """The table that holds the status, the one that claims are written to.
+        """The table that claims write to: the one that holds the status.
 
-        Without a status, the one that holds the round; else the primary key.
+        Without a status, the table that holds the round; without either, the primary key.
         """
         written = [role for role in ("status", "round") if self.has(role)]
         column = self.column(written[0]) if written else self.mapper.primary_key[0]
@@ -84,7 +84,7 @@ class QueueMapping:
         mapped = self.mapper.primary_key
         if all(column.table is self.table for column in mapped):
             return tuple(column for column in mapped if isinstance(column, Column))
-        return tuple(self.table.primary_key)  # the mixin stands on a joined subclass
+        return tuple(self.table.primary_key)  # the mixin is on a joined subclass
 
     @cached_property
     def key_attributes(self) -> tuple[InstrumentedAttribute[Any], ...]:
@@ -94,7 +94,7 @@ class QueueMapping:
 
     @property
     def tables(self) -> int:
-        """Over how many tables the rows of the class and its relatives are spread."""
+        """Over how many tables the rows of the class, its parents and its subclasses are spread."""
         mappers = self.mapper.base_mapper.self_and_descendants
         return 1 if len(mappers) == 1 else len({mapper.local_table for mapper in mappers})
 
@@ -105,27 +105,27 @@ class QueueMapping:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether an entity is the columns of one table, and nothing computed besides."""
+        """Whether an entity has the columns of one table, and no computed ones."""
         return self.one_table and all(
             isinstance(column, Column) for column in self.mapper.columns.values()
         )
 
     def refuse_other_tables(self, where: Sequence[ColumnElement[bool]]) -> None:
-        """Refuse criteria that bring further tables: a join returns rows twice.
+        """Refuse criteria that add further tables: a join would return rows twice.
 
         Raises:
-            ArgumentError: says how to say it instead.
+            ArgumentError: names the forms that work.
         """
         if where and len(select(*self.key_attributes).where(*where).get_final_froms()) > 1:
             raise ArgumentError(
-                f"the criteria name other tables than that of {self}: say it with "
+                f"the criteria name other tables than that of {self}: use "
                 "relationship.has(..), .any(..) or exists(), which join nothing"
             )
 
     # -- columns, by their roles ----------------------------------------
 
     def has(self, role: str) -> bool:
-        """Tell whether the class has a column for this role."""
+        """Tell whether the class has a column for a role."""
         return role in self.attributes
 
     def column(self, role: str) -> Column[Any]:
@@ -166,12 +166,12 @@ class QueueMapping:
         return self.args.word(status)
 
     def has_status(self, *words: str) -> ColumnElement[bool]:
-        """Build the criterion that a row has one of these statuses, as literals."""
+        """Return the criterion that a row has one of these statuses, as literals."""
         return status_is(self.attribute("status"), *words)
 
     @cached_property
     def claimed(self) -> str:
-        """The word for a claimed job."""
+        """The table's word for a claimed job."""
         return self.word(CLAIMED)
 
     @cached_property
@@ -188,18 +188,18 @@ class QueueMapping:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the mixins' columns make an order: a queue's, or that of rounds alone."""
+        """Whether the mixins' columns make a claim order: a queue's, or that of rounds alone."""
         return self.is_queue or self.has("round")
 
     @property
     def order_roles(self) -> list[str]:
-        """The roles that make the mixins' own order, as far as the class has them."""
+        """The roles of the mixins' claim order that the class has."""
         roles = ORDER_ROLES if self.has("run_at") else ORDER_ROLES_WITHOUT_SCHEDULE
         return [role for role in roles if self.has(role)]
 
     @cached_property
     def order(self) -> tuple[ColumnElement[Any], ...]:
-        """The claim order, without the primary key that ends it."""
+        """The claim order, without the primary key at its end."""
         if self.args.order_by is not None:
             return tuple(self._ordering(word) for word in self.args.order_by)
         return cast(
@@ -213,20 +213,20 @@ class QueueMapping:
         if direction.strip().lower() not in ("", "asc", "desc"):
             raise ArgumentError(
                 f"{self.entity.__name__}.__queue_args__['order_by']: {word!r} should be an "
-                "attribute's name, with ' desc' behind it where the largest comes first"
+                "attribute's name, followed by ' desc' if the largest comes first"
             )
         ordering: Any = attribute.desc() if direction.strip().lower() == "desc" else attribute
         return cast("ColumnElement[Any]", ordering)
 
     @cached_property
     def order_attributes(self) -> tuple[str, ...]:
-        """The attributes of the mixins' own order, the primary key last."""
+        """The attributes of the mixins' claim order, the primary key last."""
         roles = (self.attributes[role] for role in self.order_roles)
         return (*roles, *(attribute.key for attribute in self.key_attributes))
 
     @cached_property
     def sorts_in_python(self) -> bool:
-        """Whether Python sorts the columns of the mixins' own order as the engine does."""
+        """Whether Python sorts the columns of the mixins' claim order as the database does."""
         columns = [*self._order_columns, *self.keys]
         return all(_sorts(column) for column in columns)
 
@@ -241,40 +241,40 @@ class QueueMapping:
 
     @cached_property
     def per_key(self) -> tuple[tuple[InstrumentedAttribute[Any], ...], ...]:
-        """The keys that an index finds the next job of."""
+        """The serial keys that have an index, by which the next job of each value is found."""
         return tuple(
             tuple(_attribute(self.entity, "per_key", name) for name in names)
             for names in self.args.per_key
         )
 
-    # -- places in a plain row of the table -----------------------------
+    # -- ordinals of columns, in a plain row of the table ----------------
 
     @cached_property
     def key_ordinals(self) -> tuple[int, ...]:
-        """Where the primary key stands in a plain row of :attr:`table`."""
-        return self._places(self.keys)
+        """The ordinals of the primary key in a plain row of :attr:`table`."""
+        return self._ordinals(self.keys)
 
     @cached_property
     def owner_date_ordinal(self) -> int:
-        """Where owner_date stands in a plain row of :attr:`table`."""
-        return self._places([self.column("owner_date")])[0]
+        """The ordinal of owner_date in a plain row of :attr:`table`."""
+        return self._ordinals([self.column("owner_date")])[0]
 
     @cached_property
     def round_ordinal(self) -> int:
-        """Where the round stands in a plain row of :attr:`table`."""
-        return self._places([self.column("round")])[0]
+        """The ordinal of the round in a plain row of :attr:`table`."""
+        return self._ordinals([self.column("round")])[0]
 
     @cached_property
     def order_ordinals(self) -> tuple[int, ...]:
-        """Where the columns of the mixins' own order stand in a plain row."""
-        return self._places([*self._order_columns, *self.keys])
+        """The ordinals of the mixins' claim order in a plain row, the primary key last."""
+        return self._ordinals([*self._order_columns, *self.keys])
 
-    def _places(self, columns: Sequence[Column[Any]]) -> tuple[int, ...]:
-        places = {column: place for place, column in enumerate(self.table.c)}
-        return tuple(places[column] for column in columns)
+    def _ordinals(self, columns: Sequence[Column[Any]]) -> tuple[int, ...]:
+        ordinals = {column: ordinal for ordinal, column in enumerate(self.table.c)}
+        return tuple(ordinals[column] for column in columns)
 
 
-#: Where a mapper keeps its mapping. A WeakKeyDictionary would keep both alive for ever, since
+#: Where a mapper keeps its mapping. A WeakKeyDictionary of mappers would never free one, since
 #: the mapping holds its mapper.
 _KEPT = "_sa_jobqueue_mapping"
 
@@ -283,7 +283,7 @@ def mapping_of(entity: Any) -> QueueMapping:
     """Return the queue mapping of a mapped class.
 
     Raises:
-        ArgumentError: not a mapped class, or one without JobMixin.
+        ArgumentError: not a mapped class, or a class without JobMixin.
     """
     mapping = any_mapping_of(entity)
     if not mapping.is_queue:
@@ -302,7 +302,7 @@ def any_mapping_of(entity: Any) -> QueueMapping:
     except NoInspectionAvailable as error:
         raise ArgumentError(f"{entity!r} is not a mapped class") from error
     if not isinstance(mapper, Mapper):
-        raise ArgumentError(f"a mapped class is claimed itself, not {entity!r}")
+        raise ArgumentError(f"a mapped class is needed, not {entity!r}")
     kept = vars(mapper)
     if _KEPT not in kept:
         kept.setdefault(_KEPT, QueueMapping(mapper))
@@ -311,7 +311,7 @@ def any_mapping_of(entity: Any) -> QueueMapping:
 
 
 def word_of(mapping: QueueMapping, status: str) -> str:
-    """Return the table's word for a JobStatus, a status of the user's own as it is."""
+    """Return the table's word for a JobStatus; a status of the user's own is returned as it is."""
     return mapping.word(status) if isinstance(status, JobStatus) else status_word(status)
 
 

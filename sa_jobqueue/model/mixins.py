@@ -12,12 +12,11 @@ names, as attributes and as columns::
 
     class Order(JobMixin.named(status="job_status", owner="job_owner"), Base): ...
 
-The columns are un-annotated ``declared_attr``\\ s and the indexes are made when
-the mapper has been constructed: the one technique that holds for every style
-of mapping. (``__table_args__`` in a mixin is silently replaced by the user's
-own, and ``after_configured`` comes after Alembic has read the metadata.)
-Constructors of dataclasses and of SQLModel do not know un-annotated columns:
-:func:`sa_jobqueue.enqueue` sets them in every style.
+The columns are un-annotated ``declared_attr``\\ s, and the indexes are made when the mapper
+has been constructed: no other way works for every style of mapping. (The user's
+``__table_args__`` silently replaces that of a mixin, and ``after_configured`` comes after
+Alembic has read the metadata.) The constructors of dataclasses and of SQLModel do not know
+un-annotated columns; :func:`sa_jobqueue.enqueue` sets them in every style.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ from .status import STATUS_LENGTH, UNCLAIMED
 
 OWNER_LENGTH = 64
 
-#: The key in Column.info by which our columns are known again.
+#: The key in Column.info by which we recognise our columns.
 _MARK = "sa_jobqueue"
 
 
 def timestamp_type() -> TypeEngine[datetime]:
-    """Return the type of every point in time: UTC, microseconds, on each engine."""
+    """Return the type of every point in time: UTC with microseconds, on each database."""
     return DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
 
@@ -61,9 +60,9 @@ def _priority(entity: type) -> Any:
 
 
 def _run_at(entity: type) -> Any:
-    # A constant for plain SQL inserts: due at once. A function as server default
-    # would rewrite the table, or be refused, in ALTER TABLE. Written as MySQL and
-    # MariaDB reflect it, for Alembic's compare_server_default.
+    # A constant makes plain SQL inserts due at once. With a function as server default,
+    # ALTER TABLE would rewrite the table, or be refused. It is written as MySQL and MariaDB
+    # reflect it, for Alembic's compare_server_default.
     return timestamp_type(), _required(
         text("'1970-01-01 00:00:00.000000'"), insert_default=utc_now()
     )
@@ -96,8 +95,8 @@ _COLUMNS: Mapping[str, Callable[[type], tuple[TypeEngine[Any], dict[str, Any]]]]
     "round": _count,
 }
 
-#: The mixins' columns stand behind the user's own, in this order.
-_SORT_ORDER = {role: 1_000 + place for place, role in enumerate(_COLUMNS)}
+#: The mixins' columns come behind the user's own, in this order.
+_SORT_ORDER = {role: 1_000 + ordinal for ordinal, role in enumerate(_COLUMNS)}
 
 
 def _column(role: str, name: str, entity: type) -> Any:
@@ -108,7 +107,7 @@ def _column(role: str, name: str, entity: type) -> Any:
 def _declare(role: str, name: str) -> Any:
     """Make the declared_attr of one role under the given name."""
 
-    # Un-annotated, since SQLAlchemy would take a return annotation for the attribute's.
+    # Un-annotated: SQLAlchemy would take a return annotation for that of the attribute.
     def declare(cls):  # type: ignore[no-untyped-def]
         table = vars(cls).get("__table__")  # its own; a subclass inherits its parent's
         return _column(role, name, cls) if table is None else table.c.get(name)
@@ -118,7 +117,7 @@ def _declare(role: str, name: str) -> Any:
 
 
 class QueueColumns:
-    """The common base of the mixins, on which the mapper events are listened for."""
+    """The base of all mixins; the mapper events are listened for here."""
 
     __queue_attributes__: ClassVar[Mapping[str, str]] = {}
 
@@ -127,11 +126,11 @@ class QueueColumns:
         """Return the mixin with other names, for attributes and columns alike.
 
         Args:
-            names: for each of the mixin's columns its other name, such as
-                ``status="job_status"``; those not given keep theirs.
+            names: other names for columns of the mixin, such as
+                ``status="job_status"``; columns that are not given keep theirs.
 
         Raises:
-            ArgumentError: a column that the mixin has not, or a name given twice.
+            ArgumentError: the mixin has no such column, or a name is given twice.
         """
         return _named(cls, names)
 
@@ -152,7 +151,7 @@ def _declares(*roles: str) -> Callable[[_Mixin], _Mixin]:
 
 
 def _named(mixin: type[QueueColumns], names: Mapping[str, str]) -> Any:
-    """Make a twin of a mixin whose attributes and columns have other names."""
+    """Copy a mixin, with other names for its attributes and columns."""
     unknown = sorted(set(names) - set(mixin.__queue_attributes__))
     if unknown:
         raise ArgumentError(
@@ -170,7 +169,7 @@ def _named(mixin: type[QueueColumns], names: Mapping[str, str]) -> Any:
 
 @_declares("status", "owner", "owner_date")
 class JobMixin(QueueColumns):
-    """Add ``status``, ``owner`` and ``owner_date``, the claim and the reaper index."""
+    """Add ``status``, ``owner`` and ``owner_date``, the claim index and the reap index."""
 
     if TYPE_CHECKING:
         status: Mapped[str]
@@ -180,7 +179,7 @@ class JobMixin(QueueColumns):
 
 @_declares("priority")
 class PriorityMixin(QueueColumns):
-    """Add ``priority``: a small integer, 0 by default, smaller is sooner."""
+    """Add ``priority``: a small integer, by default 0; smaller comes sooner."""
 
     if TYPE_CHECKING:
         priority: Mapped[int]
@@ -188,7 +187,7 @@ class PriorityMixin(QueueColumns):
 
 @_declares("run_at")
 class ScheduleMixin(QueueColumns):
-    """Add ``run_at``: a job is not claimed before that time; at once by default."""
+    """Add ``run_at``: no claim takes a job before that time; by default it is due at once."""
 
     if TYPE_CHECKING:
         run_at: Mapped[datetime]
@@ -198,7 +197,7 @@ class ScheduleMixin(QueueColumns):
 class RetryMixin(QueueColumns):
     """Add ``attempts`` (counted by the claim), ``max_attempts`` and ``last_error``.
 
-    ``max_attempts`` None, the default, tries until the job succeeds.
+    By default ``max_attempts`` is None: a job is tried until it succeeds.
     """
 
     if TYPE_CHECKING:
@@ -209,10 +208,10 @@ class RetryMixin(QueueColumns):
 
 @_declares("round")
 class RoundMixin(QueueColumns):
-    """Add ``round``, in which :func:`sa_jobqueue.start_round` numbers the rounds over the rows.
+    """Add ``round``: the number of the round that a row is in; see :func:`sa_jobqueue.start_round`.
 
-    0, the default, is no round. A table beside, ``<table>_rounds``, remembers which
-    rounds were started. Alone, without JobMixin, for ``strategy="advisory"``.
+    0, the default, is no round. A second table, ``<table>_rounds``, records which rounds
+    were started. Without JobMixin, for ``strategy="advisory"``, this mixin works alone.
     """
 
     if TYPE_CHECKING:
@@ -221,7 +220,7 @@ class RoundMixin(QueueColumns):
 
 @event.listens_for(QueueColumns, "instrument_class", propagate=True)
 def _check_key(mapper: Mapper[Any], class_: type) -> None:
-    """Refuse a table without a primary key in words that say the way out."""
+    """Refuse a table without a primary key, and name the way out."""
     table = mapper.local_table
     if mapper.inherits is None and not (mapper._primary_key_argument or table.primary_key):
         raise ArgumentError(
@@ -233,7 +232,7 @@ def _check_key(mapper: Mapper[Any], class_: type) -> None:
 
 @event.listens_for(QueueColumns, "after_mapper_constructed", propagate=True)
 def _become_queue(mapper: Mapper[Any], class_: type) -> None:
-    """Check the columns, add the indexes, and have times read back as UTC."""
+    """Check the columns, add the indexes, and make times read back as UTC."""
     mapping = QueueMapping(mapper)
     for role in mapping.attributes:
         _check_column(mapping, role)
@@ -246,7 +245,7 @@ def _become_queue(mapper: Mapper[Any], class_: type) -> None:
 
 
 def _check_column(mapping: QueueMapping, role: str) -> None:
-    """Tell our column, a rename of it, and a column of the user's own apart."""
+    """Adopt a renamed column of ours; refuse a column of the user's own in its stead."""
     entity, name = mapping.entity.__name__, mapping.attributes[role]
     column = mapping.mapper.columns.get(name)
     if column is None:
@@ -255,8 +254,8 @@ def _check_column(mapping: QueueMapping, role: str) -> None:
             f"taken, give ours another: named({role}='job_{role}'); where the table's column has "
             f"another name, map it: {name} = mapped_column('its_name')"
         )
-    # Not mapper.column_attrs: it would configure every mapper, while classes that
-    # relationships name are still to be defined.
+    # Not mapper.column_attrs, which configures every mapper: classes that relationships
+    # name may not be defined yet.
     others = [
         key
         for key, other in mapping.mapper.columns.items()
@@ -266,7 +265,7 @@ def _check_column(mapping: QueueMapping, role: str) -> None:
     ]
     if others:
         raise ArgumentError(
-            f"{entity}.{others[0]} and {entity}.{name} claim the same column {column.name!r}; "
+            f"{entity}.{others[0]} and {entity}.{name} are mapped to one column, {column.name!r}; "
             f"give ours another: named({role}='job_{role}')"
         )
     if column.info.get(_MARK) == role and not _annotated(mapping.entity, name):
@@ -280,7 +279,7 @@ def _check_column(mapping: QueueMapping, role: str) -> None:
 
 
 def _annotated(entity: type, name: str) -> bool:
-    """Tell whether a body of the user's says ``name: Mapped[..]``, which would borrow ours."""
+    """Tell whether a class of the user annotates ``name: Mapped[..]``, and would use our column."""
     return any(
         name in vars(base).get("__annotations__", {})
         for base in entity.__mro__
@@ -289,7 +288,7 @@ def _annotated(entity: type, name: str) -> bool:
 
 
 def _adopt(mapping: QueueMapping, role: str, column: Column[Any]) -> None:
-    """Give a renamed column what its declaration left open, and check the rest."""
+    """Fill in what the declaration of a renamed column left open, and check the rest."""
     pattern: Column[Any] = _column(role, column.name, mapping.entity).column
     if isinstance(column.type, NullType):
         column.type = pattern.type
@@ -309,7 +308,7 @@ def _adopt(mapping: QueueMapping, role: str, column: Column[Any]) -> None:
 
 
 def _with_microseconds(mapping: QueueMapping, role: str, type_: DateTime) -> TypeEngine[datetime]:
-    """Have MySQL and MariaDB keep what the fence compares: they cut to seconds by default."""
+    """Make MySQL and MariaDB keep microseconds, which the fence compares, not only seconds."""
     precise = mysql.DATETIME(fsp=6)
     if not (type_.timezone or isinstance(type_, mysql.DATETIME | mysql.TIMESTAMP)):
         raise ArgumentError(
@@ -342,10 +341,11 @@ def _fits(type_: TypeEngine[Any], wanted: TypeEngine[Any]) -> bool:
 
 
 def _read_back_as_utc(mapping: QueueMapping) -> None:
-    """Make the times of loaded and assigned values aware and UTC.
+    """Make the times of loaded and assigned values aware UTC.
 
-    SQLite and MySQL return naive values and drop offsets; PostgreSQL answers
-    in the zone of its session. No type of ours: Alembic would import it.
+    SQLite and MySQL return naive values and drop offsets; PostgreSQL answers in the time
+    zone of its session. A type of our own would do it too, but migrations that Alembic
+    renders would import it.
     """
     keys = mapping.time_keys
 

@@ -1,4 +1,4 @@
-"""The options of ``__queue_args__``, by which a class says what its queue is like."""
+"""The options of ``__queue_args__``, with which a class describes its queue."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class QueueArgs:
     Attributes:
         equality: attributes that every claim compares for equality; they lead
             the claim index.
-        ready: further statuses that jobs are claimed from: the claim index serves them.
-        during: further statuses of claimed jobs: the reap index serves them.
+        ready: further statuses that jobs are claimed from; the claim index serves them.
+        during: further statuses of claimed jobs; the reap index serves them.
         names: the table's own words for the statuses.
         order_by: attributes that replace the claim order, each with an
             optional ``" desc"``; the primary key is always the last.
         lease: how long a claim of an unknown owner is left alone.
         enqueued_at: the attribute that holds the time of the insert.
         keep: whether ``complete()`` keeps the row (True) or deletes it.
-        per_key: attributes that claims are limited by, each with an index that
-            finds the next job of each value; several that make one key are a tuple.
+        per_key: attributes by whose values claims are limited, each with an index
+            that finds the next job of each value; a tuple makes one key of several.
     """
 
     equality: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class QueueArgs:
         """Read the options of a class.
 
         Raises:
-            ArgumentError: an unknown key, or a value that cannot work.
+            ArgumentError: an unknown option, or a value that cannot work.
         """
         given = dict(getattr(entity, "__queue_args__", {}))
         unknown = sorted(set(given) - set(cls.__dataclass_fields__))
@@ -116,7 +116,7 @@ def _status_names(entity: type, names: Mapping[Any, str]) -> dict[JobStatus, str
 
 
 def _check_apart(entity: type, args: QueueArgs) -> None:
-    """Refuse a status that says both that a job waits and that somebody has it."""
+    """Refuse a status that is both in `ready` and in `during`."""
     ready = {args.word(JobStatus.UNCLAIMED), *args.ready}
     both = sorted(ready & {args.word(CLAIMED), *args.during})
     if both:

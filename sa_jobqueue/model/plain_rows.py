@@ -1,4 +1,4 @@
-"""Claimed rows without entities: the columns as they are after the claim."""
+"""Plain rows of a claim: the table's columns as they are after the claim."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .transitions import claimed
 
 
 class ReadAsUTC(TypeDecorator[datetime]):
-    """Reads a point in time as aware UTC; for result columns, never for a table.
+    """A type that reads points in time as aware UTC; for result columns, never for a table.
 
-    The rows of one claim have one owner_date, which is read once for all of them.
+    The rows of a claim have the same owner_date, so it is converted once for all of them.
     """
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def result_processor(self, dialect: Dialect, coltype: Any) -> Any:
-        """Return what attaches UTC to a value that the driver returned, and remembers the last."""
+        """Return a function that makes a driver's value aware UTC, and remembers the last one."""
         read = self.impl_instance.result_processor(dialect, coltype)
         known: tuple[Any, datetime | None] = (None, None)
 
@@ -50,9 +50,10 @@ def row_columns(
     """List the table's columns for a row.
 
     Args:
-        during: with it, as a claim is about to write them; None, as they are.
+        during: the status that a claim is about to write: the columns have the values
+            of the claim; None: the columns as they are.
         moment: the time that the claim writes.
-        orm: as mapped attributes, so that criteria of the session's hooks join.
+        orm: as mapped attributes, so that hooks of the session can add criteria.
     """
     written = claimed(mapping, during, moment) if during and moment is not None else {}
     times = {mapping.column(role) for role in TIME_ROLES if mapping.has(role)}

@@ -1,16 +1,16 @@
-"""The table in which a queue's rounds are written down: ``<table>_rounds``.
+"""The table that records a queue's rounds: ``<table>_rounds``.
 
-It hands out the numbers, each once, and tells a round whose start was broken off
-from one that is whole, which the rows alone could not: those that a claim had, or that
-were inserted since, look like rows that were forgotten.
+It gives out each number once, and tells a round whose start was interrupted from a
+complete one. The queue's rows could not tell: a row that was claimed at the time, or that
+was inserted since, looks like a forgotten row.
 
 ::
 
     round  criteria  begun_at             started_at
     1      5f3a..    2026-01-05 08:00:00  2026-01-05 08:00:07
-    2      5f3a..    2026-02-02 08:00:00  NULL                  killed on the way
+    2      5f3a..    2026-02-02 08:00:00  NULL                  killed while it started
 
-It is in the metadata of the queue's table: ``create_all()`` and Alembic make it.
+It is in the metadata of the queue's table, so ``create_all()`` and Alembic create it.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from ..errors import ArgumentError
 from .indexes import shortened
 from .mapping import QueueMapping
 
-#: The shortest limit of the engines for a name, less what is ours of it.
+#: The databases' shortest limit for a name, less our suffix.
 _ROOM = 63 - len("_rounds")
 
-#: Where a queue's table keeps that of its rounds.
+#: Where a queue's table keeps the table of its rounds; see `indexes.py` for the reason.
 _KEPT = "_sa_jobqueue_rounds"
 
 _ours: WeakSet[Table] = WeakSet()
 
 
 def add_round_table(mapping: QueueMapping, timestamp: TypeEngine[Any]) -> None:
-    """Put the table of a queue's rounds into the metadata of its own, once.
+    """Add the table of a queue's rounds to the metadata of the queue's table, once.
 
     Raises:
-        ArgumentError: there is another table of this name.
+        ArgumentError: another table has this name.
     """
     table = mapping.table
     name = f"{shortened(table.name, _ROOM)}_rounds"
     there = table.metadata.tables.get(name if table.schema is None else f"{table.schema}.{name}")
     if there is not None and there not in _ours:
         raise ArgumentError(
-            f"{name!r} is the table that remembers the rounds of {mapping}, and the metadata has "
-            "another one of this name: rename that one"
+            f"{name!r} is the table that records the rounds of {mapping}, and the metadata has "
+            "another table of this name: rename the other table"
         )
     if there is None:
         there = Table(

@@ -53,10 +53,11 @@ TRANSITIONS: Mapping[str, frozenset[tuple[JobStatus, JobStatus]]] = {
     "start_round": frozenset({(FAILED, UNCLAIMED), (DONE, UNCLAIMED), (CANCELLED, UNCLAIMED)}),
 }
 
-#: The statuses of jobs that are over: nobody claims them, and no index of claims holds them.
+#: The statuses of jobs that are over. No claim takes them, and no partial index of claims
+#: holds them.
 FINISHED = (DONE, FAILED, CANCELLED)
 
-#: All other statuses.
+#: The other statuses.
 UNFINISHED = tuple(status for status in JobStatus if status not in FINISHED)
 
 #: Columns with the values that a change writes to them.
@@ -84,7 +85,7 @@ def words_of(mapping: QueueMapping, statuses: Sequence[JobStatus]) -> tuple[str,
 
 
 def enqueued(mapping: QueueMapping) -> Values:
-    """What a new job holds, as literals: a parameter for each row takes longer."""
+    """Return what a new job holds, as literals: a parameter for each row would take longer."""
     values = {
         "status": word_literal(mapping.word(UNCLAIMED)),
         "priority": literal_column("0"),
@@ -101,7 +102,7 @@ CLAIM_OWNER = "claim_owner"
 def claimed(
     mapping: QueueMapping, during: str, owner_date: ColumnElement[Any]
 ) -> dict[Column[Any], Any]:
-    """What claim() writes: the status `during`, the owner, the time, one more attempt."""
+    """Return what claim() writes: the status `during`, the owner, the time, one more attempt."""
     owner = mapping.column("owner")
     values: dict[Column[Any], Any] = {
         mapping.column("status"): word_literal(during),
@@ -125,14 +126,14 @@ NOW, LATER, SHIFT = "finish_now", "finish_later", "finish_shift"
 
 @dataclass(frozen=True)
 class ClaimedRow:
-    """A claimed row, as a statement that changes it speaks of it.
+    """A claimed row in a statement that changes it.
 
     Attributes:
-        mapping: where its columns are.
-        unmarked: the claim wrote nothing: so the change writes the owner, and counts the
+        mapping: finds its columns.
+        unmarked: the claim wrote nothing, so the change writes the owner and counts the
             attempt.
-        now: the time of the change.
-        later: that time and SHIFT microseconds.
+        now: the time of the change, as an expression.
+        later: SHIFT microseconds after `now`.
     """
 
     mapping: QueueMapping
@@ -147,7 +148,7 @@ ClaimedValues: TypeAlias = Callable[[ClaimedRow], Values]
 
 @lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
 def completed(then: str) -> ClaimedValues:
-    """What complete() writes: the status `then`, the time of the finish."""
+    """Return what complete() writes: the status `then`, the time of the finish."""
 
     def values(row: ClaimedRow) -> Values:
         return {**_status(row, word_of(row.mapping, then)), **_kept_owner(row), **_counted(row)}
@@ -157,7 +158,7 @@ def completed(then: str) -> ClaimedValues:
 
 @lru_cache(typed=True)  # as above
 def failed(ready: str, *, delayed: bool) -> ClaimedValues:
-    """What fail() writes: `ready` and no owner while attempts remain, else failed.
+    """Return what fail() writes: `ready` and no owner while attempts remain, else failed.
 
     Args:
         delayed: the next attempt has to wait until ``later``.
@@ -187,7 +188,7 @@ def failed(ready: str, *, delayed: bool) -> ClaimedValues:
 
 @lru_cache(typed=True)  # as above
 def released(ready: str) -> ClaimedValues:
-    """What release() writes: `ready`, no owner, the attempt taken back."""
+    """Return what release() writes: `ready`, no owner, the attempt taken back."""
 
     def values(row: ClaimedRow) -> Values:
         if row.unmarked:  # nothing was marked; the end of the transaction frees the rows
@@ -207,7 +208,7 @@ def released(ready: str) -> ClaimedValues:
 
 
 def claimed_cancelled(row: ClaimedRow) -> Values:
-    """What cancel_claimed() writes: cancelled, the time, the reason."""
+    """Return what cancel_claimed() writes: cancelled, the time, the reason."""
     written = {**_status(row, row.mapping.word(CANCELLED)), **_kept_owner(row)}
     if row.mapping.has("last_error"):
         error = row.mapping.column("last_error")
@@ -216,7 +217,7 @@ def claimed_cancelled(row: ClaimedRow) -> Values:
 
 
 def renewed(row: ClaimedRow) -> Values:
-    """What renew() writes: a new owner_date, and no status."""
+    """Return what renew() writes: a new owner_date, and no status."""
     if row.unmarked:  # no lease, so none to start again
         return {}
     date = row.mapping.column("owner_date")
@@ -225,7 +226,7 @@ def renewed(row: ClaimedRow) -> Values:
 
 @lru_cache
 def moved_on(word: str) -> ClaimedValues:
-    """What completing a step of a workflow writes: the next status, as never tried."""
+    """Return what completing a workflow's step writes: the next status, as if never tried."""
 
     def values(row: ClaimedRow) -> Values:
         return reset(word)(row.mapping)
@@ -267,7 +268,7 @@ def _attempts_remain(row: ClaimedRow) -> ColumnElement[bool]:
 
 
 def reaped(mapping: QueueMapping, ready: str, reason: str, *, failed: bool) -> Values:
-    """What reap() writes: `ready` and no owner, or failed; in last_error why, and whose it was."""
+    """Return what reap() writes: `ready` and no owner, or failed; last_error names the owner."""
     status, date = mapping.column("status"), mapping.column("owner_date")
     owner = mapping.column("owner")
     values: dict[Column[Any], Any] = {}
@@ -282,11 +283,11 @@ def reaped(mapping: QueueMapping, ready: str, reason: str, *, failed: bool) -> V
 
 
 def attempts_used_up(mapping: QueueMapping) -> ColumnElement[Any]:
-    """Tell in SQL whether a claimed job has no attempt left; the claim has counted this one."""
+    """Return 1 in SQL where a claimed job has no attempt left, else 0; the claim has counted."""
     if not mapping.has("attempts"):
         return literal(0)
     attempts, most = mapping.attribute("attempts"), mapping.attribute("max_attempts")
-    # A new round counts them from 0 again.
+    # A new round counts attempts from 0 again.
     next_round = next_round_waits(mapping)
     stays = [] if next_round is None else [not_(next_round)]
     return case((and_(attempts >= most, *stays), 1), else_=0)
@@ -300,7 +301,7 @@ UnclaimedValues: TypeAlias = Callable[[QueueMapping], Values]
 
 @lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
 def ended(status: str) -> UnclaimedValues:
-    """What cancel() writes: a finished status, and the time, by which prune() goes."""
+    """Return what cancel() writes: a finished status, and the time, by which prune() goes."""
 
     def values(mapping: QueueMapping) -> Values:
         return {
@@ -313,7 +314,7 @@ def ended(status: str) -> UnclaimedValues:
 
 @lru_cache(typed=True)  # as above
 def reset(status: str) -> UnclaimedValues:
-    """What brings a job to a status as if it had never been tried."""
+    """Return what brings a job to a status as if it had never been tried."""
 
     def values(mapping: QueueMapping) -> Values:
         written: dict[Column[Any], Any] = {
@@ -330,7 +331,7 @@ def reset(status: str) -> UnclaimedValues:
 
 @lru_cache(typed=True)  # as above
 def retried(status: str) -> UnclaimedValues:
-    """What retry() writes: as never tried, and due now at the latest."""
+    """Return what retry() writes: a status as if never tried, and due now at the latest."""
 
     def values(mapping: QueueMapping) -> Values:
         written = dict(reset(status)(mapping))
@@ -347,7 +348,7 @@ PRIORITY = "new_priority"
 
 
 def reprioritized(mapping: QueueMapping) -> Values:
-    """What reprioritize() writes: the priority, and no status."""
+    """Return what reprioritize() writes: the priority, and no status."""
     return {mapping.column("priority"): bindparam(PRIORITY, type_=Integer)}
 
 
@@ -365,7 +366,7 @@ def reprioritized(mapping: QueueMapping) -> Values:
 
 
 def put_in_round(mapping: QueueMapping, number: int) -> Values:
-    """What start_round() writes: the round, and, where the row is not claimed, a new start."""
+    """Return what start_round() writes: the round, and a new start to rows that are not claimed."""
     round_ = mapping.column("round")
     if not mapping.is_queue:
         return {round_: number}
@@ -377,20 +378,20 @@ def put_in_round(mapping: QueueMapping, number: int) -> Values:
 
 
 def taken_out_of_round(mapping: QueueMapping) -> Values:
-    """What complete() writes to a row of a class without JobMixin: its round is done with it."""
+    """Return what complete() writes to a class without JobMixin: its round is done with the row."""
     round_ = mapping.column("round")
     return {round_: -round_}
 
 
 def next_round_waits(mapping: QueueMapping) -> ColumnElement[bool] | None:
-    """Return the criterion that a newer round waits for a claimed row; None: no rounds."""
+    """Return the criterion that a newer round waits for a claimed row; None without rounds."""
     return mapping.column("round") < 0 if mapping.has("round") else None
 
 
 def or_next_round(mapping: QueueMapping, values: Values) -> Values:
-    """End a claim with these values, or with a start in the round that waits for the row.
+    """End a claim with these values; or, if a newer round waits for the row, start it there.
 
-    The round comes last, since MySQL's assignments see what earlier ones wrote.
+    The round comes last: MySQL's assignments see the values that earlier ones wrote.
     """
     joins = next_round_waits(mapping)
     if joins is None or mapping.column("status") not in values:
@@ -406,7 +407,7 @@ def or_next_round(mapping: QueueMapping, values: Values) -> Values:
 
 
 def _new_in_round(mapping: QueueMapping) -> dict[Column[Any], ColumnElement[Any]]:
-    """What a job of a new round holds; the status last, for MySQL's assignments."""
+    """Return what a job of a new round holds; the status last, for MySQL's assignments."""
     new: dict[Column[Any], ColumnElement[Any]] = {
         mapping.column("owner"): null(),
         mapping.column("owner_date"): null(),
@@ -418,7 +419,7 @@ def _new_in_round(mapping: QueueMapping) -> dict[Column[Any], ColumnElement[Any]
 
 
 def _either(joins: ColumnElement[bool], new: Any, value: Any) -> Any:
-    # PostgreSQL takes a CASE whose branches are all NULL for text, which is no time.
+    # PostgreSQL takes a CASE whose branches are all NULL for text, and refuses it as a time.
     if isinstance(new, Null) and isinstance(value, Null):
         return value
     return case((joins, new), else_=value)

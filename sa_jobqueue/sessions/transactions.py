@@ -1,4 +1,4 @@
-"""Transactions of the library's own: begun fit for writing, run again, rolled back outright."""
+"""The library's own transactions: begun for writing, run again after transient errors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..dialects import connect_errors, database_of, is_transient
 
 R = TypeVar("R")
 
-#: How often a transaction is run that meets transient errors.
+#: How often a transaction is tried that meets transient errors.
 TRIES = 10
 
 
 def run_in_transaction(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
-    """Run `work` in a session, commit, and return what it returned."""
+    """Run `work` in a new session, commit, and return its result."""
     with Session(bind, expire_on_commit=False) as session:
         try:
             with _connecting(bind):
@@ -32,18 +32,18 @@ def run_in_transaction(bind: Engine | Connection, work: Callable[[Session], R]) 
             result = work(session)
             session.commit()
         except BaseException:
-            # Said outright: after a COMMIT that failed, close() alone leaves
-            # the transaction open on the pooled connection.
+            # Not left to close(): after a COMMIT that failed, it leaves the
+            # transaction open on the pooled connection.
             session.rollback()
             raise
         return result
 
 
 def run_with_retries(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
-    """Run `work` in a session and commit; again after a transient error, a few times.
+    """Run `work` in a new session and commit; try again after a transient error.
 
     Raises:
-        DBAPIError: an error of the engine that trying again did not mend.
+        DBAPIError: an error that is not transient, or the last of TRIES transient ones.
     """
     for tries in range(1, TRIES):
         try:
@@ -80,7 +80,7 @@ def transaction(connection: Connection) -> Iterator[None]:
 def _roll_back(connection: Connection) -> None:
     connection.rollback()
     # SQLite refuses to commit while somebody reads, and its transaction stays open.
-    # SQLAlchemy takes it for ended, so the next commit would include its rows.
+    # SQLAlchemy believes that it has ended, so the next commit would include its rows.
     if not connection.invalidated:
         connection.connection.rollback()
 
@@ -89,7 +89,7 @@ def _roll_back(connection: Connection) -> None:
 def connected_outside_pool(engine: Engine) -> Iterator[Connection]:
     """Connect with the engine's settings and events, but not from its pool.
 
-    The pool's connections may all be in the hands of somebody who waits for us.
+    The pool's connections may all be in use by threads that wait for us.
     """
     pool = engine.pool.recreate()
     try:
@@ -103,7 +103,7 @@ def connected_outside_pool(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def _connecting(bind: Engine | Connection) -> Iterator[None]:
-    """Have a driver's own errors come out as those of a connection that could not be made."""
+    """Raise a driver's own errors as OperationalError: the connection could not be made."""
     try:
         yield
     except connect_errors(bind.dialect) as error:

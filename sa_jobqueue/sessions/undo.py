@@ -1,11 +1,11 @@
-"""What is undone where the transaction, or the savepoint, in which it was done is not committed.
+"""Undoes what the library noted in a transaction, or a savepoint, that is rolled back.
 
-A session undoes what it flushed itself. What the library has noted beside it, such as
+A session undoes what it flushed itself. What the library notes beside it, such as
 attributes set as committed, or the fence of an entity, is undone here: with the savepoint
-that was open, or, once that is released, with the one around it.
+that is open, or, once that is released, with the transaction or savepoint around it.
 
-Not undone: what a session has committed into a transaction that somebody else began on its
-connection, and rolls back later.
+Limit: a session may commit into a transaction that somebody else began on its connection
+and rolls back later. That is not noticed here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Undo = Callable[[], None]
 
 
 def undo_on_rollback(session: Session, undo: Undo) -> None:
-    """Have something done if the transaction that is open now, or its savepoint, is undone."""
+    """Call `undo` if the savepoint that is open now, or else the transaction, is rolled back."""
     transaction = session.get_nested_transaction() or session.get_transaction()
     if transaction is None:
         return
@@ -32,13 +32,13 @@ def undo_on_rollback(session: Session, undo: Undo) -> None:
 
 
 def undo_on_savepoint_rollback(session: Session, undo: Undo) -> None:
-    """Have something done if the savepoint that is open now, if any, is undone."""
+    """Call `undo` if the savepoint that is open now, if there is one, is rolled back."""
     if session.in_nested_transaction():
         undo_on_rollback(session, undo)
 
 
 def _committed(session: Session) -> None:
-    """Let the transaction around a released savepoint answer for what was done in it."""
+    """Hand the callbacks of a released savepoint to the transaction around it."""
     undos: dict[SessionTransaction, list[Undo]] = session.info.get(_INFO, {})
     savepoint = session.get_nested_transaction()
     if savepoint is None:
@@ -48,15 +48,15 @@ def _committed(session: Session) -> None:
 
 
 def _ended(session: Session, transaction: SessionTransaction) -> None:
-    """Undo what is left: nothing was committed."""
+    """Call the callbacks that are left: their transaction was not committed."""
     for undo in reversed(session.info.get(_INFO, {}).pop(transaction, ())):
         undo()
 
 
 def _around(savepoint: SessionTransaction) -> SessionTransaction:
-    """Return the savepoint around one, or the transaction."""
+    """Return the savepoint, or else the transaction, around a savepoint."""
     around = savepoint.parent
     while around is not None and around.parent is not None and not around.nested:
         around = around.parent
-    assert around is not None  # a savepoint is in something
+    assert around is not None  # a savepoint is always inside of a transaction
     return around

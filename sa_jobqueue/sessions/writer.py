@@ -1,13 +1,12 @@
 """The session's side of a verb: which connection writes, in which transaction.
 
-No verb commits or rolls back. What this module adds to the caller's session:
+No verb commits or rolls back. This module adds three things to the caller's session:
 
-* every statement of a verb goes to the bind that *writes* go to, also where a
+* every statement of a verb goes to the bind that *writes* go to, even where a
   routing session would send a SELECT to a replica;
-* a transaction that is only about to begin, begins fit for claims (READ
-  COMMITTED on MySQL and MariaDB); one that is open is left as it is;
-* under AUTOCOMMIT, several statements that belong together become one
-  transaction of their own.
+* a transaction that a verb begins is fit for claims (READ COMMITTED on MySQL and
+  MariaDB); a transaction that is open already is left as it is;
+* under AUTOCOMMIT, statements that belong together become one transaction.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ from .undo import undo_on_savepoint_rollback
 
 AnySession: TypeAlias = "Session | scoped_session[Any]"
 
-#: What rows are claimed and finished with; entities need a Session.
+#: Plain rows are claimed and finished with any of these; entities need a Session.
 AnyConnection: TypeAlias = "Session | scoped_session[Any] | Connection"
 
 
 IN_A_SESSION = (
-    "entities live in a Session, and this is a Connection: claim_rows() with it, and finish the "
-    "claim, or its fences; or use a Session"
+    "entities need a Session, and this is a Connection: claim with claim_rows(), and finish the "
+    "claim or its fences; or use a Session"
 )
 
 
@@ -53,7 +52,7 @@ def session_of(session: AnyConnection) -> Session:
     """Return the Session itself, also behind a scoped_session.
 
     Raises:
-        ArgumentError: not a session, or an async one.
+        ArgumentError: not a session, or an async session.
     """
     if isinstance(session, Session):
         return session
@@ -70,7 +69,7 @@ def session_of(session: AnyConnection) -> Session:
 
 @dataclass(eq=False)
 class Writer:
-    """A writing connection, for the statements of one verb, and the session that it is of."""
+    """The connection that a verb writes with, and the session that it belongs to."""
 
     of_session: Session | None
     connection: Connection
@@ -80,7 +79,7 @@ class Writer:
 
     @property
     def session(self) -> Session:
-        """The session, for what only a session has.
+        """The session, for what a connection cannot do.
 
         Raises:
             ArgumentError: the caller gave a Connection.
@@ -100,9 +99,9 @@ class Writer:
 
     @cached_property
     def keeps_snapshot(self) -> bool:
-        """Whether a plain read would miss what others committed meanwhile.
+        """Whether a plain read misses what others have committed since the transaction began.
 
-        Not in a transaction that a verb began, nor under AUTOCOMMIT.
+        False in a transaction that a verb began, and under AUTOCOMMIT.
         """
         if self.in_autocommit or _begun_by_us(self.connection):
             return False
@@ -110,26 +109,26 @@ class Writer:
 
     @cached_property
     def sees_commits(self) -> bool:
-        """Whether a plain read shows what is committed by now, and nothing else."""
+        """Whether a plain read shows all that is committed by now, and nothing else."""
         if self.in_autocommit or _begun_by_us(self.connection):
             return True
         return self.database.sees_commits(self.connection)
 
     @property
     def bind(self) -> Engine | Connection:
-        """What the session is bound to for this class: an engine, or one connection."""
+        """What the session is bound to for this class: an engine or a connection."""
         return self.connection if self.of_session is None else self.session.get_bind(self.mapper)
 
     @property
     def hooked(self) -> bool:
-        """Whether do_orm_execute hooks may add criteria to what the session selects."""
+        """Whether do_orm_execute hooks may add criteria to the session's SELECTs."""
         return self.of_session is not None and bool(self.of_session.dispatch.do_orm_execute)
 
     def undo_on_savepoint_rollback(self, undo: Callable[[], None]) -> None:
-        """Have something done when the savepoint that is open now is rolled back.
+        """Call `undo` if the savepoint that is open now is rolled back.
 
         Raises:
-            ArgumentError: it is one of a Connection, which does not tell.
+            ArgumentError: it is a savepoint of a Connection, which does not report its end.
         """
         if self.of_session is not None:
             undo_on_savepoint_rollback(self.of_session, undo)
@@ -137,16 +136,16 @@ class Writer:
             raise ArgumentError("a held claim in a savepoint needs a Session, not a Connection")
 
     def atomically(self) -> AbstractContextManager[None]:
-        """Hold several statements together, also under AUTOCOMMIT."""
+        """Make several statements one transaction, also under AUTOCOMMIT."""
         if self.in_autocommit:
             return self.database.transaction_in_autocommit(self.connection)
         return nullcontext()
 
     def lock_writes(self, table: Table) -> None:
-        """Take the write lock of a database with one writer, before the first read.
+        """Take the write lock before the first read, on a database with one writer.
 
-        A read that comes first would pin a snapshot, and a write on an old one
-        is refused at once; or, outside a transaction, what it saw is gone by
+        A read that came first would pin a snapshot, and the database refuses a write on
+        an old snapshot at once. Outside a transaction, what a read saw may be gone by
         the time of the write.
         """
         if self.database.one_writer:
@@ -154,13 +153,13 @@ class Writer:
             self.core(update(table).where(false()).values({column: column}))
 
     def core(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
-        """Run a statement on tables, past the session and its hooks."""
+        """Run a statement on tables, without the session and its hooks."""
         return self.connection.execute(statement, parameters)
 
     def rows(self, statement: Executable, parameters: Any = None) -> Result[Any]:
-        """Run a statement on mapped columns, past the session where it has no hooks.
+        """Run a statement on mapped columns; without the session where it has no hooks.
 
-        The columns are the same, and it takes half as long.
+        The result is the same, in half the time.
         """
         return (self.orm if self.hooked else self.core)(statement, parameters)
 
@@ -174,28 +173,27 @@ def writing(
 ) -> AbstractContextManager[Writer]:
     """Give a verb the connection that this session writes the mapped class with.
 
-    What is pending in the session is flushed first, also where autoflush is
-    off: claimed rows overwrite what is loaded, and an unflushed change to one
-    of them would be lost.
+    Pending changes of the session are flushed first, even if autoflush is off: claimed
+    rows overwrite what is loaded, so an unflushed change to them would be lost.
 
     Args:
-        rows: nothing but rows is asked for: a Connection will do.
+        rows: the verb handles plain rows or fences, so a Connection will do.
 
     Raises:
-        ArgumentError: neither a session nor, for rows, a Connection.
+        ArgumentError: not a session; with `rows`, not a Connection either.
     """
     if isinstance(session, Connection) and rows:
         return nullcontext(_writer(None, session, mapping))
     session = session_of(session)
-    if not session._is_clean():  # what flush() itself asks, which is refused inside of a flush
+    if not session._is_clean():  # flush() asks the same, but refuses to run inside of a flush
         session.flush()
     if type(session).get_bind is Session.get_bind:
         return nullcontext(writer_for(session, mapping))
-    return _pinned(session, mapping)
+    return _routed_to_writes(session, mapping)
 
 
 def writer_for(session: Session, mapping: QueueMapping) -> Writer:
-    """Take the session's connection for a mapped class, its transaction fit for claims."""
+    """Return a writer on the session's connection for a mapped class."""
     connection = session.connection(bind_arguments={"mapper": mapping.mapper})
     return _writer(session, connection, mapping)
 
@@ -208,8 +206,7 @@ def _writer(session: Session | None, connection: Connection, mapping: QueueMappi
     return Writer(session, connection, database, in_autocommit, mapping.mapper)
 
 
-# The transactions that a verb was the first to use (True), or that had been used
-# before (False): asked once, and remembered.
+# Whether a verb was the first to use a transaction: asked once for each transaction.
 _begun: WeakKeyDictionary[RootTransaction, bool] = WeakKeyDictionary()
 
 
@@ -225,13 +222,13 @@ def _begun_by_us(connection: Connection) -> bool:
 
 
 @contextmanager
-def _pinned(session: Session, mapping: QueueMapping) -> Iterator[Writer]:
-    """Have a routing session answer with its writer for this mapper.
+def _routed_to_writes(session: Session, mapping: QueueMapping) -> Iterator[Writer]:
+    """Make a routing session use its bind for writes for all statements on this mapper.
 
-    Such a session decides by the statement's class, and SELECT .. FOR UPDATE
-    looks like a read to it; what it gets to see cannot be chosen from outside,
-    and not every get_bind() takes a ``bind`` argument. Other mappers, such as
-    eagerly loaded relationships in another database, are routed as ever.
+    Such a session decides by the statement's class, and takes SELECT .. FOR UPDATE for a
+    read. The statement that it sees cannot be chosen from outside, and not every
+    get_bind() takes a ``bind`` argument. Other mappers, such as those of eagerly loaded
+    relationships in another database, are routed as before.
     """
     mapper, routed = mapping.mapper, session.get_bind
     writer = routed(mapper=mapper, clause=update(mapping.table))

@@ -1,14 +1,14 @@
-"""claim(): take up to `limit` jobs that are then this owner's alone.
+"""claim(): take up to `limit` jobs, which belong to this owner alone from then on.
 
 ::
 
     emails = claim(session, Email, Email.recipient.like("a%"), owner="mailer-1", limit=100)
     session.commit()                     # now the claim is visible, the row locks are gone
 
-How it is done is the strategy's affair (``strategies/``); here is what all of
-them share: the arguments are checked, the session's writing connection is
-prepared, fences are put around what was claimed. A statement is built once per
-:class:`ClaimPlan`; :class:`sa_jobqueue.JobQueue` keeps one.
+The strategies (``strategies/``) know how to claim. Here is what they share: the arguments
+are checked, the session's writing connection is prepared, and the claimed entities get
+their fences. Statements are built once for each :class:`ClaimPlan`;
+:class:`sa_jobqueue.JobQueue` keeps a plan.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class ClaimPlan(Generic[T]):
 
     @contextmanager
     def _freed_on_error(self, writer: Writer, taken: Taken) -> Iterator[None]:
-        """Leave no locks behind for jobs that the caller never gets to see."""
+        """On an error free the locks of jobs that the caller never gets to see."""
         try:
             yield
         except BaseException:
@@ -142,7 +142,7 @@ class ClaimPlan(Generic[T]):
         with writing(session, mapping) as writer:
             found = writer.orm(of_owner, populate_existing=True).unique().scalars().all()
         owner_key, date_key = mapping.attributes["owner"], mapping.attributes["owner_date"]
-        # Compared once more: some collations know no case.
+        # Compared again in Python: some collations ignore the case.
         jobs = [job for job in found if getattr(job, owner_key) == name]
         taken = Taken(jobs, [getattr(job, date_key) for job in jobs])
         parts = list(self._parts(Request(owner=name, limit=1), taken))
@@ -168,7 +168,7 @@ class ClaimPlan(Generic[T]):
         return claim
 
     def _parts(self, request: Request, taken: Taken) -> Iterator[FencedJobs]:
-        """Make the tokens: one for each moment of the claim, or one where nothing was marked."""
+        """Make the tokens: one for each owner_date of the claim, or one for an unmarked claim."""
         mapping, jobs = self.mapping, list(taken.jobs)
         keys = keys_of(mapping, jobs, rows=request.rows)
         if taken.hold is not None:
@@ -185,11 +185,11 @@ class ClaimPlan(Generic[T]):
 
 
 def checked_owner(owner: object | None) -> str | None:
-    """Return who claims, as text.
+    """Return the owner's name.
 
     Raises:
-        ArgumentError: empty, over 64 characters, or a string of the caller's own
-            with a ``~``, which marks the owners whose death can be noticed.
+        ArgumentError: the name is empty, has over 64 characters, or is a string of the
+            caller's own with a ``~``, which marks the owners whose death can be noticed.
         LockLost: an Owner that has lost its lock.
     """
     if owner is None:
@@ -203,7 +203,7 @@ def checked_owner(owner: object | None) -> str | None:
 
 
 def _owner_name(owner: object) -> str:
-    """Return an owner as it stands in the table."""
+    """Return an owner as it is written to the table."""
     if isinstance(owner, Owner):
         return owner.name
     if not isinstance(owner, str | int) or isinstance(owner, bool):
@@ -211,7 +211,7 @@ def _owner_name(owner: object) -> str:
     name = str(owner)
     if not name or len(name) > OWNER_LENGTH:
         raise ArgumentError(
-            f"an owner has 1 to {OWNER_LENGTH} characters, this one has {len(name)}: {name!r}"
+            f"an owner has 1 to {OWNER_LENGTH} characters, and {name!r} has {len(name)}"
         )
     return name
 
@@ -225,22 +225,22 @@ def _checked_limit(limit: int) -> int:
 def _check_request(strategy: Strategy, request: Request) -> None:
     if strategy.marks and request.owner is None:
         raise ArgumentError(
-            "owner= is needed: the claim is marked with it. Use a name of the worker, such as "
-            "its host and process id; strategy='held' and 'advisory' do without"
+            "owner= is needed, because the claim writes it to the rows. Use a name of the worker, "
+            "such as its host and process id; strategy='held' and 'advisory' need none"
         )
     if request.candidates_from is not None and not strategy.candidates_elsewhere:
         raise ArgumentError(
-            f"candidates_from= is for strategy='candidates', and this is {strategy.name!r}"
+            f"candidates_from= is for strategy='candidates'; this claim uses {strategy.name!r}"
         )
 
 
 def _load_options(
     writer: Writer, mapping: QueueMapping, jobs: Sequence[Any], options: Sequence[Any]
 ) -> None:
-    """Apply loader options by a select of their own, which locks nothing.
+    """Apply loader options by a second SELECT, which locks nothing.
 
-    In the claim itself a joinedload() would be refused (PostgreSQL), or lock
-    the joined rows too. What the claim loaded is not loaded again.
+    In the claim itself PostgreSQL refuses a joinedload(), and other databases lock the
+    joined rows too. What the claim loaded is not loaded again.
     """
     if not jobs:
         return
@@ -260,7 +260,7 @@ def claim_plan(
     limit_by: Mapping[Any, int] | None = None,
     on_retry: str = WAIT,
 ) -> ClaimPlan[T]:
-    """Say what is claimed and how; statuses are given as JobStatus or as words."""
+    """Make a plan of what is claimed and how; statuses are JobStatus or words."""
     mapping = any_mapping_of(entity) if needs_no_mixin(strategy) else mapping_of(entity)
     spec = ClaimSpec(
         mapping=mapping,
@@ -298,31 +298,31 @@ def claim(
 ) -> Claim[T]:
     """Claim up to `limit` jobs in the caller's transaction, and return them fresh.
 
-    Nothing is committed: until the caller commits, the jobs are locked; then
-    they are marked as claimed by `owner`.
+    Nothing is committed. Until the caller commits, the jobs are locked; from then on they
+    are marked as claimed by `owner`.
 
     Args:
         session: a Session or scoped_session of the caller's.
         entity: a mapped class with JobMixin; for ``advisory``, any mapped class.
-        where: criteria, joined by AND, that the jobs fulfil when they are
+        where: criteria, joined by AND, that the jobs meet when they are
             claimed (not only when they were found).
-        owner: who claims: an :class:`Owner`, or 1 to 64 characters; needed except
-            for ``held`` and ``advisory``.
-        limit: the number of jobs wanted, at least 1; never more are claimed.
+        owner: who claims: an :class:`Owner`, or 1 to 64 characters; all strategies but
+            ``held`` and ``advisory`` need it.
+        limit: the most jobs to claim, at least 1.
         order_by: replaces the claim order (round, priority, run_at); the primary key
             always comes last.
-        candidates_from: another session, such as a replica's, that the
-            ``candidates`` strategy draws its candidates from.
-        strategy: ``"auto"``, or the name of one.
+        candidates_from: another session, such as a replica's, in which the
+            ``candidates`` strategy reads its candidates.
+        strategy: ``"auto"``, or the name of a strategy.
         options: loader options; ``joinedload`` is applied without locks.
 
     Returns:
         The claimed entities, persistent in `session`, in claim order.
 
     Raises:
-        UnsupportedDatabase: no safe way to claim here.
+        UnsupportedDatabase: there is no safe way to claim on this database.
         ArgumentError: a limit below 1, an owner that cannot be stored, ..
-        DBAPIError: what the engine says; see :func:`is_transient`.
+        DBAPIError: an error of the database; see :func:`is_transient`.
     """
     plan = claim_plan(entity, *where, order_by=order_by, strategy=strategy)
     return plan.claim(
@@ -333,12 +333,12 @@ def claim(
 def claimed_by(session: AnySession, entity: type[T], owner: str | int | Owner) -> Claim[T]:
     """Return an owner's claims with their fences, in claim order.
 
-    To go on with them, or to release them, after a restart under the same name.
+    After a restart under the same name, an owner goes on with them or releases them.
 
     Args:
-        owner: as it was given to the claim, or as it stands in the ``owner`` column.
+        owner: as it was given to the claim, or as it is written in the ``owner`` column.
 
     Raises:
-        ArgumentError: an owner that cannot be.
+        ArgumentError: `owner` cannot be the name of an owner.
     """
     return claim_plan(entity).claimed_by(session, owner)

@@ -1,4 +1,4 @@
-"""enqueue(): bulk inserts of unclaimed jobs, in every style of mapping."""
+"""enqueue(): insert many unclaimed jobs, in every style of mapping."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..model.transitions import enqueued
 from ..sessions.built_once import built_once
 from ..sessions.writer import AnySession, Writer, writing
 
-#: Rows per statement: memory stays bounded for a generator of any length.
+#: Rows for each statement: memory stays bounded for a generator of any length.
 CHUNK = 1_000
 
 
@@ -54,23 +54,22 @@ def enqueue(
 ) -> int | None:
     """Insert unclaimed jobs in the caller's transaction; return how many.
 
-    ``session.add(Email(..))`` makes a job as well. This sets priority and time
-    also for dataclasses and SQLModel, whose constructors do not know the
-    mixins' columns.
+    ``session.add(Email(..))`` makes a job too. But the constructors of dataclasses and of
+    SQLModel do not know the mixins' columns; this function sets priority and time for them.
 
     Args:
         session: the caller's; nothing is committed.
         entity: a mapped class with JobMixin.
-        rows: attribute names with values, one mapping a row; a generator is
+        rows: a mapping of attribute names to values for each row; a generator is
             inserted in chunks.
-        priority: for the rows that do not say their own.
-        run_at: aware; not claimed before that time.
+        priority: for the rows that have none of their own.
+        run_at: an aware time; no claim takes the jobs before it.
         skip_duplicates: leave out rows that a unique constraint or index of the
             table refuses; all other errors are raised. See docs/unique.md.
 
     Returns:
-        How many rows were inserted; with `skip_duplicates` None on MySQL and
-        MariaDB, which do not tell.
+        How many rows were inserted; None with `skip_duplicates` on MySQL and
+        MariaDB, which do not report it.
 
     Raises:
         ArgumentError: `priority` or `run_at` without the mixin, a naive time, a
@@ -108,8 +107,8 @@ def insert_jobs(
     inserted: list[int | None] = []
     with writing(session, mapping) as writer:
         if mapping.has("run_at"):
-            # Bound once: first in, first out within the batch, and drivers join
-            # rows without SQL functions into one statement.
+            # The time is read once and bound: so the batch is claimed first in, first
+            # out, and drivers join rows without SQL functions into one statement.
             now = as_utc(writer.core(select(utc_now())).scalar_one())
             common.setdefault(mapping.attributes["run_at"], now)
         for alike in _alike(_joined(common, row) for row in rows):
@@ -145,14 +144,14 @@ def _joined(common: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _alike(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Divide rows, in their order, into chunks that name the same columns."""
+    """Divide rows, in their order, into chunks whose rows name the same columns."""
     for _, of_same_names in groupby(rows, key=dict.keys):
         while chunk := list(islice(of_same_names, CHUNK)):
             yield chunk
 
 
 def _check(mapping: QueueMapping, rows: list[dict[str, Any]]) -> None:
-    """Refuse names that are no columns, and naive times; make the others UTC."""
+    """Refuse names of no column, and naive times; convert the other times to UTC."""
     names = rows[0].keys()
     unknown = names - mapping.mapper.columns.keys()
     if unknown:
@@ -173,7 +172,7 @@ def _checked_time(key: str, value: Any) -> Any:
 def _insert(
     writer: Writer, mapping: QueueMapping, rows: list[dict[str, Any]], *, skip: bool
 ) -> int | None:
-    """Insert rows that name the same columns, past the ORM where it would add nothing."""
+    """Insert rows that name the same columns, without the ORM where it would add nothing."""
     new = writer.database if skip else None
     if writer.hooked or not _inserts_plainly(mapping):
         statement = _insert_into(mapping.entity, new, *mapping.key_attributes)
@@ -186,16 +185,16 @@ def _insert(
 
 
 def _insert_into(target: Any, new: Database | None, *keys: Any) -> Any:
-    """Return an INSERT of rows, or of new ones only, which it returns where it can."""
+    """Return an INSERT; with a database `new`, of the rows that are new, and returning them."""
     if new is None:
         return insert(target)
     return new.insert_new(target).returning(*keys) if new.returns_new else new.insert_new(target)
 
 
 def _counted(result: Result[Any], new: Database | None, rows: list[Any]) -> int | None:
-    """Tell how many rows were inserted.
+    """Return how many rows were inserted; None where the database does not tell.
 
-    Not by the count that MySQL and MariaDB answer with: SQLAlchemy has them count rows
+    The row count of MySQL and MariaDB would be wrong: SQLAlchemy has them count the rows
     found (CLIENT.FOUND_ROWS), and a duplicate is found.
     """
     if new is None:
@@ -204,7 +203,7 @@ def _counted(result: Result[Any], new: Database | None, rows: list[Any]) -> int 
 
 
 def _inserts_plainly(mapping: QueueMapping) -> bool:
-    """Tell whether a row is the columns of one table, and none that the mapper writes itself."""
+    """Tell whether a row has the columns of one table, and none that the mapper itself writes."""
     mapper = mapping.mapper
     return (
         mapping.one_table
@@ -218,9 +217,9 @@ def _inserts_plainly(mapping: QueueMapping) -> bool:
 def _insert_statement(
     mapping: QueueMapping, writer: Writer, given: frozenset[str], skip: bool
 ) -> Insert:
-    """Return an INSERT, with the defaults of the mixins' columns as literals if it may.
+    """Return an INSERT, with the defaults of the mixins' columns as literals where allowed.
 
-    A parameter for each row's status makes an insert on PostgreSQL a third longer.
+    On PostgreSQL a parameter for each row's status makes an insert take a third longer.
     """
     new = writer.database if skip else None
     statement: Insert = _insert_into(mapping.table, new, *mapping.keys)

@@ -1,9 +1,9 @@
-"""What ends a claim, or keeps it: complete, fail, release, renew.
+"""The verbs for our own claims: complete, fail, cancel_claimed, release, renew.
 
-Every write names the primary key, the status, the owner and the owner_date of
-the claim in its WHERE clause: that is the fence. A row that does not match any
-more belongs to somebody else; nothing is written to it, and :class:`ClaimLost`
-says so after the rest of the batch was written::
+Every write names the primary key, the status, the owner and the owner_date of the claim
+in its WHERE clause: that is the fence. A row that no longer matches belongs to somebody
+else. Nothing is written to it, and after the rest of the batch was written,
+:class:`ClaimLost` is raised::
 
     try:
         complete(session, emails)
@@ -11,12 +11,12 @@ says so after the rest of the batch was written::
         log.warning("%d emails were sent twice", len(lost.lost))
     session.commit()
 
-Whoever wants effects exactly once finishes first, writes the effects of what
-was kept in the same transaction, and commits then.
+For effects that happen exactly once, finish first, write the effects of the jobs that were
+kept in the same transaction, and commit then.
 
-One statement per batch where RETURNING tells which rows were ours; else a
-fenced locking read comes before it. Rows are written in the order of their
-primary key, so that two finishes cannot deadlock.
+A batch takes one statement where RETURNING tells which rows were ours; elsewhere a fenced
+locking read may come before it. Rows are written in the order of their primary keys, so
+that two finishes cannot deadlock.
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ def complete(
 ) -> None:
     """Finish jobs: done, or their rows deleted.
 
-    Of a class without JobMixin nothing is written: the caller has marked the
-    rows, and the COMMIT of that frees them. With RoundMixin alone they leave the
-    round that they were claimed in. A row that a newer round waits for is not done:
-    it joins that round.
+    To a class without JobMixin nothing is written: the caller has marked the rows, and
+    the COMMIT of the mark frees them. With RoundMixin alone the rows leave the round that
+    they were claimed in. A row that a newer round waits for does not become done: it
+    joins that round.
 
     Args:
         session: the caller's, for rows also a Connection; nothing is committed.
         jobs: a claimed entity, a Claim, fences, or an iterable of those.
-        delete: True deletes the rows, False keeps them as done; None goes by
-            ``__queue_args__["keep"]``, which keeps them by default. Deleting
-            bypasses ORM cascades: foreign keys need ON DELETE.
+        delete: True deletes the rows, False keeps them as done; None does what
+            ``__queue_args__["keep"]`` says, by default it keeps them. Deleting
+            bypasses ORM cascades, so foreign keys need ON DELETE.
         then: the status of a finished job.
 
     Raises:
         ClaimLost: for the jobs that are not ours any more, after the others
             were written.
-        NotClaimed: an entity without a fence; nothing was written.
+        NotClaimed: an entity has no fence; nothing was written.
     """
     kept: list[FencedJobs] = []
     deleted: list[FencedJobs] = []
@@ -102,25 +102,25 @@ def fail(
     Args:
         session, jobs: as for :func:`complete`.
         error: text or an exception, kept in ``last_error``.
-        retry_in: how long not to try again; needs ScheduleMixin.
-        backoff: says how long, from the number of attempts of each job, where
-            `retry_in` does not; needs RetryMixin and ScheduleMixin.
-        ready: the status of a job that waits for its next attempt.
+        retry_in: the delay of the next attempt; needs ScheduleMixin.
+        backoff: without `retry_in`, returns the delay from the number of attempts of
+            each job; needs RetryMixin and ScheduleMixin.
+        ready: the status of a job that has attempts left.
 
     Raises:
-        ArgumentError: `retry_in` or `backoff` without the mixins, or a backoff
-            that returns no wait; nothing was written.
+        ArgumentError: `retry_in` or `backoff` without the mixins, or a backoff that
+            does not return a delay; nothing was written.
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
     parts = jobs_by_token(jobs)
     _check_queues("fail", parts)
     if retry_in is not None:
         _check_schedule(parts)
-    waits: dict[timedelta | None, list[FencedJobs]] = {retry_in: parts}
+    delays: dict[timedelta | None, list[FencedJobs]] = {retry_in: parts}
     if retry_in is None and backoff is not None:
-        waits = by_delay(session, parts, backoff)
+        delays = by_delay(session, parts, backoff)
     text = _text_for(parts, error)
-    write(session, [(_failure(text, wait, ready), waiting) for wait, waiting in waits.items()])
+    write(session, [(_failure(text, delay, ready), alike) for delay, alike in delays.items()])
     if parts:
         count = sum(len(part.jobs) for part in parts)
         failure_log.warning("failed jobs: %d: %s", count, first_line(error))
@@ -139,9 +139,9 @@ def cancel_claimed(session: AnyConnection, jobs: Any, *, reason: str | None = No
 
 
 def release(session: AnyConnection, jobs: Any, *, ready: str = UNCLAIMED) -> None:
-    """Give jobs back unclaimed, the attempt taken back.
+    """Give jobs back unclaimed; the attempt does not count.
 
-    A claim by advisory locks is given back at once, not at the COMMIT.
+    Jobs claimed by advisory locks are free at once, not only at the COMMIT.
 
     Raises:
         ClaimLost, NotClaimed: as for :func:`complete`.
@@ -153,8 +153,8 @@ def release(session: AnyConnection, jobs: Any, *, ready: str = UNCLAIMED) -> Non
 def renew(session: AnyConnection, jobs: Any) -> None:
     """Start the lease of jobs again (a heartbeat).
 
-    A heartbeat thread gives fences, in a session of its own, and leaves the
-    handler's entities alone. A claim that wrote nothing needs no renewal.
+    A heartbeat thread renews by fences, in a session of its own, and leaves the handler's
+    entities alone. A claim that wrote nothing needs no renewal.
 
     Raises:
         ClaimLost, NotClaimed: as for :func:`complete`.
@@ -163,8 +163,8 @@ def renew(session: AnyConnection, jobs: Any) -> None:
     for mapping, parts in by_mapping(jobs_by_token(jobs)):
         with writing(session, mapping, rows=True) as writer:
             now = as_utc(writer.core(select(utc_now())).scalar_one())
-        # The new date is known to the fence before it is written: a finish that
-        # waits for this row's lock then already accepts it.
+        # The fence gets the new date before it is written, so that a finish which waits
+        # for the row's lock accepts it.
         for part in parts:
             part.token.dates.append(now)
         change = Change("renew", renewed, {NOW: now}, let_go=LetGo.NEVER)
@@ -194,7 +194,7 @@ def _check_queues(verb: str, parts: list[FencedJobs]) -> None:
     for mapping, _ in by_mapping(parts):
         if not mapping.is_queue:
             raise ArgumentError(
-                f"{verb}() has nowhere to write to: {mapping} has no JobMixin. Mark the row "
+                f"{verb}() has nowhere to write to, since {mapping} has no JobMixin. Mark the row "
                 "yourself and complete() it, or release() it"
             )
 
@@ -207,8 +207,8 @@ def _check_deletable(mapping: QueueMapping) -> None:
         )
     if mapping.tables > 1:
         raise ArgumentError(
-            f"the rows of {mapping} are spread over {mapping.tables} tables, and deleting a job "
-            "takes one statement: keep them as done, and delete them with session.delete()"
+            f"the rows of {mapping} are spread over {mapping.tables} tables, and complete() "
+            "deletes by one statement: keep them as done, and delete them with session.delete()"
         )
 
 

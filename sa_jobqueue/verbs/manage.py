@@ -1,8 +1,7 @@
 """Changes to jobs that nobody has claimed: cancel, retry, reprioritize, prune.
 
-There is no claim, so there is no fence: each change names the status that it
-leaves, and the jobs that had another one meanwhile are left alone. The verbs
-return those that were changed.
+Without a claim there is no fence. Each write names the statuses that it leaves, and passes
+over jobs that have another status by now. The verbs return the jobs that they changed.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ PRUNE_LIMIT = 1_000
 
 
 def cancel(session: AnySession, jobs: Any) -> list[Any]:
-    """Cancel unclaimed jobs, whatever they wait for; return those that were.
+    """Cancel unclaimed jobs, due or not; return those that were cancelled.
 
     Args:
         session: the caller's; nothing is committed.
-        jobs: an entity or an iterable of entities, claimed or not.
+        jobs: an entity or an iterable of entities; claimed jobs are left alone.
 
     Raises:
         ArgumentError: an entity that is not in the database.
@@ -57,10 +56,9 @@ def cancel(session: AnySession, jobs: Any) -> list[Any]:
 
 
 def retry(session: AnySession, jobs: Any) -> list[Any]:
-    """Make failed, done or cancelled jobs claimable again; return those that were.
+    """Make failed, done or cancelled jobs claimable again; return those that were changed.
 
-    They are due now at the latest, and attempts are counted from 0 again;
-    ``last_error`` stays.
+    They are due now at the latest. Attempts are counted from 0 again; ``last_error`` stays.
 
     Raises:
         ArgumentError: an entity that is not in the database.
@@ -72,7 +70,7 @@ def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
     """Give unclaimed jobs another priority; return those that were changed.
 
     Raises:
-        ArgumentError: a class without PriorityMixin, or a priority that is no
+        ArgumentError: a class without PriorityMixin, or a priority that is not a
             small integer.
     """
     return reprioritize_jobs(session, jobs, priority, leaving=_claimable)
@@ -99,12 +97,11 @@ def prune(
     statuses: Sequence[str] | None = None,
     limit: int = PRUNE_LIMIT,
 ) -> int:
-    """Delete finished rows, one bounded batch; return how many.
+    """Delete finished rows, at most `limit`; return how many.
 
     Args:
-        older_than: by the time of the change to the status, in owner_date.
-        statuses: which finished rows; None: the done ones. Unclaimed and claimed rows are
-            refused.
+        older_than: the age of the rows since they got their status, by owner_date.
+        statuses: the finished statuses whose rows are deleted; None: done.
         limit: the most rows for this call.
 
     Raises:
@@ -190,8 +187,9 @@ def change(
     """Write to those of the jobs that have one of the statuses; return them.
 
     Args:
-        leaving: says for a class which statuses the change leaves.
-        given: the values of further parameters.
+        values: returns what the change writes, for a class.
+        leaving: returns the statuses that the change leaves, for a class.
+        given: the values of further parameters of the statement.
     """
     groups: dict[QueueMapping, list[tuple[Any, Any]]] = {}
     for job, mapping, identity in jobs_with_keys(jobs):
@@ -205,7 +203,7 @@ def change(
             statement = update_statement(mapping, writer, values, words)
             for batch in key_batches(list(found)):
                 writer.core(statement, {CHANGE_KEYS: key_values(batch), **given})
-            # Those left alone too: what they are now is worth a look.
+            # Also the jobs left alone: they have another status than we thought.
             show_expired(writer.session, mapping, [job for job, _ in pairs])
         changed += [job for job, identity in pairs if identity in found]
     return changed

@@ -7,11 +7,11 @@
     for owner, count in reaped.by_owner.items():
         print(f"{count} jobs of {owner} can be claimed again")
 
-What is known of an owner decides (``owners.py``): the claims of a dead Owner at
-once, of one of whom nothing is known after the lease, of a living one never, but
-for an explicit `max_runtime`. A plain read proposes rows; each is then locked by
-its primary key and looked at again. So what was finished, renewed or claimed anew
-meanwhile stays as it is, and two reapers take nothing twice.
+What is known of the owner decides (``owners/alive.py``). The claims of a dead Owner are
+taken back at once; those of an unknown owner after the lease; those of a living owner only
+with an explicit `max_runtime`. A plain read proposes rows; each row is then locked by its
+primary key and checked again. So a job that was finished, renewed or claimed anew in
+between stays as it is, and two reapers take nothing twice.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class ReapedJob:
 
     Attributes:
         identity: the primary key's values.
-        owner: whose claim it was; None where the column was empty.
-        reason: why.
-        failed: whether its attempts were used up; else it can be claimed again.
+        owner: whose claim it was; None if the column was empty.
+        reason: why it was taken back.
+        failed: whether its attempts were used up; if not, it can be claimed again.
     """
 
     identity: tuple[Any, ...]
@@ -82,11 +82,11 @@ class ReapedJob:
 
 @dataclass(frozen=True)
 class Reaped:
-    """What a call of reap() took back; its length is their number.
+    """What a call of reap() took back; its length is the number of jobs.
 
     Attributes:
-        jobs: each of them.
-        more: the limit was reached: another call may find more.
+        jobs: the jobs.
+        more: the limit was reached, so another call may find more.
     """
 
     jobs: tuple[ReapedJob, ...] = ()
@@ -100,7 +100,7 @@ class Reaped:
 
     @property
     def failed(self) -> int:
-        """How many have failed, their attempts being used up."""
+        """How many have failed, because their attempts were used up."""
         return sum(job.failed for job in self.jobs)
 
     @property
@@ -124,16 +124,16 @@ def reap(
 ) -> Reaped:
     """Take back the claims of dead owners at once, of unknown owners after the lease.
 
-    The jobs go back to unclaimed, their attempts as counted; with RetryMixin
-    those whose attempts are used up go to failed, and ``last_error`` says why.
-    Two reapers at once do no harm.
+    The jobs go back to unclaimed, and the attempt counts. With RetryMixin those whose
+    attempts are used up go to failed, and ``last_error`` gives the reason. Any number of
+    reapers may run at once.
 
     Args:
         session: the caller's; nothing is committed.
         entity: a mapped class with JobMixin; no other rows are touched.
-        lease: how long a claim is left alone of which nobody knows whether its
-            owner lives, since the claim or its last renewal; None goes by
-            ``__queue_args__["lease"]``, 10 minutes by default.
+        lease: how long a claim of an unknown owner is left alone, since the claim or
+            its last renewal; None takes ``__queue_args__["lease"]``, by default 10
+            minutes.
         max_runtime: also take back claims older than this since the claim or
             its last renewal, whoever has them, the living too; zero takes all
             of them, by force.
@@ -142,7 +142,7 @@ def reap(
     Raises:
         ArgumentError: a lease that is no time, a negative max_runtime, a limit
             below 1.
-        DBAPIError: what the engine says; see :func:`is_transient`.
+        DBAPIError: an error of the database; see :func:`is_transient`.
     """
     mapping = mapping_of(entity)
     spec = ClaimSpec(
@@ -165,8 +165,8 @@ def reap_claims(
 ) -> Reaped:
     """Take back claims of one queue; see :func:`reap`.
 
-    Of its criteria only those on the columns that lead the index count: they
-    make a queue of its own, and the others may have changed since the claim.
+    Of the queue's criteria only those on the columns that lead the index count. The values
+    of other columns may have changed since the claim.
     """
     mapping = mapping_of(spec.mapping.mapper)  # refuses a class without JobMixin
     lease = mapping.args.lease if lease is None else lease
@@ -218,9 +218,9 @@ class _Reaper:
     # -- which claims ---------------------------------------------------
 
     def rules(self, lease: timedelta, max_runtime: timedelta | None) -> Iterator[_Rule]:
-        """Say what is taken back, from what is known of the owners that have claims now.
+        """Yield what is taken back, by what is known of the owners that have claims now.
 
-        An owner who comes later is in no rule but the last one.
+        Only the last rule can take claims of an owner who comes later.
         """
         owners = self._owners()
         states = owner_states(self.writer.connection, [name for name in owners if name is not None])
@@ -240,7 +240,7 @@ class _Reaper:
             yield _Rule(ReapReason.MAX_RUNTIME_OVER, self._older_than(max_runtime))
 
     def _owners(self) -> list[str | None]:
-        """Read who has claims now; no row is locked."""
+        """Read who has claims now, without locking any row."""
         owners = select(self.mapping.attribute("owner")).where(*self._claimed).distinct()
         return list(self.writer.orm(owners).scalars())
 
@@ -256,8 +256,8 @@ class _Reaper:
             yield _Rule(reason, (owner.in_(names[begin : begin + MOST_OWNERS]), *also))
 
     def _older_than(self, age: timedelta) -> tuple[ColumnElement[bool], ...]:
-        """Compare the time of the claim, or of its last renewal, with the database's clock."""
-        if not age:  # all are; also one without a time, which is older than nothing else
+        """Return the criterion that a claim, or its renewal, is older, by the database's clock."""
+        if not age:  # every claim is, even one without a time
             return ()
         shift = bindparam("reap_age", -(age // timedelta(microseconds=1)), BigInteger, unique=True)
         return (self.mapping.attribute("owner_date") < utc_now(shift),)
@@ -278,7 +278,7 @@ class _Reaper:
         return Reaped(tuple(reaped), more=found >= limit)
 
     def _propose(self, rule: _Rule, limit: int) -> list[tuple[Any, ...]]:
-        """Find the oldest by a plain read: InnoDB would lock all that it walks over."""
+        """Find the oldest claims by a plain read: a locking read holds all that InnoDB walks."""
         keys = select(*self.mapping.key_attributes).where(*self._claimed, *rule.criteria)
         oldest = keys.order_by(self.mapping.attribute("owner_date")).limit(limit)
         return [tuple(key) for key in self.writer.orm(oldest)]
@@ -292,7 +292,7 @@ class _Reaper:
         return reaped
 
     def _lock(self, rule: _Rule, keys: Sequence[tuple[Any, ...]]) -> list[ReapedJob]:
-        """Lock those of the rows that the rule still names, passing over locked ones."""
+        """Lock those of the rows that the rule still names; pass over rows that others hold."""
         locked = self.writer.orm(self._locking(rule), {_KEYS: key_values(keys)})
         width = len(self.mapping.keys)
         return [
@@ -311,7 +311,7 @@ class _Reaper:
 
     def _update(self, rule: _Rule, *, failed: bool) -> Any:
         mapping = self.mapping
-        # Wrapped, so that InnoDB goes by the primary key and by no index on the status.
+        # The CASE makes InnoDB go by the primary key, not by an index on the status.
         is_claimed = case((status_is(mapping.column("status"), self.spec.during), 1), else_=0) == 1
         named = key_is_in(mapping, _KEYS, self.writer.database)
         changed = self.writer.database.update_by_key(mapping.table, mapping.keys).where(

@@ -269,7 +269,7 @@ def test_a_name_that_is_not_a_string_is_an_error(option: str) -> None:
 
 
 def test_an_unknown_direction_is_an_error() -> None:
-    with pytest.raises(ArgumentError, match=r"'weight down' should be .* with ' desc' behind"):
+    with pytest.raises(ArgumentError, match=r"'weight down' should be .* followed by ' desc'"):
         map_with_args(order_by=["weight down"])
 
 

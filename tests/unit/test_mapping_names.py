@@ -180,7 +180,7 @@ def test_a_table_that_has_the_name_already_is_an_error() -> None:
         __tablename__ = "hotel_rounds"
         id: Mapped[int] = mapped_column(primary_key=True)
 
-    with pytest.raises(ArgumentError, match="the table that remembers the rounds of Hotel"):
+    with pytest.raises(ArgumentError, match="the table that records the rounds of Hotel"):
 
         class Hotel(JobMixin, RoundMixin, Base):
             __tablename__ = "hotel"

@@ -121,7 +121,7 @@ def test_entities_need_a_session(engine: Engine, session: Session) -> None:
     add_emails(session, "a")
     session.commit()
 
-    with engine.connect() as connection, pytest.raises(ArgumentError, match="live in a Session"):
+    with engine.connect() as connection, pytest.raises(ArgumentError, match="need a Session"):
         claim(connection, Email, owner="w")  # type: ignore[arg-type]  # that is the point
 
     assert statuses(session) == ["unclaimed"]
@@ -132,7 +132,7 @@ def test_entities_are_not_finished_with_a_connection(engine: Engine, session: Se
     session.commit()
 
     for verb in (complete, fail, release, renew):
-        with engine.connect() as connection, pytest.raises(ArgumentError, match="in a Session"):
+        with engine.connect() as connection, pytest.raises(ArgumentError, match="need a Session"):
             verb(connection, emails)
 
     assert statuses(session) == ["claimed", "claimed"]
@@ -144,7 +144,7 @@ def test_nothing_was_written_when_a_connection_is_refused(engine: Engine, sessio
 
     with engine.connect() as connection:
         for verb in (cancel, retry):
-            with pytest.raises(ArgumentError, match="in a Session"):
+            with pytest.raises(ArgumentError, match="need a Session"):
                 verb(connection, emails)  # type: ignore[arg-type]  # that is the point
         connection.commit()
 

@@ -116,7 +116,7 @@ def test_jobs_of_another_table_are_refused(
 ) -> None:
     (email,) = add_emails(session, "a")
 
-    with pytest.raises(ArgumentError, match="no job of this queue, which is one of Task"):
+    with pytest.raises(ArgumentError, match="not a job of this queue, whose class is Task"):
         verb(session, email)
 
 
