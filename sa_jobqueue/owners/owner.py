@@ -87,7 +87,7 @@ class Owner:
         Raises:
             ArgumentError: it is open already.
             UnsupportedDatabase: a pooler is in between, so that a lock proves
-                nothing, or the driver is an async one.
+                nothing, or the driver is async.
         """
         checked_engine(self.engine)
         with self._one_at_a_time:

@@ -53,7 +53,7 @@ def start_round(
 
     Args:
         session_or_engine: with a Session, the whole start is in the caller's transaction,
-            nothing is committed, and the round is always a new one. With an Engine, each
+            nothing is committed, and the round is always new. With an Engine, each
             chunk is committed, its rows can be claimed at once, and the next call with the
             same criteria finishes an interrupted start; two calls with an Engine go one
             after the other.
@@ -83,7 +83,7 @@ def mapping_with_rounds(entity: Any) -> QueueMapping:
     """Return the mapping of a class with RoundMixin.
 
     Raises:
-        ArgumentError: a class without it, or one whose rounds are in another table.
+        ArgumentError: a class without RoundMixin, or with it in another table than the status.
     """
     mapping = any_mapping_of(entity)
     round_table(mapping)  # refuses a class without rounds

@@ -78,7 +78,7 @@ register(Advisory)
 
 
 def check_name(name: str, *, strict: bool = False, limited: bool = False) -> None:
-    """Refuse an unknown strategy, and a named one beside a strict order or limits of keys.
+    """Refuse an unknown name, and any name beside a strict order or limits of keys.
 
     Raises:
         ArgumentError: names the strategies, or what to leave out.
@@ -107,7 +107,7 @@ def needs_no_mixin(name: str) -> bool:
 def choose(
     name: str, spec: ClaimSpec, database: Database, *, hooked: bool = False, drawn: bool = False
 ) -> Strategy:
-    """Make the strategy of this name, or for ``"auto"`` the one that fits.
+    """Make the strategy of this name, or for ``"auto"`` the strategy that fits.
 
     Args:
         hooked: do_orm_execute hooks may add criteria.

@@ -175,7 +175,7 @@ class Advisory(Strategy):
         return select(*found).where(func.pg_try_advisory_lock(*found[-2:])).limit(LIMIT)
 
     def candidates(self, *columns: Any) -> Any:
-        """Select claimable rows, in claim order if there is one."""
+        """Select claimable rows, in claim order if the class has an order."""
         if self.mapping.is_queue:
             return self.ready.select(*columns, plain=True).limit(None)
         ordered = self.mapping.is_ordered or not self.spec.own_order

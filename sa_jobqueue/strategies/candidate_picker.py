@@ -85,10 +85,10 @@ class CandidatePicker:
         self.tried += len(picked)
         return picked
 
-    def settle(self, picked: Sequence[Candidate], had: set[Any]) -> None:
-        """Take the picked candidates all of whose locks are in `had`."""
+    def settle(self, picked: Sequence[Candidate], locked: set[Any]) -> None:
+        """Take the picked candidates whose serial keys are all in `locked`."""
         for job in picked:
-            busy = [limited for limited in job.limited if limited[1] not in had]
+            busy = [limited for limited in job.limited if limited[1] not in locked]
             if busy:
                 self.busy.update(busy)
                 self._counted.subtract(job.limited)

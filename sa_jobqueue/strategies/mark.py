@@ -116,7 +116,7 @@ def check_key(mapping: QueueMapping) -> None:
     """Refuse a primary key that the mark would change: no finish would find its row again.
 
     Raises:
-        ArgumentError: a column of the key is one that a claim writes.
+        ArgumentError: a claim writes a column of the key.
     """
     written = [role for role in _MARKED if mapping.has(role)]
     for role in written:
@@ -124,5 +124,5 @@ def check_key(mapping: QueueMapping) -> None:
             raise ArgumentError(
                 f"the primary key of {mapping} holds {mapping.column(role).name!r}, which a claim "
                 "writes: its finish would not find the row again. Take the column out of the key, "
-                "and partition by one that never changes, such as the day of the insert"
+                "and partition by a column that never changes, such as the day of the insert"
             )

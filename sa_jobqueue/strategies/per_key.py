@@ -110,8 +110,8 @@ class PerKey(Strategy):
             waiting = deque(found)
             while picked := picker.pick(waiting):
                 names = {name for job in picked for name in job.locks if name is not None}
-                had = self._locks.take(writer.connection, names) if names else set()
-                picker.settle(picked, had)
+                locked = self._locks.take(writer.connection, names) if names else set()
+                picker.settle(picked, locked)
             if picker.has_enough:
                 return
 

@@ -25,7 +25,7 @@ class ClaimSpec:
     Attributes:
         where: the caller's criteria, joined by AND.
         order_by: replaces the mapping's order; the primary key comes last.
-        ready, during: the status that a claimable job has, and the one that a claim writes.
+        ready, during: the status that a claimable job has, and the status that a claim writes.
         strict: one claimer at a time, in exact order.
         limits: how many jobs of a serial key may be claimed at a time.
         on_retry: whether a job in its retry delay keeps the other jobs of its serial key back.
@@ -50,7 +50,7 @@ class ClaimSpec:
 
     @cached_property
     def own_order(self) -> bool:
-        """Whether the order is the default one, of the mixins' columns."""
+        """Whether the claim order is the default order, of the mixins' columns."""
         return not self.order_by and self.mapping.args.order_by is None
 
     @cached_property

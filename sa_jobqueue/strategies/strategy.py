@@ -29,7 +29,7 @@ class Strategy(ABC):
         marks: whether a claim writes status and owner.
         any_class: whether it claims classes without JobMixin too.
         candidates_elsewhere: whether it can read candidates from another session,
-            the one that ``candidates_from=`` gives.
+            which ``candidates_from=`` gives.
     """
 
     name: ClassVar[str]

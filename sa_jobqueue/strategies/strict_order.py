@@ -215,7 +215,7 @@ class InOrder(Strategy):
     def _lock_unbroken(
         self, writer: Writer, request: Request, keys: Sequence[tuple[Any, ...]]
     ) -> list[Any]:
-        """Lock the next jobs, up to the first one that somebody else has locked.
+        """Lock the next jobs, up to the first job that somebody else has locked.
 
         Whoever locks the first job has the turn. It is locked by a read of its own, so
         that those who do not get it hold nothing.
