@@ -1,4 +1,4 @@
-"""FencedJobs writes: how a change reaches exactly the rows of a claim.
+"""Fenced writes: how a change reaches exactly the rows of a claim.
 
 Where RETURNING tells which rows were ours, each claim takes one statement; elsewhere the
 count of rows tells whether all of them were. A locking read with the same fence comes

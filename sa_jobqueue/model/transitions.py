@@ -1,13 +1,13 @@
 """Which change of status each verb makes, and what it writes to a job's columns.
 
 :data:`TRANSITIONS` is the state diagram of ``docs/architecture.md``; a test holds the two
-against each other. Below it stands one function for each change. It returns the columns
-with their new values; the verbs add the WHERE clause, which names the status that they
-leave (``fence/statements.py`` for claimed jobs, ``verbs/manage.py`` for the others).
+against each other. Below it is one function for each change: it returns the columns with
+their new values. The WHERE clause names the status that a verb leaves; it is made in
+``fence/statements.py`` for claimed jobs and in ``verbs/manage.py`` for the others.
 
-A new status is a member of JobStatus (``model/status.py``) and a line in TRANSITIONS; it
-is in FINISHED too if its jobs are over. A new verb is a line in TRANSITIONS and a function
-here.
+A new status takes a member of JobStatus (``model/status.py``), a pair in TRANSITIONS, and a
+place in FINISHED if its jobs are over. A new verb takes a line in TRANSITIONS and a
+function here.
 
 The order of the columns matters: the assignments of MySQL and MariaDB see the values that
 the earlier ones wrote.
@@ -74,7 +74,7 @@ def left_by(verb: str) -> tuple[JobStatus, ...]:
 def words_of(mapping: QueueMapping, statuses: Sequence[JobStatus]) -> tuple[str, ...]:
     """Return the table's words for statuses, with those that ``__queue_args__`` adds.
 
-    Unclaimed are the jobs in each of ``ready``, claimed those in each of ``during``.
+    The words in ``ready`` count as unclaimed, and those in ``during`` as claimed.
     """
     further = {UNCLAIMED: mapping.ready, CLAIMED: mapping.during}
     own = [mapping.word(status) for status in statuses]
@@ -95,10 +95,6 @@ def enqueued(mapping: QueueMapping) -> Values:
     return {mapping.column(role): value for role, value in values.items() if mapping.has(role)}
 
 
-#: The parameter for the owner that a claim writes.
-CLAIM_OWNER = "claim_owner"
-
-
 def claimed(
     mapping: QueueMapping, during: str, owner_date: ColumnElement[Any]
 ) -> dict[Column[Any], Any]:
@@ -106,7 +102,7 @@ def claimed(
     owner = mapping.column("owner")
     values: dict[Column[Any], Any] = {
         mapping.column("status"): word_literal(during),
-        owner: bindparam(CLAIM_OWNER, type_=owner.type),
+        owner: bindparam("claim_owner", type_=owner.type),
         mapping.column("owner_date"): owner_date,
     }
     if mapping.has("attempts"):

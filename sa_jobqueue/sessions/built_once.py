@@ -3,7 +3,7 @@
 The owner is what the statements are built for: a mapped class, a queue or its claim plan.
 They are kept in the owner, under the dialect of the engine. So a class, a queue or an
 engine that the application drops is freed, and its statements with it. `lru_cache` would
-keep all of them alive; and a WeakKeyDictionary of owners too, since statements lead back
+keep all of them alive, and so would a WeakKeyDictionary of owners, since statements refer
 to their owner.
 """
 
@@ -22,7 +22,7 @@ Owner = TypeVar("Owner")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: What is kept for one owner and one dialect at most; beyond that it is built again.
+#: The most that is kept for one owner and one dialect; when it is full, it starts empty again.
 MOST = 1_000
 
 _KEPT = "_sa_jobqueue_built"

@@ -1,4 +1,4 @@
-"""Undoes what the library noted in a transaction, or a savepoint, that is rolled back.
+"""Undo what the library noted in a transaction, or a savepoint, that is rolled back.
 
 A session undoes what it flushed itself. What the library notes beside it, such as
 attributes set as committed, or the fence of an entity, is undone here: with the savepoint

@@ -38,7 +38,7 @@ WordsOf: TypeAlias = Callable[[QueueMapping], tuple[str, ...]]
 
 CHANGE_KEYS = "change_keys"
 
-#: How many rows prune() takes away in one call, unless told otherwise.
+#: How many rows a call of prune() deletes by default.
 PRUNE_LIMIT = 1_000
 
 
@@ -203,7 +203,7 @@ def change(
             statement = update_statement(mapping, writer, values, words)
             for batch in key_batches(list(found)):
                 writer.core(statement, {CHANGE_KEYS: key_values(batch), **given})
-            # Also the jobs left alone: they have another status than we thought.
+            # Also the jobs that were left alone: they have another status than the caller thought.
             show_expired(writer.session, mapping, [job for job, _ in pairs])
         changed += [job for job, identity in pairs if identity in found]
     return changed

@@ -1,4 +1,4 @@
-"""reap(): take back the claims of owners that are dead, or gone for too long.
+"""reap(): take back the claims of owners that are dead, or silent for too long.
 
 ::
 
@@ -46,10 +46,10 @@ from ..strategies import ClaimSpec
 
 log = logging.getLogger("sa_jobqueue.reap")
 
-#: How many claims reap() takes back in one call, unless told otherwise.
+#: How many claims a call of reap() takes back by default.
 REAP_LIMIT = 1_000
 
-#: Owners in one statement.
+#: The most owners in one statement.
 MOST_OWNERS = 1_000
 
 _KEYS = "reap_keys"
@@ -226,7 +226,7 @@ class _Reaper:
         states = owner_states(self.writer.connection, [name for name in owners if name is not None])
         dead = [name for name, state in states.items() if state is OwnerState.DEAD]
         unknown = [name for name, state in states.items() if state is OwnerState.UNKNOWN]
-        # A pool drops connections while its process lives and works on.
+        # A pool drops connections while its process lives and goes on working.
         cut = [name for name in dead if is_connection_owner(name)]
         killed = [name for name in dead if not is_connection_owner(name)]
         expired = self._older_than(lease)

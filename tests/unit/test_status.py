@@ -10,7 +10,7 @@ import pytest
 import sa_jobqueue
 from sa_jobqueue import ArgumentError, JobStatus
 from sa_jobqueue.model.status import status_word
-from sa_jobqueue.model.transitions import TRANSITIONS
+from sa_jobqueue.model.transitions import FINISHED, TRANSITIONS, UNFINISHED, left_by
 
 
 @pytest.mark.parametrize("status", JobStatus)
@@ -117,3 +117,11 @@ def test_only_a_claim_makes_a_job_claimed() -> None:
     ]
 
     assert claiming == ["claim"]
+
+
+def test_a_finished_job_can_be_retried_and_started_anew_in_a_round() -> None:
+    assert left_by("retry") == left_by("start_round") == FINISHED
+
+
+def test_every_status_is_finished_or_unfinished() -> None:
+    assert sorted((*FINISHED, *UNFINISHED)) == sorted(JobStatus)
