@@ -202,7 +202,7 @@ def test_a_batch_abandons_a_locked_row_and_keeps_what_is_written(shop: Engine) -
 
     with (
         locked_row(shop, keys[25]),
-        pytest.raises(LockTimeout, match=r"orders: UPDATE.*batches before this one are written"),
+        pytest.raises(LockTimeout, match=r"orders: UPDATE.*batches before this one are committed"),
     ):
         mark(shop, SHORT)
     assert marked(shop) == 20
@@ -218,7 +218,7 @@ def test_a_batch_is_tried_again_until_the_row_is_free(
     with locked_row(shop, keys[25]) as holder, caplog.at_level(logging.INFO, "sa_jobqueue"):
 
         def free_the_row() -> None:
-            until(lambda: "orders: UPDATE: somebody has locked it" in caplog.text)
+            until(lambda: "orders: UPDATE: another transaction has it locked" in caplog.text)
             holder.close()
 
         freeing = threading.Thread(target=free_the_row)
