@@ -31,7 +31,7 @@ from ..model.status import exact_pattern
 from ..sessions.built_once import built_once
 from ..sessions.writer import Writer
 from ..strategies import ClaimSpec
-from ..strategies.ready_rows import ReadyRows
+from ..strategies.parts.ready_rows import ReadyRows
 from .ranges import Ordering
 
 Key: TypeAlias = tuple[Any, ...]

@@ -11,15 +11,15 @@ from ..errors import ArgumentError, UnsupportedDatabase
 from ..model.keys import key_values
 from ..sessions.writer import Writer
 from .advisory import Advisory
-from .candidate_reads import CandidateReads
 from .candidates import Candidates
 from .compare_and_set import CompareAndSet
 from .held import Held
-from .job_reads import LockingRead, ReadBack
 from .key_limits import SKIP, WAIT, KeyLimit, key_limits
-from .mark import Mark
+from .parts.candidate_reads import CandidateReads
+from .parts.job_reads import LockingRead, ReadBack
+from .parts.mark import Mark
+from .parts.ready_lock import ReadyLock
 from .per_key import PerKey
-from .ready_lock import ReadyLock
 from .skip_locked import SkipLocked
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy

@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 
 from ..dialects import Database
 from ..sessions.writer import Writer, writer_for
-from .candidate_reads import OVERDRAW, CandidateReads
-from .mark import Mark
-from .ready_lock import refusal_without_skip_locked
+from .parts.candidate_reads import OVERDRAW, CandidateReads
+from .parts.mark import Mark
+from .parts.ready_lock import refusal_without_skip_locked
 from .skip_locked import SkipLocked
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy

@@ -14,8 +14,8 @@ from ..dialects import Database
 from ..model.keys import key_values
 from ..model.plain_rows import row_columns
 from ..sessions.writer import Writer
-from .job_reads import ReadBack, loading_options
-from .mark import Mark
+from .parts.job_reads import ReadBack, loading_options
+from .parts.mark import Mark
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy
 

@@ -17,7 +17,7 @@ from ..errors import NotClaimed, UnsupportedDatabase
 from ..fence.token import Hold, Identity, LetGo
 from ..model.mapping import QueueMapping
 from ..sessions.writer import Writer
-from .ready_lock import ReadyLock, refusal_without_skip_locked
+from .parts.ready_lock import ReadyLock, refusal_without_skip_locked
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy
 

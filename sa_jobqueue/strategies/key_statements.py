@@ -40,7 +40,7 @@ from ..model.keys import columns_are_in
 from ..model.status import status_is
 from ..sessions.writer import Writer
 from .key_limits import SKIP, KeyLimit
-from .ready_rows import LIMIT, ReadyRows
+from .parts.ready_rows import LIMIT, ReadyRows
 
 log = logging.getLogger("sa_jobqueue.claim")
 

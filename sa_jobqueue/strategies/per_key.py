@@ -30,10 +30,10 @@ from ..dialects.serial_key_locks import SerialKeyLocks
 from ..errors import UnsupportedDatabase
 from ..model.keys import key_batches, key_values
 from ..sessions.writer import Writer
-from .candidate_picker import Candidate, CandidatePicker, Key
-from .candidate_reads import OVERDRAW, CandidateReads
+from .key_candidates import Candidate, CandidatePicker, Key
 from .key_statements import KeyStatements
-from .mark import Mark
+from .parts.candidate_reads import OVERDRAW, CandidateReads
+from .parts.mark import Mark
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy
 

@@ -11,10 +11,10 @@ from sqlalchemy.sql.util import ClauseAdapter
 from ..dialects import Database
 from ..model.plain_rows import row_columns
 from ..sessions.writer import Writer
-from .job_reads import loading_options
-from .mark import Mark
-from .ready_lock import ReadyLock, refusal_without_skip_locked
-from .ready_rows import LIMIT
+from .parts.job_reads import loading_options
+from .parts.mark import Mark
+from .parts.ready_lock import ReadyLock, refusal_without_skip_locked
+from .parts.ready_rows import LIMIT
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy
 

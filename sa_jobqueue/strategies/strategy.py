@@ -1,7 +1,7 @@
 """What every strategy is: a way to claim, made for one queue on one database.
 
 A strategy turns a :class:`ClaimSpec` into statements once, and runs them for each
-:class:`Request`. Its parts are in files beside this one: :class:`ReadyRows` finds the
+:class:`Request`. What it is made of is in ``parts/``: :class:`ReadyRows` finds the
 claimable rows, :class:`Mark` writes the claim, :class:`LockingRead` and
 :class:`ReadBack` read jobs as entities or as plain rows.
 """
@@ -16,8 +16,8 @@ from sqlalchemy import Executable
 from ..dialects import Database
 from ..errors import UnsupportedDatabase
 from ..sessions.writer import Writer
-from .mark import check_key
-from .ready_rows import ReadyRows
+from .parts.mark import check_key
+from .parts.ready_rows import ReadyRows
 from .spec import ClaimSpec, Request, Taken
 
 

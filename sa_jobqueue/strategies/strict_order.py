@@ -30,11 +30,11 @@ from ..errors import LockTimeout, UnsupportedDatabase
 from ..model.keys import keys_of
 from ..model.mapping import QueueMapping
 from ..sessions.writer import Writer
-from .candidate_reads import CandidateReads
 from .compare_and_set import CompareAndSet
-from .job_reads import LockingRead
-from .mark import Mark
-from .ready_lock import refusal_without_skip_locked
+from .parts.candidate_reads import CandidateReads
+from .parts.job_reads import LockingRead
+from .parts.mark import Mark
+from .parts.ready_lock import refusal_without_skip_locked
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy
 from .update_then_select import UpdateThenSelect

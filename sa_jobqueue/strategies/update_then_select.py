@@ -33,10 +33,10 @@ from ..dialects.clock import EPOCH, utc_now
 from ..model.indexes import claim_index
 from ..model.keys import key_values
 from ..sessions.writer import Writer
-from .candidate_reads import OVERDRAW
-from .job_reads import ReadBack
-from .mark import Mark
-from .ready_rows import LIMIT
+from .parts.candidate_reads import OVERDRAW
+from .parts.job_reads import ReadBack
+from .parts.mark import Mark
+from .parts.ready_rows import LIMIT
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy
 

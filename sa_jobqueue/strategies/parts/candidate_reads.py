@@ -14,11 +14,11 @@ from typing import Any
 
 from sqlalchemy import Select, select
 
-from ..model.keys import by_key, key_values
-from ..sessions.writer import Writer
+from ...model.keys import by_key, key_values
+from ...sessions.writer import Writer
+from ..spec import Request
 from .job_reads import LockingRead
 from .ready_rows import ReadyRows
-from .spec import Request
 
 #: How many candidates are read for each row wanted. Workers see the same head
 #: of the queue: with exactly as many as wanted, four of them lost 60 % of theirs.

@@ -10,15 +10,15 @@ from typing import Any
 from sqlalchemy import ColumnElement, Update, bindparam
 from sqlalchemy.orm.attributes import instance_dict
 
-from ..dialects import Database
-from ..dialects.clock import as_utc, utc_now
-from ..errors import ArgumentError
-from ..model.keys import key_batches, key_is_in, key_values, keys_of
-from ..model.mapping import QueueMapping
-from ..model.transitions import claimed
-from ..sessions.show import refresh, show_values
-from ..sessions.writer import Writer
-from .spec import ClaimSpec, Request, Taken
+from ...dialects import Database
+from ...dialects.clock import as_utc, utc_now
+from ...errors import ArgumentError
+from ...model.keys import key_batches, key_is_in, key_values, keys_of
+from ...model.mapping import QueueMapping
+from ...model.transitions import claimed
+from ...sessions.show import refresh, show_values
+from ...sessions.writer import Writer
+from ..spec import ClaimSpec, Request, Taken
 
 #: The roles of the columns that a mark writes.
 _MARKED = ("status", "owner", "owner_date", "attempts")

@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import Select
 from sqlalchemy.exc import DBAPIError
 
-from ..dialects import Database
-from ..model.indexes import claim_index
-from ..sessions.writer import Writer
+from ...dialects import Database
+from ...model.indexes import claim_index
+from ...sessions.writer import Writer
+from ..spec import Request
 from .job_reads import LockingRead
 from .ready_rows import ReadyRows
-from .spec import Request
 
 log = logging.getLogger("sa_jobqueue.claim")
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy.orm import RelationshipProperty, selectinload
 
-from ..model.mapping import QueueMapping
-from ..model.plain_rows import row_columns
-from ..sessions.writer import Writer
+from ...model.mapping import QueueMapping
+from ...model.plain_rows import row_columns
+from ...sessions.writer import Writer
+from ..spec import Request
 from .ready_rows import ReadyRows
-from .spec import Request
 
 
 class ReadBack:

@@ -22,10 +22,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.util import ClauseAdapter
 
-from ..dialects import Database
-from ..model.status import exact_pattern, status_is, word_literal
-from ..sessions.writer import Writer
-from .spec import ClaimSpec
+from ...dialects import Database
+from ...model.status import exact_pattern, status_is, word_literal
+from ...sessions.writer import Writer
+from ..spec import ClaimSpec
 
 
 class Levels:

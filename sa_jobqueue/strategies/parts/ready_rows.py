@@ -8,13 +8,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Integer, Select, bindparam, select, tuple_
 
-from ..dialects import Database
-from ..dialects.clock import utc_now
-from ..model.indexes import claim_index
-from ..model.keys import key_is_in
-from ..model.status import exact_pattern, word_literal
+from ...dialects import Database
+from ...dialects.clock import utc_now
+from ...model.indexes import claim_index
+from ...model.keys import key_is_in
+from ...model.status import exact_pattern, word_literal
+from ..spec import ClaimSpec
 from .levels import Levels
-from .spec import ClaimSpec
 
 #: The parameter for the number of rows wanted.
 LIMIT = bindparam("claim_limit", type_=Integer, required=True)
