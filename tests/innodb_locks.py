@@ -7,15 +7,15 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-#: How often MariaDB is asked for a list that is not older than the question, and the
-#: longest pause before: of no fixed length, so that two who ask do not go in step.
+#: How often to ask MariaDB for a list that is newer than the question, and the longest
+#: pause before: of random length, so that two tests do not ask in step.
 _LOOKS, _PAUSE = 60, 0.8
 
 
 def locked_rows(connection: Connection, table: str) -> int:
     """Count the rows of a table that this transaction has locked.
 
-    MariaDB's count is of locks; a row may have one in each index that led to it.
+    MariaDB counts locks; a row may have a lock in each index that led to it.
     """
     if connection.dialect.name == "mysql":
         return int(
@@ -25,8 +25,8 @@ def locked_rows(connection: Connection, table: str) -> int:
                 f"AND thread_id = PS_CURRENT_THREAD_ID() AND object_name = '{table}'"
             ).scalar_one()
         )
-    # The server answers from a copy, which others who ask keep from being made anew. One
-    # that was made since shows the statement that stands in it.
+    # The server answers from a copy, which is not renewed while others ask for it. A copy
+    # made since then shows this very statement.
     mark = uuid4().hex
     for _ in range(_LOOKS):
         pause = uniform(0.12, _PAUSE)

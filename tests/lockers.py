@@ -23,7 +23,7 @@ PATIENCE = timedelta(seconds=30)
 
 
 class Locker:
-    """A process with one named lock, which does what the test says.
+    """A process with a named lock, which does what the test tells it.
 
     ::
 
@@ -40,12 +40,12 @@ class Locker:
         self.answer()
 
     def __call__(self, what: str, *arguments: Any) -> Any:
-        """Have a method of its lock called, and give back what it returned."""
+        """Call a method of the process's lock, and return its result."""
         self.tell(what, *arguments)
         return self.answer()
 
     def tell(self, what: str, *arguments: Any) -> None:
-        """Have a method of its lock called, and do not wait for it."""
+        """Call a method of the process's lock, and do not wait for it."""
         self._pipe.send((what, arguments))
 
     def answer(self) -> Any:
@@ -57,7 +57,7 @@ class Locker:
         return answer
 
     def begin_to_wait(self) -> None:
-        """Have it wait for the lock, without end; return when it does."""
+        """Make the process wait for the lock without timeout; return once it waits."""
         self.tell("wait")
         assert self.answer() == "waiting"
 
@@ -66,9 +66,9 @@ class Locker:
         os.kill(self.process.pid, number)
 
     def kill(self) -> None:
-        """Kill it, and wait until it is gone."""
+        """Kill the process, and wait until it is gone."""
         self.process.kill()
-        # With a timeout it would wait for the process's own forks, too.
+        # With a timeout, join() would wait for the process's forks, too.
         self.process.join()
 
     def __enter__(self) -> Locker:
@@ -86,8 +86,8 @@ class Locker:
 
 
 def obey(url: str, name: str, told: Connection) -> None:
-    """Do in a process of its own what the test tells."""
-    # Whoever runs the tests in the background may ignore it.
+    """Do what the test tells, in another process."""
+    # A shell may have started the tests in the background with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     engine = make_engine(url)
     lock = named_lock(engine, name)
@@ -96,7 +96,7 @@ def obey(url: str, name: str, told: Connection) -> None:
         what, arguments = told.recv()
         try:
             told.send(done(lock, told, what, arguments))
-        except (Exception, KeyboardInterrupt) as error:  # the test's to judge
+        except (Exception, KeyboardInterrupt) as error:  # the test judges the error
             told.send(error)
 
 
@@ -110,7 +110,7 @@ def done(lock: NamedLock, told: Connection, what: str, arguments: tuple[Any, ...
 
 
 def wait(lock: NamedLock, told: Connection) -> bool:
-    """Take the lock, however long it takes; say when the wait begins."""
+    """Wait for the lock without timeout; report when the wait begins."""
     left = Deadline.left
     says = iter(["waiting"])
 
@@ -124,7 +124,7 @@ def wait(lock: NamedLock, told: Connection) -> bool:
 
 
 def fork(lock: NamedLock) -> tuple[int, bool, bool]:
-    """Fork a child that lives on; return its number and what it thinks of the lock."""
+    """Fork a child that lives on; return its pid and whether it holds or has lost the lock."""
     here, there = multiprocessing.Pipe()
     child = os.fork()
     if child == 0:

@@ -21,7 +21,7 @@ class Account(Base):
 
 
 class Email(JobMixin, Base):
-    """The plainest queue: a table and the mixin."""
+    """The plainest queue: a table with JobMixin."""
 
     __tablename__ = "email"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -53,7 +53,7 @@ class Order(
     JobMixin.named(  # type: ignore[misc]  # mypy knows no call as a base class
         status="job_status", owner="job_owner", owner_date="job_owner_date"
     ),
-    PriorityMixin.named(priority="job_priority"),  # type: ignore[misc]  # likewise
+    PriorityMixin.named(priority="job_priority"),  # type: ignore[misc]  # as above
     RetryMixin,
     Base,
 ):

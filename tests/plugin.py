@@ -32,20 +32,20 @@ WORKER_INPUT = "sa_jobqueue"
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one test run has: its servers, and the name that its databases begin with."""
+    """What a test run has: its servers, and the beginning of its databases' names."""
 
     servers: Mapping[str, Server]
     prefix: str
     left_out: Sequence[ServerUnavailable] = ()
 
     def to_worker(self) -> dict[str, Any]:
-        """Write down for a worker what it needs, in plain values."""
+        """Return plain values that tell a worker what it needs."""
         servers = [server.written() for server in self.servers.values()]
         return {"servers": servers, "prefix": self.prefix}
 
     @classmethod
     def in_worker(cls, written: Mapping[str, Any]) -> Run:
-        """Read in a worker what the controller wrote down."""
+        """Read in a worker the values that the controller wrote."""
         servers = map(server_as_written, written["servers"])
         return cls(
             servers={server.database: server for server in servers}, prefix=written["prefix"]
@@ -107,7 +107,7 @@ def given_urls(config: pytest.Config) -> dict[str, str]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Have the servers, if tests are going to run."""
+    """Provide the servers, if tests are going to run."""
     config = session.config
     if hasattr(config, "workerinput"):
         config.stash[RUN] = Run.in_worker(config.workerinput[WORKER_INPUT])

@@ -43,7 +43,7 @@ class Proxy:
         """Close everything."""
         self._over.set()
         for opened in self._sockets:
-            with suppress(OSError):  # its other side was first
+            with suppress(OSError):  # the other thread closed it first
                 opened.shutdown(socket.SHUT_RDWR)
             opened.close()
         for thread in self._threads:

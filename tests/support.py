@@ -1,4 +1,4 @@
-"""What several tests need: statements seen, engines, two sessions side by side."""
+"""What many tests share: strategies, engines, empty tables, statements seen."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LOCK_WAIT = 10
 
 CONNECT: dict[str, dict[str, Any]] = {
     "sqlite": {"timeout": LOCK_WAIT},
-    # What is tested is who gets which row, not what a power cut leaves.
+    # Tests check who gets which row, not what a power cut leaves.
     "postgresql": {"options": f"-c lock_timeout={LOCK_WAIT}s -c synchronous_commit=off"},
     "mysql": {
         "init_command": f"SET innodb_lock_wait_timeout={LOCK_WAIT}, lock_wait_timeout={LOCK_WAIT}"
@@ -97,7 +97,7 @@ def with_empty_tables(engine: Engine, metadata: MetaData) -> Engine:
 
 
 def _delete_rows(engine: Engine, metadata: MetaData) -> None:
-    """Delete from the tables that have rows: one question costs less than a DELETE for each."""
+    """Delete from the tables that have rows; to ask which costs less than a DELETE for each."""
     tables = metadata.sorted_tables[::-1]
     with engine.begin() as connection:
         with_rows = connection.execute(_which_have_rows(metadata)).one()
@@ -113,7 +113,7 @@ def _which_have_rows(metadata: MetaData) -> Executable:
 
 
 def impatient(engine: Engine) -> Engine:
-    """Return an engine that SQLite refuses at once where another one writes."""
+    """Return an engine that SQLite refuses at once while another connection writes."""
     if engine.url.get_backend_name() != "sqlite":
         return engine
     return create_engine(engine.url, connect_args={"timeout": 0}, poolclass=NullPool)

@@ -15,7 +15,7 @@ from tests.models import Base
 
 
 class S(StrEnum):
-    """What a video can be."""
+    """The statuses of a video."""
 
     UPLOADED = "uploaded"
     CHECKING = "checking"
@@ -29,7 +29,7 @@ class S(StrEnum):
 
 
 class Video(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
-    """A video on its way."""
+    """A video that passes through the workflow."""
 
     __tablename__ = "video"
     __queue_args__ = {  # noqa: RUF012 - as users write it
@@ -57,7 +57,7 @@ Handler = Callable[[Video], Any]
 
 
 def nothing(video: Video) -> None:
-    """Be content."""
+    """Accept every video."""
 
 
 def videos(
@@ -78,7 +78,7 @@ def videos(
 
 
 def named(name: str, handler: Handler) -> Handler:
-    """Give a handler the name of its step; several steps may have the same one."""
+    """Give a handler the name of its step; several steps may share a handler."""
 
     def handle(video: Video) -> Any:
         return handler(video)

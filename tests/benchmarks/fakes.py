@@ -1,4 +1,4 @@
-"""Queues that are folders: a job is a file, and who removes the file has the job.
+"""Queues that are folders: a job is a file, and the worker that removes the file has the job.
 
 Some break a queue's promises; the harness has to notice.
 """

@@ -1,4 +1,4 @@
-"""Rows of growth, from figures that nobody measured."""
+"""Rows of the growth benchmark, from invented figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.harness.report import Figures, Row
 
 
 def timed(size: Size, *, snapshot: bool, seconds: float = 0.0012) -> Row:
-    """Make the row of a size: a claim took 1 ms in the small table, `seconds` in the large."""
+    """Make the row of a size: a claim took 1 ms in the small table, `seconds` in the large one."""
     context = {"snapshot": snapshot, "kind": "rows", "batch": 10, "claims": 5}
     return timed_row(size, context, [(seconds,) * 3] * 50, [(0.001,) * 3] * 50)
 

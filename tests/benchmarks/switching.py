@@ -1,4 +1,4 @@
-"""Processes that change their adapter: starting a process takes half a second."""
+"""Processes that change their adapter, since starting a process takes half a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One drain: every job is checked."""
+"""A drain is timed, and every job is checked."""
 
 from __future__ import annotations
 

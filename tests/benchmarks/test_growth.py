@@ -1,4 +1,4 @@
-"""Growth: tables of a wanted size, claims timed at each, and crowds."""
+"""Growth: tables of a wanted size, claims timed at each size, and crowds."""
 
 from __future__ import annotations
 

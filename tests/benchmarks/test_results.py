@@ -1,4 +1,4 @@
-"""What is written of a run: figures, tables, plots; and the pages that show them."""
+"""The figures, tables and plots of a run, and the pages that show them."""
 
 from __future__ import annotations
 

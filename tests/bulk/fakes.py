@@ -52,7 +52,7 @@ class Numbers(DivisibleSource[list[int]]):
         self.after("rollback", batch)
 
     def killed(self, when: str, verb: str, first: int) -> Numbers:
-        """Have it killed before or after a batch, that which begins with a number."""
+        """Kill the process before or after the batch that begins with a number."""
 
         def kill(now: str, batch: list[int]) -> None:
             if (now, batch[0]) == (verb, first):

@@ -27,7 +27,7 @@ class Item(Base):
 
 
 class Thing(Base):
-    """Values of many types, keys that are made, and a default of each kind."""
+    """Values of many types, generated keys, and a default of each kind."""
 
     __tablename__ = "bulk_thing"
     id: Mapped[uuid.UUID] = mapped_column(Uuid(), primary_key=True)
@@ -46,7 +46,7 @@ class Thing(Base):
 
 
 class Numbered(Base):
-    """Keys of the server."""
+    """Keys that the server generates."""
 
     __tablename__ = "bulk_numbered"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -63,7 +63,7 @@ class Pair(Base):
 
 
 class Named(Base):
-    """A key of a text: which are equal, the server says."""
+    """A text as key: the server decides which texts are equal."""
 
     __tablename__ = "bulk_named"
     name: Mapped[str] = mapped_column(String(50), primary_key=True)
@@ -71,7 +71,7 @@ class Named(Base):
 
 
 class Rounded(Base):
-    """A key that servers round."""
+    """A key that servers round to fewer digits."""
 
     __tablename__ = "bulk_rounded"
     amount: Mapped[Decimal] = mapped_column(Numeric(10, 2), primary_key=True, autoincrement=False)
@@ -119,7 +119,7 @@ class Versioned(Base):
 
 
 class Coded(Base):
-    """A key that a function makes."""
+    """A key that a Python function makes."""
 
     __tablename__ = "bulk_coded"
     id: Mapped[str] = mapped_column(
@@ -129,7 +129,7 @@ class Coded(Base):
 
 
 class Hexed(Base):
-    """A UUID that is a text."""
+    """A UUID stored as text."""
 
     __tablename__ = "bulk_hexed"
     id: Mapped[str] = mapped_column(Uuid(as_uuid=False), primary_key=True)
@@ -137,7 +137,7 @@ class Hexed(Base):
 
 
 class Job(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
-    """A queue with every mixin, and a word of its own for jobs that wait."""
+    """A queue with every mixin, and its own word for unclaimed."""
 
     __tablename__ = "bulk_job"
     __queue_args__ = {"names": {"unclaimed": "unsent"}}  # noqa: RUF012 - as users write it

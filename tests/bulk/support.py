@@ -1,4 +1,4 @@
-"""Items to load, and a process that dies in a commit."""
+"""Items to load, and a load that is killed in a commit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def killed_in_commit(
     committed: bool,
     mark: int = INSERTED,
 ) -> None:
-    """Have the process die in the commit of a batch: nobody hears whether it was done."""
+    """Kill the process in the commit of a batch, so that nobody hears whether it was done."""
     before, after = Entry.before_commit, Entry.after_commit
 
     def die_before(entry: Entry, which: int, connection: Any = None, kept: Any = None) -> None:

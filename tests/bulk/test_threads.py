@@ -19,7 +19,7 @@ def test_after_an_error_running_batches_are_finished_and_the_rest_is_left() -> N
     done: list[int] = []
 
     def items() -> Iterator[int]:
-        yield from range(4)  # two under way, and two that wait
+        yield from range(4)  # two that run, and two that wait
         full.set()
 
     def do(item: int) -> None:

@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def url(folder: Path) -> str:
-    """Name an SQLite file that is not there yet."""
+    """Name an SQLite file that does not exist yet."""
     return f"sqlite:///{folder / 'jobs.db'}"
 
 
@@ -50,7 +50,7 @@ def run(folder: Path) -> Run:
 
 @pytest.fixture
 def start(folder: Path) -> Iterator[Start]:
-    """Start a command in a process of its own; it is killed if the test leaves it behind."""
+    """Start a command in its own process, which is killed if the test leaves it running."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: object, python: tuple[str, ...] = ("-m", "sa_jobqueue")) -> object:

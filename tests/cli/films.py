@@ -27,11 +27,11 @@ workflow = Workflow(Film)
 
 @workflow.step("unclaimed", during="claimed", then="cut")
 def cut(film: Film) -> None:
-    """Fail the first time, where the title says so."""
+    """Fail the first time if the title asks for it."""
     if film.title == "hard" and film.attempts == 1:
         raise ValueError("the tape is torn")
 
 
 @workflow.step("cut", during="showing", then="done")
 def show(film: Film) -> None:
-    """Do nothing, well."""
+    """Do nothing, and succeed."""

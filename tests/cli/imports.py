@@ -1,4 +1,4 @@
-"""A user's own module: what is loaded in bulk."""
+"""A user's own module with sources of bulk loads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def slow_messages(engine: Engine) -> EnqueueSource:
-    """Say when a batch is in, and wait to be told to go on."""
+    """Report when a batch is inserted, and wait for permission to go on."""
     source = messages(engine)
     show = source.encode
 
@@ -53,5 +53,5 @@ def slow_messages(engine: Engine) -> EnqueueSource:
         input()
         return show(batch)
 
-    source.encode = encode  # type: ignore[method-assign]  # seen, and done
+    source.encode = encode  # type: ignore[method-assign]  # recorded, then called
     return source

@@ -1,4 +1,4 @@
-"""A user's own module: two queues, and what handles their jobs."""
+"""A user's own module with two queues and their handlers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ to_a = JobQueue(Message, Message.recipient.like("a%"))
 
 
 def send(message: Message) -> None:
-    """Do nothing, well."""
+    """Do nothing, and succeed."""
 
 
 def refuse(job: object) -> None:

@@ -1,4 +1,4 @@
-"""``demo``, with processes of its own."""
+"""``demo`` with its producers and consumers."""
 
 from __future__ import annotations
 

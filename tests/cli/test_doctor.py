@@ -1,4 +1,4 @@
-"""``doctor``: what it says, and what it ends with."""
+"""``doctor``: its output and its exit codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from .conftest import Run
 from .shop import Base, Message
 
-#: MariaDB shows locks in a copy, which stays old while others ask for it.
+#: MariaDB shows a copy of its locks, which stays old while other connections ask for it.
 pytestmark = pytest.mark.xdist_group("plans")
 
 MESSAGES = "tests.cli.shop:Message"
@@ -17,7 +17,7 @@ MESSAGES = "tests.cli.shop:Message"
 
 @pytest.fixture
 def tables(engine: Engine) -> None:
-    """The shop's tables, and one message that waits."""
+    """The shop's tables, and one unclaimed message."""
     Base.metadata.create_all(engine)
     with Session(engine) as session, session.begin():
         session.add(Message(recipient="a"))

@@ -1,4 +1,4 @@
-"""What goes wrong is one line, and exit code 1."""
+"""Errors are one line, and exit code 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``load``: begun, stopped, gone on with, taken back."""
+"""``load``: begun, stopped, continued, rolled back."""
 
 from __future__ import annotations
 

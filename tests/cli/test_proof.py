@@ -1,4 +1,4 @@
-"""The proof of the demo believes the database alone."""
+"""The proof of the demo believes only the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``reap``, and what ``work`` takes back."""
+"""``reap``, and the claims that ``work`` takes back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEND = "tests.cli.shop:send"
 
 @pytest.fixture
 def jobs(engine: Engine) -> None:
-    """Three messages wait; the last has one attempt only."""
+    """Three unclaimed messages, the last of which has a single attempt."""
     Base.metadata.create_all(engine)
     with Session(engine) as session, session.begin():
         session.add_all([Message(recipient="a"), Message(recipient="b")])

@@ -1,4 +1,4 @@
-"""``sql`` prints claims for databases that are not there."""
+"""``sql`` prints claims without a database."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SEND = "tests.cli.shop:send"
 
 @pytest.fixture
 def jobs(engine: Engine) -> None:
-    """Two messages wait, and one order."""
+    """Two unclaimed messages and an order."""
     Base.metadata.create_all(engine)
     with Session(engine) as session, session.begin():
         session.add_all([Message(recipient="anna"), Message(recipient="bob")])

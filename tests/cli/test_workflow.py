@@ -17,7 +17,7 @@ WORKFLOW = "tests.cli.films:workflow"
 
 @pytest.fixture(autouse=True)
 def films(engine: Engine) -> None:
-    """Two films wait, of which one is hard."""
+    """Two unclaimed films, of which one is hard."""
     Base.metadata.create_all(engine)
     with Session(engine) as session, session.begin():
         session.add_all([Film(title="easy"), Film(title="hard")])

@@ -1,4 +1,4 @@
-"""What the processes of the concurrency tests do; started by spawn, so at module level."""
+"""The functions that the processes of concurrency tests run; at module level, to be pickled."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def claim_some(engine: Engine, queue: JobQueue[Email], limit: int) -> Claim[Emai
 
 
 def committed(engine: Engine, work: Callable[[Session], R]) -> R:
-    """Run a transaction, again after a deadlock or a busy database."""
+    """Run a transaction, and run it again after a deadlock or a busy database."""
     while True:
         with Session(engine, expire_on_commit=False) as session:
             try:

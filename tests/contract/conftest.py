@@ -1,4 +1,4 @@
-"""Every contract test runs on every engine; with `strategy`, on every strategy of it."""
+"""Every contract test runs on every database; with `strategy`, for each of its strategies."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shared_engine(db_url: URL) -> Iterator[Engine]:
 @pytest.fixture
 def engine(shared_engine: Engine) -> Engine:
     """The engine with empty tables."""
-    shared_engine.dispose()  # with what the last test has set on its connections
+    shared_engine.dispose()  # its connections may keep settings of the last test
     return with_empty_tables(shared_engine, Base.metadata)
 
 
@@ -97,7 +97,7 @@ def start(session: Session) -> Start:
 def start_either(
     request: pytest.FixtureRequest, engine: Engine, session: Session, start: Start
 ) -> Start:
-    """Start a round so, or by an engine."""
+    """Start a round in a session or by an engine."""
 
     def start_by_engine(*args: Any, **options: Any) -> int:
         session.commit()
@@ -110,7 +110,7 @@ def start_either(
 
 @pytest.fixture
 def claimed(session: Session, strategy: str) -> Claim[Email]:
-    """Three emails, claimed by w and committed."""
+    """Give the committed claim of three emails by the owner w."""
     add_emails(session, "a", "b", "c")
     claimed = claim(session, Email, owner="w", limit=3, strategy=strategy)
     session.commit()

@@ -21,7 +21,7 @@ PARAMETERS: dict[str, Any] = {
 
 
 def numbers(connection: Connection, rows: int) -> str:
-    """Say a sub-select `n` that counts from 1 to `rows`, in the engine's own way."""
+    """Write a sub-select `n` that counts from 1 to `rows`, in the database's own way."""
     alias = connection.dialect.name
     if alias == "postgresql":
         return f"(SELECT generate_series(1, {rows}) AS number) AS n"
@@ -50,8 +50,8 @@ def analyze(engine: Engine, table: str) -> None:
 
 
 def explained(connection: Connection, statement: Executable) -> str:
-    """Return the plan of a statement, as the engine prints it."""
-    compiled = statement.compile(  # type: ignore[attr-defined]  # every one of ours can
+    """Return the plan of a statement, as the database prints it."""
+    compiled = statement.compile(  # type: ignore[attr-defined]  # all our statements can
         dialect=connection.dialect, compile_kwargs={"render_postcompile": True}
     )
     parameters = compiled.construct_params(
@@ -90,13 +90,13 @@ def nodes(plan: dict[str, Any], *, top: bool = False) -> Iterator[dict[str, Any]
 
 
 def locking(statements: list[Executable], engine: Engine) -> Executable:
-    """Pick the statement that finds rows: the first, or the one after the priorities."""
+    """Pick the statement that finds rows: the first, or the statement after the priorities."""
     found = [
         one
         for one in statements
         if re.search(
             r"claim_limit|LIMIT %s|LIMIT \?",
-            str(one.compile(dialect=engine.dialect)),  # type: ignore[attr-defined]  # likewise
+            str(one.compile(dialect=engine.dialect)),  # type: ignore[attr-defined]  # as above
         )
         and "claim_after" not in one.compile(dialect=engine.dialect).params  # type: ignore[attr-defined]
     ]
@@ -104,7 +104,7 @@ def locking(statements: list[Executable], engine: Engine) -> Executable:
 
 
 def rows_read(connection: Connection) -> int:
-    """Count the rows that this connection has read, where the engine tells."""
+    """Count the rows that this connection has read, where the database tells."""
     if connection.dialect.name not in ("mysql", "mariadb"):
         return 0
     status = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'")

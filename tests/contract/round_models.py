@@ -41,7 +41,7 @@ class Device(JobMixin, RoundMixin, PriorityMixin, ScheduleMixin, RoundBase):
 
 
 class Sensor(JobMixin, RoundMixin, ScheduleMixin, RoundBase):
-    """The same without priorities."""
+    """A device without priorities."""
 
     __tablename__ = "round_sensor"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -52,7 +52,7 @@ class Member(
     RoundMixin.named(round="mailing"),  # type: ignore[misc]  # a call
     RoundBase,
 ):
-    """A class with names and words of its own, and a key of two columns."""
+    """A class with its own names and words, and a key of two columns."""
 
     __tablename__ = "round_member"
     __queue_args__ = {"names": {"unclaimed": "unsent", "done": "sent"}}  # noqa: RUF012 - as users write it
@@ -69,7 +69,7 @@ class Sheet(JobMixin, RoundMixin, RoundBase):
 
 
 class Badge(JobMixin, RoundMixin, RoundBase):
-    """Keys whose order is the database's own affair."""
+    """Keys whose order the database decides."""
 
     __tablename__ = "round_badge"
     id: Mapped[uuid.UUID] = mapped_column(Uuid(), primary_key=True, default=uuid.uuid4)
@@ -89,7 +89,7 @@ class Cat(Pet):
 
 
 class Reader(RoundMixin, RoundBase):
-    """Rounds alone: no status, no owner."""
+    """A class with RoundMixin only: no status, no owner."""
 
     __tablename__ = "round_reader"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -126,7 +126,7 @@ def _finished(session: Session, entity: Any, options: dict[str, Any]) -> Iterato
         complete(session, claimed)
         session.commit()
         yield from (job.id for job in claimed)
-    session.commit()  # a claim that found nothing keeps SQLite's write lock
+    session.commit()  # even an empty claim keeps SQLite's write lock
 
 
 def state(session: Session, entity: Any = Subscriber) -> dict[int, tuple[str, int]]:

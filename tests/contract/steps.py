@@ -15,7 +15,7 @@ from sa_jobqueue import is_transient
 
 @contextmanager
 def before(engine: Engine, beginning: str, step: Callable[[], object]) -> Iterator[list[int]]:
-    """Take a step of the other session before the first statement that begins so."""
+    """Take a step of the other session before the first statement with this beginning."""
     taken: list[int] = []
 
     def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
@@ -32,7 +32,7 @@ def before(engine: Engine, beginning: str, step: Callable[[], object]) -> Iterat
 
 
 def unless_refused(step: Callable[[], None], session: Session) -> Callable[[], None]:
-    """Let the other session be refused by a busy database: then it got nothing."""
+    """Ignore that a busy database refuses the other session: then it claimed nothing."""
 
     def take() -> None:
         try:

@@ -1,4 +1,4 @@
-"""Classes without the mixin, for claims by advisory locks; and the locks that are kept."""
+"""Classes without the mixin, for claims by advisory locks; and the number of locks kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SubscriptionBase(DeclarativeBase):
 
 
 class Subscription(SubscriptionBase):
-    """A table of somebody's application; `mailed` is the round of its last mail."""
+    """A table of an application; `mailed` is the round of its last mail."""
 
     __tablename__ = "subscription"
     __table_args__ = (Index("ix_subscription_kind", "kind", "mailed", "id"),)
@@ -55,7 +55,7 @@ def ids(rows: Iterable[Any]) -> list[Any]:
 
 def kept(engine: Engine) -> int:
     """Count the locks of rows that all connections to this database keep."""
-    # Those of two numbers; a test may have others of its own.
+    # Locks with two numbers; a test may hold other locks of its own.
     counting = text(
         "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND database "
         "= (SELECT oid FROM pg_database WHERE datname = current_database())"
@@ -66,6 +66,6 @@ def kept(engine: Engine) -> int:
 
 @contextmanager
 def in_autocommit(engine: Engine) -> Iterator[Any]:
-    """Give a connection of its own to a bystander."""
+    """Give a separate connection in autocommit to a bystander."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         yield connection

@@ -1,4 +1,4 @@
-"""The death of an owner's process is noticed, and nothing else is taken for it."""
+"""An owner whose process died is dead, and no other owner is."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def session(engine: Engine) -> Iterator[Session]:
 
 
 class Process:
-    """Another process that owns something, says its name, and waits."""
+    """Another process that is an owner, tells its name, and waits."""
 
     def __init__(self, engine: Engine, own: Callable[[Engine, Connection], None]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -59,7 +59,7 @@ class Process:
         return self._pipe.recv()
 
     def tell(self) -> Any:
-        """Let it go on, and wait for what it says then."""
+        """Let the process go on, and wait for its next message."""
         self._pipe.send(None)
         return self.answer()
 
@@ -67,7 +67,7 @@ class Process:
         self._process.kill()
 
     def stop(self) -> None:
-        """Stop it, and wait until it is stopped."""
+        """Stop the process, and wait until it is stopped."""
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGSTOP)
         os.waitpid(self._process.pid, os.WUNTRACED)
@@ -123,7 +123,7 @@ def name_or_error(owner: Owner) -> str:
 
 
 def wait_until_dead(session: Session, name: str, seconds: float = NOTICED) -> OwnerState:
-    """Ask until an owner is dead, or the time is up; return the last answer."""
+    """Ask until an owner is dead or the time is up; return the last state."""
     end = time.monotonic() + seconds
     while True:
         state = owner_state(session, name)
@@ -246,13 +246,13 @@ def test_an_owner_that_comes_back_after_a_cut_has_another_name(
 
 
 def ask_while_it_is(name: str, owner: Owner) -> None:
-    """Ask an owner for its name: the news of a lost connection takes a moment."""
+    """Ask an owner for its name until it knows of the lost connection, which takes a moment."""
     while owner.name == name:
         pass
 
 
 def connecting_to(engine: Engine, url: URL) -> Callable[..., Any]:
-    """Return a connect() that leads to another address than the engine's."""
+    """Return a connect() to another address than the engine's."""
     args, kwargs = engine.dialect.create_connect_args(url)
     connect = engine.dialect.loaded_dbapi.connect
     return lambda *_, **__: connect(*args, **kwargs)

@@ -42,7 +42,7 @@ def engine(fresh_database: URL) -> Iterator[Engine]:
 
 
 def claim_and_wait(url: str, told: Connection) -> None:
-    """Claim five rows, finish one, begin to finish another, say so, and wait to be killed."""
+    """Claim five rows, finish one, begin to finish another, report, and wait to be killed."""
     with advisory_session(make_engine(url)) as session:
         claimed = claim_subscriptions(session, limit=5)
         mark(claimed[:1])
@@ -55,7 +55,7 @@ def claim_and_wait(url: str, told: Connection) -> None:
 
 
 def kill_a_claimer(engine: Engine) -> list[int]:
-    """Let a process claim, and kill it; return what it had claimed."""
+    """Let a process claim, kill it, and return what it had claimed."""
     here, there = FORKSERVER.Pipe()
     url = engine.url.render_as_string(hide_password=False)
     process = FORKSERVER.Process(target=claim_and_wait, args=(url, there), daemon=True)
@@ -63,7 +63,7 @@ def kill_a_claimer(engine: Engine) -> list[int]:
     assert here.poll(60)
     claimed: list[int] = here.recv()
     with advisory_session(engine) as other:
-        assert ids(claim_subscriptions(other, limit=9)) == [6]  # the others are the victim's
+        assert ids(claim_subscriptions(other, limit=9)) == [6]  # the victim has the others
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join(10)

@@ -26,7 +26,7 @@ def engine(fresh_database: URL) -> Iterator[Engine]:
 
 
 def claim_and_wait(url: str, strategy: str, commit: bool, told: Connection) -> None:
-    """Claim two emails, say so, and wait to be killed."""
+    """Claim two emails, report them, and wait to be killed."""
     engine = make_engine(url)
     session = Session(engine, expire_on_commit=False)
     emails = claim(session, Email, owner="victim", limit=2, strategy=strategy)
@@ -37,7 +37,7 @@ def claim_and_wait(url: str, strategy: str, commit: bool, told: Connection) -> N
 
 
 def kill_a_claimer(engine: Engine, strategy: str, *, commit: bool) -> list[str]:
-    """Let a process claim, and kill it; return what it had claimed."""
+    """Let a process claim, kill it, and return what it had claimed."""
     here, there = FORKSERVER.Pipe()
     url = engine.url.render_as_string(hide_password=False)
     process = FORKSERVER.Process(
@@ -93,7 +93,7 @@ def test_a_killed_holder_frees_its_rows_at_once(engine: Engine) -> None:
 
 
 def wait_for(session: Session, strategy: str) -> list[str]:
-    """Claim until the server has noticed that the client is gone: it takes a moment."""
+    """Claim until the server has noticed that the client is gone, which takes a moment."""
     for _ in range(500):
         found = recipients(claim(session, Email, owner="other", limit=5, strategy=strategy))
         if len(found) == 3:

@@ -37,7 +37,7 @@ FOREIGN = {-1, -2}
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is loaded, and how often it is killed."""
+    """The rows of a load, and how often it is killed."""
 
     url: str
     folder: str
@@ -56,7 +56,7 @@ class Plan:
 
 
 def call(plan: Plan, verb: str, workers: int, told: Connection) -> None:
-    """Say that it begins, call, and say that it is through."""
+    """Report the begin, call, and report the end."""
     engine = make_engine(plan.url)
     load = plan.load(engine, workers)
     told.send("begins")
@@ -74,7 +74,7 @@ class Killer:
     lasted: float = 0.0
 
     def call(self, verb: str, *, within: float | None) -> bool:
-        """Call; tell whether it got through before it was killed."""
+        """Call; tell whether the call ended before it was killed."""
         here, there = FORKSERVER.Pipe()
         workers = self.random.choice([1, 3])
         process = FORKSERVER.Process(
@@ -165,7 +165,7 @@ PROVIDERS: dict[str, type[NetworkProvider]] = {
 
 @dataclass
 class Restarted:
-    """A server of our own that ends at once, and begins again."""
+    """A server of our own that is killed and started again."""
 
     provider: NetworkProvider
     server: Server
@@ -188,7 +188,9 @@ class Restarted:
         assert port is not None
         again = Keeper(binaries, keeper.folder, port=port)
         assert self.provider._answers(again, self.server.url), last_lines(keeper.folder)
-        object.__setattr__(self.server, "keeper", again)  # frozen, but this is its heir
+        object.__setattr__(
+            self.server, "keeper", again
+        )  # the class is frozen, and this keeper takes over
 
 
 def own_server(alias: str) -> Iterator[Restarted]:
@@ -261,7 +263,7 @@ def restart_in_the_middle(restarted: Restarted, log: str, folder: Path) -> None:
 
 
 def durable_engine(url: URL) -> Engine:
-    """Connect so that what is committed outlives the server: by default the tests' do not."""
+    """Connect with durable commits, which the tests' connections do not have by default."""
     if url.get_backend_name() == "postgresql":
         options = {"options": "-c synchronous_commit=on"}
         return create_engine(url, connect_args=options, poolclass=NullPool)

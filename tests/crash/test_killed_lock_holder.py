@@ -16,7 +16,7 @@ from sa_jobqueue import LockNotHeld, NamedLock, named_lock
 from tests.lockers import NOW, PATIENCE, Locker
 from tests.support import make_engine
 
-#: What the operating system and the server need to see that a process is gone.
+#: The time in which the operating system and the server notice that a process is gone.
 AT_ONCE = timedelta(seconds=2)
 
 
@@ -37,7 +37,7 @@ def lock(engine: Engine, request: pytest.FixtureRequest) -> Iterator[NamedLock]:
 
 @pytest.fixture
 def other(lock: NamedLock) -> Iterator[Locker]:
-    """Another process, which holds the lock."""
+    """Another process that holds the lock."""
     with Locker(lock.engine.url, lock.name) as other:
         assert other("acquire", NOW)
         yield other
@@ -103,7 +103,7 @@ def test_a_waiter_is_interrupted_by_ctrl_c(lock: NamedLock, other: Locker) -> No
         assert lock.acquire(AT_ONCE)
 
 
-#: What finds somebody who waits for a lock on the server; files are not waited for there.
+#: Queries that find a waiter for a lock on the server; SQLite's files have no such list.
 WAITING = {
     "postgresql": "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
@@ -144,7 +144,7 @@ def test_a_forked_child_does_not_keep_its_dead_parents_lock(
     other.kill()
 
     assert lock.acquire(AT_ONCE)
-    os.kill(child[0], 0)  # it is still there
+    os.kill(child[0], 0)  # the child still runs
 
 
 def test_a_forked_child_that_ends_leaves_its_parent_the_lock(

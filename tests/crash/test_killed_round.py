@@ -31,7 +31,7 @@ def engine(fresh_database: URL) -> Iterator[Engine]:
 
 
 def start_and_wait(url: str, chunks: int, moment: str, told: Connection) -> None:
-    """Start a round; after some chunks, or before the commit of the next, wait to be killed."""
+    """Start a round, and wait to be killed after some chunks or before the commit of the next."""
     engine = make_engine(url)
     rows: list[int] = []
 

@@ -1,4 +1,4 @@
-"""A worker that is killed in a step of a workflow: the job is back where the step claims it."""
+"""The job of a worker that is killed in a step of a workflow is claimable by that step again."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.processes import FORKSERVER
 from tests.support import make_engine, until
 from tests.videos import S, Video, add_videos, videos
 
-#: So long that no claim comes back by its age.
+#: A lease so long that no claim is reaped for its age.
 LEASE = timedelta(hours=1)
 
 
 def stand_still(url: str, pipe: Connection) -> None:
-    """Work on videos until one is to be sent, and tell of it."""
+    """Work on videos until a video is to be sent, and report it."""
 
     def send(video: Video) -> None:
         pipe.send(video.title)
@@ -64,4 +64,6 @@ def test_a_killed_workers_jobs_are_back_at_their_step(engine: Engine) -> None:
             *[(S.CHECKED, None)] * 2,
             (S.UPLOADED, None),
         ]
-        assert first.attempts == 1  # the killed one counts, and those of the step before do not
+        assert (
+            first.attempts == 1
+        )  # the killed attempt counts, and attempts of the step before do not

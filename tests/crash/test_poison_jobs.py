@@ -1,4 +1,4 @@
-"""A job that kills its worker each time comes to an end, and holds nobody up."""
+"""A job that kills its worker each time fails in the end, and holds up no other job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.models import Base, Task, add_tasks
 from tests.processes import FORKSERVER
 from tests.support import make_engine
 
-#: So long that no claim comes back by its age.
+#: A lease so long that no claim is reaped for its age.
 LEASE = timedelta(hours=1)
 
 AT_ONCE = ConstantBackoff(timedelta(0))
@@ -45,7 +45,7 @@ def work(url: str) -> None:
 
 
 def supervise(url: str, told: Connection) -> None:
-    """Start workers one after the other, as a supervisor does; tell how each ended."""
+    """Start workers one after the other, as a supervisor does; report how each ended."""
     while told.recv() == "go on":
         child = os.fork()  # from a process without threads
         if child == 0:
@@ -67,7 +67,7 @@ def supervisor(engine: Engine) -> Iterator[Connection]:
 
 
 def ends_until(supervisor: Connection, engine: Engine, status: str) -> list[int]:
-    """Have workers started until the poison has this status; return how they ended."""
+    """Start workers until the poison job has this status; return how they ended."""
     ends: list[int] = []
     deadline = time.monotonic() + 60
     while found(engine)["poison"][0] != status:

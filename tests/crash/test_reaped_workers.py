@@ -1,4 +1,4 @@
-"""Workers that are killed, or stand still: what becomes of the jobs in their hands."""
+"""The jobs of workers that are killed or stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.models import Base, Email, add_emails
 from tests.processes import FORKSERVER
 from tests.support import make_engine, until
 
-#: So long that no claim comes back by its age.
+#: A lease so long that no claim is reaped for its age.
 LEASE = timedelta(hours=1)
 REAP_EVERY = timedelta(seconds=1)
 
@@ -39,7 +39,7 @@ class Process:
     pipe: Connection
 
     def hears(self) -> object:
-        """Return the next thing that it says."""
+        """Return the next message."""
         assert self.pipe.poll(60)
         return self.pipe.recv()
 
@@ -48,7 +48,7 @@ class Process:
         os.kill(self.process.pid, number)
 
     def stand_still(self) -> None:
-        """Stop it, and wait until it has."""
+        """Stop the process, and wait until it is stopped."""
         self.signal(signal.SIGSTOP)
         status = Path(f"/proc/{self.process.pid}/stat")
         until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T")
@@ -63,7 +63,7 @@ Start = Callable[[int], Process]
 
 
 class Telling(logging.Handler):
-    """Send what is logged down a pipe."""
+    """Send log lines through a pipe."""
 
     def __init__(self, pipe: Connection) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Telling(logging.Handler):
 
 
 def work(url: str, limit: int, pipe: Connection) -> None:
-    """Work on emails; tell of the first job, and wait to be told to go on."""
+    """Work on emails; report the first job, and wait for permission to go on."""
     engine = make_engine(url)
     first = True
 
@@ -132,7 +132,7 @@ def add_jobs(engine: Engine, count: int) -> None:
 def test_a_killed_workers_jobs_are_back_and_finished_within_seconds(
     engine: Engine, start: Start
 ) -> None:
-    """One of four, with 100 claims in hand and a lease of an hour."""
+    """One of four workers is killed, with 100 claims and a lease of an hour."""
     add_jobs(engine, 104)
     others = [start(1) for _ in range(3)]
     for other in others:

@@ -1,4 +1,4 @@
-"""A copy of the package, to which a test adds code as a page of docs/ tells it."""
+"""A copy of the package, to which a test adds code as a page of docs/ tells."""
 
 from __future__ import annotations
 

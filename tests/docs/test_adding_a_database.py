@@ -1,4 +1,4 @@
-"""docs/adding-a-database.md: one file of a user's makes an invented database work."""
+"""docs/adding-a-database.md: a user's file makes an invented database work."""
 
 from __future__ import annotations
 

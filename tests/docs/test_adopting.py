@@ -28,7 +28,7 @@ from .markdown import code_blocks, page
 
 PAGE = page("docs/adopting.md")
 
-#: What the user has besides: a way to deliver, and a history of migrations.
+#: The user's other files: a way to deliver, and a history of migrations.
 DELIVERING = """
 from sqlalchemy import text
 
@@ -85,7 +85,7 @@ class Shop:
 
 
 class Busy(threading.Thread):
-    """Does something again and again until it is stopped; counts what it has done."""
+    """Repeat an action until stopped, and count the repetitions."""
 
     def __init__(self, turn: Callable[[], int], *, pause: float = 0.005) -> None:
         super().__init__(daemon=True)
@@ -118,14 +118,14 @@ class Busy(threading.Thread):
             self._progress.notify_all()
 
     def goes_on(self) -> None:
-        """Wait until it has done some more."""
+        """Wait for some more repetitions."""
         with self._progress:
             wanted = self.done + ENOUGH
             self._progress.wait_for(lambda: self.error or self.done >= wanted, 60)
         assert (self.error, self.done >= wanted) == (None, True)
 
     def stop(self) -> None:
-        """Have it finish what it is at."""
+        """Let it finish the current repetition, and stop it."""
         self._told_to_stop.set()
         self.join(60)
         assert (self.error, self.is_alive()) == (None, False)
@@ -182,7 +182,7 @@ def make_tables(engine: Engine) -> None:
 
 
 def drop_lines(engine: Engine) -> None:
-    """Drop what is no table of the user's."""
+    """Drop the tables that are not the user's."""
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE delivered"))
 
@@ -234,7 +234,7 @@ def test_the_steps_of_the_page_lose_nothing_and_do_nothing_twice(shop: Shop) -> 
     finish_the_rest(shop)
     assert shop.delivered() == dict.fromkeys(range(1, shop.inserted + 1), 1)
     drop_lines(shop.engine)
-    command.check(shop.config)  # finds nothing that is not as the page's model says
+    command.check(shop.config)  # finds no difference to the page's model
 
 
 def take_and_die(shop: Shop, name: str) -> int:
@@ -246,7 +246,7 @@ def take_and_die(shop: Shop, name: str) -> int:
 
 
 def claim_and_die(shop: Shop, name: str) -> None:
-    """Have a new worker do the same."""
+    """Have a new worker take deliveries and go no further; tell how many."""
     with Session(shop.engine) as session:
         while not claim(session, shop.module("models").Delivery, owner=name, limit=5):
             session.rollback()

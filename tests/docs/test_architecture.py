@@ -1,4 +1,4 @@
-"""docs/architecture.md, held against the sources and against TRANSITIONS."""
+"""docs/architecture.md, compared with the sources and with TRANSITIONS."""
 
 from __future__ import annotations
 

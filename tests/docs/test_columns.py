@@ -1,4 +1,4 @@
-"""The table of docs/columns.md, held against the code on every engine and strategy."""
+"""The table of docs/columns.md, compared with the code on every database and strategy."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Postcard(JobMixin, Base):
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
-# What is done: each verb takes a session and jobs, which are claimed or not.
+# The actions: each takes a session and jobs, claimed or not.
 
 
 def nothing(session: Session, jobs: Any) -> None:
@@ -123,7 +123,7 @@ def session(engine: Engine) -> Iterator[Session]:
 
 
 def strategies_of(session: Session, *, marks: bool) -> list[str]:
-    """Name the strategies of this engine that mark, or those that hold."""
+    """Name the strategies of this database that mark, or those that hold."""
     database = database_of(session.connection())
     return [
         name
@@ -133,7 +133,7 @@ def strategies_of(session: Session, *, marks: bool) -> list[str]:
 
 
 def read(session: Session, entity: type[Any]) -> State | None:
-    """Read the only row as it is in this transaction; None: there is none."""
+    """Read the only row as this transaction sees it, or None."""
     row = session.connection().execute(select(entity.__table__)).mappings().one_or_none()
     if row is None:
         return None
@@ -169,7 +169,7 @@ def claim_one(session: Session, entity: type[Any], strategy: str) -> Claim[Any]:
 
 
 def expected(line: Mapping[str, str], before: State) -> State | None:
-    """Work out what the columns of a line hold afterwards, but for the time."""
+    """Compute what the columns of a line hold afterwards, except the time."""
     if line["status"] == "gone":
         return None
     attempts = before["attempts"]
@@ -316,7 +316,7 @@ def test_every_line_of_the_table_is_tested() -> None:
 
 
 def lines_tested() -> Iterator[tuple[str, str]]:
-    """List what the tests above know how to do, and the table must speak of."""
+    """List the actions that the tests above know; the table must name each."""
     yield "enqueue", "-"
     for kind in ("marked", "held"):
         yield "claim", kind

@@ -1,4 +1,4 @@
-"""The table of docs/logging.md, held against the sources."""
+"""The table of docs/logging.md, compared with the sources."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def autogenerate(folder: Path, url: URL, metadata: Any) -> str:
     config.set_main_option("sqlalchemy.url", shown.replace("%", "%%"))
     revision = command.revision(config, autogenerate=True)
     command.upgrade(config, "head")
-    return Path(revision.path).read_text()  # type: ignore[union-attr]  # one, since one was asked for
+    return Path(revision.path).read_text()  # type: ignore[union-attr]  # a single script, as asked for
 
 
 def run(engine: Engine, statements: list[str]) -> None:

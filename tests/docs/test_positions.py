@@ -1,4 +1,4 @@
-"""The code of docs/positions.md, run on every engine."""
+"""The code of docs/positions.md, run on every database."""
 
 from __future__ import annotations
 

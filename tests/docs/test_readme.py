@@ -1,4 +1,4 @@
-"""The README's commands are the commands, and its code runs."""
+"""The README's commands are those of CI, and its code runs."""
 
 from __future__ import annotations
 

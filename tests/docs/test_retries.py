@@ -1,4 +1,4 @@
-"""The code of docs/retries.md, from top to bottom, on every engine."""
+"""The code of docs/retries.md, run from top to bottom on every database."""
 
 from __future__ import annotations
 

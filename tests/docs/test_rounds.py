@@ -23,7 +23,7 @@ MODEL, MAIL, AT_ONCE, CHUNKS, READERS, MAIL_READERS, UPGRADE = code_blocks(
 
 @pytest.fixture
 def names(fresh_database: URL) -> Any:
-    """Give what the code of the page takes for granted."""
+    """Give the names that the code of the page takes for granted."""
 
     class Base(DeclarativeBase):
         pass

@@ -1,4 +1,4 @@
-"""The code of docs/unique.md, run on every engine that the page names for it."""
+"""The code of docs/unique.md, run on every database that the page names for it."""
 
 from __future__ import annotations
 

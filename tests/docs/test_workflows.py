@@ -1,4 +1,4 @@
-"""docs/workflows.md: its code runs, and its diagram is what the code draws."""
+"""The code of docs/workflows.md runs, and draws the page's diagram."""
 
 from __future__ import annotations
 

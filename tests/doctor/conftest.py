@@ -15,7 +15,7 @@ from .models import Base
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask for a fresh list of transactions for as long as other tests keep it old."""
+    """Ask for a fresh list of transactions as often as other tests make it stale."""
     monkeypatch.setattr(examination, "_COPIES", 100)
 
 

@@ -1,4 +1,4 @@
-"""A queue with an order of its own, and a table that is none."""
+"""A queue with its own order, and a table that is no queue."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def add_mails(engine: Engine, number: int, **columns: object) -> None:
 
 
 def replace_claim_index(engine: Engine, *columns: str, where: str = "") -> None:
-    """Have a claim index other than the model's, or none without columns."""
+    """Replace the model's claim index; without columns, drop it."""
     replace_index(engine, "claim", *columns, where=where)
 
 
 def replace_index(engine: Engine, purpose: str, *columns: str, where: str = "") -> None:
-    """Have an index for claims, or for reap(), other than the model's."""
+    """Replace the model's claim or reap index."""
     index = index_of(TABLE, purpose)
     assert index is not None
     predicate = f" WHERE {where}" if where else ""

@@ -1,4 +1,4 @@
-"""A pooler's mark on MySQL and MariaDB: its greeting has a number of its own.
+"""A pooler for MySQL and MariaDB, whose greeting has its own connection number.
 
 ProxySQL and MaxScale greet a client before they know which connection of theirs to
 the server will work for it. So the number that the driver is told is none of the
@@ -11,12 +11,12 @@ import socket
 
 from tests.proxy import Proxy
 
-#: A number that no server has come to.
+#: A connection number that no server reaches.
 OWN_NUMBER = 4_000_000_007
 
 
 class Pooler(Proxy):
-    """Forward connections to a server, greeting clients by a number of our own."""
+    """Forward connections to a server, and greet clients with a number of our own."""
 
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         to_client = sink.getsockname() == self._listener.getsockname()

@@ -1,4 +1,4 @@
-"""Queues without the mixin, claimed by advisory locks: what index serves them, or none can."""
+"""Queues without the mixin, claimed by advisory locks: which index serves them, if any can."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .models import Subscription, advisory, run
 
 pytestmark = pytest.mark.only_on("postgresql")
 
-#: Whatever others do on the same server meanwhile.
+#: So old that other tests' transactions on the server give no finding.
 PATIENT = timedelta(days=1)
 
 MAILED, KIND = Subscription.mailed, Subscription.kind
 
 
 def add_subscriptions(engine: Engine, number: int, *, known: bool = True) -> None:
-    """Commit subscriptions of ten kinds; the planner may know them or not."""
+    """Commit subscriptions of ten kinds; the planner has their statistics or not."""
     run(engine, "ALTER TABLE doctor_subscription SET (autovacuum_enabled = false)")
     run(
         engine,
@@ -37,7 +37,7 @@ def add_subscriptions(engine: Engine, number: int, *, known: bool = True) -> Non
         run(engine, "ANALYZE doctor_subscription")
 
 
-#: As many rows as a plan is judged by: on a small table planners scan, and sort.
+#: Enough rows to judge a plan by: on a small table planners scan and sort.
 MANY = 20_000
 
 SIZES = pytest.mark.parametrize(

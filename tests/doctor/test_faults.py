@@ -1,4 +1,4 @@
-"""Each planted fault is found, on the engines where it can occur, and its fix named."""
+"""Each planted fault is found on the databases where it can occur, and its fix is named."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.support import SERVERS, make_engine
 from .models import Mail, add_mails, advisory, old_snapshot, replace_claim_index, replace_index, run
 from .pooler import Pooler
 
-#: MariaDB shows locks in a copy, which stays old while others ask for it.
+#: MariaDB shows a copy of its locks, which stays old while other connections ask for it.
 pytestmark = pytest.mark.xdist_group("plans")
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 
 
 def found(report: Report, check: str) -> Finding:
-    """Return the one finding of a check."""
+    """Return the only finding of a check."""
     (finding,) = (finding for finding in report.findings if finding.check == check)
     return finding
 
@@ -236,7 +236,7 @@ def test_a_reap_index_with_another_predicate_is_found(
 
 
 def normalised_spaces(message: str) -> str:
-    """Say a predicate as it was written: PostgreSQL prints it with casts."""
+    """Write a predicate as it was given: PostgreSQL prints it with casts."""
     return message.replace("((status)::text = 'taken'::text)", "status = 'taken'")
 
 
@@ -326,7 +326,7 @@ def test_dead_rows_are_found(engine: Engine, monkeypatch: pytest.MonkeyPatch) ->
     add_mails(engine, 200)
     for _ in range(3):
         run(engine, "UPDATE doctor_mail SET priority = priority + 1")
-    engine.dispose()  # a session that ends reports its counts, soon
+    engine.dispose()  # the end of a session reports its counts soon
 
     finding = until_found(engine, "garbage")
 

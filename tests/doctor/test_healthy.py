@@ -1,4 +1,4 @@
-"""A queue that is well has no finding; examining it changes nothing, and never crashes."""
+"""A healthy queue has no finding; an examination changes nothing, and never crashes."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from .models import (
     replace_index,
 )
 
-#: MariaDB shows locks in a copy, which stays old while others ask for it.
+#: MariaDB shows a copy of its locks, which stays old while other connections ask for it.
 pytestmark = pytest.mark.xdist_group("plans")
 
-#: Whatever others do on the same server meanwhile.
+#: So old that other tests' transactions on the server give no finding.
 PATIENT = timedelta(days=1)
 
 
 def unwell(report: Report) -> list[str]:
-    """Say what was found, but for the server's age and what other tests left for VACUUM."""
+    """List the findings, except the server's age and what other tests left for VACUUM."""
     beside = ("version", "garbage")
     return [str(finding) for finding in report.findings if finding.check not in beside]
 
 
 def committed(engine: Engine) -> Engine:
-    """Begin transactions as the strategies of InnoDB would have it."""
+    """Begin transactions as the strategies of InnoDB ask for."""
     if engine.dialect.name == "sqlite":
         return engine
     return engine.execution_options(isolation_level="READ COMMITTED")
@@ -53,9 +53,9 @@ def committed(engine: Engine) -> Engine:
 
 @pytest.fixture
 def all_models(engine: Engine) -> None:
-    """The tables of tests.models, made anew; other tests use them too, so they stay.
+    """Make the tables of tests.models anew; other tests use them too, so they stay.
 
-    What others deleted may be there still, and is read and locked until it is purged.
+    Rows that others deleted are read and locked until they are purged.
     """
     models.Base.metadata.drop_all(engine)
     models.Base.metadata.create_all(engine)
@@ -217,7 +217,7 @@ def test_the_hooks_of_a_session_count_as_in_a_claim(engine: Engine) -> None:
 def test_without_run_an_examination_claims_and_counts_nothing(engine: Engine) -> None:
     add_mails(engine, 10)
     with Session(engine) as other:
-        claim(other, Mail, owner="w", limit=10)  # has all of them locked
+        claim(other, Mail, owner="w", limit=10)  # all rows are locked
 
         report = examine(impatient(engine), Mail, run=False, old_snapshot=PATIENT)
 
@@ -246,12 +246,12 @@ def test_a_claim_that_would_wait_for_others_gives_up_soon(
     assert waited < STUBBORN / 2
 
 
-#: Seconds that an engine waits for a lock, unless told otherwise.
+#: Seconds that SQLite waits for a lock by default.
 STUBBORN = 60
 
 
 def stubborn(engine: Engine) -> Engine:
-    """Return an engine that waits for long; that of a server waits as it does in all tests."""
+    """Return an engine that waits long for locks; on servers, the usual engine."""
     if engine.dialect.name != "sqlite":
         return engine
     return create_engine(engine.url, connect_args={"timeout": STUBBORN})
@@ -368,7 +368,7 @@ def test_an_async_engine_is_refused_with_the_way_out() -> None:
     engine = create_async_engine("sqlite+aiosqlite://")
 
     with pytest.raises(ArgumentError, match=r"run_sync\(doctor\.examine, queue\)"):
-        examine(engine, Mail)  # type: ignore[arg-type]  # the mistake
+        examine(engine, Mail)  # type: ignore[arg-type]  # the mistake under test
 
 
 def test_an_async_session_examines_through_run_sync(tmp_path: Path) -> None:
@@ -387,7 +387,7 @@ def test_an_async_session_examines_through_run_sync(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [0, True, 1.5])
 def test_a_batch_size_below_one_is_refused(limit: Any) -> None:
     with pytest.raises(ArgumentError, match="size of a batch"):
-        examine(None, Mail, limit=limit)  # type: ignore[arg-type]  # not looked at
+        examine(None, Mail, limit=limit)  # type: ignore[arg-type]  # the server is not used
 
 
 @pytest.mark.only_on(*SERVERS)

@@ -1,4 +1,4 @@
-"""A partitioned table: its rows, and its indexes, are those of its partitions."""
+"""A partitioned table has the rows and the indexes of its partitions."""
 
 from __future__ import annotations
 

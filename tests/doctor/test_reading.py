@@ -1,4 +1,4 @@
-"""What needs no server: predicates, indexes that fit, the ends of versions, reports."""
+"""Predicates, indexes that fit, the ends of versions, reports; no server is asked."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_only_the_plan_tells_whether_an_index_serves_an_order_by_expressions() -
 
 
 def told(database: Database, today: date, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """Return the severity and the message of the version's check, on some day."""
+    """Return severity and message of the version check on a day."""
 
     class Today:
         def execute(self, _: object) -> Today:
@@ -129,7 +129,7 @@ def told(database: Database, today: date, monkeypatch: pytest.MonkeyPatch) -> tu
             return today
 
     monkeypatch.setattr(Case, "connection", Today())
-    case = Case(None, JobQueue(Mail), 1, timedelta(0))  # type: ignore[arg-type]  # not asked
+    case = Case(None, JobQueue(Mail), 1, timedelta(0))  # type: ignore[arg-type]  # the server is not used
     vars(case)["database"] = database
     (answer,) = check_version(case)
     return answer.severity.value, answer.message

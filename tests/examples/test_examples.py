@@ -24,7 +24,7 @@ _HOW = re.compile(
 
 
 def how(example: Path) -> tuple[list[str], list[str]]:
-    """Read from an example which engines it runs on (all if it names none), and its options."""
+    """Read from an example which databases it runs on (by default all), and its options."""
     found = _HOW.search(example.read_text(encoding="utf-8"))
     if found is None:
         return [], []
@@ -42,7 +42,7 @@ def run(example: Path, *arguments: str) -> str:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=110,  # alone on a machine they take seconds
+        timeout=110,  # on an idle machine examples take seconds
         check=False,
     )
     assert (finished.returncode, finished.stderr) == (0, "")
@@ -50,7 +50,7 @@ def run(example: Path, *arguments: str) -> str:
 
 
 def promised(example: Path, engine: str) -> str:
-    """Read from an example's end what it prints on an engine."""
+    """Read from an example's end what it prints on a database."""
     outputs = {}
     for block in _BLOCK.finditer(example.read_text(encoding="utf-8")):
         lines = block["lines"].splitlines()

@@ -1,4 +1,4 @@
-"""A database of its own for each test, with a table of orders that nobody thought a queue."""
+"""A database for each test, with a table of orders that is no queue yet."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def queue(engine: Engine) -> Engine:
     """A queue with its columns and without its indexes."""
     Order.__table__.create(engine)  # type: ignore[attr-defined]  # a Table
     with engine.begin() as connection:
-        for index in Order.__table__.indexes:  # type: ignore[attr-defined]  # likewise
+        for index in Order.__table__.indexes:  # type: ignore[attr-defined]  # as above
             index.drop(connection)
     return engine

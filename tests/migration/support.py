@@ -38,7 +38,7 @@ from tests.support import make_engine
 
 ROOT = Path(__file__).parents[2]
 
-#: As it was before anybody thought of a queue.
+#: The table before it becomes a queue.
 ORDERS = Table(
     "orders",
     MetaData(),
@@ -56,11 +56,11 @@ SERVERS = {
 
 
 class Base(DeclarativeBase):
-    """The base of the models as they are to be."""
+    """The base of the finished models."""
 
 
 class Order(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
-    """An order as it is to be."""
+    """An order of the finished queue."""
 
     __tablename__ = "orders"
 
@@ -104,10 +104,10 @@ def insert_orders(engine: Engine, amounts: range | list[int]) -> list[int]:
 
 
 class Writer(threading.Thread):
-    """Old code that inserts orders, one after the other, each committed.
+    """Old code that inserts and commits orders one after the other.
 
     Attributes:
-        written: how many it has inserted.
+        written: the number of orders inserted.
     """
 
     def __init__(self, url: URL) -> None:
@@ -136,7 +136,7 @@ class Writer(threading.Thread):
             self._goes_on.notify_all()
 
     def wait_for_more(self) -> None:
-        """Wait until it has inserted two more: one of them began after this call."""
+        """Wait for two more inserts: the second began after this call."""
         with self._goes_on:
             before = self.written
             assert self._goes_on.wait_for(lambda: self.error or self.written > before + 1, 30)
@@ -162,13 +162,13 @@ def writing(url: URL) -> Iterator[Writer]:
 
 
 class Broken(Exception):
-    """The migration was killed here."""
+    """The error that interrupts a migration."""
 
 
 def breaks_at(
     engine: Engine, stop: int, run: Callable[[], object], *, before: tuple[str, ...]
 ) -> bool:
-    """Break a migration off before its n-th statement of these; tell whether there was one."""
+    """Interrupt a migration before its n-th statement; tell whether there was such a statement."""
     left = [stop]
 
     def count(connection: Connection, cursor: Any, statement: str, *args: Any) -> None:

@@ -55,7 +55,7 @@ class Invoice(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
 
 
 class Letter(JobMixin.named(status="job_status"), Base):  # type: ignore[misc]  # a call
-    """A queue with words and names of its own."""
+    """A queue with its own words and names."""
 
     __tablename__ = "letter"
     __queue_args__ = {"names": {JobStatus.UNCLAIMED: "unsent"}}  # noqa: RUF012 - likewise
@@ -66,7 +66,7 @@ class Letter(JobMixin.named(status="job_status"), Base):  # type: ignore[misc]  
 
 @pytest.fixture
 def project(tmp_path: Path, engine: Engine) -> Config:
-    """Give a stranger's project, with this project's template for migrations."""
+    """Make a user's project with this project's template for migrations."""
     shutil.copy(ROOT / "alembic" / "script.py.mako", tmp_path)
     (tmp_path / "env.py").write_text(ENV)
     (tmp_path / "versions").mkdir()

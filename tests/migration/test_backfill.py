@@ -1,4 +1,4 @@
-"""A backfill writes batch by batch, commits each, and goes on where it was interrupted."""
+"""A backfill writes and commits batch by batch, and goes on where it was interrupted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_each_batch_is_committed_before_the_next(shop: Engine) -> None:
             ORDERS.c.note.is_(None),
             values={"note": "old"},
             batch=40,
-            progress=lambda _: seen.append(notes(shop)),  # another connection's view
+            progress=lambda _: seen.append(notes(shop)),  # as another connection sees it
         )
 
     assert seen == [40, 80, 100]

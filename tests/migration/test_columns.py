@@ -121,7 +121,7 @@ def test_a_table_may_have_its_own_status_words(shop: Engine) -> None:
 def test_the_new_status_of_existing_rows_must_be_given(engine_name: str) -> None:
     with writing_script(engine_name) as (op, script):
         with pytest.raises(TypeError, match="existing_rows"):
-            add_job_columns(op, "orders")  # type: ignore[call-arg]  # what the test is about
+            add_job_columns(op, "orders")  # type: ignore[call-arg]  # the mistake under test
         with pytest.raises(ArgumentError, match="existing_rows=None"):
             add_job_columns(op, "orders", existing_rows=None)
 
@@ -242,8 +242,8 @@ def by_class(op: Any) -> None:
 
 def by_table(op: Any) -> None:
     add_job_columns(op, Shipment.__table__, existing_rows="done")  # type: ignore[arg-type]  # a Table
-    create_claim_index(op, Shipment.__table__)  # type: ignore[arg-type]  # likewise
-    create_reap_index(op, Shipment.__table__)  # type: ignore[arg-type]  # likewise
+    create_claim_index(op, Shipment.__table__)  # type: ignore[arg-type]  # as above
+    create_reap_index(op, Shipment.__table__)  # type: ignore[arg-type]  # as above
 
 
 @pytest.mark.parametrize("how", [by_name, by_class, by_table])

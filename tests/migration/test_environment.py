@@ -1,4 +1,4 @@
-"""The migrations in alembic/ build the examples' tables, and take them away again."""
+"""The migrations in alembic/ create the examples' tables, and drop them again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_migrations_lead_up_and_down_and_up_to_what_the_models_say(
 
     command.upgrade(config, "head")
 
-    command.check(config)  # raises where a difference is left
+    command.check(config)  # raises if a difference is left
     assert tables(engine) == expected
 
     command.downgrade(config, "base")
@@ -92,7 +92,7 @@ def test_tables_of_others_are_left_alone(fresh_database: URL, engine: Engine) ->
         connection.execute(text("CREATE TABLE invoices (id INTEGER PRIMARY KEY)"))
     command.upgrade(config, "head")
 
-    command.check(config)  # would say: remove_table invoices
+    command.check(config)  # Alembic would propose remove_table invoices
 
     assert "invoices" in tables(engine)
 
@@ -137,7 +137,7 @@ def test_the_script_builds_what_the_migrations_build(
 
 
 def statements_of(script: str) -> list[str]:
-    """Divide a script as the servers' own clients do."""
+    """Split a script into statements as the servers' clients do."""
     lines = [line for line in script.splitlines() if not line.startswith("--")]
     parts = re.split(r";\s*\n", "\n".join(lines) + "\n")
     return [part.strip().replace("%", "%%") for part in parts if part.strip()]

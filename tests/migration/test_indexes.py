@@ -151,7 +151,7 @@ class After(DeclarativeBase):
 
 
 class PublishedClip(JobMixin, After):
-    """The same table, when it is to have a second step."""
+    """The same table with the statuses of a second step."""
 
     __tablename__ = "clips"
     __queue_args__ = {"ready": ["rendered"], "during": ["publishing"]}  # noqa: RUF012 - as users write it
@@ -170,7 +170,7 @@ STEPS: list[tuple[Callable[..., None], Any]] = [
 
 
 def test_a_table_in_use_gets_the_statuses_of_a_further_step(engine: Engine) -> None:
-    """Old workers claim and finish all the while, whichever indexes there are."""
+    """Old workers claim and finish at each step, whichever indexes exist."""
     Before.metadata.create_all(engine)
     render = JobQueue(Clip)
     publish = JobQueue(PublishedClip, ready="rendered", during="publishing")
@@ -264,7 +264,7 @@ def test_innodb_builds_the_indexes_in_place_while_writers_go_on(queue: Engine) -
 
 
 def leave_invalid(engine: Engine, name: str) -> None:
-    """Leave what a CREATE INDEX CONCURRENTLY leaves that fails: rows twice, for a unique one."""
+    """Leave what a failed CREATE INDEX CONCURRENTLY leaves: a unique index over equal rows."""
     insert_orders(engine, [1, 1])
     with (
         engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,

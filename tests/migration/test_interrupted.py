@@ -1,4 +1,4 @@
-"""Whatever a migration was killed at: it is run again, up and down, and comes to its end."""
+"""A migration that was killed at any statement is run again, up or down, and ends."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_migration_is_run_again_until_nothing_interrupts_it(shop: Engine, onli
         stop = 1
         while breaks_at(shop, stop, lambda run=migrate: run(shop, online), before=CHANGES):  # type: ignore[misc]  # a default argument binds the loop's
             stop += 1
-        migrate(shop, online)  # killed when all was done, before Alembic has noted it
+        migrate(shop, online)  # killed when all was done, before Alembic recorded the version
 
         assert stop > 1
         assert differences(shop, then) == []

@@ -1,4 +1,4 @@
-"""A table with history is adopted while writers insert: none waits, and no old row is a job."""
+"""A table with rows becomes a queue while writers insert: no writer waits, no old row is a job."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from tests.migration.support import (
 )
 from tests.support import SERVERS, make_engine
 
-#: Rows that are there: in each run, and with --full.
+#: Existing rows: in each run, and with --full.
 ROWS = 20_000
 FULL_ROWS = 1_000_000
 
-#: What an insert may take, in seconds.
+#: The seconds that an insert may take.
 LONGEST = 1.0
 
 AS_BEFORE = "INSERT INTO example_order (customer, amount, status) VALUES ('new', 1, 'ordered')"
 
 
 def fill(engine: Engine, rows: int) -> int:
-    """Insert rows by doubling them; return the last one's key."""
+    """Insert rows by doubling them; return the last key."""
     copied = (
         "INSERT INTO example_order (customer, amount, status) "
         "SELECT customer, amount, status FROM example_order LIMIT {}"
@@ -56,7 +56,7 @@ def fill(engine: Engine, rows: int) -> int:
 
 
 class Thread(threading.Thread):
-    """Something that is done again and again until it is stopped; its error is not lost."""
+    """An action that a thread repeats until it is stopped; stop() raises its error."""
 
     def __init__(self, work: Callable[[], None], *, pause: float) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Writer:
 
 
 class Watcher:
-    """Somebody who looks at old rows all the time, and notes which look like jobs."""
+    """A reader that looks at old rows all the time, and records rows that look like jobs."""
 
     def __init__(self, url: URL, keys: list[int]) -> None:
         self.engine = make_engine(url, poolclass=NullPool)
@@ -121,7 +121,7 @@ class Watcher:
             try:
                 self.claimable.update(connection.scalars(self.statement))
             except DBAPIError as error:
-                if "job_status" in str(error.orig):  # not there yet
+                if "job_status" in str(error.orig):  # the column does not exist yet
                     return
                 raise
         self.looks += 1
@@ -173,7 +173,7 @@ def test_a_table_is_adopted_while_writers_insert(
     command.check(config)
 
 
-#: Changes that find the table in use: one of ours, and one of the user's own.
+#: Changes that find the table in use: a change of ours, and a change of the user's.
 CHANGES: dict[str, Callable[[Any], None]] = {
     "ours": lambda op: add_job_columns(
         op, "orders", existing_rows="done", patience=timedelta(seconds=1)
@@ -196,7 +196,7 @@ def test_writers_do_not_queue_for_long_behind_a_change_that_waits(
     writer = Writer(fresh_database, "INSERT INTO orders (amount) VALUES (2)")
 
     with shop.connect() as reader, running(Thread(writer.write, pause=0.01)):
-        reader.execute(text("SELECT * FROM orders"))  # a report that takes all night
+        reader.execute(text("SELECT * FROM orders"))  # a long report
         with pytest.raises(LockTimeout), migrating(shop) as op:
             CHANGES[change](op)
 
@@ -253,7 +253,7 @@ def test_a_change_of_the_users_own_stands_in_the_script_between_its_limits(
 
 @pytest.mark.only_on("mysql", "mariadb")
 def test_the_migration_ends_a_wait_for_a_table_lock_before_the_server_does(shop: Engine) -> None:
-    """The server counts whole seconds: all who come later would wait for one."""
+    """The server counts whole seconds: all later statements would wait for a second."""
     limit = 20
 
     with shop.connect() as reader, shop.connect() as waiting:
@@ -268,7 +268,7 @@ def test_the_migration_ends_a_wait_for_a_table_lock_before_the_server_does(shop:
         assert time.monotonic() - began < limit / 2
         assert ended.value.orig is not None
         assert database.is_lock_timeout(ended.value.orig)
-        assert waiting.scalar(text("SELECT 1")) == 1  # what comes next is not interrupted
+        assert waiting.scalar(text("SELECT 1")) == 1  # the next statement is not interrupted
 
 
 @pytest.mark.only_on("mysql", "mariadb")

@@ -1,4 +1,4 @@
-"""A table in partitions, by hash or by range, becomes a queue as any other does."""
+"""A table partitioned by hash or by range becomes a queue like any other."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Base(DeclarativeBase):
 
 
 class Parcel(JobMixin, Base):
-    """A parcel as it is to be; in a script it says that its table is in partitions."""
+    """A parcel of the finished queue; in a script it tells that its table is partitioned."""
 
     __tablename__ = "parcels"
     __table_args__ = {"postgresql_partition_by": "RANGE (day)"}  # noqa: RUF012 - as users write it
@@ -105,7 +105,7 @@ def abandon(engine: Engine) -> None:
 
 
 def differences(engine: Engine, metadata: MetaData) -> list[Any]:
-    """Compare the database with models; partitions are tables of which they do not know."""
+    """Compare the database with models, which do not know the tables of partitions."""
 
     def is_modelled(name: str | None, type_: str, parents: object) -> bool:
         return type_ != "table" or name in metadata.tables
@@ -272,7 +272,7 @@ class ConventionBase(DeclarativeBase):
 
 
 class NamedParcel(JobMixin, ConventionBase):
-    """A parcel whose indexes are called otherwise."""
+    """A parcel whose indexes have other names."""
 
     __tablename__ = "parcels"
 

@@ -1,4 +1,4 @@
-"""Patience bounds the waiting for others' locks, not the work; and what it ends with is told."""
+"""Patience bounds the wait for others' locks, not the work; errors tell what is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support import SERVERS, statements_seen, until
 
 pytestmark = pytest.mark.only_on(*SERVERS)
 
-#: As long as a test tries to get a lock.
+#: How long a test tries to get a lock.
 SHORT = timedelta(seconds=1)
 
 CLAIM = "ix_orders_claim"
@@ -32,7 +32,7 @@ def queue(engine: Engine) -> Engine:
     """A queue with its columns and without its indexes, and with a job."""
     Order.__table__.create(engine)  # type: ignore[attr-defined]  # a Table
     with engine.begin() as connection:
-        for index in Order.__table__.indexes:  # type: ignore[attr-defined]  # likewise
+        for index in Order.__table__.indexes:  # type: ignore[attr-defined]  # as above
             index.drop(connection)
     insert_orders(engine, [1])
     return engine
@@ -53,7 +53,7 @@ def old_snapshot(engine: Engine, *reads: str) -> Iterator[Connection]:
 
 
 def built(seen: list[str]) -> list[str]:
-    """Return what was done to indexes, in one word each."""
+    """Return a word for each change of an index."""
     return [one.split()[0] for one in seen if one.startswith(("CREATE INDEX", "DROP INDEX"))]
 
 
@@ -66,7 +66,7 @@ def test_the_time_of_a_build_does_not_count_as_waiting_for_a_lock(queue: Engine)
 
     def build_for_long(connection: Connection, cursor: Any, statement: str, *args: Any) -> None:
         if statement.startswith("CREATE INDEX") and not readers:
-            sleep(2)  # the build; then somebody reads, and goes on reading
+            sleep(2)  # the build takes time; then a reader comes and goes on reading
             readers.append(queue.connect())
             readers[0].execute(text("SELECT * FROM orders"))
 
@@ -127,8 +127,8 @@ def test_the_error_about_an_index_that_remains_shows_the_command_that_drops_it(
 
 @pytest.mark.only_on("postgresql")
 def test_a_concurrent_build_that_failed_is_dropped_before_the_next_try(queue: Engine) -> None:
-    # Whoever looks for a deadlock while there is one is ended: the build looks once, after
-    # it has waited for so long, and the writer not at all.
+    # The session that looks for a deadlock while there is one is ended: the build looks once, after
+    # it has waited for so long, and the writer does not look.
     with queue.begin() as connection:
         name = connection.scalar(text("SELECT quote_ident(current_database())"))
         connection.execute(text(f"ALTER DATABASE {name} SET deadlock_timeout = '4s'"))
@@ -137,7 +137,7 @@ def test_a_concurrent_build_that_failed_is_dropped_before_the_next_try(queue: En
     writer.execute(text("SET deadlock_timeout = '10min'"))
     writer.execute(text("INSERT INTO orders (amount) VALUES (2)"))  # the build waits for it
 
-    def wait_for_the_build() -> None:  # each for the other: the server ends one of them
+    def wait_for_the_build() -> None:  # each waits for the other, so the server ends one of them
         waiting = text(
             "SELECT count(*) FROM pg_stat_activity "
             "WHERE query LIKE 'CREATE INDEX CONCURRENTLY%' AND wait_event_type = 'Lock' "

@@ -1,4 +1,4 @@
-"""Indexes for queues of one's own, in scripts, and of partitions."""
+"""Indexes for the user's own queues, in scripts, and of partitions."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_an_index_serves_a_queue_on_a_class_without_the_mixin(
     (name,) = index_names(engine, "subscriptions")
     assert name is not None
     assert columns_of(engine, name, "subscriptions") == columns
-    assert Subscription.__table__.indexes == set()  # type: ignore[attr-defined]  # likewise
+    assert Subscription.__table__.indexes == set()  # type: ignore[attr-defined]  # as above
 
     with migrating(engine) as op:
         drop_claim_index(op, queue_of())
@@ -248,4 +248,4 @@ def test_the_models_own_index_is_not_changed() -> None:
     index = claim_index(mapping_of(Order))
     assert index is not None
     assert index.dialect_kwargs == before
-    assert sorted(str(each.name) for each in index.table.indexes) == sorted(BOTH)  # type: ignore[union-attr]  # likewise
+    assert sorted(str(each.name) for each in index.table.indexes) == sorted(BOTH)  # type: ignore[union-attr]  # as above

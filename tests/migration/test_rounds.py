@@ -27,7 +27,7 @@ class RoundBase(DeclarativeBase):
 
 
 class Mailing(JobMixin, RoundMixin, RoundBase):
-    """The orders as a queue that is gone through in rounds."""
+    """The orders as a queue with rounds."""
 
     __tablename__ = "orders"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -40,15 +40,12 @@ class LonelyBase(DeclarativeBase):
 
 
 class Lonely(RoundMixin, LonelyBase):
-    """The same with rounds alone."""
+    """The orders with RoundMixin only."""
 
     __tablename__ = "orders"
     id: Mapped[int] = mapped_column(primary_key=True)
     amount: Mapped[int]
     note: Mapped[str | None] = mapped_column(String(50))
-
-
-# Rounds
 
 
 @pytest.mark.parametrize("table", ["orders", Mailing, Mailing.__table__])

@@ -1,4 +1,4 @@
-"""Storage parameters of a queue's table: on PostgreSQL, and nothing elsewhere."""
+"""Storage parameters of a queue's table on PostgreSQL; other databases have none."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from tests.migration.support import (
 )
 from tests.support import SERVERS, make_engine, statements_seen
 
-#: As long as a test tries to get a lock.
+#: How long a test tries to get a lock.
 SHORT = timedelta(seconds=1)
 
 
@@ -73,7 +73,7 @@ def test_the_columns_are_added_instantly_while_a_writer_goes_on(
             drop_job_columns(op, "orders", *MIXINS)
 
     altered = list(dict.fromkeys(one for one in seen if one.startswith("ALTER TABLE")))
-    assert len(altered) == 3  # each may have met the writer, and was tried again then
+    assert len(altered) == 3  # a statement that met the writer was tried again
     assert all(statement.endswith(", ALGORITHM=INSTANT") for statement in altered)
 
 
@@ -101,7 +101,7 @@ def test_rows_inserted_before_the_last_step_count_as_existing_rows(
 ) -> None:
     insert_orders(shop, range(10))
     other = make_engine(fresh_database)
-    keys = iter(range(-1, -100, -1))  # behind the rows that are written already
+    keys = iter(range(-1, -100, -1))  # behind the rows that have their status already
 
     def insert_one(connection: Connection, cursor: Any, statement: str, *args: Any) -> None:
         if statement == "BEGIN IMMEDIATE":
@@ -179,7 +179,7 @@ def test_a_migration_gives_up_on_a_table_that_others_lock_and_changes_nothing(sh
         reader.execute(text("SELECT * FROM orders"))  # a long report
         with pytest.raises(LockTimeout, match="run the migration again"):
             adopt(shop, "done", patience=SHORT)
-        insert_orders(shop, [2])  # nobody waits behind it any more
+        insert_orders(shop, [2])  # no writer waits behind the migration any more
 
     assert column_names(shop) == before
 

@@ -1,4 +1,4 @@
-"""What takes the network and half a minute runs where it is asked for: ``tox -e package``."""
+"""Tests that take the network and half a minute run only on demand: ``tox -e package``."""
 
 from __future__ import annotations
 

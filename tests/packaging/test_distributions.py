@@ -27,7 +27,7 @@ FILES = (
     *("alembic.ini", "pyproject.toml", "ruff.toml", "setup.cfg", "tox.ini"),
 )
 
-#: What work leaves behind, none of which may be packed.
+#: Files that work leaves behind; none may be packed.
 LITTER = (
     *("sa_jobqueue/__pycache__/queue.cpython-311.pyc", "tests/__pycache__/support.cpython-311.pyc"),
     *("alembic/__init__.py", "alembic/versions/__pycache__/0001_queues.cpython-311.pyc"),
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What one build made, and what it said."""
+    """The files that a build made, and its output."""
 
     wheel: Path
     sdist: Path
@@ -53,7 +53,7 @@ class Built:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy this checkout, and leave litter in the copy."""
+    """Copy this checkout, and put litter into the copy."""
     copy = tmp_path_factory.mktemp("checkout")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, copy / folder, ignore=NOT_OURS)
@@ -116,7 +116,7 @@ def test_the_metadata_names_the_license_and_the_dependencies(built: Built) -> No
 
 
 def test_the_tests_can_be_run_from_the_sdist(built: Built, tmp_path: Path) -> None:
-    # Not shutil: its `filter` is newer than Debian 12's Python 3.11.2, and later ones want it.
+    # Not shutil: Debian 12's Python 3.11.2 does not know `filter`, and Python 3.12 asks for it.
     run("tar", "-xzf", built.sdist, cwd=tmp_path)
     (unpacked,) = tmp_path.iterdir()
 
@@ -153,7 +153,7 @@ def test_an_installed_wheel_works_without_the_extras_and_with_them(
 
 
 def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
-    """Run a command as a user would, away from this run's settings; return all it says."""
+    """Run a command as a user would, without this run's settings; return its output."""
     finished = subprocess.run(
         command,
         cwd=cwd,

@@ -1,4 +1,4 @@
-"""The package imports what it needs, not what its extras and its neighbours need."""
+"""The package imports only what it needs, not what its extras or its neighbours need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oldest versions that setup.cfg promises are those that tox tests."""
+"""tox tests the oldest versions that setup.cfg promises."""
 
 from __future__ import annotations
 

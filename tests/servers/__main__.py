@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def hold(database: str, held: ExitStack) -> None:
-    """Print a new database's URL; give it back when the stack is closed."""
+    """Print a new database's URL; drop the database when the stack is closed."""
     try:
         server = provide(database)
     except ServerUnavailable as error:

@@ -1,4 +1,4 @@
-"""Run one server, and stop it when whoever started it is gone.
+"""Run a server, and stop it when the process that started it is gone.
 
 A process of its own, from the standard library alone. Its standard input is a pipe from
 its starter: it ends when the starter says so, and when the starter is killed, however
@@ -33,7 +33,7 @@ def main(folder: str, user: str, stop_signal: str, *command: str) -> int:
         while server.poll() is None:
             if select.select([sys.stdin], [], [], LOOK_EVERY)[0]:
                 return 0
-        # The folder stays for the starter, who wants to read the log.
+        # The folder stays, since the starter wants to read the log.
         return server.returncode or 1
     finally:
         if server.poll() is None:
@@ -42,7 +42,7 @@ def main(folder: str, user: str, stop_signal: str, *command: str) -> int:
 
 
 def as_user(user: str) -> dict[str, Any]:
-    """Say in subprocess's words that a command runs as another user."""
+    """Return the arguments of subprocess that run a command as another user."""
     if not user:
         return {}
     import pwd
@@ -51,7 +51,7 @@ def as_user(user: str) -> dict[str, Any]:
 
 
 def stop(server: subprocess.Popen[bytes], stop_signal: int) -> None:
-    """Stop the server, by force if it does not hear."""
+    """Stop the server, by force if it does not react."""
     server.send_signal(stop_signal)
     try:
         server.wait(PATIENCE)

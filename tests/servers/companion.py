@@ -1,4 +1,4 @@
-"""A process beside ours that acts when it is told to, or when we are gone."""
+"""A process that acts when told to, or when the process that started it is gone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Companion:
-    """Hold the pipe to a process that waits for its end: we close it, or the kernel does."""
+    """Hold the pipe to a process that waits for its end, which we or the kernel close."""
 
     def __init__(
         self, *command: str, folder: Path, environment: Mapping[str, str] | None = None
@@ -20,7 +20,7 @@ class Companion:
             stdin=subprocess.PIPE,
             cwd=folder,
             env={**os.environ, **(environment or {})},
-            # Ctrl-C in the terminal is for us; we tell the companion in the end.
+            # Ctrl-C in the terminal is for us only; we tell the companion at the end.
             start_new_session=True,
         )
 
@@ -29,7 +29,7 @@ class Companion:
         return self._process.poll() is None
 
     def tell(self, line: str) -> None:
-        """Write a line to the process; nothing happens if it is gone."""
+        """Write a line to the process, if it still runs."""
         pipe = self._process.stdin
         if pipe is not None and not pipe.closed:
             with suppress(BrokenPipeError):

@@ -1,4 +1,4 @@
-"""Debian's packages: installed, or unpacked into a folder without touching the system."""
+"""Install Debian's packages, or unpack them into a folder without touching the system."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def which(program: str) -> str | None:
 
 
 def require_root_on_debian() -> None:
-    """Refuse to install anything elsewhere."""
+    """Refuse to install anything on other systems."""
     if distribution() != "debian":
         raise NotHere("packages are installed on Debian only")
     if os.geteuid() != 0:
@@ -78,7 +78,7 @@ def unpack_from_sid(*packages: str, folder: Path) -> None:
         unpacked.mkdir()
         for archive in download_from_sid(*packages, folder=Path(scratch)):
             run("dpkg", "-x", str(archive), str(unpacked))
-        # At once and whole; another run may have been faster.
+        # Renamed at once, when complete; another run may have been faster.
         if not folder.exists():
             unpacked.rename(folder)
 
@@ -139,7 +139,7 @@ def signed_by() -> str:
 
 
 def run(*command: str) -> str:
-    """Run a program of the system; its last words are the reason if it fails."""
+    """Run a program of the system; if it fails, its last line of output is the reason."""
     try:
         done = subprocess.run(
             command,

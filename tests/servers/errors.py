@@ -1,4 +1,4 @@
-"""What is raised when a database server cannot be had."""
+"""The errors that are raised when a database server cannot be had."""
 
 from __future__ import annotations
 

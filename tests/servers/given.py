@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 REPOSITORY = Path(__file__).resolve().parents[2]
 SETUP_CFG = REPOSITORY / "setup.cfg"
 
-# In the order in which tests run: the fastest database says first what is wrong.
+# In the order in which tests run: the fastest database shows mistakes first.
 DRIVERS = {
     "sqlite": "sqlite",
     "postgresql": "postgresql+psycopg2",

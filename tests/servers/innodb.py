@@ -33,7 +33,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class InnoDBServer(Server):
-    """Create databases in utf8mb4; end what is still connected to one that goes."""
+    """Create databases in utf8mb4; end the connections to a database that is dropped."""
 
     def databases(self, *, prefix: str) -> Sequence[str]:
         query = text(
@@ -60,7 +60,7 @@ def end_connections(connection: Connection, name: str) -> None:
     """End every connection to a database."""
     query = text("SELECT id FROM information_schema.processlist WHERE db = :name")
     for number in connection.execute(query, {"name": name}).scalars().all():
-        # It may have ended by itself meanwhile.
+        # The connection may have ended by itself meanwhile.
         with suppress(DBAPIError):
             connection.exec_driver_sql(f"KILL {int(number)}")
 
@@ -87,7 +87,7 @@ def as_root() -> Sequence[str]:
 
 
 class InnoDBProvider(NetworkProvider):
-    """Search for one of the two servers that share the port 3306."""
+    """Search for MySQL or MariaDB, which share the port 3306."""
 
     server = InnoDBServer
     user = "root"

@@ -1,4 +1,4 @@
-"""Starting a server in a temporary folder, so that it never outlives us."""
+"""Start a server in a temporary folder, so that it never outlives this process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Binaries(ABC):
 
     @abstractmethod
     def initialize(self, folder: Path) -> tuple[str, ...]:
-        """Return the command that makes the data folder."""
+        """Return the command that creates the data folder."""
 
     @abstractmethod
     def serve(self, folder: Path, *, port: int) -> tuple[str, ...]:

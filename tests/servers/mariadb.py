@@ -1,4 +1,4 @@
-"""MariaDB: where it is found, and how it is started."""
+"""Find or start MariaDB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MySQL: where it is found, and how it is started.
+"""Find or start MySQL.
 
 Debian stable has no MySQL. The package of its unstable suite is unpacked with all its
 libraries, the C library too, into a folder that git ignores, and runs there by its own
@@ -24,8 +24,8 @@ class MySQLBinaries(InnoDBBinaries):
     """Run one mysqld.
 
     Attributes:
-        command: how it is called, before any option.
-        layout: the options that tell it where its own files are.
+        command: the program and its first arguments.
+        layout: the options that tell it where its files are.
     """
 
     command: tuple[str, ...]

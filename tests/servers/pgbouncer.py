@@ -83,7 +83,7 @@ def start(program: PgBouncerBinaries, server: URL) -> tuple[Keeper, URL]:
 
 
 def write_configuration(folder: Path, server: URL, *, port: int, user: str | None) -> None:
-    """Write the settings, for the eyes of its user only: the password is among them."""
+    """Write the settings, readable for its user only, since they hold the password."""
     login = {"host": server.host or LOCALHOST, "port": server.port or 5432}
     login |= {"user": server.username or "postgres"}
     if server.password:  # an empty one is a syntax error
@@ -112,7 +112,7 @@ def quoted(value: object) -> str:
 
 
 def answers(keeper: Keeper, url: URL) -> bool:
-    """Wait until it answers; False if it ended instead."""
+    """Wait until the server answers; return False if it ended instead."""
     deadline = time.monotonic() + START_TIMEOUT
     while keeper.running:
         try:

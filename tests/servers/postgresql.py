@@ -1,4 +1,4 @@
-"""PostgreSQL: where it is found, and how it is started."""
+"""Find or start PostgreSQL."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def program_folders() -> list[Path]:
 
 
 def unprivileged_user() -> str | None:
-    """Name whom PostgreSQL runs as, which it refuses to do as root."""
+    """Name the user that runs PostgreSQL, which refuses to run as root."""
     if os.geteuid() != 0:
         return None
     known = {entry.pw_name for entry in pwd.getpwall()}

@@ -1,4 +1,4 @@
-"""Where a server of one database may be had; one subclass per database says what differs."""
+"""Where a server may be had; the subclass of each database holds what differs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Provider(ABC):
 
     @property
     def places(self) -> tuple[Callable[[], Server], ...]:
-        """List where to look when no URL was given."""
+        """List the searches to make when no URL was given."""
         return self.running, self.started, self.installed
 
     @property
@@ -57,7 +57,7 @@ class Provider(ABC):
         return f"install its server (Debian: {' '.join(self.packages)}; as root the tests do it)"
 
     def given(self, url: str) -> Server:
-        """Use the server that a person named; there is no other then."""
+        """Use the server that a person named, and no other."""
         try:
             if alias_of(url) != self.name:
                 raise NotHere(f"it is for {alias_of(url)}")
@@ -82,7 +82,7 @@ class Provider(ABC):
         """Install packages, then start a server."""
 
     def unavailable(self, why: str) -> ServerUnavailable:
-        """Make the error that says why there is no server, and the way out."""
+        """Make the error that tells why there is no server, and the way out."""
         return ServerUnavailable(self.name, why, self.way_out)
 
 
@@ -149,7 +149,7 @@ class NetworkProvider(Provider):
         raise NotHere(f"its server ended at once: {last_lines(folder)}")
 
     def _answers(self, keeper: Keeper, url: URL) -> bool:
-        """Wait until the server answers; False if it ended instead."""
+        """Wait until the server answers; return False if it ended instead."""
         deadline = time.monotonic() + START_TIMEOUT
         while keeper.running:
             if self._is_ours(url, keeper.folder):
@@ -161,7 +161,7 @@ class NetworkProvider(Provider):
         return False
 
     def _is_ours(self, url: URL, folder: Path) -> bool:
-        # Another server may have won the race for the port: look whose data it serves.
+        # Another server may have taken the port meanwhile: check whose data this server serves.
         try:
             return Path(ask(url, self.folder_query)).resolve() == (folder / "data").resolve()
         except NotHere:
@@ -184,7 +184,7 @@ class NetworkProvider(Provider):
 
 
 def ask(url: URL, query: str) -> str:
-    """Ask a server one question; whatever goes wrong, there is no server for us."""
+    """Ask a server a question; any error means that there is no server for us."""
     try:
         with connected(url.update_query_dict({"connect_timeout": str(CONNECT_TIMEOUT)})) as to:
             return str(to.exec_driver_sql(query).scalar_one())

@@ -1,4 +1,4 @@
-"""The search for a server: place after place, until one has it."""
+"""Search for a server in place after place until one has it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def provide(database: str, given: str | None = None) -> Server:
 
 
 def search(provider: Provider) -> Server:
-    """Look in every place of the provider, and remember why it was not there."""
+    """Search every place of the provider, and collect the reasons why it has no server."""
     reasons = []
     for place in provider.places:
         try:

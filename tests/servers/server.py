@@ -26,9 +26,9 @@ class Server(ABC):
 
     Attributes:
         database: one of :data:`tests.servers.DATABASES`.
-        url: an administrative database; one that was given stays as it was given.
+        url: an administrative database, or the URL that was given, unchanged.
         origin: where the server was had from.
-        version: as the server says it.
+        version: the version that the server reports.
         keeper: the process that runs the server, if this process started it.
     """
 
@@ -43,7 +43,7 @@ class Server(ABC):
 
     @property
     def stays(self) -> bool:
-        """Tell whether the server is still there after us, so that we have to clean up."""
+        """Tell whether the server outlives this process, so that we have to clean up."""
         return self.origin in ("given", "running")
 
     def written(self) -> dict[str, str]:

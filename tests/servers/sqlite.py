@@ -1,4 +1,4 @@
-"""SQLite: comes with Python; a server is a folder."""
+"""SQLite comes with Python; its server is a folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SQLiteServer(Server):
 
     @property
     def stays(self) -> bool:
-        """Tell that a folder does not go by itself, as the folder of a server process does."""
+        """Return True: a folder does not vanish by itself, as a server process does."""
         return True
 
     def databases(self, *, prefix: str) -> Sequence[str]:
@@ -43,7 +43,7 @@ class SQLiteServer(Server):
             connection.execute("PRAGMA journal_mode = WAL")
 
     def _drop(self, name: str) -> None:
-        # With the journal, the shared memory, and lock files that stand beside it.
+        # With the journal, the shared memory, and the lock files beside it.
         for path in self.folder.glob(f"{name}.db*"):
             path.unlink(missing_ok=True)
 

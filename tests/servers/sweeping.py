@@ -1,4 +1,4 @@
-"""Drop a run's databases from servers that stay, however the run ends.
+"""Drop a run's databases from servers that outlive it, however the run ends.
 
     python -m tests.servers.sweeping
 

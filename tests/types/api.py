@@ -424,8 +424,8 @@ async def mistakes_awaiting(engine: AsyncEngine, session: AsyncSession) -> None:
     await aio.claim(session, Email, owner="w", limit="ten")  # type: ignore[arg-type]
     await aio.complete(session)  # type: ignore[call-arg]
     await AWAITED.claim(session, owner=1.5)  # type: ignore[arg-type]
-    claim(session, Email, owner="w")  # type: ignore[arg-type]  # that one is for a Session
-    aio.AsyncWorker(engine, OUTBOX, send)  # type: ignore[arg-type]  # it is not awaited
+    claim(session, Email, owner="w")  # type: ignore[arg-type]  # JobQueue takes a Session
+    aio.AsyncWorker(engine, OUTBOX, send)  # type: ignore[arg-type]  # a plain function is not awaited
 
 
 # Bulk loads

@@ -1,4 +1,4 @@
-"""Type checkers find no error in a user's file, and infer what it says they do."""
+"""Type checkers find no error in a user's file, and infer the types that it states."""
 
 from __future__ import annotations
 

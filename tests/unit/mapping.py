@@ -31,7 +31,7 @@ def table_of(entity: Any) -> Table:
 
 
 def columns(table: Table, *names: str, dialect: str = "postgresql") -> list[str]:
-    """Write some of a table's columns as CREATE TABLE does."""
+    """Write some columns of a table as CREATE TABLE does."""
     wanted = [table.c[name] for name in names]
     return [str(CreateColumn(column).compile(dialect=DIALECTS[dialect])) for column in wanted]
 

@@ -1,4 +1,4 @@
-"""How long a failed job waits, whatever the numbers."""
+"""The delay of a failed job, for any numbers."""
 
 from __future__ import annotations
 

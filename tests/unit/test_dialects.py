@@ -1,4 +1,4 @@
-"""What a server can do is told from its dialect and its version, and else it is refused."""
+"""Dialect and version tell what a server can do; unknown and old servers are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def server(alias: str, *version: int) -> Dialect:
 def mysql_server(reported: str) -> Dialect:
     """Make the dialect of a MySQL or MariaDB that reports this version to a mysql:// URL."""
     made: Any = dialect_of("mysql+pymysql")
-    made.server_version_info = made._parse_server_version(reported)  # as its first connect does
+    made.server_version_info = made._parse_server_version(reported)  # as the first connect does
     dialect: Dialect = made
     return dialect
 
@@ -132,7 +132,7 @@ def test_without_a_server_the_newest_version_is_assumed() -> None:
 
 
 def test_mariadb_is_known_behind_a_mysql_url() -> None:
-    dialect = mysql_server("5.5.5-10.6.18-MariaDB-log")  # the prefix is for old replicas
+    dialect = mysql_server("5.5.5-10.6.18-MariaDB-log")  # MariaDB adds the prefix for old replicas
 
     assert str(database_of_dialect(dialect)) == "MariaDB 10.6.18"
 
@@ -169,11 +169,11 @@ def test_a_dialect_is_asked_once() -> None:
 
 
 class MySQLError(Exception):
-    """What the drivers of MySQL and MariaDB raise: the number comes first."""
+    """The errors of the drivers of MySQL and MariaDB: the number comes first."""
 
 
 class PostgreSQLError(Exception):
-    """What psycopg2 raises: the code cannot be set on its own classes."""
+    """The errors of psycopg2, whose own classes do not allow to set the code."""
 
     def __init__(self, pgcode: str) -> None:
         super().__init__("as PostgreSQL says it")
@@ -181,7 +181,7 @@ class PostgreSQLError(Exception):
 
 
 class SQLStateError(Exception):
-    """What psycopg and asyncpg raise."""
+    """The errors of psycopg and asyncpg."""
 
     def __init__(self, sqlstate: str) -> None:
         super().__init__("as PostgreSQL says it")
@@ -254,7 +254,7 @@ def test_an_error_that_is_no_dbapi_error_is_not_transient(error: BaseException) 
 
 @pytest.mark.parametrize("alias", ["mysql", "mariadb"])
 def test_a_duplicate_sets_a_column_that_may_be_written_to_itself(alias: str) -> None:
-    """Neither a number that MySQL draws, nor what it computes."""
+    """The column is neither auto-incremented nor computed."""
     table = Table(
         "email",
         MetaData(),

@@ -1,4 +1,4 @@
-"""The fence is carried from entity to entity and from process to process."""
+"""A fence is carried from entity to entity and from process to process."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from sa_jobqueue.model.mapping import mapping_of
 
 
 def new_class() -> type[Any]:
-    """Map a class with every mixin, in a registry and metadata of its own."""
+    """Map a class with every mixin, in its own registry and metadata."""
 
     class Base(DeclarativeBase):
         pass
@@ -84,7 +84,7 @@ def use(engine: Engine, queue: JobQueue[Any]) -> None:
 
 
 def collect() -> None:
-    """Collect twice: what an engine was the key of is garbage only once the engine is gone."""
+    """Collect twice: values keyed by an engine are garbage only after the engine is gone."""
     gc.collect()
     gc.collect()
 

@@ -1,4 +1,4 @@
-"""What is kept of an error's text."""
+"""The part of an error's text that is kept."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Unprintable(Exception):
 
 class Nonsense(Exception):
     def __str__(self) -> str:
-        return 5  # type: ignore[return-value]  # what is tested
+        return 5  # type: ignore[return-value]  # the mistake under test
 
 
 @pytest.mark.parametrize(

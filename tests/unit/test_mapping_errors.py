@@ -1,4 +1,4 @@
-"""What cannot be a queue is refused when it is mapped, in words that say the way out."""
+"""A class that cannot be a queue is refused when it is mapped, with the way out."""
 
 from __future__ import annotations
 

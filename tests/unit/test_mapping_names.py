@@ -297,5 +297,5 @@ def test_further_ready_statuses_are_served_by_the_index() -> None:
         "CREATE INDEX ix_video_claim ON video (status, id) "
         "WHERE status IN ('unclaimed', 'rendered', 'cut')"
     )
-    # SQLite would prove a partial index from the very same IN only, which no claim says.
+    # SQLite uses a partial index only for the very same IN, which no claim has.
     assert claim_index(Video, "sqlite") == "CREATE INDEX ix_video_claim ON video (status, id)"

@@ -228,7 +228,7 @@ def test_a_dataclass_becomes_a_queue_and_its_constructor_does_not_know_the_colum
     assert_queue(Point, claim="status, priority, id")
     assert repr(Point(1)).endswith("Point(id=None, x=1, y=0)")
     with pytest.raises(TypeError, match="priority"):
-        Point(1, priority=5)  # type: ignore[call-arg]  # what is shown
+        Point(1, priority=5)  # type: ignore[call-arg]  # the constructor does not know the column
 
 
 def test_a_dataclass_style_mixed_into_one_class_becomes_a_queue() -> None:

@@ -20,7 +20,7 @@ from tests.servers.sqlite import SQLite
 
 
 class Scripted(SQLite):
-    """A provider that has a server only in the places named, and notes where it looked."""
+    """A provider that has a server only in the named places, and records where it searched."""
 
     name = "postgresql"
     packages = ("the-package",)

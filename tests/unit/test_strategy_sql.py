@@ -337,7 +337,7 @@ def test_no_time_of_the_client_is_bound(entity: Any, alias: str, strategy: str) 
     first, *others = compiled(entity, alias, strategy=strategy)
 
     assert times_bound(first) == set()
-    # The server has told this one: in the locking read, or as the last insert id.
+    # The server told this time: in the locking read, or as the last insert id.
     assert all(times_bound(sql) <= {"claim_owner_date"} for sql in others)
 
 
@@ -380,7 +380,7 @@ def test_a_joined_class_is_ordered_by_the_key_that_the_claim_index_has(
 ) -> None:
     texts = " ".join(claim_sql(Dog, alias, strategy=strategy))
 
-    # By dog.id it would be sorted, and InnoDB keeps locked whatever it sorts.
+    # Ordered by dog.id it would be sorted, and InnoDB keeps all rows locked that it sorts.
     assert "ORDER BY animal.id" in texts
     assert "ORDER BY dog.id" not in texts
 

@@ -1,4 +1,4 @@
-"""One list of verbs: the module, the queues, and both of them awaited have each of its names."""
+"""One list of verbs: the module, the queues and their async counterparts have each of its names."""
 
 from __future__ import annotations
 

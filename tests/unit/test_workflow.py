@@ -1,4 +1,4 @@
-"""The graph of a workflow: what it refuses, what it lists, how it is drawn; no database."""
+"""The graph of a workflow: what it refuses, lists and draws; no database is asked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Base(DeclarativeBase):
 
 
 class Part(JobMixin, RetryMixin, Base):
-    """A part that is cut, drilled and packed; more statuses are served than steps need."""
+    """A part to be cut, drilled and packed; its indexes serve more statuses than the steps need."""
 
     __tablename__ = "part"
     __queue_args__ = {  # noqa: RUF012 - as users write it
@@ -34,7 +34,7 @@ class Part(JobMixin, RetryMixin, Base):
 
 
 class Plain(JobMixin, Base):
-    """Nothing is said of it."""
+    """A class without index options."""
 
     __tablename__ = "plain"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -78,7 +78,7 @@ PACK = ("drilled", "packing", "done")
 def test_a_graph_in_which_jobs_would_get_stuck_is_refused_at_its_first_use(
     steps: list[Declared], said: str
 ) -> None:
-    declared = workflow(*steps)  # not yet: the other steps may come later
+    declared = workflow(*steps)  # not checked yet: other steps may be declared later
 
     with pytest.raises(ArgumentError, match=said):
         _ = declared.steps
@@ -188,7 +188,7 @@ def test_a_status_cannot_be_ready_and_claimed_in_one_model() -> None:
 
 
 class P(StrEnum):
-    """More than is used."""
+    """An enum with more members than the steps use."""
 
     CUT = "cut"
     DRILLING = "drilling"
@@ -343,7 +343,7 @@ def test_claims_are_renewed_in_time_for_the_shortest_lease(engine: Engine) -> No
 
 
 def asked(rota: LaneOrder[Any], until: Iterable[Any]) -> list[Any]:
-    """Tell by whom each turn was served, where lanes in `until` always have jobs."""
+    """Return the lane that served each turn, where the lanes in `until` always have jobs."""
     served = []
     for _ in range(2 * FAIR_EVERY):
         lane = next(lane for lane in rota if lane in until)

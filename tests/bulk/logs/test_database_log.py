@@ -191,7 +191,7 @@ def test_two_loads_know_nothing_of_each_others_batches(engine: Engine) -> None:
     other.run()
     load = load_of(engine, "a", on_existing="keep")
     load.prepare()
-    load.close()  # as one that was killed while PREPARING
+    load.close()  # as a load that was killed while PREPARING
 
     load.run()
     load.rollback()
@@ -425,7 +425,7 @@ def test_the_tables_are_made_once_in_a_metadata_and_under_any_name(engine: Engin
     log = DatabaseLog(engine, tables=made)
     usual = load_of(engine, rows=items(3, 100))
     load_tables(MetaData()).create_all(engine)
-    usual.prepare()  # of the same name, and another log
+    usual.prepare()  # of the same name, with another log
     BulkLoad(InsertSource(engine, Item, items(3)), log).run()
     usual.close()
     with Session(engine) as session:

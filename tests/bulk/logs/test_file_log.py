@@ -1,4 +1,4 @@
-"""A log in files, cut, damaged, mixed up and given to two at once."""
+"""A log in files that are cut, damaged, mixed up, or opened twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILES = ["state.json", "redo.jsonl", "undo.jsonl"]
 def folder(tmp_path: Path) -> Path:
     """The log of a load of four batches that was killed after the third."""
     source = Numbers(12, 3).killed("before", "update", 9)
-    source.threads = False  # in one thread there is one order
+    source.threads = False  # one thread writes in one order
     with pytest.raises(Killed):
         BulkLoad(source, FileLog(tmp_path / "log")).run()
     return tmp_path / "log"
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is made durable, replaced and removed, in its order."""
+    """Record what is synced, replaced and removed, in this order."""
     done: list[str] = []
     replace, unlink = Path.replace, Path.unlink
 
@@ -366,8 +366,8 @@ def test_threads_write_one_line_after_the_other(
         if not others:
             others.append(threading.Thread(target=appender.append, args=({"a": 2},), kwargs=late))
             others[0].start()
-            others[0].join(0.1)  # it has to wait, or would be done by then
-        return pwrite(number, data[:5], place)  # a disk may take less than it is given
+            others[0].join(0.1)  # it waits; else it would be done by then
+        return pwrite(number, data[:5], place)  # a write may be short
 
     late = {"durable": False}
     monkeypatch.setattr(os, "pwrite", write_slowly)

@@ -1,4 +1,4 @@
-"""What a log of a load has."""
+"""How many entries the log of a load has."""
 
 from __future__ import annotations
 

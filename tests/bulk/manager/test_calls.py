@@ -1,4 +1,4 @@
-"""Who calls a manager: one process at a time; stop, Ctrl-C, workers, progress."""
+"""Calls of a manager: one at a time, with stop, Ctrl-C, workers and progress."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_load_has_one_manager_at_a_time(
 
 
 def test_a_reader_does_not_change_what_a_running_call_knows(source: Numbers, log: Log) -> None:
-    """As another thread does that asked for the state before the call began."""
+    """Look as a thread does that asked for the state before the call began."""
     known = []
 
     def look(verb: str, batch: list[int]) -> None:
@@ -131,7 +131,7 @@ def test_ctrl_c_stops_after_the_current_batch(source: Numbers, log: Log) -> None
     with pytest.raises(LoadStopped, match=r"run\(\) goes on") as raised:
         BulkLoad(source, log).run()
 
-    assert not hasattr(raised.value, "__notes__")  # it has said all
+    assert not hasattr(raised.value, "__notes__")  # the message says all
     assert 1 <= len(source.updated) < 4
     assert counts(log)[1] == len(source.updated)
     assert signal.getsignal(signal.SIGINT) is before
@@ -242,7 +242,7 @@ def test_one_worker_at_a_time_reports_progress(log: Log) -> None:
 
     def tell(progress: Progress) -> None:
         assert telling.acquire(blocking=False)
-        sleep(0.01)  # the others are about to tell, too
+        sleep(0.01)  # the other workers are about to report, too
         telling.release()
 
     BulkLoad(source, log, workers=3, progress=tell).run()
@@ -251,7 +251,7 @@ def test_one_worker_at_a_time_reports_progress(log: Log) -> None:
 
 
 class AsyncNumbers(Numbers):
-    """Divides itself asynchronously."""
+    """Numbers that are divided asynchronously."""
 
     loop: asyncio.AbstractEventLoop
 

@@ -250,7 +250,7 @@ def test_a_redo_log_that_inserts_already_is_continued(source: Numbers, log: Log)
         written.append(number)
         add_redo(number, batch)
 
-    log.add_redo = see  # type: ignore[method-assign]  # seen, and done
+    log.add_redo = see  # type: ignore[method-assign]  # recorded, then called
 
     BulkLoad(again, log).run()
 

@@ -19,8 +19,6 @@ from tests.bulk.sources.support import count
 from tests.bulk.support import expected, items, killed_in_commit, load_of, texts
 from tests.support import SERVERS
 
-# -- who was there before us --------------------------------------------
-
 
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("then", ["restore", "rollback"])
@@ -33,7 +31,7 @@ def test_a_load_waits_for_what_the_server_still_does_for_a_killed_load(
     left = engine.connect()
     hold_slot(left, head.id, 0, timedelta(seconds=20))  # its own connection may still end
     doubtful = [{"id": number, "item_text": f"item {number}"} for number in (3, 4, 5)]
-    left.execute(insert(Item), doubtful)  # on its way
+    left.execute(insert(Item), doubtful)  # sent, not yet answered
     impatient = load_of(engine, log)
     impatient.wait = timedelta(milliseconds=100)
     with pytest.raises(LockTimeout, match="The server still works for this load, as process"):
@@ -166,7 +164,7 @@ def test_a_pooler_in_between_is_refused(
 
 
 class LiveRow(dict[str, Any]):
-    """A row that is counted as long as it lives."""
+    """A row that counts how many rows are alive."""
 
     alive = most = 0
 

@@ -1,4 +1,4 @@
-"""COPY brings in what INSERT does, and leaves to it what has no text of its own."""
+"""COPY stores what INSERT stores, and leaves to INSERT what has no text form."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Own(DeclarativeBase):
 
 
 class Value(Own):
-    """A value of each type, under names that want quotes."""
+    """A value of each type, under names that need quotes."""
 
     __tablename__ = "bulk values"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -84,7 +84,7 @@ class Value(Own):
 
 
 class Left(Own):
-    """What is left to INSERT."""
+    """Rows that COPY leaves to INSERT."""
 
     __tablename__ = "bulk_left"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)

@@ -25,8 +25,6 @@ from tests.bulk.models import Item
 from tests.bulk.sources.support import failing_commits
 from tests.bulk.support import add_items, expected, items, killed_in_commit, load_of, texts
 
-# -- doubts -------------------------------------------------------------
-
 
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("batch", [0, 1, 3])

@@ -1,4 +1,4 @@
-"""Jobs in bulk: as enqueue() makes them, claimable at once or at the end."""
+"""Jobs are loaded in bulk as enqueue() makes them, claimable at once or at the end."""
 
 from __future__ import annotations
 

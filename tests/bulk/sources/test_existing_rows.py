@@ -20,8 +20,6 @@ from tests.bulk.models import Coded, Dog, Item, Named, Pair, Thing
 from tests.bulk.sources.support import failing_commits, stored_things
 from tests.bulk.support import add_items, expected, items, killed_in_commit, load_of, texts
 
-# -- rows that were there before ----------------------------------------
-
 
 def test_a_foreign_row_is_an_error_and_is_never_deleted(engine: Engine, log: FileLog) -> None:
     add_items(engine, 3, 4, 5, 6)
@@ -80,7 +78,7 @@ def test_rows_with_keys_of_two_columns_are_updated(engine: Engine, log: FileLog)
     rows = [
         {"left": 1, "right": "a", "text": "new a"},
         {"left": 1, "right": "b", "text": "new b"},
-        {"left": 2, "right": "a"},  # says nothing new
+        {"left": 2, "right": "a"},  # has no value to update
     ]
 
     BulkLoad(InsertSource(engine, Pair, rows, on_existing="update"), log).run()

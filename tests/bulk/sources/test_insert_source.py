@@ -59,9 +59,6 @@ THING = {
 }
 
 
-# -- keys and values ----------------------------------------------------
-
-
 @pytest.mark.parametrize("document", [None, {"a": [1]}])
 def test_values_of_every_type_are_stored_as_by_the_orm(
     engine: Engine, log: FileLog, document: Any

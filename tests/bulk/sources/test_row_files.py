@@ -1,4 +1,4 @@
-"""What the fields of CSV and JSON files become."""
+"""The fields of CSV and JSON files become values of the columns' types."""
 
 from __future__ import annotations
 
@@ -32,9 +32,6 @@ TYPES = {
 }
 
 ID = UUID("12345678123456781234567812345678")
-
-
-# -- what files say -----------------------------------------------------
 
 
 def test_the_fields_of_a_csv_file_are_values_of_the_columns_types(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where rows come from, and where they are read on."""
+"""The kinds of rows, and where a load goes on reading them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def generated_asynchronously() -> AsyncIterator[dict[str, Any]]:
 
 
 class Asynchronous:
-    """What can be iterated over again and again."""
+    """An iterable that can be iterated over again and again."""
 
     def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
         return generated_asynchronously()
@@ -199,7 +199,7 @@ def test_a_file_that_has_changed_is_not_divided_on(
     load = load_of(engine, log, path)
 
     def die(progress: Progress) -> None:
-        if progress.inserted == 2:  # of two that are divided
+        if progress.inserted == 2:  # of two batches that are divided
             raise Killed
 
     load.progress = die
@@ -261,7 +261,7 @@ def test_fewer_rows_than_at_first_are_refused_where_all_are_alike(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(count: int) -> BulkLoad[Any]:
-        rows = iter([{"number": 1}] * count)  # of a list it would know how many they are
+        rows = iter([{"number": 1}] * count)  # a list would tell how many rows there are
         return BulkLoad(InsertSource(engine, Thing, rows, batch_size=3), log)
 
     killed_in_commit(monkeypatch, load(10).run, 2, committed=False)
@@ -318,7 +318,7 @@ def test_another_table_is_refused(engine: Engine, log: FileLog) -> None:
 
 def test_an_object_that_is_no_engine_is_refused(engine: Engine) -> None:
     with pytest.raises(ArgumentError, match=r"a bulk load needs an Engine, not .*driver"):
-        InsertSource(Session(engine), Item, [])  # type: ignore[arg-type]  # that is the point
+        InsertSource(Session(engine), Item, [])  # type: ignore[arg-type]  # the mistake under test
 
 
 @pytest.mark.parametrize(("total", "there"), [(11, 10), (9, 10)])

@@ -32,7 +32,7 @@ LOCKING, CHECKING = "pg_try_advisory_lock", "WHERE subscription.id = ANY"
 
 @contextmanager
 def before(connection: Connection, words: str, step: Callable[[], None]) -> Iterator[None]:
-    """Take a step before each statement with these words."""
+    """Take a step before each statement that contains these words."""
 
     def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
         if words in statement:
@@ -43,11 +43,8 @@ def before(connection: Connection, words: str, step: Callable[[], None]) -> Iter
     event.remove(connection, "before_cursor_execute", see)
 
 
-#: A lock that the tests hold, to stop another session's statement half way.
+#: A lock that the tests hold to stop another session's statement half way.
 GATE = 4_711
-
-
-# -- the post-check ------------------------------------------------------------
 
 
 def test_a_row_finished_between_the_snapshot_and_the_lock_is_given_back(
@@ -64,7 +61,7 @@ def test_a_row_finished_between_the_snapshot_and_the_lock_is_given_back(
             target=lambda: found.extend(ids(claim_subscriptions(mailing, gate, limit=2)))
         )
         claimer.start()
-        # Its snapshot is taken, and its first row not tried.
+        # The statement has its snapshot, and has not tried its first row.
         wait_for_a_waiter(porter)
         mark([theirs])
         complete(other, theirs)
@@ -142,7 +139,7 @@ def test_a_claim_goes_on_behind_rows_that_failed_the_check(
 
 def test_rows_that_never_pass_the_check_hold_nobody_up(engine: Engine, mailing: Session) -> None:
     add_subscriptions(mailing, 5)
-    # True in the locking statement alone, for the rows at the head.
+    # True only in the locking statement, for the rows at the head.
     locking = func.current_setting("sa_jobqueue.locking", True) == "on"
     switch = text("SELECT set_config('sa_jobqueue.locking', :value, true)")
 

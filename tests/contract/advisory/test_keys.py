@@ -59,7 +59,7 @@ class OtherBase(DeclarativeBase):
 
 
 class Undeclared(OtherBase):
-    """The table of Large as models often say it: wide in the database only."""
+    """The table of Large as models often declare it: the key is wide in the database only."""
 
     __tablename__ = "bigint_key"
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
@@ -111,7 +111,7 @@ class Numbered(OtherBase):
 
 
 class NotUnique(OtherBase):
-    """The table of ByRange by a key that is not one: rows of two partitions have it."""
+    """The table of ByRange with a key that is not unique: rows of two partitions have it."""
 
     __tablename__ = "by_range"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -138,7 +138,7 @@ class ByRange(KeyBase):
 
 
 class Vehicle(KeyBase):
-    """A hierarchy without the mixin that always loads its subclasses' columns."""
+    """A hierarchy without the mixin, which always loads its subclasses' columns."""
 
     __tablename__ = "vehicle"
     __mapper_args__ = {  # noqa: RUF012 - as users write it
@@ -168,7 +168,7 @@ class Archived(KeyBase):
 
 
 class Visit(KeyBase):
-    """A table that each tenant has in a schema of its own."""
+    """A table that each tenant has in its own schema."""
 
     __tablename__ = "visit"
     __table_args__ = {"schema": "tenant"}  # noqa: RUF012 - as users write it
@@ -213,7 +213,7 @@ def add(engine: Engine, *rows: object) -> None:
         session.commit()
 
 
-# Each with two rows; the numbers that differ in their high halves are different keys.
+# Two rows for each class; numbers that differ only in their high halves are different keys.
 KEYS: dict[type[Any], list[dict[str, Any]]] = {
     Small: [{"id": -1}, {"id": 1}],
     Plain: [{"id": -(1 << 31)}, {"id": (1 << 31) - 1}],

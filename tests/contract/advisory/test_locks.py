@@ -52,7 +52,7 @@ ORDERS = {
 
 @pytest.fixture
 def many(engine: Engine, full: bool) -> int:
-    """Subscriptions of which every other one was mailed."""
+    """Subscriptions, every second of which was mailed."""
     rows = 1_000_000 if full else 20_000
     fill = (
         "INSERT INTO subscription (id, kind, mailed, divisor) "
@@ -87,7 +87,7 @@ def set_locally(session: Session, settings: dict[str, str]) -> None:
 
 
 def test_one_of_the_plans_is_parallel(many: int, mailing: Session) -> None:
-    """So that the test above speaks of one."""
+    """The test above means something only if one of its plans is parallel."""
     set_locally(mailing, PLANS["parallel"])
     statement = "SELECT * FROM (SELECT id FROM subscription WHERE mailed = 0 OFFSET 0) AS c"
 
@@ -153,7 +153,7 @@ class Reminder(SubscriptionBase):
 
 
 class OtherBase(SubscriptionBase):
-    """Another metadata, as of another part of an application."""
+    """Another metadata, as in another part of an application."""
 
     __abstract__ = True
     metadata = SubscriptionBase.metadata.__class__()
@@ -218,7 +218,7 @@ def test_no_lock_is_left_in_a_pool_of_five_after_many_claims(
 
 
 def use_every_connection(engine: Engine, number: int) -> None:
-    """Claim on five connections at once, and end the claims in all manners."""
+    """Claim on five connections at once, and end the claims in every way."""
     connections = [engine.connect() for _ in range(5)]
     for place, connection in enumerate(connections):
         session = Session(connection, expire_on_commit=False)
@@ -238,7 +238,7 @@ def end_somehow(session: Session, claimed: Any, how: int) -> None:
         with pytest.raises(exc.ArgumentError):
             claim_subscriptions(session, options=("nonsense",))
     if how == 4:
-        return  # not even the transaction is ended
+        return  # the transaction has not even ended
     (session.rollback if how == 1 else session.commit)()
 
 

@@ -19,9 +19,6 @@ from tests.support import make_engine
 pytestmark = pytest.mark.only_on("postgresql")
 
 
-# -- refusals ------------------------------------------------------------------
-
-
 def test_a_session_on_an_engine_is_refused(engine: Engine, session: Session) -> None:
     add_subscriptions(session, 1)
 
@@ -79,7 +76,7 @@ def test_a_transaction_pooler_is_refused(engine: Engine, through_pgbouncer: Engi
     with Session(engine) as session:
         add_subscriptions(session, 1)
 
-    # It tells each client another number for its server process, negative ones too.
+    # PgBouncer tells each client another number for its server process, even negative numbers.
     for _ in range(8):
         with pytest.raises(UnsupportedDatabase, match="direct URL"):
             through(advisory_session(through_pgbouncer))

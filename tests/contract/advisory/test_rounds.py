@@ -210,7 +210,7 @@ def test_rows_that_the_caller_marks_need_no_round(mailing: Session) -> None:
 
 @pytest.mark.parametrize("where", [(), (Reader.round == 2,)])
 def test_a_claim_does_not_read_rows_that_its_round_has_done(mailing: Session, where: Any) -> None:
-    """Of 20,000 rows all are done but the last."""
+    """20,000 rows, of which all but the last are done."""
     numbers = "SELECT n, 1, CASE WHEN n > 19990 THEN 2 ELSE -2 END FROM generate_series(1, 20000) n"
     mailing.execute(text(f"INSERT INTO round_reader (id, kind, round) {numbers}"))
     queue = JobQueue(Reader, *where, strategy="advisory")

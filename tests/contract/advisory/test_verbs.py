@@ -40,9 +40,6 @@ from tests.support import statements_seen
 pytestmark = pytest.mark.only_on("postgresql")
 
 
-# -- the verbs -----------------------------------------------------------------
-
-
 def test_a_queue_with_all_mixins_is_finished_as_after_any_claim(
     engine: Engine, mailing: Session
 ) -> None:

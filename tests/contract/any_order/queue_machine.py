@@ -1,4 +1,4 @@
-"""A model of a queue, and the rules by which several sessions change it and the real one.
+"""A model of a queue, and the rules by which several sessions change both it and the real queue.
 
 After every step the table must show exactly what has been committed: so no job is lost,
 none has two owners, and attempts are counted right.
@@ -49,7 +49,7 @@ priorities = st.integers(-1, 1)
 
 @dataclass(frozen=True)
 class Job:
-    """What is expected of one row."""
+    """The expected state of one row."""
 
     status: str = JobStatus.UNCLAIMED
     owner: str | None = None
@@ -65,7 +65,7 @@ class Job:
 
 @dataclass(frozen=True)
 class InHand:
-    """A claimed job as its worker knows it, and which claim of all it was."""
+    """A claimed job as its worker knows it, and the number of its claim."""
 
     task: Task
     claim: int
@@ -84,7 +84,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         self.lost_claims: set[int] = set()
 
     def _end(self, worker: Claimer) -> None:
-        """Let others write where there is one writer; else leave the transaction open."""
+        """Commit where the database has a single writer; else leave the transaction open."""
         if self.one_writer:
             self._commit(worker)
 
@@ -202,7 +202,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
                 del finisher.hand[number]
         self._end(finisher)
 
-    # -- verbs of nobody ------------------------------------------------
+    # -- verbs that need no claim ---------------------------------------
 
     @rule(place=places)
     def cancel(self, place: int) -> None:

@@ -1,4 +1,4 @@
-"""Several sessions whose transactions lie beside each other, and a model of what is committed.
+"""Several sessions with open transactions, and a model of what is committed.
 
 ::
 
@@ -48,14 +48,14 @@ class Worker(Generic[J, H]):
     has_claimed: bool = False
 
     def change(self, jobs: dict[int, J | None]) -> None:
-        """Take note of changes that this worker alone sees."""
+        """Record changes that only this worker sees."""
         if self.hand_before is None:
             self.hand_before = dict(self.hand)
         self.uncommitted.update(jobs)
 
 
 class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
-    """Workers, each in a session of its own, and the model that they change with the table."""
+    """Workers, each in its own session, and the model that changes along with the table."""
 
     engine: Engine
     tables: ClassVar[tuple[type[Any], ...]]
@@ -73,7 +73,7 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
                 connection.execute(delete(table))
             database = database_of(connection)
             self.one_writer = database.one_writer
-            # A claim may pass over a row that InnoDB has locked beside another.
+            # A claim may skip a row that InnoDB has locked beside another.
             self.locks_neighbours = database.locks_what_it_scans
         self.observer = Session(self.engine)
         self.workers = [
@@ -128,7 +128,7 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
         return one_of(worker.hand, place)
 
     def _claim_for(self, worker: Worker[J, H], place: int) -> None:
-        """Have a worker claim some jobs; which, is the place's choice."""
+        """Have a worker claim some jobs; the subclass chooses which."""
         raise NotImplementedError
 
     # -- what a session sees --------------------------------------------
@@ -164,7 +164,7 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
         worker.has_claimed = True
 
     def _let_write_without_wait(self, writer: Worker[J, H] | None = None) -> None:
-        """Have those commit for whom a write could wait.
+        """Commit the workers for whom a write could wait.
 
         A claim on InnoDB may keep locks of index entries that it has passed over: of rows that
         others had locked, of entries that are deleted and not purged, and of the first one

@@ -1,4 +1,4 @@
-"""Whatever several sessions do to one queue, in whatever order: no job is lost or had twice."""
+"""Several sessions call the verbs of one queue in any order: no job is lost or claimed twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of a workflow, and the rules by which several sessions change it and the real one.
+"""A model of a workflow, and the rules by which several sessions change both it and the real one.
 
 After every step the table must show exactly what has been committed: so no job is lost,
 none has two owners, and the attempts of each step are counted right. The log must have
@@ -70,16 +70,16 @@ class Job:
 
     @property
     def row(self) -> tuple[Any, ...]:
-        """What the table must show."""
+        """Return what the table must show."""
         return (self.status, self.owner, self.attempts, self.priority)
 
     def moved(self, after: str, verb: str, *, by: str | None = None, **new: Any) -> Job:
-        """Return the job after a transition, in nobody's hands unless told otherwise."""
+        """Return the job after a transition; nobody has claimed it unless told otherwise."""
         log = (*self.log, Move(self.status, str(after), verb, by))
         return replace(self, status=str(after), log=log, **{"claim": None, **new})
 
     def waiting(self, after: str, verb: str, **new: Any) -> Job:
-        """Return the job as it waits again, in this step or in another."""
+        """Return the job as it becomes claimable again, in this step or in another."""
         return self.moved(after, verb, owner=None, **new)
 
     def freed(self, step: Step[Video], verb: str) -> Job:
@@ -91,7 +91,7 @@ class Job:
 
 @dataclass(frozen=True)
 class InHand:
-    """A claimed job as its worker knows it, and which claim of all it was."""
+    """A claimed job as its worker knows it, and the number of its claim."""
 
     video: Video
     claim: int
@@ -99,7 +99,7 @@ class InHand:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Where the step leads."""
+        """Return the status to which the step leads."""
         return (self.step.then, *self.step.branches)
 
 
@@ -130,7 +130,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
             session.add_all(added)
             session.flush()
             numbers = [video.id for video in added]
-            if self.one_writer:  # SQLite gives the number of a deleted row again
+            if self.one_writer:  # SQLite reuses the number of a deleted row
                 session.execute(delete(VideoLog).where(VideoLog.video_id.in_(numbers)))
             session.commit()
         assert not any(number in self._there(self.jobs) for number in numbers)
@@ -265,7 +265,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
         if not left.deleted:
             self._check_shown(finisher, [hand.video])
 
-    # -- verbs of nobody ------------------------------------------------
+    # -- verbs that need no claim ---------------------------------------
 
     @rule(worker=workers, place=places, after=st.sampled_from(SIGNALS), waiting=st.booleans())
     def signal(self, worker: int, place: int, after: str, waiting: bool) -> None:
@@ -324,7 +324,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
     ) -> None:
         changer = self._turn_of(worker)
         self._let_write_without_wait(changer)
-        # Of those that a session of its own finds.
+        # Of the jobs that a session of its own finds.
         number = self._free_one_of(self._there(self.jobs), place)
         if number is None:
             return
@@ -361,7 +361,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
             left = job.freed(step, "reap")
             assert (one.failed, one.owner) == (left.status == "failed", job.owner)
             reaper.change({number: left})
-        if self.locks_neighbours:  # it may have looked at more than it took
+        if self.locks_neighbours:  # it may have locked more rows than it took
             self._commit(reaper)
 
     # -- what holds after every step ------------------------------------
@@ -411,7 +411,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
         return worker
 
     def _let_write(self, worker: VideoWorker | None) -> None:
-        """Have the others commit where there is one writer."""
+        """Commit the other workers where the database has a single writer."""
         for other in self.workers if self.one_writer else ():
             if other is not worker:
                 self._commit(other)
@@ -427,7 +427,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
         return None if number is None or self._is_locked(number, worker) else number
 
     def _has_looked_at(self, worker: VideoWorker, number: int) -> None:
-        """Take note of a row that was asked for; InnoDB keeps its lock, changed or not."""
+        """Record a row that was looked at; InnoDB keeps its lock, changed or not."""
         if self.locks_neighbours:
             worker.locked.add(number)
 

@@ -20,14 +20,14 @@ def _drivers(*drivers: str, engines: tuple[str, ...]) -> list[Any]:
     return [pytest.param(driver, marks=only_on) for driver in drivers]
 
 
-#: The async drivers, to parametrize `driver` with; each runs on its own engines only.
+#: The async drivers, to parametrize `driver` with; each runs on its own databases only.
 DRIVERS_OF_POSTGRESQL = _drivers("asyncpg", "psycopg", engines=("postgresql",))
 DRIVERS_OF_INNODB = _drivers("aiomysql", "asyncmy", engines=("mysql", "mariadb"))
 DRIVERS_OF_SQLITE = _drivers("aiosqlite", engines=("sqlite",))
 
 _INIT = f"SET innodb_lock_wait_timeout={LOCK_WAIT}, lock_wait_timeout={LOCK_WAIT}"
 
-#: As tests.support.CONNECT for the synchronous ones: statements wait, but not for long.
+#: Like tests.support.CONNECT for synchronous drivers: statements wait, but not for long.
 CONNECT: dict[str, dict[str, Any]] = {
     "asyncpg": {"server_settings": {"lock_timeout": f"{LOCK_WAIT}s"}},
     "psycopg": {"options": f"-c lock_timeout={LOCK_WAIT}s"},

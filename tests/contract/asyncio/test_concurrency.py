@@ -75,7 +75,7 @@ async def test_a_claim_passes_over_what_another_task_has_locked(
     queue = AsyncJobQueue(JobQueue(Email, strategy=strategy))
     async with new_async_session(async_engine) as one, new_async_session(async_engine) as two:
         first = await queue.claim(one, owner="one", limit=2)
-        if strategy == "update_then_select":  # others would wait for its locks
+        if strategy == "update_then_select":  # other connections would wait for its locks
             await one.commit()
 
         second = await queue.claim(two, owner="two", limit=4)
@@ -187,7 +187,7 @@ async def test_a_claim_begins_its_transaction_as_read_committed(
             lambda sync: database_of(sync.connection()).begin(sync.connection())
         )
 
-    assert seen is False  # the trial is told that a transaction is open
+    assert seen is False  # the call is told that a transaction is open
 
 
 @in_event_loop

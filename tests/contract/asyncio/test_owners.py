@@ -133,7 +133,7 @@ async def test_a_commit_that_the_server_rolls_back_frees_nothing(
         await complete(own, claimed)
         with pytest.raises(DBAPIError):
             await own.execute(text("SELECT 1 / 0"))
-        await own.commit()  # the server answers ROLLBACK, and no error
+        await own.commit()  # the server answers ROLLBACK without an error
 
         assert kept(mailing) == 2
     assert kept(mailing) == 0

@@ -38,9 +38,6 @@ from tests.models import Email, Task, add_emails, add_tasks, names, recipients
 LEASE = timedelta(minutes=5)
 
 
-# Every verb
-
-
 @in_event_loop
 async def test_a_batch_is_enqueued_claimed_and_completed(
     async_engine: AsyncEngine, driver: str

@@ -143,7 +143,7 @@ async def test_an_owner_that_loses_its_lock_takes_another_beside_the_event_loop(
     event.remove(engine, "do_connect", connect)
     engine.dispose()
 
-    assert len(claimed_as) == 1  # the name that was lost
+    assert len(claimed_as) == 1  # the owner name that was lost
     assert connecting
     assert threading.main_thread() not in connecting
 

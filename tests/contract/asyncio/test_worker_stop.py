@@ -85,7 +85,7 @@ async def test_an_idle_worker_stops_at_once(
 
 
 def idling(pause: Callable[[int], None], idle: asyncio.Event) -> Callable[[int], None]:
-    """Say when a worker has been idle for so long that its pause is a long one."""
+    """Set an event when a worker has been idle long enough for its longest pause."""
 
     def say(turns: int) -> None:
         idle.set()
@@ -165,7 +165,7 @@ async def test_a_cancelled_worker_can_be_cancelled_once_more(
             await asyncio.sleep(60)
         finally:
             cancelled.set()
-            await asyncio.sleep(60)  # one that does not give up
+            await asyncio.sleep(60)  # a handler that catches its cancellation
 
     run = asyncio.create_task(AsyncWorker(async_engine, JobQueue(Email), handler).run())
     await asyncio.wait_for(running.wait(), 20)
@@ -245,5 +245,5 @@ def refused_by_the_host(connect: Callable[..., Any], *args: Any, **given: Any) -
 def refused_by_a_server_that_starts(connect: Any, *args: Any, **given: Any) -> Any:
     if "asyncpg" not in type(connect.__self__).__module__:
         return refused_by_the_host(connect, *args, **given)
-    # As it comes out of SQLAlchemy 2.0.
+    # The error as SQLAlchemy 2.0 raises it.
     raise connect.__self__.dbapi.asyncpg.CannotConnectNowError("the database is starting up")

@@ -19,7 +19,7 @@ SOON = timedelta(milliseconds=20)
 def draining(
     engine: AsyncEngine, queue: Any, handler: Callable[[Any], Any], **options: Any
 ) -> AsyncWorker[Any]:
-    """Make a worker that drains a queue and does not idle for long."""
+    """Make a worker that drains a queue and pauses only briefly."""
     if getattr(queue, "sync_queue", queue).mapping.has("run_at"):
         options = {"backoff": lambda attempts: SOON, **options}
     options = {"drain": True, "poll": SOON, **options}

@@ -63,7 +63,7 @@ def test_two_claimers_never_share_a_job(session: Session, other: Session, strate
 
     first = claim(session, Email, owner="1", limit=3, strategy=strategy)
     if strategy in ("compare_and_set", "update_then_select"):
-        session.commit()  # one writer at a time, or an UPDATE that waits: no row is passed over
+        session.commit()  # one writer at a time, or an UPDATE that waits: no row is skipped
     second = claim(other, Email, owner="2", limit=3, strategy=strategy)
 
     assert (recipients(first), recipients(second)) == (["a", "b", "c"], ["d", "e", "f"])
@@ -251,7 +251,7 @@ def test_only_the_clock_of_the_database_counts(
 
 def test_every_job_of_a_claim_has_the_same_time(session: Session, strategy: str) -> None:
     if strategy == "held":
-        return  # it writes none
+        return  # this strategy writes no owner
     add_emails(session, *"abcdefghij")
 
     claimed = claim(session, Email, owner="w", limit=10, strategy=strategy)

@@ -122,7 +122,7 @@ def test_entities_need_a_session(engine: Engine, session: Session) -> None:
     session.commit()
 
     with engine.connect() as connection, pytest.raises(ArgumentError, match="need a Session"):
-        claim(connection, Email, owner="w")  # type: ignore[arg-type]  # that is the point
+        claim(connection, Email, owner="w")  # type: ignore[arg-type]  # the mistake under test
 
     assert statuses(session) == ["unclaimed"]
 
@@ -145,7 +145,7 @@ def test_nothing_was_written_when_a_connection_is_refused(engine: Engine, sessio
     with engine.connect() as connection:
         for verb in (cancel, retry):
             with pytest.raises(ArgumentError, match="need a Session"):
-                verb(connection, emails)  # type: ignore[arg-type]  # that is the point
+                verb(connection, emails)  # type: ignore[arg-type]  # the mistake under test
         connection.commit()
 
     assert statuses(session) == ["unclaimed"]

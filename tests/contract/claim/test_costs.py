@@ -1,4 +1,4 @@
-"""What a batch costs: statements, transactions, and calls for each row. Not its time."""
+"""The cost of a batch in statements, transactions, and calls for each row; not its time."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.support import make_engine, statements_seen
 
 OURS = str(Path(sa_jobqueue.__file__).parent)
 
-#: The statements of a claim and its finish, where the connections read what is committed.
+#: The number of statements of a claim and its finish under READ COMMITTED.
 BATCH = {
     "skip_locked": {"postgresql": 2, "mysql": 4, "mariadb": 4},
     "candidates": {"postgresql": 4, "mysql": 5, "mariadb": 5},
     "held": {"postgresql": 2, "mysql": 3, "mariadb": 3},
     "update_then_select": {"mysql": 5, "mariadb": 5},
-    "compare_and_set": {"sqlite": 3},  # one of them a savepoint, which is no round trip
+    "compare_and_set": {"sqlite": 3},  # one is a savepoint, which is no round trip
 }
 
 
 @pytest.fixture
 def fast(db_url: URL, db_alias: str, engine: Engine) -> Iterator[Engine]:
-    """An engine set as is recommended for workers."""
+    """An engine with the settings that are recommended for workers."""
     options: dict[str, Any] = {} if db_alias == "sqlite" else {"isolation_level": "READ COMMITTED"}
     made = make_engine(db_url, **options)
     yield made
@@ -190,7 +190,7 @@ def calls_for(run: Callable[[int], None], limit: int) -> int:
     return calls.total()
 
 
-#: What was counted for each row more in a batch, and a little more: a generator's step counts.
+#: The calls counted for each further row of a batch, and some more: a generator's step counts.
 ROW_CALLS, ENTITY_CALLS = 7, 14
 
 

@@ -1,4 +1,4 @@
-"""What users do besides: forward references, odd columns, odd arguments."""
+"""Odd models and odd arguments: forward references, computed columns, generators of jobs."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_no_step_between_two_statements_gives_a_row_twice(
         mine = claim(session, Email, owner="w", limit=2, order_by=order_by, strategy=strategy)
 
     assert not set(recipients(mine)) & set(theirs)
-    complete(session, mine)  # each of them is ours to finish
+    complete(session, mine)  # our claim has each of them
     session.commit()
 
 
@@ -154,7 +154,7 @@ def test_a_held_claim_ends_with_the_savepoint_around_its_own(session: Session) -
     outer = session.begin_nested()
     with session.begin_nested():
         held = claim(session, Email, strategy="held", limit=1)
-    session.begin_nested().rollback()  # one in which nothing was claimed
+    session.begin_nested().rollback()  # a savepoint in which nothing was claimed
     complete(session, held)
     with session.begin_nested():
         undone = claim(session, Email, strategy="held", limit=1)

@@ -104,7 +104,7 @@ def test_a_class_of_a_hierarchy_claims_its_own_rows(session: Session, strategy: 
     cats = claim(session, Cat, owner="w", limit=1, strategy=strategy)
     dogs = claim(session, Dog, Dog.trick == "roll", owner="w", limit=5, strategy=strategy)
     if strategy == "held":
-        return  # a held claim is passed over by others, not by its own transaction
+        return  # other transactions skip a held claim, its own does not
     rest = claim(session, Animal, owner="w", limit=5, strategy=strategy)
 
     assert [type(cat) for cat in cats] == [Cat]

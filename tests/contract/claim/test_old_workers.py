@@ -137,7 +137,7 @@ def test_an_old_worker_skips_rows_that_are_claimed(
 def test_claims_of_old_workers_have_no_lease_and_are_not_reaped(
     session: Session, old: Session
 ) -> None:
-    """They write no claimed_at, so nobody can say how old they are."""
+    """Old workers write no claimed_at, so nobody knows how old their claims are."""
     add(session, 2)
     old_claim(old)
     old.commit()
@@ -166,7 +166,7 @@ def test_a_job_that_is_set_back_by_hand_without_its_time_is_reaped_from_an_old_w
 def test_a_job_that_an_old_worker_takes_back_by_time_is_lost_to_its_claim_and_sent_once(
     session: Session, old: Session
 ) -> None:
-    """As hand-written rescues do; the fence notices it."""
+    """Hand-written rescue queries do this; the fence notices it."""
     add(session, 2)
     claimed = claim(session, Parcel, owner="new", limit=2)
     session.commit()

@@ -33,7 +33,7 @@ DONE_ROWS = 100_000
 LATER_ROWS, LATER_ROWS_IN_FULL = 200_000, 1_000_000
 VIDEO_ROWS = 10_000
 
-#: All in one worker: each that had some of these tests would fill tables of its own.
+#: All in one xdist worker: every worker with some of these tests would fill its own tables.
 pytestmark = [pytest.mark.load, pytest.mark.xdist_group("plans")]
 
 
@@ -43,7 +43,7 @@ def big(db_url: URL) -> Iterator[Engine]:
     engine = make_engine(db_url)
     Base.metadata.create_all(engine)
     yield engine
-    # Made anew: to delete a million rows took MySQL a minute.
+    # Dropped and made anew: deleting a million rows took MySQL a minute.
     Base.metadata.drop_all(engine)
     Base.metadata.create_all(engine)
     engine.dispose()
@@ -51,7 +51,7 @@ def big(db_url: URL) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def done_rows(big: Engine) -> Engine:
-    """100,000 done rows and a few that wait, as a queue in production has."""
+    """100,000 done rows and a few unclaimed jobs, as in production."""
     fill(
         big,
         "INSERT INTO email (recipient, status) SELECT 'r', "
@@ -86,7 +86,7 @@ def test_the_claim_index_serves_the_claim_without_a_sort(
 
 @pytest.fixture(scope="module")
 def many_videos(big: Engine) -> Engine:
-    """10,000 published videos, and some that wait for each step or are in it."""
+    """10,000 published videos, and some that are before or in each step."""
     statuses = [*Video.__queue_args__["ready"], *Video.__queue_args__["during"], "uploaded"]
     waiting = " ".join(f"WHEN {n} THEN '{status}'" for n, status in enumerate(statuses))
     fill(
@@ -157,7 +157,7 @@ def later_rows(big: Engine, full: bool) -> Engine:
 
 
 def test_jobs_due_later_are_never_walked_over(later_rows: Engine, strategy: str) -> None:
-    """Rows read, as the engine counts them, stay near the limit."""
+    """The number of rows that the database reads stays near the limit."""
     with Session(later_rows) as session:
         before = rows_read(session.connection())
 
@@ -167,7 +167,7 @@ def test_jobs_due_later_are_never_walked_over(later_rows: Engine, strategy: str)
         assert [task.name for task in tasks] == ["now"] * 50
         assert read < 1_000
         if later_rows.dialect.name == "postgresql":
-            assert buffers_of(session, strategy) < 1_200  # to walk over them: 1,900 more
+            assert buffers_of(session, strategy) < 1_200  # to walk over them would read 1,900 more
         session.rollback()
 
 
@@ -198,7 +198,7 @@ def buffers_of(session: Session, strategy: str) -> int:
 def test_a_young_table_is_not_sorted_before_its_first_analyze(
     fresh_database: URL, strategy: str
 ) -> None:
-    """The planner without statistics takes the claim index too."""
+    """Even without statistics the planner takes the claim index."""
     engine = make_engine(fresh_database)
     Base.metadata.create_all(engine)
     with engine.begin() as connection:
@@ -240,8 +240,8 @@ def test_a_finish_goes_by_primary_key(done_rows: Engine) -> None:
         session.rollback()
 
 
-#: Jobs behind the done rows: so many, and so few of all, that optimizers reckon that the
-#: first of them are found sooner in the order of the primary key.
+#: Jobs behind the done rows. With this share of all rows optimizers expect to find the first
+#: of them sooner in the order of the primary key.
 WAITING_ROWS = 20_000
 
 

@@ -17,7 +17,7 @@ def test_jobs_committed_after_an_empty_claim_are_found_by_the_next(
 ) -> None:
     assert not claim(session, Email, owner="w", strategy=strategy)
     if strategy == "compare_and_set":
-        session.commit()  # an open write would keep the other from inserting
+        session.commit()  # an open write transaction would keep the other session from inserting
     add_emails(other, "a")
 
     assert recipients(claim(session, Email, owner="w", strategy=strategy)) == ["a"]
@@ -43,7 +43,7 @@ def test_new_jobs_are_found_in_a_callers_repeatable_read_transaction(
 
 
 def allow_changed_records(session: Session, *, allowed: bool = True) -> None:
-    """Have MariaDB read what changed since the snapshot; since 11.6.2 it refuses by default."""
+    """Have MariaDB read rows changed since the snapshot; since 11.6.2 it refuses by default."""
     connection = session.connection()
     if connection.dialect.is_mariadb:  # type: ignore[attr-defined]  # on MySQL's dialects
         value = "OFF" if allowed else "ON"
@@ -65,7 +65,7 @@ def test_a_record_changed_since_the_snapshot_is_claimed_or_a_transient_error(
         claimed = recipients(claim(session, Email, owner="w", strategy=strategy))
     except DBAPIError as error:
         claimed = ["refused"] if is_transient(error) else []
-    allow_changed_records(session)  # on this very connection, which goes back to its pool
+    allow_changed_records(session)  # on this connection, which goes back to its pool
 
     assert claimed in (["a"], ["refused"])
 
@@ -76,7 +76,9 @@ def test_a_snapshot_taken_by_a_plain_read_is_noticed(
 ) -> None:
     session = new_session()  # the engine's default, REPEATABLE READ
     allow_changed_records(session)
-    assert session.scalar(select(Email.id)) is None  # a SELECT tells the driver nothing of it
+    assert (
+        session.scalar(select(Email.id)) is None
+    )  # a SELECT tells the driver nothing of the snapshot
     add_emails(other, "a")
 
     assert recipients(claim(session, Email, owner="w", strategy=strategy)) == ["a"]

@@ -1,4 +1,4 @@
-"""What single strategies promise beyond the common contract."""
+"""What a single strategy promises beyond the common contract."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_claim_that_lost_every_candidate_is_logged(
 
 @pytest.fixture
 def replica(shared_engine: Engine, new_session: Sessions) -> Iterator[Session]:
-    """A session that reads a copy of the emails, taken before the claim: it lags."""
+    """A session that reads a copy of the emails from before the claim, like a lagging replica."""
     with shared_engine.begin() as connection:
         connection.execute(text("DROP TABLE IF EXISTS email_copy"))
         connection.execute(text("CREATE TABLE email_copy AS SELECT * FROM email"))
@@ -230,7 +230,7 @@ def test_two_claims_of_one_owner_in_one_microsecond_do_not_mix(
 
 @pytest.mark.only_on(*SERVERS)
 class TestHeld:
-    """Rows locked and not marked; the transaction is the claim."""
+    """A held claim locks rows and marks nothing; its transaction is the claim."""
 
     def test_a_finish_does_not_wait_for_rows_that_others_hold(
         self, session: Session, other: Session
@@ -309,7 +309,7 @@ class TestHeld:
 def test_a_claim_waits_for_the_writer_also_in_a_deferred_transaction(
     engine: Engine, new_session: Sessions
 ) -> None:
-    """The claim's first statement takes the write lock: it waits, and is not refused."""
+    """The claim's first statement takes the write lock, so it waits instead of being refused."""
     session, other = new_session(), new_session()
     add_tasks(session, "a", "b")
     session.connection().exec_driver_sql("BEGIN")  # deferred, as the driver's recipes emit it

@@ -56,7 +56,7 @@ def test_enqueue_sets_renamed_attributes(session: Session) -> None:
 
 
 def test_no_job_starves_under_steady_inserts(session: Session) -> None:
-    """Retried and scheduled jobs are not passed over by those that come in later."""
+    """Jobs that are inserted later do not overtake retried and scheduled jobs."""
     add_tasks(session, "old")
     seen = []
 

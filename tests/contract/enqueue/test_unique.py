@@ -1,4 +1,4 @@
-"""Unique jobs: duplicates left out, and nothing but duplicates."""
+"""Unique jobs: enqueue() leaves out duplicates and nothing else."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def session(tables: None, session: Session) -> Session:
 
 @pytest.fixture
 def told(db_alias: str) -> Callable[[int], int | None]:
-    """What enqueue() tells on this engine where so many rows are new."""
+    """Return what enqueue() reports on this database when so many rows are new."""
     return lambda count: None if db_alias in ("mysql", "mariadb") else count
 
 
@@ -135,7 +135,7 @@ def test_the_row_that_is_there_stays_as_it_is(session: Session) -> None:
 
     assert session.execute(select(*Coupon.__table__.c)).one() == before
     assert before.changed == LONG_AGO
-    complete(session, coupon)  # still ours
+    complete(session, coupon)  # still our claim
 
 
 def test_the_first_of_several_equal_rows_in_a_call_is_inserted(
@@ -184,7 +184,7 @@ def test_a_finished_job_keeps_its_key_until_it_is_pruned(session: Session) -> No
     assert len(claim(session, Coupon, owner="w")) == 1
 
 
-# What is not
+# What is not left out
 
 
 def test_without_being_told_to_skip_them_duplicates_are_errors(session: Session) -> None:
@@ -200,7 +200,7 @@ def test_without_being_told_to_skip_them_duplicates_are_errors(session: Session)
 def test_errors_other_than_duplicates_are_raised_as_without_skipping(
     session: Session, wrong: dict[str, Any]
 ) -> None:
-    """SQLite takes most of it, and MySQL 9.7 was seen to take the shop that is not there."""
+    """SQLite accepts most wrong values, and MySQL 9.7 was seen to accept the missing shop."""
 
     def refused(*, skip: bool) -> str | None:
         rows = [{"code": code, **wrong} for code in "ab"]
@@ -279,7 +279,7 @@ def test_a_chunk_is_one_statement(engine: Engine, session: Session, db_alias: st
 
 
 def fresh(count: int) -> list[str]:
-    """Make keys that no row had: InnoDB keeps deleted ones for a while, and locks around them."""
+    """Make keys that no row had: InnoDB keeps deleted entries and their locks a while."""
     return sorted(uuid4().hex[:10] for _ in range(count))
 
 

@@ -209,4 +209,4 @@ def test_a_finish_on_a_small_table_does_not_wait_for_a_row_that_others_have_lock
     complete(session, claimed, delete=delete)
     session.commit()
 
-    assert time.monotonic() - began < 5  # a lock is waited for ten seconds
+    assert time.monotonic() - began < 5  # to wait for a lock would take ten seconds

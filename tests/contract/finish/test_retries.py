@@ -1,4 +1,4 @@
-"""Waits by policies, attempts, what is kept of an error, and dead letters brought back."""
+"""Delays by policies, attempts, kept errors, and dead letters that are retried."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FORCE = timedelta(0)
 
 
 def by_minutes(attempts: int) -> timedelta:
-    """Wait as many minutes as there were attempts."""
+    """Delay by as many minutes as there were attempts."""
     return attempts * MINUTE
 
 
@@ -172,7 +172,7 @@ def test_where_the_policy_fails_nothing_is_written(session: Session) -> None:
         queue.fail(session, claimed)
 
     assert states(session) == {"a": ("claimed", 1), "b": ("claimed", 4)}
-    queue.release(session, claimed)  # ours as before
+    queue.release(session, claimed)  # claimed by us as before
 
 
 @pytest.mark.parametrize(("entity", "missing"), [(Email, "RetryMixin and"), (Order, "add Sched")])
@@ -192,7 +192,7 @@ def test_a_policy_is_refused_where_no_job_can_be_delayed(
 def test_a_batch_is_locked_in_the_order_of_its_keys(
     engine: Engine, session: Session, db_alias: str
 ) -> None:
-    """So that the writes, one for each wait, deadlock with nobody."""
+    """So the UPDATEs, one for each delay, deadlock with nobody."""
     add_tasks(session, *"abc")
     queue = JobQueue(Task, backoff=ExponentialBackoff())
     tasks = list(queue.claim(session, owner="w", limit=3))
@@ -202,7 +202,7 @@ def test_a_batch_is_locked_in_the_order_of_its_keys(
         queue.fail(session, tasks[::-1])
 
     lines = [line for line in seen if line.startswith(("SELECT task", "UPDATE"))]
-    if db_alias == "sqlite":  # one writer: its lock comes before the first read
+    if db_alias == "sqlite":  # a single writer takes its lock before the first read
         assert lines.pop(0).startswith("UPDATE")
         assert " task.attempts " in lines[0]
         return
@@ -214,7 +214,7 @@ def test_a_batch_is_locked_in_the_order_of_its_keys(
 
 
 def waits(engine: Engine, queue: JobQueue[Task], outcome: Outcome, **options: Any) -> list[Any]:
-    """Let each task fail once; return how long it would have waited."""
+    """Let each task fail once; return its delay."""
     told: list[Any] = []
 
     def handler(task: Task) -> Outcome:
@@ -304,7 +304,7 @@ def test_what_max_attempts_says_at_the_end_of_the_claim_counts(
 
 
 def test_a_delayed_job_has_one_more_attempt_and_blocks_no_other_job(session: Session) -> None:
-    """Its limit was lowered while it waited, or is none at all."""
+    """Its limit of attempts was lowered meanwhile, or it has none."""
     add_tasks(session, "used up", attempts=5, max_attempts=2)
     add_tasks(session, "none", max_attempts=0)
     add_tasks(session, "behind")

@@ -43,7 +43,9 @@ def test_stats_tell_depth_schedule_age_and_owners(session: Session) -> None:
 
 def test_the_waiting_age_is_none_where_nothing_tells_it(session: Session) -> None:
     add_emails(session, "a")
-    session.execute(text("INSERT INTO task (name) VALUES ('plain')"))  # due at once, since when?
+    session.execute(
+        text("INSERT INTO task (name) VALUES ('plain')")
+    )  # due at once: nobody knows since when
 
     assert stats(session, Email).oldest_waiting is None
     assert stats(session, Task).oldest_waiting is None

@@ -259,9 +259,6 @@ def test_a_job_added_to_the_session_is_a_job_in_the_styles_with_a_constructor(
         session.rollback()
 
 
-# The schema of the database
-
-
 class FirstPageBase(DeclarativeBase):
     pass
 
@@ -381,7 +378,7 @@ def test_alembics_own_commands_write_and_run_the_migration(
     alembic.command.revision(config, autogenerate=True)
     alembic.command.upgrade(config, "head")
 
-    alembic.command.check(config)  # raises where a difference is left
+    alembic.command.check(config)  # raises if a difference is left
     (migration,) = (tmp_path / "versions").glob("*.py")
     assert "sa_jobqueue" not in migration.read_text()
 

@@ -1,4 +1,4 @@
-"""The connection that holds a named lock: its own, and closed in the end."""
+"""A named lock has its own connection, which is closed in the end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from sa_jobqueue import NamedLock, UnsupportedDatabase, named_lock
 from tests.contract.named_locks.support import DATABASES, is_free, same
 from tests.lockers import NOW, PATIENCE
 from tests.support import SERVERS, make_engine
-
-# -- connections --------------------------------------------------------
 
 
 @pytest.mark.only_on(*SERVERS)

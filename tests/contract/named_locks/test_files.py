@@ -22,9 +22,6 @@ def lock_files(url: URL) -> list[Path]:
     return list(Path(url.database or "").parent.glob(f"{Path(url.database or '').name}.*.lock"))
 
 
-# -- files --------------------------------------------------------------
-
-
 @pytest.mark.only_on("sqlite")
 def test_the_file_of_a_lock_is_beside_the_database_while_it_is_held(
     fresh_database: URL,

@@ -22,7 +22,7 @@ from tests.support import SERVERS, make_engine, until
 
 @pytest.fixture
 def cut(db_alias: str) -> Callable[[NamedLock], None]:
-    """End a held lock under its holder, as the database's administrator may."""
+    """Take a held lock away from its holder, as an administrator may."""
 
     def cut(lock: NamedLock) -> None:
         holder = lock.holder()
@@ -125,7 +125,7 @@ def test_another_process_may_take_a_lost_lock(
 
 @pytest.mark.only_on(*SERVERS)
 def test_a_lock_that_the_server_has_forgotten_is_a_loss(lock: NamedLock, db_alias: str) -> None:
-    # As a pooler's DISCARD ALL would have it.
+    # A pooler's DISCARD ALL does the same.
     forget = "pg_advisory_unlock_all()" if db_alias == "postgresql" else "RELEASE_LOCK(:key)"
     for call in (lock.check, lock.release):
         lock.acquire(PATIENCE)

@@ -1,4 +1,4 @@
-"""What is a name of a lock, and what each database makes of it."""
+"""The names of locks, and what each database makes of them."""
 
 from __future__ import annotations
 

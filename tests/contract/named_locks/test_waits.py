@@ -19,9 +19,6 @@ from tests.lockers import NOW, PATIENCE
 SHORTLY = timedelta(seconds=0.2)
 
 
-# -- waiting ------------------------------------------------------------
-
-
 def test_timeout_zero_tries_once(lock: NamedLock) -> None:
     with lock:
         started = time.monotonic()
@@ -74,7 +71,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def handed_over(lock: NamedLock, waiting: threading.Event) -> float:
-    """Let one wait without end for the other's lock; return the seconds from its release."""
+    """Let a waiter wait without timeout; return the seconds from the release to its taking."""
     second = same(lock)
     assert lock.acquire(NOW)
     waiting.clear()
@@ -96,7 +93,7 @@ def handed_over(lock: NamedLock, waiting: threading.Event) -> float:
 def test_a_waiter_without_a_timeout_gets_the_lock_as_soon_as_it_is_free(
     lock: NamedLock, waiting: threading.Event, db_alias: str
 ) -> None:
-    # The best of some: this machine has other things to do, too.
+    # The best of several: the machine may be busy.
     took = min(handed_over(lock, waiting) for _ in range(5))
 
     assert took < (0.3 if db_alias == "sqlite" else 0.1)

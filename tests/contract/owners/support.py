@@ -1,4 +1,4 @@
-"""Connections that are owners, and states to wait for."""
+"""Sessions on one connection, and states of owners to wait for."""
 
 from __future__ import annotations
 

@@ -29,9 +29,6 @@ from tests.support import SERVERS, statements_seen
 ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
 
 
-# Connections as owners
-
-
 @pytest.mark.only_on(*SERVERS)
 def test_a_connection_claims_under_its_name(engine: Engine, session: Session) -> None:
     add_emails(session, "a")
@@ -100,7 +97,7 @@ def test_a_connection_is_alive_until_it_is_closed(engine: Engine, session: Sessi
 
 @pytest.mark.only_on(*SERVERS)
 def test_a_transaction_sees_connections_that_are_younger(engine: Engine, session: Session) -> None:
-    """PostgreSQL keeps its list as it was when the transaction first asked."""
+    """PostgreSQL keeps the list as it was when the transaction first asked for it."""
     with connected(engine) as (_, first):
         owner_state(session, connection_owner(first))
 
@@ -209,7 +206,7 @@ def test_behind_a_pooler_a_connection_is_no_owner(engine: Engine) -> None:
 def test_after_the_clock_was_set_back_connections_are_no_owners(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would look older than the server, and so dead."""
+    """The connections would look older than the server, and thus dead."""
     later = text(postgresql_liveness._PROCESSES.text.replace("pg_postmaster_start_time()", "now()"))
     monkeypatch.setattr(
         postgresql_liveness, "_PROCESSES", later.bindparams(bindparam("pids", expanding=True))

@@ -30,19 +30,16 @@ def cut(name: str, engine: Engine) -> None:
 
 
 def name_after_loss(owner: Owner, before: str) -> str:
-    """Use an owner until it says that it has lost its lock; return its next name."""
+    """Use an owner until it raises that it has lost its lock; return its next name."""
     with pytest.raises(LockLost, match=f"'{before}' has lost its lock"):
         ask_while_it_is(before, owner)
     return owner.name
 
 
 def ask_while_it_is(before: str, owner: Owner) -> None:
-    """Ask an owner for its name: the news of a lost connection takes a moment."""
+    """Ask an owner for its name until it knows of the lost connection, which takes a moment."""
     while owner.name == before:
         pass
-
-
-# Owners that lose their lock
 
 
 @pytest.mark.only_on(*SERVERS)

@@ -293,7 +293,7 @@ def lookalikes(name: str, count: int) -> list[str]:
 
 
 def without_pings(seen: list[str]) -> list[str]:
-    """Leave out how locks are kept alive, meanwhile, on their own connections."""
+    """Leave out the statements that keep locks alive on their own connections meanwhile."""
     pings = ("SELECT pg_backend_pid()", "SELECT CONNECTION_ID()")
     return [statement for statement in seen if statement not in pings]
 

@@ -24,9 +24,6 @@ def restricted(engine: Engine) -> Iterator[Engine]:
         yield theirs
 
 
-# Restricted users
-
-
 @pytest.mark.only_on(*SERVERS)
 def test_a_restricted_user_sees_who_is_alive_and_who_is_dead(
     engine: Engine, restricted: Engine
@@ -87,7 +84,7 @@ def test_a_restricted_user_sees_connections_of_its_own(restricted: Engine) -> No
 def test_a_privilege_that_a_connection_does_not_have_yet_is_not_counted_on(
     engine: Engine, restricted: Engine
 ) -> None:
-    """The servers show it in the grants at once, and honour it from the next connection on."""
+    """The servers show the privilege at once, and honour it from the next connection on."""
     with connected(engine) as (_, bound), Session(restricted) as theirs:
         name = connection_owner(bound)
         theirs.connection()
@@ -104,7 +101,7 @@ def test_a_privilege_that_a_connection_does_not_have_yet_is_not_counted_on(
 def test_the_same_server_is_known_to_users_who_may_not_ask_for_its_identifier(
     fresh_database: URL,
 ) -> None:
-    """All of them then go by the start of the server."""
+    """All of these users go by the start of the server."""
     engine = create_engine(fresh_database)
     Base.metadata.create_all(engine)
     with administering(engine) as run, restricted_user(engine) as theirs:
@@ -135,7 +132,7 @@ def test_a_user_who_may_not_see_locks_has_no_owners_and_finds_all_unknown(
 
 @pytest.mark.only_on("postgresql")
 def test_a_connection_that_hides_itself_is_no_owner(engine: Engine, restricted: Engine) -> None:
-    """After SET ROLE it does not see when it was made."""
+    """After SET ROLE a connection does not see when it began."""
     with connected(engine) as (connection, bound):
         connection.exec_driver_sql(f"SET ROLE {restricted.url.username}")
 

@@ -23,15 +23,14 @@ ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
 
 @pytest.fixture
 def in_cluster(db_alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the server look like one node of several."""
+    """Make the server look like a node of a cluster."""
     if db_alias == "postgresql":
         standby = postgresql_liveness._DATABASE.replace("pg_is_in_recovery()", "true")
         monkeypatch.setattr(postgresql_liveness, "_DATABASE", standby)
     else:
-        monkeypatch.setattr(innodb_liveness, "_IN_CLUSTER", ("datadir",))  # one that is never empty
-
-
-# Servers that cannot tell
+        monkeypatch.setattr(
+            innodb_liveness, "_IN_CLUSTER", ("datadir",)
+        )  # a variable that is never empty
 
 
 @pytest.mark.only_on(*SERVERS)
@@ -117,7 +116,7 @@ def test_an_owner_leaves_the_pool_alone(engine: Engine) -> None:
 def test_an_engine_that_leads_to_several_databases_has_no_owners(
     engine: Engine, fresh_database: URL, foreign: int
 ) -> None:
-    """As behind a load balancer: the lock is here, and is looked for there."""
+    """As behind a load balancer: the lock is on one server and looked for on another."""
     dialect = engine.dialect
     urls = [fresh_database if number == foreign else engine.url for number in range(3)]
     made: list[URL] = []
@@ -151,7 +150,7 @@ def test_an_owner_of_a_file_that_no_url_names_is_seen_by_others(
 def test_an_engine_that_opens_another_file_than_its_url_names_has_no_owners(
     engine: Engine, tmp_path: Path
 ) -> None:
-    """The locks would be beside the one file, and looked for beside the other."""
+    """The locks would be beside one file, and looked for beside the other."""
     misnamed = create_engine(engine.url, creator=lambda: sqlite3.connect(tmp_path / "other.db"))
 
     with pytest.raises(UnsupportedDatabase, match="different servers or databases"):

@@ -39,14 +39,14 @@ def on_innodb(partition_by: str, **options: str) -> dict[str, Any]:
 
 
 def by_day(days: list[dt.date]) -> str:
-    """Say the partitions of InnoDB: one for each day."""
+    """Write the partitions for InnoDB, one for each day."""
     ends = [f"PARTITION d{n} VALUES LESS THAN ('{day}')" for n, day in enumerate(days[1:])]
     ends.append(f"PARTITION d{len(ends)} VALUES LESS THAN (MAXVALUE)")
     return f"RANGE COLUMNS (day) ({', '.join(ends)})"
 
 
 class Parcel(JobMixin, Base):
-    """Partitioned by a hash of its key, which is one column."""
+    """A table partitioned by a hash of its key, which is one column."""
 
     __tablename__ = "parcel"
     __table_args__ = {  # noqa: RUF012 - as users write it
@@ -58,7 +58,7 @@ class Parcel(JobMixin, Base):
 
 
 class Report(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
-    """Partitioned by day, which is part of the key, with every mixin."""
+    """A table with every mixin, partitioned by day, which is part of the key."""
 
     __tablename__ = "report"
     __table_args__ = {  # noqa: RUF012 - as users write it
@@ -92,7 +92,7 @@ ENTITIES = tuple(FIRST_KEY)
 
 
 def add(session: Session, entity: Any, rows: int, **columns: Any) -> list[int]:
-    """Commit unclaimed rows, one after the other into each partition; return their ids."""
+    """Commit unclaimed rows, in turn into each partition; return their ids."""
     first = FIRST_KEY.get(entity, 1)
     ids = list(range(first, first + rows))
     lines: list[dict[str, Any]] = [{"id": number, **columns} for number in ids]
@@ -116,7 +116,7 @@ def statuses(session: Session, entity: Any) -> dict[int, str]:
 
 
 class Urgent(JobMixin, PriorityMixin, Base):
-    """Partitioned by its priority, which is part of the key; made by the test."""
+    """A table partitioned by its priority, which is part of the key; the test creates it."""
 
     __table__ = Table(
         "urgent",
@@ -139,7 +139,7 @@ for number, values in enumerate(("FROM (MINVALUE) TO (0)", "FROM (0) TO (MAXVALU
 
 
 class Moving(JobMixin, Base):
-    """Partitioned by the status itself: every claim moves its rows; made by the test."""
+    """A table partitioned by status, so that every claim moves rows; the test creates it."""
 
     __table__ = Table(
         "moving",

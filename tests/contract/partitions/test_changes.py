@@ -189,7 +189,7 @@ def moving(engine: Engine) -> Iterator[None]:
     Moving.__table__.drop(engine)
 
 
-#: Waits, after the statement has seen what it will claim, until the lock is given back.
+#: Waits until the lock is released, after the statement has seen what it will claim.
 GATE = literal_column("(SELECT 1 FROM pg_advisory_xact_lock_shared(4242))", Integer) == 1
 
 
@@ -208,7 +208,7 @@ def claimed_behind_its_back(new_session: Sessions, entity: Any) -> Callable[[], 
 
     thread = threading.Thread(target=late)
     thread.start()
-    waiting = text(  # at this gate: other tests wait for locks of their own
+    waiting = text(  # at this gate: other tests wait for other locks
         "SELECT 1 FROM pg_locks JOIN pg_database ON database = pg_database.oid "
         "WHERE locktype = 'advisory' AND NOT granted AND objid = 4242 "
         "AND datname = current_database()"
@@ -246,7 +246,7 @@ def test_a_row_that_was_claimed_meanwhile_is_skipped(
 def test_a_row_that_moved_to_another_partition_meanwhile_is_a_transient_error(
     session: Session, new_session: Sessions
 ) -> None:
-    """Nobody gets it twice, but the claim fails: so partition by what never changes."""
+    """Nobody gets the row twice, but the claim fails; so partition by columns that never change."""
     there = add(session, Moving, 20)
 
     outcome = claimed_behind_its_back(new_session, Moving)
@@ -258,7 +258,7 @@ def test_a_row_that_moved_to_another_partition_meanwhile_is_a_transient_error(
 
 
 class Restless(JobMixin, Base):
-    """A key that a claim would change, as MySQL asks for where the status partitions."""
+    """A key with the status, which MySQL requires where the status partitions the table."""
 
     __table__ = Table(
         "restless",
@@ -295,7 +295,7 @@ def test_auto_draws_candidates_where_a_look_at_each_partition_would_lock(
 def test_statements_for_many_keys_of_several_columns_are_planned_fast(
     engine: Engine, session: Session
 ) -> None:
-    """PostgreSQL plans (a, b) IN (..) in the square of their number."""
+    """PostgreSQL's time to plan (a, b) IN (..) grows with the square of the number of keys."""
     there = add(session, Report, 450)
     jobs = claim(session, Report, owner="w", limit=450)
     session.commit()
@@ -309,7 +309,7 @@ def test_statements_for_many_keys_of_several_columns_are_planned_fast(
 
 
 def test_mysql_draws_the_candidates_of_partitions_by_the_claim_index() -> None:
-    """It was seen to read the whole backlog by the reap index, and sort it."""
+    """MySQL was seen to read the whole backlog by the reap index, and to sort it."""
     draw, *_ = claim_statements(Parcel, dialect="mysql")
 
     assert "/*+ INDEX(parcel ix_parcel_claim) */" in str(draw.compile(dialect=dialect_of("mysql")))  # type: ignore[attr-defined]  # ours can

@@ -26,15 +26,12 @@ entities = pytest.mark.parametrize("entity", ENTITIES)
 servers = pytest.mark.only_on(*SERVERS)
 
 
-# -- several at once -------------------------------------------------------------
-
-
 @servers
 @entities
 def test_a_claim_leaves_rows_of_other_partitions_to_other_claims(
     session: Session, other: Session, entity: Any
 ) -> None:
-    """A locking read over partitions looks at the head of each; InnoDB keeps them locked."""
+    """A locking read looks at the head of each partition, and InnoDB keeps these rows locked."""
     there = add(session, entity, PARTITIONS)
 
     first = claim(session, entity, owner="1", limit=1)

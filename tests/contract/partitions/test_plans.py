@@ -26,13 +26,13 @@ pytestmark = [
 entities = pytest.mark.parametrize("entity", ENTITIES)
 servers = pytest.mark.only_on(*SERVERS)
 
-#: Rows of each table at least; one of a hundred waits.
+#: The rows of each table at least; one in a hundred is unclaimed.
 MANY = 40_000
 
 
 @pytest.fixture
 def many(shared_engine: Engine) -> Iterator[Session]:
-    """A session on both tables with 40,000 rows or more, 1 % of which wait; it is rolled back."""
+    """A session, rolled back at the end, on tables of 40,000 rows or more, 1 % unclaimed."""
     with Session(shared_engine) as session:
         if session.scalars(select(func.count()).select_from(Report)).one() < MANY:
             fill_tables(shared_engine)
@@ -45,16 +45,13 @@ def fill_tables(engine: Engine) -> None:
         for table in Base.metadata.sorted_tables:
             connection.execute(delete(table))
     status = "CASE WHEN number % 100 = 0 THEN 'unclaimed' ELSE 'done' END"
-    # Not number % 8: all that wait would stand in two partitions.
+    # Not number % 8: all unclaimed rows would be in two partitions.
     days = " ".join(f"WHEN {n} THEN '{day}'" for n, day in enumerate(DAYS))
     day = f"CAST(CASE (number % 800 - number % 100) / 100 {days} END AS date)"
     fill(engine, f"INSERT INTO parcel (id, status) SELECT number, {status}", MANY)
     fill(engine, f"INSERT INTO report (id, day, status) SELECT number, {day}, {status}", MANY)
     for table in Base.metadata.sorted_tables:
         analyze(engine, table.name)
-
-
-# -- plans and locks -------------------------------------------------------------
 
 
 @servers
@@ -70,12 +67,12 @@ def test_claim_and_finish_read_what_they_take_and_the_head_of_each_partition(
 
     read = rows_walked(many, act)
 
-    # A finish reads each row twice, candidates draws four for one.
+    # A finish reads each row twice; candidates draws four candidates for a row.
     assert limit <= read < 20 * limit + 10 * PARTITIONS, read
 
 
 def rows_walked(session: Session, act: Callable[[], None]) -> int:
-    """Count the rows that an act reads: InnoDB counts them, PostgreSQL says so in its plans."""
+    """Count the rows that a call reads: by InnoDB's counters, or by PostgreSQL's plans."""
     connection = session.connection()
     if connection.dialect.name != "postgresql":
         before = rows_read(connection)
@@ -151,7 +148,7 @@ def test_innodb_locks_the_head_of_each_partition_at_most(
 
     assert len(jobs) == limit
     extra = 0 if strategy == "candidates" else PARTITIONS
-    # MariaDB counts a row in each index that led to it.
+    # MariaDB counts a row once for each index that led to it.
     each = 1 if many.get_bind().dialect.name == "mysql" else 2
     assert limit <= locked <= each * (limit + extra), locked
 

@@ -35,9 +35,6 @@ entities = pytest.mark.parametrize("entity", ENTITIES)
 servers = pytest.mark.only_on(*SERVERS)
 
 
-# -- the verbs -------------------------------------------------------------------
-
-
 @servers
 @entities
 def test_a_claim_takes_the_first_of_all_partitions_in_order(

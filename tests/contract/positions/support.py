@@ -12,7 +12,7 @@ from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, ScheduleMixin
 
 
 class Size(enum.Enum):
-    """In this order, which is not that of the words."""
+    """The order of the members, which is not the alphabetical order."""
 
     SMALL = "small"
     MEDIUM = "medium"
@@ -24,7 +24,7 @@ class Base(DeclarativeBase):
 
 
 class Ticket(JobMixin, Base):
-    """An order of its own, of columns that may be empty."""
+    """A queue with its own order, by columns that may be NULL."""
 
     __tablename__ = "ticket"
     __queue_args__ = {"order_by": ["weight desc", "size", "owner_name"]}  # noqa: RUF012 - as users write it
@@ -35,7 +35,7 @@ class Ticket(JobMixin, Base):
 
 
 class Print(JobMixin, PriorityMixin, ScheduleMixin, Base):
-    """A queue whose finishes an index finds, on every engine."""
+    """A queue with an index that finds its finishes on every database."""
 
     __tablename__ = "print"
     __table_args__ = (Index("ix_print_finish", "status", "owner_date"),)
@@ -43,7 +43,7 @@ class Print(JobMixin, PriorityMixin, ScheduleMixin, Base):
 
 
 def claimed_in_order(session: Session, queue: JobQueue[Any]) -> list[Any]:
-    """Return the keys of all jobs in the order in which they are claimed, and claim none."""
+    """Return the keys of all jobs in the order in which claims take them; roll the claims back."""
     claimed = queue.claim(session, owner="oracle", limit=1_000)
     keys = [key_of(job) for job in claimed]
     session.rollback()

@@ -17,7 +17,7 @@ from tests.models import Base as ModelsBase
 from tests.models import Email, Task
 from tests.support import make_engine
 
-#: Jobs that wait; jobs due tomorrow at a better priority; rows that are done.
+#: Due jobs; jobs due tomorrow at a better priority; done rows.
 WAITING, LATER, DONE = 40_000, 40_000, 40_000
 IN_FULL = 100_000
 
@@ -26,7 +26,7 @@ IN_FULL = 100_000
 def big(db_url: URL, full: bool) -> Iterator[Engine]:
     """A long queue with rows of every kind."""
     engine = make_engine(db_url)
-    ModelsBase.metadata.drop_all(engine)  # what other tests have left counts in plans
+    ModelsBase.metadata.drop_all(engine)  # rows that other tests left would change the plans
     ModelsBase.metadata.create_all(engine)
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%d %H:%M:%S.%f")
     waiting, later, done = [IN_FULL] * 3 if full else [WAITING, LATER, DONE]
@@ -45,9 +45,9 @@ def big(db_url: URL, full: bool) -> Iterator[Engine]:
 
 @contextmanager
 def counted(session: Session) -> Iterator[list[int]]:
-    """Count the rows that statements read, as each engine can tell: at least so many.
+    """Count the rows that statements read, as each database can tell: at least so many.
 
-    PostgreSQL tells pages; SQLite its steps, of which one row takes about ten.
+    PostgreSQL tells pages; SQLite tells its steps, of which a row takes about ten.
     """
     connection, found = session.connection(), list[int]()
     alias = connection.dialect.name
@@ -70,7 +70,7 @@ def counted(session: Session) -> Iterator[list[int]]:
 
 @contextmanager
 def explained_pages(engine: Engine) -> Iterator[list[int]]:
-    """Have PostgreSQL tell the pages that each SELECT touches, before it runs it."""
+    """Ask PostgreSQL for the pages that each SELECT touches, before running it."""
     pages: list[int] = []
 
     def explain(conn: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -87,7 +87,7 @@ def explained_pages(engine: Engine) -> Iterator[list[int]]:
 
 
 def at(session: Session, entity: Any, place: int) -> Any:
-    """Return the job at a place."""
+    """Return the job at a position."""
     claimed = claim(session, entity, owner="w", limit=place)
     key = claimed[-1].id
     session.rollback()
@@ -95,9 +95,6 @@ def at(session: Session, entity: Any, place: int) -> Any:
 
 
 pytestmark = [pytest.mark.load, pytest.mark.xdist_group("positions")]
-
-
-# -- plans --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("entity", [Email, Task])
@@ -155,7 +152,7 @@ def test_a_job_due_later_or_claimed_has_no_position_without_reading_the_queue(bi
 
 
 def test_a_position_behind_jobs_due_later_does_not_read_them(big: Engine) -> None:
-    """Behind two better priorities, of which all due rows count, and none that is not."""
+    """Only the due rows of the two better priorities count."""
     with Session(big) as session:
         behind = func.min(Task.id)
         key = session.scalar(select(behind).where(Task.status == "unclaimed", Task.priority == 1))

@@ -67,7 +67,7 @@ def prints(session: Session, number: int) -> Claim[Print]:
 
 
 def ago(session: Session, jobs: Sequence[Any], **time: float) -> None:
-    """Date finishes back."""
+    """Make finishes look older."""
     age = -(timedelta(**time) // timedelta(microseconds=1))
     entity = type(jobs[0])
     session.execute(
@@ -79,9 +79,6 @@ def ago(session: Session, jobs: Sequence[Any], **time: float) -> None:
     session.commit()
 
 
-# -- rates --------------------------------------------------------------
-
-
 def test_the_rate_counts_the_finishes_in_the_window(mine: Session) -> None:
     jobs = prints(mine, 20)
     complete(mine, jobs[:12])
@@ -90,7 +87,7 @@ def test_the_rate_counts_the_finishes_in_the_window(mine: Session) -> None:
     waiting = [Print(), Print()]
     mine.add_all(waiting)
     mine.flush()
-    cancel(mine, waiting[0])  # by nobody's work
+    cancel(mine, waiting[0])  # ended, but nobody worked on it
     ago(mine, jobs[:2], minutes=6)
 
     assert finish_rate(mine, Print) == pytest.approx(14 / 300)
@@ -190,7 +187,7 @@ def test_the_rate_uses_a_partial_index_of_done_rows(mine: Session, db_alias: str
     complete(mine, jobs[:4])
     fail(mine, jobs[4])
 
-    failed = db_alias in ("mysql", "mariadb")  # the reap index has them
+    failed = db_alias in ("mysql", "mariadb")  # the reap index holds their dates
     assert finish_rate(mine, Fax) == pytest.approx((4 + failed) / 300)
 
 

@@ -139,7 +139,7 @@ def test_null_values_stand_where_the_order_says(mine: Session) -> None:
 
 @pytest.mark.only_on("sqlite")
 def test_times_in_other_formats_keep_their_position(session: Session) -> None:
-    """SQLite compares them as text; read and bound again, they would be other text."""
+    """SQLite compares times as text; read and bound again, they would be another text."""
     for name in ("a", "b", "c"):
         session.execute(
             text("INSERT INTO task (name, run_at) VALUES (:name, '2020-01-01 00:00:00')"),

@@ -16,7 +16,7 @@ from tests.models import Email
 
 
 def claimed(session: Session, entity: type[Any], owner: Any, limit: int = 100) -> Claim[Any]:
-    """Commit a claim of all that waits."""
+    """Commit a claim of all unclaimed jobs."""
     found = claim(session, entity, owner=owner, limit=limit)
     session.commit()
     return found
@@ -30,7 +30,7 @@ def of_the_dead(engine: Engine, session: Session, entity: type[Any], limit: int 
 
 
 def grow_old(session: Session, entity: type[Any], age: timedelta, *where: Any) -> None:
-    """Have claims look as if they had been made so long ago, by the database's clock."""
+    """Make claims look so much older, by the database's clock."""
     column = mapping_of(entity).column("owner_date")
     past = utc_now(-(age // timedelta(microseconds=1)))
     session.connection().execute(
@@ -48,7 +48,7 @@ def reaped(session: Session, entity: type[Any] = Email, **how: Any) -> Reaped:
 
 
 def rows(session: Session, entity: type[Any], *columns: Any) -> list[tuple[Any, ...]]:
-    """Read columns as they are in the database, past what the session has loaded."""
+    """Read columns from the database, not from what the session has loaded."""
     session.rollback()
     found = session.execute(select(*columns).order_by(*mapping_of(entity).keys)).all()
     session.rollback()  # so that a verb after this begins a transaction of its own

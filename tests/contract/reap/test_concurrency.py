@@ -65,7 +65,7 @@ def test_a_reaper_does_not_wait_for_another(session: Session, other: Session) ->
 
     second = reap(other, Email)
 
-    assert time.monotonic() - began < 2  # a lock would be waited for ten seconds
+    assert time.monotonic() - began < 2  # to wait for a lock would take ten seconds
     assert {len(first), len(second)} == {2}
 
 
@@ -140,7 +140,7 @@ def statement_sent(session: Session, table: str) -> Iterator[None]:
 def test_a_claim_that_changes_between_look_and_lock_is_left_alone(
     engine: Engine, new_session: Sessions, db_alias: str, verb: str
 ) -> None:
-    """A claim is finished, renewed, or taken back and claimed anew under the same name."""
+    """Another session finishes, renews or reaps the claim, and may claim anew under its name."""
     session, other = new_session(), new_session(impatient(engine))
     add_emails(session, "a")
     emails = claimed(other, Email, PLAIN)
@@ -161,7 +161,7 @@ def test_a_claim_that_changes_between_look_and_lock_is_left_alone(
         found = reaped(session)
 
     assert taken
-    if db_alias == "sqlite":  # the write lock was ours before the first look
+    if db_alias == "sqlite":  # we had the write lock before the first look
         assert len(found) == 1
     else:
         assert not found
@@ -208,10 +208,10 @@ def test_innodb_locks_the_rows_that_are_reaped_and_no_others(
         found = reap(session, Email, limit=50)
 
     assert len(found) == 50
-    # The optimizer takes the primary key by itself here, but not on every table.
+    # The optimizer chooses the primary key by itself here, but not on every table.
     (locking,) = [statement for statement in seen if "FOR UPDATE" in statement]
     assert "FORCE INDEX (PRIMARY)" in locking
-    # An entry of the primary key for each, and those of the indexes that the update left.
+    # An entry of the primary key for each row, and the index entries that the update left.
     assert locked_rows(session.connection(), "email") <= (
         60 if engine.dialect.name == "mysql" else 200
     )
@@ -271,7 +271,7 @@ def test_the_result_of_an_empty_reap_is_false_and_empty(session: Session) -> Non
 
 
 def test_odd_owner_names_are_taken_literally(session: Session) -> None:
-    """A percent sign, quotes, and names that differ in nothing but their case."""
+    """Names with a percent sign or quotes, and names that differ only in case."""
     add_tasks(session, "a", "b", "c")
     for owner in ("100%", "o'clock", "O'Clock"):
         claimed(session, Task, owner, 1)

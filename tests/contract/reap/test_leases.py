@@ -126,7 +126,7 @@ def test_claims_without_an_owner_wait_for_the_lease(session: Session) -> None:
 def test_the_claims_of_a_closed_connection_still_wait_for_the_lease(
     engine: Engine, session: Session
 ) -> None:
-    """A pool closes connections while its process lives and works on."""
+    """A pool may close connections while its process goes on working."""
     add_emails(session, "a")
     with engine.connect() as connection:
         connection.detach()
@@ -158,7 +158,7 @@ def test_a_renewed_claim_is_not_taken_when_the_lease_of_its_claim_is_over(
     emails = claimed(session, Email, PLAIN)
     grow_old(session, Email, HOUR)
     fence = fence_of(emails[0])
-    fence.token.dates.append(emails[0].owner_date)  # the time that we have just given it
+    fence.token.dates.append(emails[0].owner_date)  # the time that this test has just set
     renew(session, emails[0])
     session.commit()
 

@@ -196,7 +196,7 @@ def test_autocommit_writes_all_of_a_batch_or_nothing(engine: Engine, new_session
 
 def test_a_call_takes_back_no_more_than_its_limit_the_oldest_first(session: Session) -> None:
     add_emails(session, "a", "b", "c")
-    queue = JobQueue(Email, during="sending")  # of whose status not every engine has an index
+    queue = JobQueue(Email, during="sending")  # not every database has an index of this status
     queue.claim(session, owner=PLAIN, limit=3)
     for hours, recipient in enumerate("acb", start=1):
         grow_old(session, Email, hours * HOUR, Email.recipient == recipient)

@@ -16,9 +16,6 @@ from tests.support import Sessions
 Start = Callable[..., int]
 
 
-# -- all kinds of classes -------------------------------------------------------
-
-
 @pytest.mark.parametrize("chunk", [None, 2])
 def test_a_class_with_its_own_names_words_and_several_key_columns_has_rounds(
     session: Session, start_either: Start, chunk: int | None

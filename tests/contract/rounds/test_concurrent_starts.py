@@ -18,8 +18,6 @@ from tests.contract.round_models import Line, Subscriber, add, state
 from tests.contract.steps import before
 from tests.support import SERVERS, Sessions, cut_connections, impatient
 
-# -- two at once ----------------------------------------------------------------
-
 
 def test_two_starts_by_engines_run_one_after_the_other(engine: Engine, session: Session) -> None:
     add(session, Subscriber, 6)
@@ -64,7 +62,7 @@ def test_a_row_that_a_newer_round_takes_just_before_the_update_stays_there(
 def test_a_start_in_a_session_overtakes_another_between_its_chunks_only(
     engine: Engine, session: Session
 ) -> None:
-    """Else what is inserted after its commit would come into the round that was overtaken."""
+    """Else rows inserted after its commit would join the overtaken round."""
     add(session, Subscriber, 2)
 
     def overtake() -> None:

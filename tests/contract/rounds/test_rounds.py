@@ -1,4 +1,4 @@
-"""Rounds over the same rows: what they make of them, and of those that are claimed."""
+"""Rounds over the same rows: what they write to rows that are free and rows that are claimed."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_a_row_in_a_status_that_the_class_does_not_know_is_left_alone_and_counte
 def test_rows_in_further_statuses_of_the_class_come_into_a_round_too(
     session: Session, start: Start, chunk: int | None
 ) -> None:
-    """The one waits for its second step, the other is claimed by it."""
+    """One job is ready for its second step; the second step has claimed the other."""
     add(session, Sheet, 2, status="printed")
     folding = JobQueue(Sheet, ready="printed", during="folding")
     jobs = folding.claim(session, owner="w")
@@ -293,7 +293,7 @@ def test_rows_in_further_statuses_of_the_class_come_into_a_round_too(
 
 
 def test_rows_that_are_left_alone_are_looked_at_once(session: Session, start: Start) -> None:
-    """Else a chunk of nothing but such rows would be followed by itself, for ever."""
+    """Else a chunk of such rows only would be repeated forever."""
     add(session, Subscriber, 6)
     JobQueue(Subscriber, during="rendering").claim(session, owner="w", limit=2)
     session.commit()
@@ -426,12 +426,12 @@ def test_invalid_arguments_are_refused_with_the_way_out(engine: Engine, session:
         round_progress(session, Email)
     for chunk in (0, True, 1.5):
         with pytest.raises(ArgumentError, match="at least 1"):
-            start_round(session, Subscriber, chunk=chunk)  # type: ignore[arg-type]  # on purpose
+            start_round(session, Subscriber, chunk=chunk)  # type: ignore[arg-type]  # the mistake under test
     for where_to in (session, engine):
         with pytest.raises(ArgumentError, match=r"other tables than that of Subscriber: .* exists"):
             start_round(where_to, Subscriber, Email.id == 1)
     with engine.connect() as connection, pytest.raises(ArgumentError, match="a Connection"):
-        start_round(connection, Subscriber)  # type: ignore[arg-type]  # on purpose
+        start_round(connection, Subscriber)  # type: ignore[arg-type]  # the mistake under test
 
 
 def test_the_rounds_are_recorded_in_a_table_of_their_own(session: Session, start: Start) -> None:

@@ -18,11 +18,11 @@ Start = Callable[..., int]
 
 
 class Broken(Exception):
-    """What breaks the start of a round off."""
+    """The error that interrupts the start of a round."""
 
 
 def break_off(engine: Engine, *args: Any, chunks: int = 1, **options: Any) -> int:
-    """Start a round by an engine, and break it off after some chunks; return its number."""
+    """Start a round by an engine, interrupt it after some chunks, and return its number."""
     told: list[RoundStart] = []
 
     def tell(progress: RoundStart) -> None:
@@ -133,7 +133,7 @@ def test_an_interrupted_start_is_finished_by_the_next_call(
     number = start_round(engine, Subscriber, Subscriber.kind == 1, chunk=3, on_progress=told.append)
 
     assert (number, done) == (broken, [1])
-    assert told[-1] == RoundStart(number, rows=4, skipped=0)  # none that was in it already
+    assert told[-1] == RoundStart(number, rows=4, skipped=0)  # no row that was in the round already
     assert round_progress(session, Subscriber) == RoundProgress(
         number, started=True, unclaimed=6, claimed=0, joining=0, done=1, failed=0, cancelled=0
     )
@@ -157,7 +157,7 @@ def test_a_start_is_finished_wherever_it_was_interrupted(
 def test_rows_that_look_forgotten_do_not_make_a_complete_start_interrupted(
     engine: Engine, session: Session
 ) -> None:
-    """One that was inserted since, one that is still claimed from before, one of another kind."""
+    """A row that was inserted since, a row that is still claimed, and a row of another class."""
     add(session, Subscriber, 2)
     claim(session, Subscriber, owner="w")
     session.commit()
@@ -196,7 +196,9 @@ def test_the_criteria_of_an_interrupted_start_are_recognized_with_their_values(
     engine: Engine, session: Session
 ) -> None:
     add(session, Subscriber, 4)
-    names = {f"kind {number}": number for number in range(9)}  # a set of strings has no order
+    names = {
+        f"kind {number}": number for number in range(9)
+    }  # the order of a set of strings varies
     where = Subscriber.id.in_(set(names.values()))
     broken = break_off(engine, Subscriber, where, chunk=1)
 
@@ -216,7 +218,7 @@ def test_a_start_in_a_session_is_a_new_round_and_takes_the_rows_of_an_interrupte
 
     assert number == broken + 1
     assert state(session) == dict.fromkeys(range(1, 5), ("unclaimed", number))
-    assert start_round(engine, Subscriber) == number + 1  # nothing to finish any more
+    assert start_round(engine, Subscriber) == number + 1  # no interrupted start is left
 
 
 def test_a_start_by_an_engine_stops_where_one_in_a_session_overtakes_it(
@@ -228,7 +230,7 @@ def test_a_start_by_an_engine_stops_where_one_in_a_session_overtakes_it(
     def overtake(progress: RoundStart) -> None:
         if not overtaken:
             overtaken.append(start_round(session, Subscriber))
-            session.add(Subscriber(id=7))  # what comes later is nobody's
+            session.add(Subscriber(id=7))  # rows inserted later are in no round
             session.commit()
 
     number = start_round(engine, Subscriber, chunk=2, on_progress=overtake)
@@ -257,10 +259,10 @@ def test_with_round_mixin_alone_a_row_that_is_done_does_not_join_its_round_twice
 ) -> None:
     add(session, Reader, 4)
     number = break_off(engine, Reader, chunk=2)
-    # As complete() does.
+    # Write what complete() writes.
     session.execute(
         update(Reader).where(Reader.id == 1).values(round=-number)
-    )  # as complete() does
+    )  # what complete() writes
     session.commit()
 
     assert start_round(engine, Reader) == number

@@ -1,4 +1,4 @@
-"""Queues with keys, and the processes of their tests; started by spawn, so at module level."""
+"""Queues with serial keys, and the functions that the processes of their tests run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KeyedBase(DeclarativeBase):
 
 
 class Mail(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, KeyedBase):
-    """Every mixin, and an index for each key."""
+    """A class with every mixin, and an index for each serial key."""
 
     __tablename__ = "mail"
     __queue_args__ = {"per_key": ["account_id", ("region", "host")]}  # noqa: RUF012 - as users do
@@ -42,7 +42,7 @@ class Mail(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, KeyedBase):
 
 
 class Note(JobMixin, KeyedBase):
-    """The plainest queue: no mixin but one, and no index of its keys."""
+    """A class with JobMixin only, and no index of its serial keys."""
 
     __tablename__ = "note"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -52,7 +52,7 @@ class Note(JobMixin, KeyedBase):
 
 
 class Errand(JobMixin, RetryMixin, KeyedBase):
-    """Attempts without a schedule: nothing delays the next one."""
+    """A class with attempts and no schedule, so no attempt is delayed."""
 
     __tablename__ = "errand"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -60,7 +60,7 @@ class Errand(JobMixin, RetryMixin, KeyedBase):
 
 
 class Parcel(JobMixin, KeyedBase):
-    """Queues that a column tells apart, and an index for the keys of each."""
+    """A class whose equality column tells queues apart, with an index for their serial keys."""
 
     __tablename__ = "parcel"
     __queue_args__ = {"equality": "color", "per_key": "account_id"}  # noqa: RUF012 - likewise
@@ -84,7 +84,7 @@ class Van(Vehicle):
 
 
 class Seat(JobMixin, KeyedBase):
-    """A composite primary key, of which one column is called as a word of SQL."""
+    """A class with a composite primary key, one column of which has a reserved word as its name."""
 
     __tablename__ = "theatre_seat"
     row: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -93,7 +93,7 @@ class Seat(JobMixin, KeyedBase):
 
 
 class Sending(KeyedBase):
-    """A line when a job was claimed, and one when it was finished, in their transactions."""
+    """A row for each claim and each finish of a job, written in its transaction."""
 
     __tablename__ = "sending"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -109,7 +109,7 @@ THREE_EACH = JobQueue(Mail, limit_by={Mail.account_id: 3})
 
 
 def emptied(engine: Engine) -> Engine:
-    """Return an engine with the tables of this module, and nothing in them."""
+    """Return the engine with empty tables of this module."""
     engine.dispose()
     return with_empty_tables(engine, KeyedBase.metadata)
 
@@ -180,7 +180,7 @@ def consume(url: str, limit: int, seed: int, all_there: Barrier) -> None:
 
 
 def crowd(url: str, most: int, limit: int, seed: int, all_there: Barrier) -> None:
-    """The same where several of a key may be claimed."""
+    """Claim and finish where several jobs of a key may be claimed."""
     engine = make_engine(url)
     queue = JobQueue(Mail, limit_by={Mail.account_id: most})
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""What a claim with keys reads, where the model has their indexes."""
+"""The rows that a claim with serial keys reads, where the model has their indexes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.support import make_engine
 
 pytestmark = [pytest.mark.load, pytest.mark.xdist_group("plans")]
 
-#: Jobs that wait, in the order of their keys; and as many that are done.
+#: Unclaimed jobs in the order of their keys, and as many done jobs.
 ROWS, KEYS = 5_000, 10
 
-#: Each key costs some entries of the index; to walk over all jobs is 5,000.
+#: Each key costs some entries of the index; to walk over all jobs costs 5,000.
 FEW = 1_000
 
 
 @pytest.fixture(scope="module")
 def crowded(shared_engine: Engine) -> Iterator[Engine]:
-    """A few keys with many jobs each, one key's behind the other's; half of all rows are done."""
+    """A few keys with many jobs each, sorted by key; half of all rows are done."""
     emptied(shared_engine)
     of_key = 2 * ROWS // KEYS
     fill(
@@ -44,7 +44,7 @@ def crowded(shared_engine: Engine) -> Iterator[Engine]:
 
 
 def read(session: Session, queue: JobQueue[Any], limit: int) -> tuple[list[Any], int]:
-    """Claim, and count the rows that the engine has read; on SQLite a twentieth of its steps."""
+    """Claim, and count the rows that the database has read; on SQLite a twentieth of its steps."""
     connection = session.connection()
     if connection.dialect.name == "sqlite":
         return _stepped(session, queue, limit)

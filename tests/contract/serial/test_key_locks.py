@@ -34,9 +34,6 @@ def end_by_finish(session: Session) -> None:
 ENDS = [Session.commit, Session.rollback, Session.close, end_with_error, end_by_finish]
 
 
-# The locks of keys
-
-
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("end", [*ENDS, end_by_commit_in_sql])
 def test_the_locks_of_keys_end_with_the_transaction(
@@ -54,7 +51,7 @@ def test_the_locks_of_keys_end_with_the_transaction(
 
 @pytest.mark.only_on(*SERVERS)
 def test_a_key_that_was_locked_twice_is_freed(engine: Engine, session: Session) -> None:
-    """The lock is counted by the server, and one that was taken twice is given back twice."""
+    """The server counts locks: a lock that was taken twice has to be released twice."""
     add(session, Mail, 1, 1)
     for _ in range(2):
         assert len(THREE_EACH.claim(session, owner="w")) == 1
@@ -141,7 +138,7 @@ def test_keys_are_locked_until_the_commit_is_done(engine: Engine, session: Sessi
 def test_keys_that_could_not_be_freed_are_freed_later(
     engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The COMMIT has been: an error would look as if that had failed."""
+    """The COMMIT has succeeded; an error would look as if it had failed."""
     add(session, Mail, 1, 1)
     with engine.connect() as connection, Session(connection) as bound:
         (job,) = BY_ACCOUNT.claim(bound, owner="w")

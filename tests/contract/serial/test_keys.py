@@ -185,7 +185,7 @@ def test_queues_that_the_equality_columns_tell_apart_do_not_count_each_others(
 
 
 def test_the_criteria_of_a_sessions_hooks_hold(session: Session) -> None:
-    """Else a job that they hide would keep those behind it waiting for ever."""
+    """Else a hidden job would block the jobs behind it forever."""
     add(session, Note, 1, *[2] * 40, gone=True)
     here = add(session, Note, 1, 1, 2)
 

@@ -1,4 +1,4 @@
-"""limit_by=: at most n claimed jobs of each key, on every engine."""
+"""limit_by: at most n claimed jobs of each key."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_uncommitted_claims_count_against_the_limit(session: Session, other: Ses
 def test_a_claim_waits_briefly_for_another_claim_of_a_key_that_allows_both(
     engine: Engine, session: Session, other: Session
 ) -> None:
-    """Else a worker of a busy key would find nothing, and pause."""
+    """Else a worker on a busy key would find nothing, and pause."""
     add(session, Mail, 1, 1)
     THREE_EACH.claim(session, owner="a")
     commits: list[int] = []
@@ -84,7 +84,7 @@ def test_a_claim_waits_briefly_for_another_claim_of_a_key_that_allows_both(
 
 
 def overrun(session: Session) -> Callable[[], None]:
-    """Claim what is to be had, sooner jobs first, and commit."""
+    """Claim as much as possible, earlier jobs first, and commit."""
 
     def step() -> None:
         add(session, Mail, 1, 1, priority=-1)
@@ -168,7 +168,7 @@ def test_a_claim_finds_all_jobs_that_a_key_allows_however_far_behind(session: Se
 
 
 def test_a_job_that_is_found_twice_counts_once(session: Session) -> None:
-    """At the head of the queue, and again as the first one of its key."""
+    """The claim finds it at the head of the queue, and again as the first job of its key."""
     add(session, Mail, *[1] * 18, 2)
     add(session, Mail, *[1] * 40, 3)
     assert len(THREE_EACH.claim(session, owner="w", limit=3)) == 3
@@ -179,7 +179,7 @@ def test_a_job_that_is_found_twice_counts_once(session: Session) -> None:
 
 
 def test_a_delayed_job_of_a_limited_key_blocks_no_other_job(session: Session) -> None:
-    """They are found behind many of other keys, too."""
+    """The others are found even behind many jobs of other keys."""
     queue = JobQueue(Mail, limit_by={Mail.account_id: 1})
     add(session, Mail, 2)
     fail(session, queue.claim(session, owner="w"), retry_in=timedelta(hours=1))
@@ -204,9 +204,6 @@ def test_a_job_whose_key_is_taken_leaves_its_other_key_to_the_next(
     assert ids(queue.claim(other, owner="b")) == [behind.id]
 
 
-# Many processes
-
-
 @pytest.mark.load
 @pytest.mark.xdist_group("concurrency")
 @pytest.mark.timeout(900)
@@ -225,6 +222,6 @@ def test_consumers_never_hold_more_of_a_key_than_it_allows(
     for line in session.scalars(select(Sending).order_by(Sending.id)):
         held[line.account_id] += -1 if line.finished else 1
         most = max(most, held[line.account_id])
-    assert most == 2 if full else most <= 2  # a few jobs may never meet
+    assert most == 2 if full else most <= 2  # few jobs may never be claimed at the same time
     assert session.scalar(select(func.count()).where(Mail.status == "done")) == jobs
     assert locked_keys(engine, THREE_EACH) == 0

@@ -214,14 +214,16 @@ def test_ten_consumers_finish_each_key_in_the_order_of_its_jobs(
     for account, of_account in groupby(lines, lambda line: line.account_id):
         steps = [(line.job, line.finished) for line in of_account]
         in_order = list(session.scalars(of_key(account)))
-        # Each claim is followed by its own finish: never two at once. A job that failed
-        # comes again before any other.
+        # Each claim is followed by its finish, so two are never claimed at once. A failed job
+        # is claimed again before any other job of its key.
         assert [done for _, done in steps] == [False, True] * (len(steps) // 2)
         assert [job for job, _ in steps[::2]] == [job for job, _ in steps[1::2]]
         assert [job for job, _ in groupby(job for job, _ in steps)] == in_order
         finished += len(in_order)
     assert finished == jobs
-    assert len({line.process for line in lines}) > 1 or not full  # a few jobs may be one's alone
+    assert (
+        len({line.process for line in lines}) > 1 or not full
+    )  # one consumer may take all of a few jobs
     assert locked_keys(engine, BY_ACCOUNT) == 0
 
 

@@ -56,7 +56,7 @@ def fail_for_good(session: Session, job: Mail) -> None:
 
 
 def lose(session: Session, job: Mail) -> None:
-    """The job's owner is gone, and the row with it."""
+    """Delete the job's row, so that its owner loses the claim."""
     session.execute(delete(Mail).where(Mail.id == job.id))
 
 
@@ -112,7 +112,7 @@ def test_a_job_brought_back_from_failed_waits_for_its_turn(session: Session) -> 
 def test_a_sooner_job_inserted_between_two_claimers_waits_for_its_key(
     session: Session, other: Session, new_session: Sessions
 ) -> None:
-    """The test of the trap: the head of the key changes while its claim is not committed."""
+    """The head of the key changes while its claim is not committed."""
     add(session, Mail, 1)
     jobs = BY_ACCOUNT.claim(session, owner="a")
     third = new_session()
@@ -167,7 +167,7 @@ def test_a_claim_tells_how_many_jobs_it_lost_to_others(session: Session, other: 
 def test_a_claim_of_keys_that_are_all_taken_does_not_try_again(
     engine: Engine, session: Session, other: Session
 ) -> None:
-    """Nor does it wait: of such a key there is one claim at a time."""
+    """A claim does not wait either: a key is claimed from by one transaction at a time."""
     add(session, Mail, 1, 1)
     BY_ACCOUNT.claim(session, owner="a")
 
@@ -185,12 +185,12 @@ def test_a_locked_job_blocks_its_own_key_only(session: Session, other: Session) 
     assert ids(BY_ACCOUNT.claim(other, owner="w")) == [elsewhere.id]
 
 
-#: More than a claim has; those that it does not reach are not taken.
+#: More than a claim has; the step is not taken before statements that a claim does not reach.
 STATEMENTS = 12
 
 
 def overtake(session: Session, queue: JobQueue[Any], *, finish: bool) -> Callable[[], None]:
-    """Insert a sooner job, claim what is to be had, and finish it, or not; commit each."""
+    """Insert an earlier job, claim as much as possible, and perhaps finish it; commit each step."""
 
     def step() -> None:
         sooner = {"priority": -1} if queue is BY_ACCOUNT else {"id": -1}

@@ -1,4 +1,4 @@
-"""The processes of the tests of strict order; started by spawn, so at module level."""
+"""The functions that the processes of the tests of strict order run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sa_jobqueue import Claim, JobQueue, LockTimeout, enqueue
 from tests.models import Task
 from tests.support import make_engine
 
-#: The due tasks, in claim order: as a bystander sees them.
+#: The due tasks in claim order, as a bystander sees them.
 WAITING = (
     select(Task.id).where(Task.status == "unclaimed").order_by(Task.priority, Task.run_at, Task.id)
 )
@@ -25,7 +25,7 @@ class LogBase(DeclarativeBase):
 
 
 class ClaimLog(LogBase):
-    """A line for each job of a claim, written in its transaction."""
+    """A row for each job of a claim, written in the claim's transaction."""
 
     __tablename__ = "claim_log"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -48,9 +48,9 @@ def consume(url: str, limit: int, seed: int, strict: bool, all_there: Barrier) -
 
 
 def claim_once(engine: Engine, queue: JobQueue[Task], limit: int, *, keep: bool) -> Claim[Task]:
-    """Claim in a transaction that writes the jobs down, with those seen waiting before.
+    """Claim in a transaction that records the jobs, and the due jobs seen before the claim.
 
-    Any error but the end of a wait (a deadlock, say) ends the process.
+    Any error but a lock timeout (a deadlock, say) ends the process.
     """
     while True:
         with Session(engine, expire_on_commit=False) as session:
@@ -71,7 +71,7 @@ def claim_once(engine: Engine, queue: JobQueue[Task], limit: int, *, keep: bool)
 
 
 def produce(url: str, tasks: int, seed: int, all_there: Barrier) -> None:
-    """Commit tasks one by one, most of them sooner than those that wait."""
+    """Commit tasks one by one, most of them earlier in claim order than those that are there."""
     engine = make_engine(url)
     chance = random.Random(seed)
     all_there.wait(60)

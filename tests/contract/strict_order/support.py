@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue
 from tests.models import Email
 
-#: How long a claim that should wait is watched; one that does not is back in milliseconds.
+#: How long a test watches a claim that should wait; a claim that does not is back in milliseconds.
 A_WHILE = 0.25
 EMAILS = JobQueue(Email, strict_order=True)
 
@@ -36,7 +36,7 @@ class Later:
         event.listen(engine, "before_cursor_execute", ask)
         try:
             self._result = make()
-        except Exception as error:  # for the test's own thread to see
+        except Exception as error:  # for the test's thread to read
             self._result = error
         finally:
             event.remove(engine, "before_cursor_execute", ask)
@@ -44,7 +44,7 @@ class Later:
 
     @property
     def waits(self) -> bool:
-        """Whether it is still not there after a while."""
+        """Tell whether the claim still waits after a while."""
         return not self._done.wait(A_WHILE)
 
     def result(self) -> Any:

@@ -17,9 +17,6 @@ from tests.processes import FORKSERVER
 CONSUMERS = 10
 
 
-# Many processes
-
-
 @pytest.mark.load
 @pytest.mark.xdist_group("concurrency")
 @pytest.mark.timeout(240)
@@ -59,7 +56,7 @@ def test_no_job_is_claimed_before_an_earlier_job_that_was_there_at_the_claim(
     )
 
     with Session(queue_engine) as session:
-        claims(session, JobQueue(Task, strict_order=True))  # what came after the last look
+        claims(session, JobQueue(Task, strict_order=True))  # jobs that came after the last look
         assert not overtaken(session)
 
 
@@ -70,7 +67,7 @@ def claims(session: Session, queue: JobQueue[Task]) -> None:
 
 
 def overtaken(session: Session) -> list[tuple[int, int]]:
-    """List the jobs that were left for a later one, each with that one."""
+    """List each claimed job with the earlier jobs that it overtook."""
     rank = {
         job: place
         for place, job in enumerate(

@@ -146,7 +146,7 @@ def test_relationships_are_loaded_as_asked(session: Session) -> None:
 
     (letter,) = queue.claim(session, owner="w", options=[joinedload(Letter.copy_to)])
     session.commit()
-    session.expunge_all()  # nothing is loaded any more
+    session.expunge_all()  # nothing is loaded lazily
 
     assert [it.name for it in (letter.account, letter.copy_to) if it is not None] == ["n", "n"]
 

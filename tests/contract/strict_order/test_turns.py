@@ -22,9 +22,6 @@ def end_by_close(session: Session) -> None:
     session.close()
 
 
-# Two sessions, stepped
-
-
 @pytest.mark.parametrize(
     ("end", "expected"),
     [(end_by_commit, ["c"]), (end_by_rollback, ["a"]), (end_by_close, ["a"])],
@@ -62,7 +59,7 @@ def test_after_its_wait_a_claim_sees_earlier_jobs_that_came_meanwhile(
     add.commit()
     session.commit()
 
-    # Where rows are the locks, it may be claimed before the first claim's end: alone.
+    # Where row locks make the turn, it alone may be claimed before the first claim ends.
     claimed = names(later.result())
     assert claimed in (["sooner"], ["sooner", "b"][:limit])
 
@@ -221,7 +218,7 @@ def test_a_claimer_that_waited_does_not_block_a_finish(
     session.commit()
     assert recipients(later.result()) == ["b"]
 
-    complete(session, claimed)  # while the second one's transaction is open
+    complete(session, claimed)  # while the second claimer's transaction is open
     session.commit()
 
 
@@ -234,7 +231,7 @@ def test_a_claimer_that_waits_for_the_next_job_locks_no_job_behind_it(
     later = Later(engine, lambda: EMAILS.claim(other, owner="w", limit=3))
     assert later.waits
 
-    assert cancel(session, [third]) == [third]  # at once
+    assert cancel(session, [third]) == [third]  # without waiting
     session.commit()
 
     assert recipients(later.result()) == ["b"]

@@ -90,7 +90,7 @@ def test_the_wait_in_a_callers_repeatable_read_ends_with_a_lock_timeout(
 
 
 def test_an_error_other_than_a_lock_timeout_is_raised_unchanged(session: Session) -> None:
-    queue = JobQueue(Email, text("no_such_column = 1"), strict_order=True)  # type: ignore[arg-type]  # as a typo
+    queue = JobQueue(Email, text("no_such_column = 1"), strict_order=True)  # type: ignore[arg-type]  # a typo
 
     with pytest.raises(DBAPIError, match="no_such_column"):
         queue.claim(session, owner="w")
@@ -152,7 +152,7 @@ def test_a_worker_waits_for_its_turn_longer_than_for_a_lock(
 
 @contextmanager
 def log_lines(name: str) -> Iterator[Queue[str]]:
-    """Hand out what a logger says, as soon as it does."""
+    """Collect the lines of a logger as they are logged."""
     lines: Queue[str] = Queue()
     logger, handler = logging.getLogger(name), logging.Handler()
     handler.emit = lambda record: lines.put(record.getMessage())  # type: ignore[method-assign]
@@ -166,7 +166,7 @@ def log_lines(name: str) -> Iterator[Queue[str]]:
         logger.setLevel(level)
 
 
-# What cannot be had
+# What is refused
 
 
 def test_autocommit_is_refused(engine: Engine) -> None:
@@ -184,7 +184,7 @@ def test_autocommit_is_refused(engine: Engine) -> None:
 def test_an_isolation_above_read_committed_is_refused_and_nothing_is_locked(
     engine: Engine, session: Session, level: str
 ) -> None:
-    EMAILS.claim(session, owner="first")  # the turn is taken: it would have to wait
+    EMAILS.claim(session, owner="first")  # another claimer has the turn, so a claim would wait
 
     with (
         Session(engine.execution_options(isolation_level=level)) as refused,

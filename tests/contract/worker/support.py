@@ -19,7 +19,7 @@ SOON = timedelta(milliseconds=20)
 
 
 def work(engine: Engine, queue: JobQueue, handler: Callable, **options: object) -> None:  # type: ignore[type-arg]  # any model
-    """Drain a queue with a worker that does not idle for long."""
+    """Drain a queue with a worker that pauses only briefly."""
     if queue.mapping.has("run_at"):
         options = {"backoff": lambda attempts: SOON, **options}
     options = {"drain": True, "poll": SOON, **options}
@@ -32,7 +32,7 @@ def states(session: Session) -> dict[str, tuple[str, int, str | None]]:
 
 
 def transient(alias: str) -> Exception:
-    """A deadlock, or a busy database, as the engine's driver reports it."""
+    """A deadlock, or a busy database, as the driver reports it."""
     if alias == "postgresql":
         error: Exception = Exception("deadlock detected")
         error.pgcode = "40P01"  # type: ignore[attr-defined]  # as psycopg2 sets it

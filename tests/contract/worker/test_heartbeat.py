@@ -26,15 +26,12 @@ SHORT_LEASE = timedelta(milliseconds=600)
 
 
 def renewals(session: Session) -> int:
-    """Count the claims whose time is not the first that this session saw."""
+    """Count the claims whose date has changed since this session first saw it."""
     session.rollback()
     found = session.execute(select(Email.id, Email.owner_date))
     now = {row.id: row.owner_date for row in found}
     first = session.info.setdefault("first", now)
     return sum(first[key] != date for key, date in now.items())
-
-
-# The heartbeat
 
 
 def test_a_long_running_job_and_the_jobs_behind_it_keep_their_claims_beyond_the_lease(
@@ -69,7 +66,7 @@ def test_claims_are_renewed_where_the_handler_has_the_only_connection(
         def handler(email: Email) -> None:
             with Session(engine) as own, Session(beside) as session:
                 assert own.get(Email, email.id) is not None
-                own.commit()  # on SQLite a reader keeps writers from committing
+                own.commit()  # an open read keeps SQLite's writers from committing
                 own.connection()
                 until(lambda: renewals(session))
 
@@ -121,7 +118,7 @@ def test_a_job_that_runs_too_long_is_not_renewed_and_is_taken_back(
     work(engine, JobQueue(Email), handler, max_runtime=SHORT_LEASE, reap_every=None)
 
     assert taken[-1] == 1
-    assert session.scalars(select(Email.status)).all() == ["done"]  # at the second try
+    assert session.scalars(select(Email.status)).all() == ["done"]  # at the second attempt
 
 
 def test_a_finish_waits_for_a_renewal_that_is_under_way(
@@ -189,7 +186,7 @@ def test_a_renewal_that_failed_is_tried_again_soon(
     monkeypatch.setattr(queue, "renew", fail_once)
     work(engine, queue, lambda email: until(lambda: renewals(session)))
 
-    assert times[1] - times[0] < 0.7  # a whole beat is a second
+    assert times[1] - times[0] < 0.7  # a beat takes a second
 
 
 @pytest.mark.only_on("sqlite")

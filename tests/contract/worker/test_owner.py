@@ -20,9 +20,6 @@ from tests.support import SERVERS, cut_connections, until
 SOON = timedelta(milliseconds=20)
 
 
-# The owner
-
-
 def test_a_worker_is_an_owner_for_as_long_as_it_runs(engine: Engine, session: Session) -> None:
     add_emails(session, "a")
     seen: list[OwnerState] = []
@@ -72,7 +69,7 @@ def test_a_worker_uses_a_plain_name_where_it_can_have_no_owner(
 
 
 def has_lost_its_lock(worker: Worker[Any]) -> bool:
-    """Tell whether the loss was noticed, without having the owner take a new name."""
+    """Tell whether the loss was noticed; do not let the owner take a new name."""
     owner = worker.owner
     assert isinstance(owner, Owner)
     assert owner._held is not None

@@ -15,8 +15,6 @@ from sa_jobqueue.worker import Worker
 from tests.contract.worker.support import transient, work
 from tests.models import Email, add_emails
 
-# Reaping
-
 
 def test_a_drain_takes_back_the_claims_of_the_dead_and_leaves_those_of_the_living(
     engine: Engine, session: Session

@@ -217,7 +217,7 @@ def test_a_batch_is_one_transaction_not_two(engine: Engine, session: Session) ->
     finally:
         event.remove(engine, "commit", count)
 
-    # Three turns with a batch, one that finds nothing, one look whether all is done.
+    # Three turns with a batch, an empty turn, and a look whether all is done.
     assert len(commits) <= 5
 
 

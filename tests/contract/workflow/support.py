@@ -16,7 +16,7 @@ SOON = timedelta(milliseconds=20)
 
 
 def work(engine: Engine, steps: Any, **options: Any) -> None:
-    """Drain steps with a worker that does not idle for long."""
+    """Drain steps with a worker that pauses only briefly."""
     options = {"drain": True, "poll": SOON, "backoff": lambda attempts: SOON, **options}
     Worker(engine, steps, **options).run()
 

@@ -24,9 +24,6 @@ def at_farm(session: Session, title: str = "a") -> Video:
     return video
 
 
-# -- hand-offs and signals --------------------------------------------------
-
-
 def test_a_drain_does_not_wait_for_signals(engine: Engine, session: Session) -> None:
     add_videos(session, "a", "b")
 
@@ -71,7 +68,7 @@ def test_a_signal_to_a_final_status_notes_when(session: Session) -> None:
     videos().signal(session, video, S.REJECTED)
 
     assert (video.status, video.owner) == ("rejected", None)
-    assert video.owner_date is not None  # prune() goes by it
+    assert video.owner_date is not None  # prune() goes by this date
     session.commit()
     assert prune(session, Video, older_than=timedelta(hours=-1), statuses=["rejected"]) == 1
 
@@ -109,7 +106,7 @@ def test_one_of_two_simultaneous_signals_is_reported_as_not_waiting(
     thread = threading.Thread(target=signal_too, args=[other])
     with statement_begun(engine) as begun:
         thread.start()
-        assert begun.wait(10)  # it is at it, and waits for our row, or for our database
+        assert begun.wait(10)  # the signal has begun, and waits for our row or for our database
     session.commit()
     thread.join(20)
 

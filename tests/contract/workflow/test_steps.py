@@ -17,9 +17,6 @@ from tests.videos import S, Video, add_videos, videos
 SOON = timedelta(milliseconds=20)
 
 
-# -- steps ------------------------------------------------------------------
-
-
 def test_a_job_goes_through_every_step_to_its_end(engine: Engine, session: Session) -> None:
     handled: list[tuple[str, str]] = []
     workflow = videos(*[lambda video: handled.append((video.title, video.status))] * 3)

@@ -144,7 +144,7 @@ def test_a_worker_takes_back_claims_of_all_its_steps(engine: Engine, session: Se
 def test_a_job_that_a_doubtful_commit_finished_and_claimed_anew_is_not_lost(
     engine: Engine, session: Session
 ) -> None:
-    """The COMMIT that ends one step has claimed the same job for the next."""
+    """The COMMIT that finishes one step has claimed the same job for the next step."""
     add_videos(session, "a", "b")
     handled: list[str] = []
     in_hand: list[int] = []
@@ -169,5 +169,5 @@ def test_a_job_that_a_doubtful_commit_finished_and_claimed_anew_is_not_lost(
         event.remove(engine, "commit", commit_unheard)
 
     assert handled == ["checking", "sending"] * 2
-    assert in_hand == [1] * 4  # never more than the limit
+    assert in_hand == [1] * 4  # at most the limit
     assert statuses(session) == {"a": "at farm", "b": "at farm"}

@@ -79,7 +79,7 @@ def test_a_batch_is_filled_from_several_steps(engine: Engine, session: Session) 
 def test_a_lock_that_is_lost_between_two_steps_costs_the_worker_no_job(
     engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one has claimed by then, the other claims under the next name."""
+    """One step has claimed by then, and the other claims under the next owner name."""
     add_videos(session, "begun", status=S.RENDERED)
     add_videos(session, "new")
     workflow = videos()
@@ -157,7 +157,7 @@ def test_counts_and_stats_know_the_statuses(session: Session) -> None:
     assert counts == {**there, **empty, **unused}
     assert (seen.depth, seen.claimed) == (2, {"w": 2})
     assert seen.oldest_waiting is not None
-    assert seen.oldest_waiting > timedelta(minutes=59)  # the one that waits for the last step
+    assert seen.oldest_waiting > timedelta(minutes=59)  # the job that is ready for the last step
 
 
 def test_unclaimed_jobs_of_every_step_are_reprioritized_and_cancelled(session: Session) -> None:

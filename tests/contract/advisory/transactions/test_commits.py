@@ -20,9 +20,6 @@ from tests.contract.subscriptions import (
 pytestmark = pytest.mark.only_on("postgresql")
 
 
-# -- the outermost commit ------------------------------------------------------
-
-
 def test_a_batch_is_freed_by_the_commit_of_its_finish(engine: Engine, mailing: Session) -> None:
     claimed = claim_subscriptions(mailing)
     mailing.commit()
@@ -50,7 +47,7 @@ def test_an_item_is_freed_by_the_commit_of_its_finish(engine: Engine, mailing: S
 
 
 def test_nobody_has_a_row_before_the_finish_is_visible(engine: Engine, mailing: Session) -> None:
-    """Freed between the COMMIT and its answer to us at the earliest."""
+    """The rows are freed between the COMMIT and its answer at the earliest."""
     claimed = claim_subscriptions(mailing, limit=5)
     mark(claimed)
     complete(mailing, claimed)
@@ -86,7 +83,7 @@ def test_a_joined_session_frees_nothing_before_the_outer_commit(engine: Engine, 
 
 @pytest.mark.parametrize("mode", ["conditional_savepoint", "create_savepoint", "rollback_only"])
 def test_the_rollback_of_the_outer_transaction_keeps_the_rows(engine: Engine, mode: Any) -> None:
-    """As of a test that undoes what the code under test has committed."""
+    """A test may undo in this way what the code under test has committed."""
     with Session(engine) as setup:
         add_subscriptions(setup, 3)
     with engine.connect() as connection:

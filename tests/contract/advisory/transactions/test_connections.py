@@ -43,9 +43,6 @@ def test_options_that_fail_leave_no_lock(engine: Engine, mailing: Session) -> No
     assert kept(engine) == 0
 
 
-# -- connections ---------------------------------------------------------------
-
-
 def test_leaving_the_session_frees_everything(engine: Engine) -> None:
     seen: list[Any] = []
 
@@ -227,7 +224,7 @@ def test_a_row_that_cannot_be_freed_after_the_commit_is_freed_later(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The COMMIT has been: an error would look as if that had failed."""
+    """The COMMIT has succeeded; an error would look as if it had failed."""
     first, second = claim_subscriptions(mailing)
     complete(mailing, first)
     error = mailing.connection().dialect.loaded_dbapi.OperationalError

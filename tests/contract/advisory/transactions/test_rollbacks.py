@@ -130,7 +130,7 @@ def test_a_row_completed_and_then_released_is_freed_however_it_ends(
 
     release(mailing, claimed)
 
-    assert kept(engine) == 2  # another session would find them unfinished
+    assert kept(engine) == 2  # else another session would find the rows unfinished
     with pytest.raises(ClaimLost):
         complete(mailing, claimed)
     mailing.rollback()
@@ -183,7 +183,7 @@ def test_the_next_commit_does_not_make_up_for_one_that_failed(engine: Engine) ->
         session.close()
         with pytest.raises(exc.IntegrityError):
             transaction.commit()
-        transaction.rollback()  # SQLAlchemy sends none: the transaction has ended
+        transaction.rollback()  # SQLAlchemy sends no ROLLBACK TO: the transaction has ended
 
         with connection.begin():
             connection.execute(select(Seat.id)).all()
@@ -194,7 +194,7 @@ def test_the_next_commit_does_not_make_up_for_one_that_failed(engine: Engine) ->
 def test_a_commit_that_the_server_answers_with_rollback_keeps_the_rows(
     engine: Engine, mailing: Session
 ) -> None:
-    """PostgreSQL does so, and says no word, if a statement of the transaction has failed."""
+    """PostgreSQL does so without an error if a statement of the transaction has failed."""
     claimed = claim_subscriptions(mailing)
     mark(claimed)
     complete(mailing, claimed)
@@ -237,14 +237,14 @@ def test_a_failed_job_is_claimable_after_the_commit(engine: Engine, mailing: Ses
 
 
 def break_off(session: Session) -> None:
-    """Claim until a row divides by zero, the others before it are locked."""
+    """Claim until a row divides by zero; the rows before it are locked by then."""
     with pytest.raises(exc.DataError, match="division by zero"):
         claim_subscriptions(session, 1 / Subscription.divisor > 0, limit=5, order_by=())
 
 
 @pytest.fixture
 def broken(mailing: Session) -> Session:
-    """A session that has a row, a lock of its own, and a row that is no number to divide by."""
+    """A session with a claimed row, a lock of its own, and a row whose divisor is zero."""
     mailing.execute(update(Subscription).where(Subscription.id == 4).values(divisor=0))
     mailing.commit()
     assert ids(claim_subscriptions(mailing, limit=1)) == [1]
@@ -265,7 +265,7 @@ def test_a_claim_that_breaks_off_leaves_no_lock_after_the_rollback(
 
     broken.rollback()
 
-    assert kept(engine) == 1 + 1  # the row from before, and the lock that is the caller's
+    assert kept(engine) == 1 + 1  # the row claimed before, and the caller's own lock
 
 
 def test_a_claim_that_breaks_off_leaves_no_lock_after_the_rollback_to_a_savepoint(
@@ -301,7 +301,7 @@ def test_a_claim_whose_check_breaks_off_leaves_no_lock(engine: Engine, broken: S
 def test_a_claim_whose_later_look_breaks_off_leaves_no_lock(
     engine: Engine, mailing: Session
 ) -> None:
-    """What the first round has found is freed too: the caller never sees it."""
+    """The rows that the first look found are freed too, since the caller never sees them."""
     connection = mailing.connection()
     rounds: list[str] = []
 
