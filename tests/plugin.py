@@ -187,7 +187,11 @@ def pytest_terminal_summary(
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test that asks for a database once per database."""
     if "db_alias" in metafunc.fixturenames:
-        databases = chosen_databases(metafunc.config)
+        chosen = chosen_databases(metafunc.config)
+        marker = metafunc.definition.get_closest_marker("only_on")
+        databases = chosen if marker is None else [name for name in chosen if name in marker.args]
+        # Without any database pytest would generate a test that it skips.
+        databases = databases or chosen
         metafunc.parametrize("db_alias", databases, indirect=True, scope="session")
 
 
@@ -213,7 +217,6 @@ def belongs(item: pytest.Item) -> bool:
         return False
     if marker is not None and (unknown := set(marker.args).difference(DATABASES)):
         raise pytest.UsageError(f"{item.nodeid}: only_on names no database: {', '.join(unknown)}")
-    # Without any database pytest generates one test that it would skip.
     return callspec.params["db_alias"] in (DATABASES if marker is None else marker.args)
 
 

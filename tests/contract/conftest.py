@@ -1,4 +1,8 @@
-"""Every contract test runs on every database; with `strategy`, for each of its strategies."""
+"""Every contract test runs on every database; with `strategy`, for each of its strategies.
+
+``@pytest.mark.strategies("auto")`` is for tests in which rows are claimed and the way to claim
+cannot matter, as it cannot to what a finish writes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,8 @@ from tests.support import ALL_STRATEGIES, STRATEGIES, make_engine, with_empty_ta
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "strategy" in metafunc.fixturenames:
-        metafunc.parametrize("strategy", ALL_STRATEGIES)
+        marker = metafunc.definition.get_closest_marker("strategies")
+        metafunc.parametrize("strategy", ALL_STRATEGIES if marker is None else marker.args)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -28,12 +33,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _possible(item: pytest.Item) -> bool:
     params = getattr(getattr(item, "callspec", None), "params", {})
-    marker = item.get_closest_marker("strategies")
     strategy, alias = params.get("strategy"), params.get("db_alias")
-    if strategy is None or alias is None:
+    if strategy in (None, "auto") or alias is None:
         return True
-    wanted = marker.args if marker is not None else ALL_STRATEGIES
-    return strategy in STRATEGIES.get(alias, ()) and strategy in wanted
+    return strategy in STRATEGIES.get(alias, ())
 
 
 @pytest.fixture(scope="session")

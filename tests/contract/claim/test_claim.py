@@ -215,12 +215,14 @@ def test_failed_and_released_jobs_return_to_the_queues_own_status(
     assert [first.status, second.status] == ["rendered", "rendered"]
 
 
+@pytest.mark.strategies("auto")
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, None])
 def test_a_limit_below_one_is_refused(session: Session, strategy: str, limit: object) -> None:
     with pytest.raises(ArgumentError, match="at least 1"):
         claim(session, Email, owner="w", limit=limit, strategy=strategy)  # type: ignore[arg-type]
 
 
+@pytest.mark.strategies("auto")
 @pytest.mark.parametrize("owner", ["", "x" * 65, "a~b", 1.5])
 def test_an_owner_that_cannot_be_stored_is_refused(
     session: Session, strategy: str, owner: object

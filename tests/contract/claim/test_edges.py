@@ -141,11 +141,13 @@ def test_a_handler_can_read_a_claimed_job_that_is_detached(session: Session, str
     assert (task.name, task.status, task.touched) == ("a", "claimed", "touched")
 
 
+@pytest.mark.strategies("auto")
 def test_an_alias_is_refused(session: Session, strategy: str) -> None:
     with pytest.raises(ArgumentError, match="mapped class"):
         claim(session, aliased(Email), owner="w", strategy=strategy)
 
 
+@pytest.mark.strategies("auto")
 def test_criteria_that_join_are_refused_and_has_is_the_way_out(
     session: Session, strategy: str
 ) -> None:
@@ -161,6 +163,7 @@ def test_criteria_that_join_are_refused_and_has_is_the_way_out(
     assert len(letters) == 1
 
 
+@pytest.mark.strategies("auto")
 def test_odd_but_valid_arguments_are_understood(session: Session, strategy: str) -> None:
     add_emails(session, "a", "b")
 
@@ -173,7 +176,7 @@ def test_odd_but_valid_arguments_are_understood(session: Session, strategy: str)
     assert [email.recipient for email in emails] == ["a"]
 
 
-@pytest.mark.strategies(*MARKING)
+@pytest.mark.strategies("auto")
 def test_claims_fences_and_generators_are_all_batches(session: Session, strategy: str) -> None:
     add_emails(session, *"abcdef")
     first = claim(session, Email, owner="w", limit=2, strategy=strategy)
@@ -194,7 +197,7 @@ def test_reprioritize_takes_a_generator_of_jobs(session: Session) -> None:
     assert (names(changed), [task.priority for task in tasks]) == (["a", "b"], [5, 5])
 
 
-@pytest.mark.strategies(*MARKING)
+@pytest.mark.strategies("auto")
 def test_a_fence_of_another_class_is_refused(session: Session, strategy: str) -> None:
     add_emails(session, "a")
     email = claim(session, Email, owner="w", strategy=strategy).first()
@@ -218,7 +221,7 @@ def test_a_batch_of_thousands_is_finished(session: Session, strategy: str) -> No
     assert set(session.scalars(select(Email.status))) == {"done"}
 
 
-@pytest.mark.strategies(*MARKING)
+@pytest.mark.strategies("auto")
 def test_owners_that_differ_in_case_are_different_owners(session: Session, strategy: str) -> None:
     add_emails(session, "a")
     claim(session, Email, owner="Worker", strategy=strategy)
@@ -227,7 +230,7 @@ def test_owners_that_differ_in_case_are_different_owners(session: Session, strat
     assert len(claimed_by(session, Email, "Worker")) == 1
 
 
-@pytest.mark.strategies(*MARKING)
+@pytest.mark.strategies("auto")
 def test_a_queue_of_its_own_status_finds_an_owners_claims(session: Session, strategy: str) -> None:
     add_emails(session, "a")
     queue = JobQueue(Email, during="sending", strategy=strategy)
@@ -240,7 +243,7 @@ def test_a_queue_of_its_own_status_finds_an_owners_claims(session: Session, stra
     assert found.status == "done"
 
 
-@pytest.mark.strategies(*MARKING)
+@pytest.mark.strategies("auto")
 def test_deleting_a_job_of_several_tables_is_refused(session: Session, strategy: str) -> None:
     session.add(Dog(trick="roll"))
     session.commit()

@@ -82,6 +82,7 @@ def test_every_kind_of_model_is_finished(session: Session, strategy: str) -> Non
     assert session.scalars(select(Animal.status)).all() == ["done"]
 
 
+@pytest.mark.strategies("auto")
 def test_a_finish_in_a_savepoint_is_undone_with_it(
     session: Session, claimed: Claim[Email], db_alias: str
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_finish_in_a_savepoint_is_undone_with_it(
     assert [email.status for email in claimed] == ["done"] * 3
 
 
+@pytest.mark.strategies("auto")
 def test_a_batch_is_finished_in_as_few_statements_as_the_database_allows(
     engine: Engine, session: Session, claimed: Claim[Email], db_alias: str
 ) -> None:
@@ -119,6 +121,7 @@ def test_finishing_nothing_runs_no_statement(engine: Engine, session: Session) -
 # What is given, in whatever shape
 
 
+@pytest.mark.strategies("auto")
 def test_lost_and_kept_jobs_are_listed_in_the_order_in_which_they_were_given(
     session: Session, other: Session, strategy: str
 ) -> None:
@@ -147,6 +150,7 @@ def test_a_claim_of_rows_is_finished_by_another_process(session: Session, strate
     assert set(session.scalars(select(Email.status))) == {"done"}
 
 
+@pytest.mark.strategies("auto")
 def test_an_entity_that_left_its_session_keeps_its_fence(session: Session, strategy: str) -> None:
     add_emails(session, "a", "b")
     session.commit()
@@ -159,6 +163,7 @@ def test_an_entity_that_left_its_session_keeps_its_fence(session: Session, strat
     assert set(session.scalars(select(Email.status))) == {"done"}
 
 
+@pytest.mark.strategies("auto")
 def test_an_entity_whose_insert_was_rolled_back_is_lost(session: Session, strategy: str) -> None:
     add_emails(session, "a")
     emails = claim(session, Email, owner="w", strategy=strategy)
@@ -168,6 +173,7 @@ def test_an_entity_whose_insert_was_rolled_back_is_lost(session: Session, strate
         complete(session, emails[0])
 
 
+@pytest.mark.strategies("auto")
 @pytest.mark.parametrize("delete", [True, False])
 def test_only_the_lost_row_of_a_claim_of_rows_is_lost(
     session: Session, other: Session, delete: bool

@@ -11,9 +11,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import ArgumentError, Claim, cancel_claimed, claim, fail, release
 from tests.contract.finish.support import statuses
 from tests.models import Email, Order, Task, add_tasks
-from tests.support import MARKING
 
-pytestmark = pytest.mark.strategies(*MARKING)
+pytestmark = pytest.mark.strategies("auto")
 
 
 def test_release_gives_back_and_takes_the_attempt_back(

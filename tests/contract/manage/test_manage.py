@@ -20,9 +20,8 @@ from sa_jobqueue import (
 )
 from tests.contract.finish.support import statuses
 from tests.models import Email, Task, add_emails, add_tasks
-from tests.support import MARKING
 
-pytestmark = pytest.mark.strategies(*MARKING)
+pytestmark = pytest.mark.strategies("auto")
 
 
 def test_cancel_changes_only_unclaimed_jobs_and_returns_them(
