@@ -109,16 +109,19 @@ class RoundStarter:
         """Start a round in an open transaction; return its number."""
         writer.lock_writes(self.mapping.table)
         number = self._take_number(writer, started=True)
-        self._close_interrupted(writer)
+        self._end_unfinished(writer)
         self._put_all_chunks(number, partial(self._put_chunk, writer, number))
         loaded = writer.session.identity_map.values()
         of_class = [entity for entity in loaded if isinstance(entity, self.mapping.entity)]
         show_expired(writer.session, self.mapping, of_class)
         return number
 
-    def _close_interrupted(self, writer: Writer) -> None:
-        """Mark interrupted starts of the same criteria as started: our round has their rows."""
-        found = select(self.rounds.c.round).where(*self._is_interrupted(writer))
+    def _end_unfinished(self, writer: Writer) -> None:
+        """Mark unfinished starts of the same criteria as started: our round takes their rows.
+
+        A start that is still under way then ends.
+        """
+        found = select(self.rounds.c.round).where(*self._is_unfinished(writer))
         for older in list(writer.core(found).scalars()):
             self._mark_started(writer, older)
 
@@ -145,7 +148,7 @@ class RoundStarter:
         return run_with_retries(engine, in_session)
 
     def _take_or_resume_number(self, writer: Writer) -> int:
-        found = select(func.max(self.rounds.c.round)).where(*self._is_interrupted(writer))
+        found = select(func.max(self.rounds.c.round)).where(*self._is_unfinished(writer))
         number: int | None = writer.core(found).scalar()
         if number is None:
             return self._take_number(writer, started=False)
@@ -153,7 +156,7 @@ class RoundStarter:
         return number
 
     def _put_if_open(self, writer: Writer, number: int, after: tuple[Any, ...] | None) -> Chunk:
-        """Put in the next chunk, unless a start in a Session has closed our round.
+        """Put in the next chunk, unless a start in a Session has ended ours.
 
         The lock of the round's row also makes us wait for the last statement of a killed
         starter, which the server may still be running.
@@ -198,7 +201,7 @@ class RoundStarter:
         writer.connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         return True
 
-    def _is_interrupted(self, writer: Writer) -> list[ColumnElement[bool]]:
+    def _is_unfinished(self, writer: Writer) -> list[ColumnElement[bool]]:
         rounds = self.rounds.c
         return [rounds.criteria == self._digest(writer), rounds.started_at.is_(None)]
 
