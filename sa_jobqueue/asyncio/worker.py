@@ -90,13 +90,16 @@ class AsyncWorker(Generic[T]):
         Raises:
             DBAPIError: a database error that trying again did not mend.
         """
-        running = asyncio.create_task(greenlet_spawn(self._worker.run), name="sa_jobqueue worker")
+        work = _caught(greenlet_spawn(self._worker.run))
+        running = asyncio.create_task(work, name="sa_jobqueue worker")
         try:
-            await asyncio.shield(running)
+            _, error = await asyncio.shield(running)
         except asyncio.CancelledError:
             self._worker.stop_and_cancel()
             await running
             raise
+        if error is not None:
+            raise error
 
     def stop(self) -> None:
         """Finish the running jobs, release the rest, and return from :meth:`run`.
@@ -148,16 +151,24 @@ class _GreenWorker(Worker[T]):
         called = handler(job)
         if not isawaitable(called):
             raise ArgumentError(f"an AsyncWorker awaits its handlers: make {handler!r} async def")
-        task = asyncio.create_task(called)
+        task = asyncio.create_task(_caught(called))
         self._running.add(task)
         try:
-            return await_only(task)
-        except asyncio.CancelledError as error:
-            if self._cancelled:
+            returned, error = await_only(task)
+        except asyncio.CancelledError as cancelled:
+            if self._is_own_stop(cancelled):
                 raise
-            raise RuntimeError("the handler was cancelled, and its worker was not") from error
+            raise RuntimeError("the handler was cancelled, and its worker was not") from cancelled
         finally:
             self._running.discard(task)
+        if error is not None:
+            raise error
+        return returned
+
+    def _is_own_stop(self, error: BaseException) -> bool:
+        current = asyncio.current_task()
+        cancelled = self._cancelled or (current is not None and current.cancelling() > 0)
+        return isinstance(error, asyncio.CancelledError) and cancelled
 
     def _handle_all(self, batch: Batch[T]) -> None:
         """Handle the jobs of a batch, several at once, until stopped."""
@@ -166,14 +177,27 @@ class _GreenWorker(Worker[T]):
             handle(batch)
             return
         at_once = min(self._concurrency, len(batch.unhandled))
-        await_only(_all([greenlet_spawn(handle, batch) for _ in range(at_once)]))
+        await_only(_all([_caught(greenlet_spawn(handle, batch)) for _ in range(at_once)]))
 
 
-async def _all(parts: Sequence[Coroutine[Any, Any, None]]) -> None:
+async def _caught(awaited: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+    """Await a handler, or a worker; return what it returned, and what it raised to end the process.
+
+    A task that raises SystemExit or KeyboardInterrupt ends the event loop at once: the worker
+    could not finish its jobs any more.
+    """
+    try:
+        return await awaited, None
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        return None, error
+
+
+async def _all(parts: Sequence[Coroutine[Any, Any, tuple[Any, BaseException | None]]]) -> None:
     """Await all parts to their end; raise what the first of them raised."""
     for ended in await asyncio.gather(*parts, return_exceptions=True):
-        if isinstance(ended, BaseException):
-            raise ended
+        error = ended if isinstance(ended, BaseException) else ended[1]
+        if error is not None:
+            raise error
 
 
 def _in_greenlet(callback: Callable[..., Awaitable[None] | None] | None) -> Any:

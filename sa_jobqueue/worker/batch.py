@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -15,10 +15,16 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class InHand(Generic[T]):
-    """A claimed job with the lane that claimed it; once it was handled, also what became of it."""
+    """A claimed job with the lane that claimed it; once it was handled, also what became of it.
+
+    Attributes:
+        attempts: as the claim wrote them, where a failed job waits by them. A handler may
+            leave its job expired: then nothing can be read from it any more.
+    """
 
     lane: Lane[T]
     job: T
+    attempts: int | None = None
     outcome: Outcome = None
 
 
@@ -39,11 +45,20 @@ class Batch(Generic[T]):
             yield in_hand.job
 
     @contextmanager
-    def next(self) -> Iterator[InHand[T]]:
-        """Take the next job; if its handling is interrupted, put it back in front."""
+    def next(self, *, given_back_by: Callable[[BaseException], bool]) -> Iterator[InHand[T]]:
+        """Take the next job: it is handled at the end, however its handler ends.
+
+        Args:
+            given_back_by: tells whether an error interrupted the handler without its doing:
+                then the job is put back in front.
+        """
         in_hand = self.unhandled.pop(0)
         try:
             yield in_hand
-        except BaseException:
-            self.unhandled.insert(0, in_hand)
+        except BaseException as error:
+            if given_back_by(error):
+                self.unhandled.insert(0, in_hand)
+            else:
+                self.handled.append(in_hand)
             raise
+        self.handled.append(in_hand)

@@ -44,6 +44,14 @@ class Lane(Generic[T]):
         return self._queue
 
     @property
+    def attempts_key(self) -> str | None:
+        """The attribute by which a failed job waits; None: no run_at or no attempts."""
+        mapping = self.queue.mapping
+        if not (mapping.has("run_at") and mapping.has("attempts")):
+            return None
+        return mapping.attributes["attempts"]
+
+    @property
     def is_async(self) -> bool:
         """Whether the handler is a coroutine function."""
         return inspect.iscoroutinefunction(self.handler)

@@ -22,7 +22,7 @@ from ..process.runtime import THREADS, Runtime
 from ..process.signals import signals_handled
 from ..queue import JobQueue
 from ..verbs.backoff import DEFAULT_BACKOFF, Backoff, check_backoff, delay_or_default
-from .batch import Batch
+from .batch import Batch, InHand
 from .heartbeat import Heartbeat
 from .lanes import Lane, lanes_of
 from .outcomes import Cancel, Failed, Outcome, Retry
@@ -132,8 +132,8 @@ class Worker(Generic[T]):
         Raises:
             DBAPIError: a database error that trying again did not mend.
             BaseException: anything that a callback raised, and what a handler raised that is
-                no Exception, such as KeyboardInterrupt. Before that the handled jobs are
-                finished, and the others released.
+                no Exception, such as KeyboardInterrupt. Before that its job is failed, the
+                handled jobs are finished, and the others released.
         """
         with self._owner_name.for_the_run(), self._heartbeat_for_the_run() as self._heartbeat:
             self._reaper.reap()
@@ -144,7 +144,7 @@ class Worker(Generic[T]):
         idle = 0
         while True:
             stopping = self.stopping
-            result = self._turn(batch, claim=not stopping)
+            result = self._turn_or_finish(batch, claim=not stopping)
             batch = Batch(unhandled=result.in_hand)
             try:
                 self._call_back(result)
@@ -192,6 +192,17 @@ class Worker(Generic[T]):
         self._heartbeat.watch(result.fences)
         return result
 
+    def _turn_or_finish(self, batch: Batch[T], *, claim: bool) -> TurnResult[T]:
+        """Do a turn; if it is interrupted, finish the handled jobs before the run ends."""
+        try:
+            return self._turn(batch, claim=claim)
+        except Exception:
+            raise
+        except BaseException as error:  # such as KeyboardInterrupt
+            if not self._is_own_stop(error):
+                self._turn(batch, claim=False)
+            raise
+
     def _finish_now(self, batch: Batch[T]) -> Batch[T]:
         if batch.is_empty:
             return batch
@@ -212,10 +223,9 @@ class Worker(Generic[T]):
     def _handle_all(self, batch: Batch[T]) -> None:
         """Handle the jobs of a batch until stopped."""
         while batch.unhandled and not self.stopping:
-            with batch.next() as in_hand:
+            with batch.next(given_back_by=self._is_own_stop) as in_hand:
                 self._heartbeat.job_begins()
-                in_hand.outcome = self._handle(in_hand.lane, in_hand.job)
-            batch.handled.append(in_hand)
+                self._handle(in_hand)
             self._drop_lost(batch)
 
     def _drop_lost(self, batch: Batch[T]) -> None:
@@ -226,26 +236,33 @@ class Worker(Generic[T]):
             if not self._heartbeat.has_lost(fence_of(in_hand.job))
         ]
 
-    def _handle(self, lane: Lane[T], job: T) -> Outcome:
+    def _handle(self, in_hand: InHand[T]) -> None:
+        """Call the handler, and note the outcome."""
+        lane, job, attempts = in_hand.lane, in_hand.job, in_hand.attempts
         try:
             outcome: Outcome = self._call(lane.handler, job)
             lane.check(outcome)
             if isinstance(outcome, Retry) and outcome.in_ is None:
-                return replace(outcome, in_=self._delay_after(lane, job))
-        except Exception as error:  # the only catch-all: a handler fails no job but its own
+                outcome = replace(outcome, in_=self._delay_after(lane, attempts))
+        except BaseException as error:  # the only catch-all: a handler fails no job but its own
             log.warning("handler failed: %s", type(error).__name__, exc_info=error)
-            return Failed(error, self._delay_after(lane, job))
-        return outcome
+            in_hand.outcome = Failed(error, self._delay_after(lane, attempts))
+            if not isinstance(error, Exception):
+                raise
+        else:
+            in_hand.outcome = outcome
+
+    def _is_own_stop(self, error: BaseException) -> bool:
+        """Tell whether the worker itself interrupted a handler, to stop: this is no attempt."""
+        return False
 
     def _call(self, handler: Callable[[T], Any], job: T) -> Any:
         return handler(job)
 
-    def _delay_after(self, lane: Lane[T], job: T) -> timedelta | None:
+    def _delay_after(self, lane: Lane[T], attempts: int | None) -> timedelta | None:
         """Return the delay of a failed job; None: the model has no run_at or no attempts."""
-        mapping = lane.queue.mapping
-        if not (mapping.has("run_at") and mapping.has("attempts")):
+        if attempts is None:
             return None
-        attempts = getattr(job, mapping.attributes["attempts"])
         return delay_or_default(self.backoff or lane.queue.backoff or DEFAULT_BACKOFF, attempts)
 
     def _check_handlers(self) -> None:

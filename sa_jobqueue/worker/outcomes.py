@@ -48,7 +48,7 @@ class Failed:
         retry_in: the delay before the next attempt, if one remains.
     """
 
-    error: Exception
+    error: BaseException
     retry_in: timedelta | None = None
 
 

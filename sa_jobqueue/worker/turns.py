@@ -39,7 +39,7 @@ class TurnResult(Generic[T]):
     @property
     def in_hand(self) -> list[InHand[T]]:
         """The claimed jobs."""
-        return [InHand(lane, job) for lane, claim in self.claims for job in claim]
+        return [in_hand for lane, claim in self.claims for in_hand in _in_hand(lane, claim)]
 
     @property
     def fences(self) -> list[Fence]:
@@ -145,3 +145,10 @@ class Turns(Generic[T]):
         )
         self.names.update(fence.owner for fence in claimed.fences if fence.owner is not None)
         return claimed
+
+
+def _in_hand(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:
+    key = lane.attempts_key
+    if key is None:
+        return [InHand(lane, job) for job in claim]
+    return [InHand(lane, job, getattr(job, key)) for job in claim]

@@ -194,6 +194,35 @@ def test_a_worker_that_has_drained_may_run_again_in_another_loop(
     assert statuses(session) == {"a": "done", "b": "done"}
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("exit_", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_handler_that_ends_the_process_has_had_its_attempt(
+    async_engine: AsyncEngine, session: Session, exit_: type[BaseException], concurrency: int
+) -> None:
+    add_tasks(session, *"abc", max_attempts=2)
+
+    async def handler(task: Task) -> None:
+        if task.name == "b":
+            await asyncio.sleep(0)
+            raise exit_
+
+    async def run() -> None:
+        try:
+            queue = JobQueue(Task)
+            await draining(async_engine, queue, handler, limit=2, concurrency=concurrency).run()
+        finally:
+            await async_engine.dispose()
+
+    with pytest.raises(exit_):
+        asyncio.run(run())
+
+    assert states(session) == {
+        "a": ("done", 1, None),
+        "b": ("unclaimed", 1, f"{exit_.__name__}: "),
+        "c": ("unclaimed", 0, None),
+    }
+
+
 # Servers that go away
 
 

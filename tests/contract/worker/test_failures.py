@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import timedelta
 from typing import Any
@@ -96,11 +97,13 @@ def test_an_exception_that_cannot_be_printed_fails_its_job(
     assert states(session)["a"][:2] == ("failed", 1)
 
 
-@pytest.mark.parametrize("exit_", [SystemExit, KeyboardInterrupt])
-def test_a_handler_that_ends_the_process_leaves_nothing_claimed(
+@pytest.mark.parametrize(
+    "exit_", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
+)
+def test_a_handler_that_ends_the_process_has_had_its_attempt(
     engine: Engine, session: Session, exit_: type[BaseException]
 ) -> None:
-    add_tasks(session, "a", "b", "c")
+    add_tasks(session, "a", "b", "c", max_attempts=2)
 
     def handler(task: Task) -> None:
         if task.name == "b":
@@ -111,8 +114,35 @@ def test_a_handler_that_ends_the_process_leaves_nothing_claimed(
 
     assert states(session) == {
         "a": ("done", 1, None),
-        "b": ("unclaimed", 0, None),
+        "b": ("unclaimed", 1, f"{exit_.__name__}: "),
         "c": ("unclaimed", 0, None),
+    }
+    session.rollback()
+    with pytest.raises(exit_):
+        work(engine, JobQueue(Task), handler)
+    session.expire_all()
+    assert states(session)["b"][:2] == ("failed", 2)
+
+
+@pytest.mark.parametrize("ending", ["raises", "Retry"])
+def test_a_handler_may_leave_its_job_expired(engine: Engine, session: Session, ending: str) -> None:
+    """Its session commits, which expires the job, and is closed, which detaches the job."""
+    add_tasks(session, "a", "b", max_attempts=2)
+
+    def handler(task: Task) -> Retry | None:
+        name = task.name
+        with Session(engine) as own:
+            own.add(task)
+            own.commit()
+        if name == "a" and ending == "raises":
+            raise ValueError("no luck")
+        return Retry(reason="ValueError: no luck") if name == "a" else None
+
+    work(engine, JobQueue(Task), handler)
+
+    assert states(session) == {
+        "a": ("failed", 2, "ValueError: no luck"),
+        "b": ("done", 1, None),
     }
 
 
