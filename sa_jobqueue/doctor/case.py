@@ -16,6 +16,7 @@ from ..dialects import Database, database_of
 from ..dialects.examination import Examination, Plan, ServerIndex
 from ..model.mapping import QueueMapping
 from ..queue import JobQueue
+from ..sessions.hooks import has_execute_hooks
 from ..strategies import ClaimSpec, Strategy
 from ..strategies.advisory_session import advisory_session
 from .wanted_index import WantedIndex, same_predicate, wanted_claim_index, wanted_reap_index
@@ -68,7 +69,7 @@ class Case:
     @cached_property
     def strategy(self) -> Strategy:
         """The strategy, with the statements that a claim of the session runs."""
-        hooked = bool(self.session.dispatch.do_orm_execute)
+        hooked = has_execute_hooks(self.session)
         return self.queue.plan.built_for(self.database, hooked=hooked)
 
     # -- indexes and plans ----------------------------------------------

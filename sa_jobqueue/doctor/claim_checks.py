@@ -51,7 +51,7 @@ def check_cost(case: Case) -> Iterator[Answer | Cost]:
 
 def _claim_and_count(case: Case, session: Session) -> tuple[int, int | None, int | Answer | None]:
     examination, table = case.examination, case.mapping.table
-    with writing(session, case.mapping) as writer:
+    with writing(session, case.mapping, reads=True) as writer:
         connection = writer.connection
     try:
         with examination.waiting_at_most(connection, LOCK_WAIT):

@@ -104,7 +104,7 @@ def waiting_time(session: AnySession, job: Any, *, over: timedelta = RECENT) -> 
 
 def finish_rate_of(session: AnySession, finishes: Finishes, over: timedelta) -> float | None:
     """Return the rate of one queue; see :func:`finish_rate`."""
-    with writing(session, mapping_of(finishes.mapping.mapper)) as writer:
+    with writing(session, mapping_of(finishes.mapping.mapper), reads=True) as writer:
         return finishes.rate(writer, over)
 
 
@@ -130,7 +130,7 @@ def positions_in(session: AnySession, spec: ClaimSpec, jobs: Any) -> list[int | 
 
 def _count(session: AnySession, spec: ClaimSpec, keys: Sequence[Key]) -> dict[Key, int]:
     mapping = mapping_of(spec.mapping.mapper)  # refuses a class without JobMixin
-    with writing(session, mapping) as writer:
+    with writing(session, mapping, reads=True) as writer:
         return counter_of(spec, writer).find(writer, keys)
 
 

@@ -68,7 +68,7 @@ def round_progress(
     """
     mapping = mapping_with_rounds(entity)
     rounds = round_table(mapping)
-    with writing(session, mapping) as writer:
+    with writing(session, mapping, reads=True) as writer:
         newest = select(func.max(rounds.c.round))
         round_: int = (writer.core(newest).scalar() or 0) if number is None else number
         started = writer.core(select(rounds.c.started_at).where(rounds.c.round == round_)).scalar()

@@ -34,6 +34,7 @@ from sqlalchemy.orm import Mapper, Session, scoped_session
 from ..dialects import Database, database_of
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
+from .hooks import announce_write, has_execute_hooks
 from .undo import undo_on_savepoint_rollback
 
 AnySession: TypeAlias = "Session | scoped_session[Any]"
@@ -122,7 +123,7 @@ class Writer:
     @property
     def hooked(self) -> bool:
         """Whether do_orm_execute hooks may add criteria to the session's SELECTs."""
-        return self.of_session is not None and bool(self.of_session.dispatch.do_orm_execute)
+        return self.of_session is not None and has_execute_hooks(self.of_session)
 
     def undo_on_savepoint_rollback(self, undo: Callable[[], None]) -> None:
         """Call `undo` if the savepoint that is open now is rolled back.
@@ -169,7 +170,7 @@ class Writer:
 
 
 def writing(
-    session: AnyConnection, mapping: QueueMapping, *, rows: bool = False
+    session: AnyConnection, mapping: QueueMapping, *, rows: bool = False, reads: bool = False
 ) -> AbstractContextManager[Writer]:
     """Give a verb the connection that this session writes the mapped class with.
 
@@ -178,6 +179,7 @@ def writing(
 
     Args:
         rows: the verb handles plain rows or fences, so a Connection will do.
+        reads: the verb only reads, so the session's hooks learn of no write.
 
     Raises:
         ArgumentError: not a session; with `rows`, not a Connection either.
@@ -187,6 +189,8 @@ def writing(
     session = session_of(session)
     if not session._is_clean():  # flush() asks the same, but refuses to run inside of a flush
         session.flush()
+    if not reads:
+        announce_write(session, mapping)
     if type(session).get_bind is Session.get_bind:
         return nullcontext(writer_for(session, mapping))
     return _routed_to_writes(session, mapping)

@@ -139,7 +139,7 @@ class ClaimPlan(Generic[T]):
             )
             .order_by(*self.spec.order)
         )
-        with writing(session, mapping) as writer:
+        with writing(session, mapping, reads=True) as writer:
             found = writer.orm(of_owner, populate_existing=True).unique().scalars().all()
         owner_key, date_key = mapping.attributes["owner"], mapping.attributes["owner_date"]
         # Compared again in Python: some collations ignore the case.

@@ -161,7 +161,7 @@ def renew(session: AnyConnection, jobs: Any) -> None:
     """
     changes = []
     for mapping, parts in by_mapping(jobs_by_token(jobs)):
-        with writing(session, mapping, rows=True) as writer:
+        with writing(session, mapping, rows=True, reads=True) as writer:
             now = as_utc(writer.core(select(utc_now())).scalar_one())
         # The fence gets the new date before it is written, so that a finish which waits
         # for the row's lock accepts it.

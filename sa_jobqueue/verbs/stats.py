@@ -71,7 +71,7 @@ def count_jobs(
     """Count the jobs that fulfil the criteria, by status; statuses without jobs are left out."""
     status = mapping.attribute("status")
     counting = select(status, func.count()).where(*where).group_by(status)
-    with writing(session, mapping) as writer:
+    with writing(session, mapping, reads=True) as writer:
         return dict(map(tuple, writer.orm(counting).all()))
 
 
@@ -87,7 +87,7 @@ def stats(session: AnySession, entity: type[Any]) -> QueueStats:
 
 def stats_of(session: AnySession, counted: Counted) -> QueueStats:
     """Describe the jobs that are counted; see :func:`stats`."""
-    with writing(session, counted.mapping) as writer:
+    with writing(session, counted.mapping, reads=True) as writer:
         due = _count(writer, counted, due=True)
         return QueueStats(
             depth=due,

@@ -150,7 +150,7 @@ class Listeners:
     ) -> dict[tuple[Any, ...], str]:
         """Read the statuses of rows that we have just written."""
         mapping, found = self.mapping, dict[tuple[Any, ...], str]()
-        with writing(session, mapping, rows=True) as writer:
+        with writing(session, mapping, rows=True, reads=True) as writer:
             here = key_is_in(mapping, _KEYS, writer.database)
             read = select(*mapping.keys, mapping.column("status")).where(here)
             for batch in key_batches(identities):

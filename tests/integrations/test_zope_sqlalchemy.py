@@ -1,0 +1,171 @@
+"""zope.sqlalchemy commits a session only if it takes it for written to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from sa_jobqueue import (
+    Claim,
+    cancel,
+    cancel_claimed,
+    claim,
+    complete,
+    count_by_status,
+    enqueue,
+    fail,
+    prune,
+    reap,
+    release,
+    renew,
+    reprioritize,
+    retry,
+    stats,
+)
+from tests.models import Task
+
+transaction = pytest.importorskip("transaction")
+zope_sqlalchemy = pytest.importorskip("zope.sqlalchemy")
+
+Sessions = scoped_session[Session]
+
+
+@pytest.fixture
+def sessions(engine: Engine) -> Iterator[Sessions]:
+    """Pyramid's way: a scoped session that joins the transaction of the thread."""
+    made = scoped_session(sessionmaker(engine))
+    zope_sqlalchemy.register(made)
+    yield made
+    transaction.abort()
+    made.remove()
+
+
+@pytest.fixture
+def status(engine: Engine) -> Callable[[], Any]:
+    """Read the status of the only task, as others see it."""
+
+    def read() -> Any:
+        with engine.connect() as connection:
+            return connection.execute(select(Task.status)).scalar()
+
+    return read
+
+
+@pytest.fixture
+def task(engine: Engine) -> None:
+    with Session(engine) as session, session.begin():
+        session.add(Task(name="first"))
+
+
+def claim_task(session: Sessions, **options: Any) -> Claim[Task]:
+    return claim(session, Task, owner="w", limit=1, **options)
+
+
+@pytest.mark.usefixtures("task")
+def test_a_claim_and_its_finish_are_committed(
+    sessions: Sessions, status: Callable[[], Any]
+) -> None:
+    claimed = claim_task(sessions)
+    transaction.commit()
+    assert status() == "claimed"
+
+    complete(sessions, claimed.fences)
+    transaction.commit()
+
+    assert status() == "done"
+
+
+@pytest.mark.parametrize(
+    ("finish", "left"),
+    [
+        (complete, "done"),
+        (release, "unclaimed"),
+        (cancel_claimed, "cancelled"),
+        (fail, "unclaimed"),
+    ],
+)
+@pytest.mark.usefixtures("task")
+def test_each_finish_is_committed(
+    sessions: Sessions,
+    engine: Engine,
+    status: Callable[[], Any],
+    finish: Callable[..., Any],
+    left: str,
+) -> None:
+    with Session(engine) as session, session.begin():
+        fences = claim(session, Task, owner="w").fences
+
+    finish(sessions, fences)
+    transaction.commit()
+
+    assert status() == left
+
+
+@pytest.mark.usefixtures("task")
+def test_verbs_of_unclaimed_jobs_are_committed(
+    sessions: Sessions, status: Callable[[], Any]
+) -> None:
+    cancel(sessions, sessions.scalars(select(Task)).one())
+    transaction.commit()
+    assert status() == "cancelled"
+
+    retry(sessions, sessions.scalars(select(Task)).one())
+    transaction.commit()
+    assert status() == "unclaimed"
+
+    reprioritize(sessions, sessions.scalars(select(Task)).one(), 3)
+    transaction.commit()
+    assert sessions.scalars(select(Task.priority)).one() == 3
+
+    cancel(sessions, sessions.scalars(select(Task)).one())
+    transaction.commit()
+    prune(sessions, Task, older_than=timedelta(0), statuses=["cancelled"])
+    transaction.commit()
+    assert status() is None
+
+
+def test_new_jobs_are_committed(sessions: Sessions, status: Callable[[], Any]) -> None:
+    enqueue(sessions, Task, [{"name": "new"}])
+    transaction.commit()
+
+    assert status() == "unclaimed"
+
+
+@pytest.mark.usefixtures("task")
+def test_a_renewal_and_a_reaped_claim_are_committed(
+    sessions: Sessions, engine: Engine, status: Callable[[], Any]
+) -> None:
+    with Session(engine) as session, session.begin():
+        claimed = claim(session, Task, owner="w")
+    date = select(Task.owner_date)
+    before = sessions.scalars(date).one()
+    transaction.abort()
+
+    renew(sessions, claimed.fences)
+    transaction.commit()
+    assert sessions.scalars(date).one() != before
+    transaction.abort()
+
+    time.sleep(0.02)  # longer than the lease
+    reap(sessions, Task, lease=timedelta(milliseconds=1))
+    transaction.commit()
+    assert status() == "unclaimed"
+
+
+@pytest.mark.usefixtures("task")
+def test_reading_verbs_do_not_mark_the_session(sessions: Sessions, engine: Engine) -> None:
+    """Zope refuses writes in a session that was registered as read-only."""
+    read_only = sessionmaker(engine)
+    zope_sqlalchemy.register(read_only, initial_state="readonly")
+    with read_only() as session:
+        assert count_by_status(session, Task)["unclaimed"] == 1
+        stats(session, Task)
+        with pytest.raises(AssertionError, match="read only"):
+            claim(session, Task, owner="w")
+        transaction.abort()
