@@ -7,9 +7,11 @@ the file; a file that a killed process left is locked again by the next holder.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
+import stat
 import tempfile
 import time
 import weakref
@@ -40,6 +42,12 @@ _AGAIN = 0.05
 _LOOK_LASTS, _LOOKS = 0.002, 500
 
 _ANYBODY_WHO_MAY_WRITE = 0o666
+
+#: Follow no link, and wait for no writer of a pipe. Windows has neither flag, and no flock().
+_NO_LINK_NO_PIPE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+#: How open() refuses a link (FreeBSD and NetBSD have codes of their own), a socket, a folder.
+_NOT_A_FILE = {errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR, getattr(errno, "EFTYPE", -1)}
 
 
 class SQLiteNamedLocks(NamedLocks):
@@ -102,7 +110,7 @@ class _LockFile:
     def taken(cls, path: str) -> _LockFile | None:
         """Open and lock a file; None if somebody else has locked it."""
         for _ in range(_LOOKS):
-            number = os.open(path, os.O_RDWR | os.O_CREAT, _ANYBODY_WHO_MAY_WRITE)
+            number = _opened(path, os.O_RDWR | os.O_CREAT)
             if _locked(number, exclusively=True):
                 file = cls(path, number)
                 if file.ours:
@@ -131,7 +139,7 @@ class _LockFile:
         if self._number is None:
             return False
         try:
-            found = os.stat(self._path)
+            found = os.lstat(self._path)
         except FileNotFoundError:
             return False
         return os.path.samestat(found, os.fstat(self._number))
@@ -157,6 +165,37 @@ class _LockFile:
             os.close(number)
 
 
+def _opened(path: str, flags: int) -> int:
+    """Open a lock file; never a link, a pipe or a device, nor a file with a second name.
+
+    Where others may write beside the database, they could have planted it: we would truncate
+    a file of our own user, and change its mode.
+
+    Raises:
+        UnsupportedDatabase: it is no lock file.
+    """
+    try:
+        number = os.open(path, flags | _NO_LINK_NO_PIPE, _ANYBODY_WHO_MAY_WRITE)
+    except OSError as error:
+        if error.errno not in _NOT_A_FILE:
+            raise
+        raise _planted(path) from error
+    found = os.fstat(number)
+    # A file that its holder has removed meanwhile has no name any more.
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(number)
+        raise _planted(path)
+    return number
+
+
+def _planted(path: str) -> UnsupportedDatabase:
+    return UnsupportedDatabase(
+        f"{path} is no lock file: it is a link, or no plain file, or has a second name. It was not "
+        "opened, since it may lead to a file of somebody else. Remove it, and see who may write "
+        "into the database's folder"
+    )
+
+
 def _locked(number: int, *, exclusively: bool) -> bool:
     if fcntl is None:
         raise UnsupportedDatabase(
@@ -172,7 +211,7 @@ def _locked(number: int, *, exclusively: bool) -> bool:
 
 def _holder(path: str) -> Holder | None:
     try:
-        number = os.open(path, os.O_RDONLY)
+        number = _opened(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,68 @@ def test_a_file_left_by_a_dead_process_is_taken_over(fresh_database: URL) -> Non
         assert lock.holder() == same(lock).holder() is not None
         assert file.read_text().split("\n")[0] == str(os.getpid())
 
+    engine.dispose()
+
+
+@pytest.mark.parametrize("plant", [os.symlink, os.link])
+@pytest.mark.only_on("sqlite")
+def test_a_planted_link_is_refused_and_its_target_stays_as_it_is(
+    fresh_database: URL, tmp_path: Path, plant: Callable[[Path, Path], None]
+) -> None:
+    engine = make_engine(fresh_database)
+    lock = named_lock(engine, "report", timeout=NOW)
+    with lock:
+        (file,) = lock_files(fresh_database)
+    # Beside the database: a hard link cannot lead to another file system.
+    precious = file.with_name(f"{tmp_path.name}.precious")
+    precious.write_text("precious")
+    precious.chmod(0o600)
+    plant(precious, file)
+
+    with pytest.raises(UnsupportedDatabase, match="is no lock file"):
+        lock.acquire()
+    with pytest.raises(UnsupportedDatabase, match="is no lock file"):
+        lock.holder()
+
+    assert precious.read_text() == "precious"
+    assert precious.stat().st_mode & 0o777 == 0o600
+    file.unlink()
+    precious.unlink()
+    with lock:
+        assert lock_files(fresh_database) == [file]
+    engine.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_link_to_a_file_that_does_not_exist_makes_none(fresh_database: URL) -> None:
+    engine = make_engine(fresh_database)
+    lock = named_lock(engine, "report", timeout=NOW)
+    with lock:
+        (file,) = lock_files(fresh_database)
+    made = file.with_suffix(".made")
+    file.symlink_to(made)
+
+    with pytest.raises(UnsupportedDatabase, match="is no lock file"):
+        lock.acquire()
+
+    assert not made.exists()
+    file.unlink()
+    engine.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_planted_pipe_is_refused_and_nobody_waits_for_its_writer(fresh_database: URL) -> None:
+    engine = make_engine(fresh_database)
+    lock = named_lock(engine, "report", timeout=NOW)
+    with lock:
+        (file,) = lock_files(fresh_database)
+    os.mkfifo(file)
+
+    for call in (lock.acquire, lock.holder):
+        with pytest.raises(UnsupportedDatabase, match="is no lock file"):
+            call()
+
+    file.unlink()
     engine.dispose()
 
 
