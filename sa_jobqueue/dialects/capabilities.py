@@ -327,8 +327,7 @@ class Capabilities:
     #: from walking over all rows by primary key. None: not needed.
     order_hint: ClassVar[str | None] = None
 
-    @staticmethod
-    def index_name(index: Index) -> str:
+    def index_name(self, index: Index) -> str:
         """Return an index's name as it is written in SQL."""
         return str(index.name)
 

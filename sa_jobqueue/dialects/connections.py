@@ -53,3 +53,9 @@ def autocommit_of(driver: Any) -> bool | None:
     asked = getattr(driver, "get_autocommit", None)
     state = asked() if callable(asked) else asked
     return bool(state) if isinstance(state, bool | int) else None
+
+
+def as_value(connection: Connection, quoted: str) -> str:
+    """Return a quoted name as the value of a parameter, where no driver halves ``%%``."""
+    doubled = connection.dialect.paramstyle in ("format", "pyformat")
+    return quoted.replace("%%", "%") if doubled else quoted

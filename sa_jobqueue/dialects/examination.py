@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from sqlalchemy import ColumnElement, Connection, Executable, Index, Table, event
 
 from .capabilities import Capabilities, Version
+from .connections import as_value
 
 
 class Severity(StrEnum):
@@ -267,10 +268,11 @@ def _explaining(connection: Connection, words: str) -> Iterator[None]:
 
 
 def qualified(connection: Connection, table: Table) -> str:
-    """Return a table's name as it is written in SQL, with its schema."""
+    """Return a table's name as the server is to see it, quoted, with its schema."""
     quote = connection.dialect.identifier_preparer.quote
     schema = connection.schema_for_object(table)
-    return f"{quote(schema)}.{quote(table.name)}" if schema else quote(table.name)
+    name = f"{quote(schema)}.{quote(table.name)}" if schema else quote(table.name)
+    return as_value(connection, name)
 
 
 _CAST = re.compile(

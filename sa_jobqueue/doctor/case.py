@@ -105,7 +105,7 @@ class Case:
         return next(
             statement
             for statement in self.strategy.statements()
-            if "claim_limit" in _parameter_names(statement, dialect)
+            if "sa_jobqueue_limit" in _parameter_names(statement, dialect)
         )
 
     def plan(self, statement: Executable, favoured: str | None = None) -> Plan:
@@ -118,11 +118,11 @@ class Case:
 
     def _parameters(self, connection: Connection, statement: Executable) -> dict[str, Any]:
         known: dict[str, Callable[[], Any]] = {
-            "claim_limit": lambda: self.limit,
-            "claim_owner": lambda: OWNER,
-            "claim_backend": lambda: None,
+            "sa_jobqueue_limit": lambda: self.limit,
+            "sa_jobqueue_owner": lambda: OWNER,
+            "sa_jobqueue_backend": lambda: None,
             **{
-                f"claim_{role}": partial(self._first_level, connection, role)
+                f"sa_jobqueue_{role}": partial(self._first_level, connection, role)
                 for role in self.spec.levels
             },
         }

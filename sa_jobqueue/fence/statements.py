@@ -44,7 +44,7 @@ from ..sessions.writer import Writer
 from .token import Identity, Token
 
 # The parameters of every fence; OWNER is a third one.
-KEYS, DATES = "finish_keys", "finish_dates"
+KEYS, DATES = "sa_jobqueue_keys", "sa_jobqueue_dates"
 
 #: The keys of the rows that were still ours, with their new values.
 Found = dict[Identity, Sequence[Any]]
@@ -159,7 +159,9 @@ def _change(
     told, new = (values(ClaimedRow(mapping, unmarked, *times)) for times in (by_database, bound))
     if not unmarked:
         told, new = or_next_round(mapping, told), or_next_round(mapping, new)
-    after = [_typed(column, value).label(f"new_{column.key}") for column, value in told.items()]
+    after = [
+        _typed(column, value).label(f"sa_jobqueue_{column.key}") for column, value in told.items()
+    ]
     read = select(*keys, *after, database.moment().label(NOW)).where(fence)
     changed = _update(mapping, database, fence, told)
     return FencedStatements(

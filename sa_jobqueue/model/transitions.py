@@ -102,7 +102,7 @@ def claimed(
     owner = mapping.column("owner")
     values: dict[Column[Any], Any] = {
         mapping.column("status"): word_literal(during),
-        owner: bindparam("claim_owner", type_=owner.type),
+        owner: bindparam("sa_jobqueue_owner", type_=owner.type),
         mapping.column("owner_date"): owner_date,
     }
     if mapping.has("attempts"):
@@ -116,8 +116,8 @@ def claimed(
 Time: TypeAlias = ColumnElement[Any]
 
 # The parameters of the values that finishes write.
-OWNER, ERROR = "finish_owner", "finish_error"
-NOW, LATER, SHIFT = "finish_now", "finish_later", "finish_shift"
+OWNER, ERROR = "sa_jobqueue_owner", "sa_jobqueue_error"
+NOW, LATER, SHIFT = "sa_jobqueue_now", "sa_jobqueue_later", "sa_jobqueue_shift"
 
 
 @dataclass(frozen=True)
@@ -340,7 +340,7 @@ def retried(status: str) -> UnclaimedValues:
 
 
 #: The parameter for the priority that reprioritize() writes.
-PRIORITY = "new_priority"
+PRIORITY = "sa_jobqueue_priority"
 
 
 def reprioritized(mapping: QueueMapping) -> Values:

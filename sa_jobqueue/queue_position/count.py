@@ -40,7 +40,7 @@ Key: TypeAlias = tuple[Any, ...]
 #: only a value that is not equal to itself, such as NULL in a NOT NULL column, needs a limit.
 MOST_LOOKS = 10
 
-_KEYS = "position_keys"
+_KEYS = "sa_jobqueue_keys"
 
 
 @dataclass(frozen=True)
@@ -305,38 +305,38 @@ class PositionCounter:
         claim order, so the numbers of the other jobs are right.
         """
         columns = [
-            ordering.expression.label(f"order_{index}")
+            ordering.expression.label(f"sa_jobqueue_order_{index}")
             for index, ordering in enumerate(self.orderings)
         ]
         rows = union_all(
             *(self._in_range(criteria, *columns) for criteria in self._ranges(nulls, better))
-        ).subquery("waiting")
+        ).subquery("sa_jobqueue_waiting")
         order = [
             ordering.of_column(column)
             for ordering, column in zip(self.orderings, rows.c, strict=True)
         ]
         keys = self.mapping.key_attributes
         own = list(rows.c)[-len(keys) :]
-        rank = func.row_number().over(order_by=order).label("job_position")
-        ranked = select(*own, rank).subquery("ranked")
+        rank = func.row_number().over(order_by=order).label("sa_jobqueue_position")
+        ranked = select(*own, rank).subquery("sa_jobqueue_ranked")
         joined = and_(*(key == column for key, column in zip(keys, ranked.c, strict=False)))
         return (
-            select(*keys, ranked.c.job_position)
+            select(*keys, ranked.c.sa_jobqueue_position)
             .join_from(self.mapping.entity, ranked, joined)
             .where(key_is_in(self.mapping, _KEYS, self.database), *self._claimable)
         )
 
 
 def _key_name(index: int) -> str:
-    return f"position_key_{index}"
+    return f"sa_jobqueue_key_{index}"
 
 
 def _level_name(index: int) -> str:
-    return f"position_level_{index}"
+    return f"sa_jobqueue_level_{index}"
 
 
 def _better_name(index: int) -> str:
-    return f"position_better_{index}"
+    return f"sa_jobqueue_better_{index}"
 
 
 @built_once

@@ -87,7 +87,7 @@ class Finishes:
         return [name for name in names if name != status][:1] == [date]
 
     def _rates(self, writer: Writer, words: list[str], over: timedelta) -> Iterator[float]:
-        age = {"finish_age": -(over // timedelta(microseconds=1))}
+        age = {"sa_jobqueue_age": -(over // timedelta(microseconds=1))}
         for word in words:
             count, oldest, now = tuple(writer.orm(self._newest(word), age).one())
             if count:
@@ -98,14 +98,14 @@ class Finishes:
     def _newest(self, word: str) -> Any:
         mapping = self.mapping
         date = mapping.attribute("owner_date")
-        age = bindparam("finish_age", type_=BigInteger)
+        age = bindparam("sa_jobqueue_age", type_=BigInteger)
         newest = select(date.label("date")).where(
             mapping.has_status(word), date > utc_now(age), *self.spec.where
         )
         if word == mapping.word(CANCELLED):
             # Only jobs that their worker cancelled: unclaimed jobs were cancelled without an owner.
             newest = newest.where(mapping.attribute("owner").is_not(None))
-        found = newest.order_by(date.desc()).limit(MOST_FINISHES).subquery("newest")
+        found = newest.order_by(date.desc()).limit(MOST_FINISHES).subquery("sa_jobqueue_newest")
         return select(func.count(), func.min(found.c.date), utc_now()).select_from(found)
 
 

@@ -50,7 +50,7 @@ log = logging.getLogger("sa_jobqueue.rounds")
 
 R = TypeVar("R")
 
-_KEYS = "round_keys"
+_KEYS = "sa_jobqueue_keys"
 _SAVEPOINT = "sa_jobqueue_round"
 
 

@@ -85,5 +85,5 @@ def refresh(
     for entity in entities:
         writer.session.expire(entity, attributes)
     wanted = load_only(*(getattr(mapping.entity, key) for key in attributes))
-    again = select(mapping.entity).where(key_is_in(mapping, "claim_keys")).options(wanted)
-    writer.orm(again, {"claim_keys": key_values(keys_of(mapping, entities))}).unique().all()
+    again = select(mapping.entity).where(key_is_in(mapping, "sa_jobqueue_keys")).options(wanted)
+    writer.orm(again, {"sa_jobqueue_keys": key_values(keys_of(mapping, entities))}).unique().all()

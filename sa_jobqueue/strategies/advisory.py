@@ -131,9 +131,13 @@ class Advisory(Strategy):
 
     def _lock(self, writer: Writer, known: Collection[LockKey], limit: int) -> list[Locked]:
         statement = self.lock_next_but_known if known else self.lock_next
-        always: dict[str, Any] = {"claim_backend": self.database.told_backend(writer.connection)}
+        always: dict[str, Any] = {
+            "sa_jobqueue_backend": self.database.told_backend(writer.connection)
+        }
         if known:
-            always["claim_tables"], always["claim_rows"] = map(list, zip(*known, strict=True))
+            always["sa_jobqueue_tables"], always["sa_jobqueue_rows"] = map(
+                list, zip(*known, strict=True)
+            )
         found = self.ready.levels.collect(
             writer,
             limit,
@@ -153,23 +157,25 @@ class Advisory(Strategy):
         The locks are re-entrant: we would get our own rows again.
         """
         numbers = ARRAY(Integer)
-        arrays = [bindparam(name, type_=numbers) for name in ("claim_tables", "claim_rows")]
+        arrays = [
+            bindparam(name, type_=numbers) for name in ("sa_jobqueue_tables", "sa_jobqueue_rows")
+        ]
         known = (
             func.unnest(*(cast(array, numbers) for array in arrays))
-            .table_valued("in_table", "in_row", name="known")
+            .table_valued("in_table", "in_row", name="sa_jobqueue_known")
             .render_derived()
         )
         return self._locking(tuple_(*self._lock_key).not_in(select(*known.c)))
 
     def _locking(self, *criteria: ColumnElement[bool]) -> Any:
         columns: list[Any] = [*self.mapping.key_attributes, *self._lock_key]
-        names = [f"claim_{index}" for index in range(len(columns))]
+        names = [f"sa_jobqueue_{index}" for index in range(len(columns))]
         labelled = [column.label(name) for column, name in zip(columns, names, strict=True)]
         candidates = (
             self.candidates(*labelled)
             .where(*self._sound, *criteria)
             .offset(literal_column("0"))
-            .subquery("candidates")
+            .subquery("sa_jobqueue_candidates")
         )
         found = [candidates.c[name] for name in names]
         return select(*found).where(func.pg_try_advisory_lock(*found[-2:])).limit(LIMIT)
@@ -198,7 +204,9 @@ class Advisory(Strategy):
         Where they do not, no row is found and no lock is taken, and then
         :func:`check_connection` raises the reason. So the check costs no round trip.
         """
-        known = func.coalesce(bindparam("claim_backend", type_=Integer), func.pg_backend_pid())
+        known = func.coalesce(
+            bindparam("sa_jobqueue_backend", type_=Integer), func.pg_backend_pid()
+        )
         return [
             func.current_setting("transaction_isolation").in_(_ISOLATION),
             func.pg_backend_pid() == known,
@@ -251,7 +259,7 @@ class Advisory(Strategy):
         self, writer: Writer, request: Request, locked: Sequence[Locked]
     ) -> dict[Identity, Any]:
         """Read the locked rows that still fulfil all criteria."""
-        keys = {"claim_keys": key_values([row.identity for row in locked])}
+        keys = {"sa_jobqueue_keys": key_values([row.identity for row in locked])}
         if request.rows:
             jobs = list(writer.rows(self._check_read.rows, keys).all())
         else:
@@ -263,7 +271,9 @@ class Advisory(Strategy):
         """Select the locked rows that still fulfil all criteria."""
         ready = self.ready
         claimable = [ready.has_status, *ready.due] if self.mapping.is_queue else self._in_a_round
-        return select(*columns).where(ready.key_is_in("claim_keys"), *claimable, *self.spec.where)
+        return select(*columns).where(
+            ready.key_is_in("sa_jobqueue_keys"), *claimable, *self.spec.where
+        )
 
 
 def _one_row_for_each_lock(

@@ -61,7 +61,7 @@ class CompareAndSet(Strategy):
 
     def _claim(self, writer: Writer, request: Request, statement: Any) -> list[Any]:
         def claim(**parameters: Any) -> list[Any]:
-            parameters["claim_owner"] = request.owner
+            parameters["sa_jobqueue_owner"] = request.owner
             if request.rows:
                 return list(writer.core(statement, parameters).all())
             return list(writer.orm(statement, parameters, populate_existing=True).all())
@@ -107,9 +107,9 @@ class CompareAndSet(Strategy):
         )
         if not picked:
             return []
-        mark = {"claim_keys": key_values(picked), "claim_owner": request.owner}
+        mark = {"sa_jobqueue_keys": key_values(picked), "sa_jobqueue_owner": request.owner}
         marked = [tuple(key) for key in writer.core(self.claim_picked, mark)]
-        return self._read_back.run(writer, request, {"claim_keys": key_values(marked)})
+        return self._read_back.run(writer, request, {"sa_jobqueue_keys": key_values(marked)})
 
     def _pick(self, writer: Writer, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         return [tuple(key) for key in writer.rows(self.pick, parameters)]
@@ -124,14 +124,14 @@ class CompareAndSet(Strategy):
         """Mark the picked rows that are still ready."""
         return (
             update(self.mapping.table)
-            .where(self.ready.key_is_in("claim_keys"), self.ready.has_status)
+            .where(self.ready.key_is_in("sa_jobqueue_keys"), self.ready.has_status)
             .values(self._mark.values())
             .returning(*self.mapping.keys)
         )
 
     def _select_claimed(self, *columns: Any) -> Any:
         """Select claimed jobs in claim order."""
-        by_key = select(*columns).where(self.ready.key_is_in("claim_keys"))
+        by_key = select(*columns).where(self.ready.key_is_in("sa_jobqueue_keys"))
         return by_key.order_by(*self.spec.order)
 
 

@@ -67,14 +67,14 @@ class KeyStatements:
         """
         table = self.mapping.table
         names = [self._locks.token(table, limit.columns) for limit in self.spec.limits]
-        labelled = [name.label(f"claim_token_{index}") for index, name in enumerate(names)]
+        labelled = [name.label(f"sa_jobqueue_token_{index}") for index, name in enumerate(names)]
         tried = self.mapping.attribute("attempts") > 0 if self.mapping.has("attempts") else false()
-        return [*self.mapping.key_attributes, *labelled, tried.label("claim_tried")]
+        return [*self.mapping.key_attributes, *labelled, tried.label("sa_jobqueue_tried")]
 
     @cached_property
     def rank(self) -> Any:
         """Read some candidates by primary key, in claim order."""
-        by_key = select(*self.columns).where(self._ready.key_is_in("claim_keys"))
+        by_key = select(*self.columns).where(self._ready.key_is_in("sa_jobqueue_keys"))
         return by_key.order_by(*self.spec.order)
 
     # -- what keys allow ------------------------------------------------
@@ -87,7 +87,7 @@ class KeyStatements:
         one. The jobs in question are an alias, so that the sub-selects are of the class
         itself: criteria of the session's hooks join the sub-selects.
         """
-        job: Any = aliased(self.mapping.entity, name="job")
+        job: Any = aliased(self.mapping.entity, name="sa_jobqueue_job")
         keys = [getattr(job, key.key) for key in self.mapping.key_attributes]
         same = [mine == key for mine, key in zip(self.mapping.key_attributes, keys, strict=True)]
         ready = select(_NUMBER_1).where(*same, *self._ready.criteria)
@@ -95,7 +95,7 @@ class KeyStatements:
         free = [self._is_free(job, limit) for limit in self.spec.limits]
         heads = [self._is_head(job, keys, limit) for limit in self.spec.limits if limit.serial]
         return select(*keys, *counts).where(
-            columns_are_in(keys, "claim_keys", self.database),
+            columns_are_in(keys, "sa_jobqueue_keys", self.database),
             exists(ready.correlate(job)),
             *free,
             *heads,
@@ -118,7 +118,7 @@ class KeyStatements:
         Only criteria of columns that lead the claim index are kept: these tell the queues
         of one table apart.
         """
-        table = self.mapping.table.alias("claimed")
+        table = self.mapping.table.alias("sa_jobqueue_claimed")
         adapter = ClauseAdapter(table)
         equalities = [adapter.traverse(criterion) for criterion in self.spec.equalities]
         same = [
@@ -221,15 +221,15 @@ class KeyStatements:
             .where(*(column.is_not(None) for column in columns))
             .distinct()
         )
-        return self._by_index_of(limit, statement).subquery("keys")
+        return self._by_index_of(limit, statement).subquery("sa_jobqueue_keys")
 
     def _stepping(self, limit: KeyLimit) -> Any:
         """Select one key after the other, each by one step into the index."""
-        waiting = self.mapping.table.alias("waiting")
+        waiting = self.mapping.table.alias("sa_jobqueue_waiting")
         columns = [waiting.c[_column(attribute).key] for attribute in limit.columns]
         first = [self._next_key(waiting, columns, column) for column in columns]
         labelled = [value.label(c.key) for value, c in zip(first, columns, strict=True)]
-        keys = select(*labelled).cte("keys", recursive=True)
+        keys = select(*labelled).cte("sa_jobqueue_keys", recursive=True)
         behind = _tuple(columns) > _tuple([keys.c[column.key] for column in columns])
         further = [self._next_key(waiting, columns, column, behind) for column in columns]
         return keys.union_all(select(*further).where(keys.c[columns[0].key].is_not(None)))

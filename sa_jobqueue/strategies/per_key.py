@@ -152,11 +152,11 @@ class PerKey(Strategy):
         """Walk from key to key by the index; read the first job of each, in claim order."""
         heads = [tuple(head) for head in self._keys.run(writer, "heads_of_keys")]
         if self._keys.unkeyed is not None:
-            unkeyed = self._keys.run(writer, "unkeyed", {"claim_limit": limit})
+            unkeyed = self._keys.run(writer, "unkeyed", {"sa_jobqueue_limit": limit})
             heads += [tuple(key) for key in unkeyed]
         ranked: list[Candidate] = []
         for batch in key_batches([head for head in heads if head[0] is not None]):
-            keys = {"claim_keys": key_values(batch)}
+            keys = {"sa_jobqueue_keys": key_values(batch)}
             ranked += self._candidates(writer, self._keys.rank, keys)
         return ranked
 
@@ -191,7 +191,7 @@ class PerKey(Strategy):
         width = len(self.mapping.keys)
         claimed: dict[Key, tuple[int, ...]] = {}
         for batch in key_batches([job.key for job in candidates]):
-            for row in self._keys.run(writer, "allowed", {"claim_keys": key_values(batch)}):
+            for row in self._keys.run(writer, "allowed", {"sa_jobqueue_keys": key_values(batch)}):
                 claimed[tuple(row[:width])] = tuple(row[width:])
         return [replace(job, claimed=claimed[job.key]) for job in candidates if job.key in claimed]
 

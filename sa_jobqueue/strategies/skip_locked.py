@@ -63,7 +63,7 @@ class SkipLocked(Strategy):
         return self.database.lock_once and self.mapping.plain and not joined and not several
 
     def _take_in_one(self, writer: Writer, request: Request) -> Taken:
-        parameters = {"claim_owner": request.owner, "claim_limit": request.limit}
+        parameters = {"sa_jobqueue_owner": request.owner, "sa_jobqueue_limit": request.limit}
         if request.rows:
             return self._mark.taken(request, writer.core(self.claim_rows, parameters).all())
         claimed = writer.orm(self.claim_entities, parameters, populate_existing=True)
@@ -97,7 +97,7 @@ class SkipLocked(Strategy):
         return self._claim(row_columns(self.mapping, during=None))
 
     def _claim(self, columns: Any) -> Any:
-        claimed = self._update().returning(*self.mapping.table.c).cte("claimed")
+        claimed = self._update().returning(*self.mapping.table.c).cte("sa_jobqueue_claimed")
         adapter = ClauseAdapter(claimed)
         order: list[Any] = [adapter.traverse(_clause(element)) for element in self.spec.order]
         adapted: list[Any] = [adapter.traverse(column) for column in columns]
@@ -109,7 +109,7 @@ class SkipLocked(Strategy):
         if len(keys) == 1:
             picked = self._pick().correlate(None).scalar_subquery()
             return statement.where(keys[0] == func.any(func.array(picked)))
-        picked_cte = self._pick().cte("picked").prefix_with("MATERIALIZED")
+        picked_cte = self._pick().cte("sa_jobqueue_picked").prefix_with("MATERIALIZED")
         return statement.where(and_(*(key == picked_cte.c[key.key] for key in keys)))
 
     def _pick(self) -> Select[Any]:
@@ -135,15 +135,15 @@ class SkipLocked(Strategy):
             .limit(LIMIT)
             .correlate(levels)
         )
-        rows = ready.locked(due, of=False).lateral("due")
+        rows = ready.locked(due, of=False).lateral("sa_jobqueue_due")
         return select(*rows.c).select_from(levels.join(rows, true())).limit(LIMIT)
 
     def _levels_with_rows(self, role: str) -> Any:
         """Select the priorities, or rounds, that have ready rows: the loose scan."""
         levels = self.ready.levels
-        waiting = self.mapping.table.alias("waiting")
+        waiting = self.mapping.table.alias("sa_jobqueue_waiting")
         first = levels.first_in(waiting).scalar_subquery()
-        name = "priorities" if role == "priority" else "rounds"
+        name = "sa_jobqueue_priorities" if role == "priority" else "sa_jobqueue_rounds"
         found = select(first.label(role)).cte(name, recursive=True)
         (behind,) = levels.behind(waiting, [found.c[role]])
         following = levels.first_in(waiting).where(*behind)

@@ -222,14 +222,14 @@ class InOrder(Strategy):
         """
         if len(keys) > 1 and not self._lock_first(writer, keys[0]):
             return []
-        parameters = {"claim_keys": self._reads.lockable(keys)}
+        parameters = {"sa_jobqueue_keys": self._reads.lockable(keys)}
         locked = self._reads.locking.run(writer, request, parameters)
         found = self._keys_of(request, locked)
         unbroken = takewhile(lambda pair: pair[0] == pair[1], zip(found, keys, strict=False))
         return list(locked[: len(list(unbroken))])
 
     def _lock_first(self, writer: Writer, key: tuple[Any, ...]) -> bool:
-        parameters = {"claim_keys": self._reads.lockable([key])}
+        parameters = {"sa_jobqueue_keys": self._reads.lockable([key])}
         return writer.rows(self._lock_first_key, parameters).first() is not None
 
     @cached_property

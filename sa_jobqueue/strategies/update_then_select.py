@@ -92,7 +92,7 @@ class UpdateThenSelect(Strategy):
     def _take(self, writer: Writer, request: Request, parameters: dict[str, Any]) -> list[Any]:
         for _ in range(TRIES):
             writer.core(_SAVEPOINT)
-            marked = self._mark_some(writer, {**parameters, "claim_owner": request.owner})
+            marked = self._mark_some(writer, {**parameters, "sa_jobqueue_owner": request.owner})
             if marked is None or not marked.rowcount:
                 return []
             date = EPOCH + timedelta(microseconds=marked.lastrowid)
@@ -105,7 +105,9 @@ class UpdateThenSelect(Strategy):
 
     def _read_back(self, writer: Writer, request: Request, date: datetime) -> list[Any]:
         read = self._read_picked if self._picks(writer) else self._read
-        return read.run(writer, request, {"claim_owner": request.owner, "claim_owner_date": date})
+        return read.run(
+            writer, request, {"sa_jobqueue_owner": request.owner, "sa_jobqueue_owner_date": date}
+        )
 
     # -- the mark -------------------------------------------------------
 
@@ -114,13 +116,13 @@ class UpdateThenSelect(Strategy):
             return self._mark_next(writer, parameters)
         # In a caller's REPEATABLE READ only a locking read sees new rows.
         pick = self.pick.with_for_update() if writer.keeps_snapshot else self.pick
-        drawn = {**parameters, "claim_limit": parameters["claim_limit"] * OVERDRAW}
+        drawn = {**parameters, "sa_jobqueue_limit": parameters["sa_jobqueue_limit"] * OVERDRAW}
         keys = [tuple(key) for key in writer.rows(pick, drawn)]
         if not keys:
             return None
         for role in self.spec.levels:
-            parameters.pop(f"claim_{role}", None)
-        return writer.core(self.claim_picked, {**parameters, "claim_keys": key_values(keys)})
+            parameters.pop(f"sa_jobqueue_{role}", None)
+        return writer.core(self.claim_picked, {**parameters, "sa_jobqueue_keys": key_values(keys)})
 
     def _mark_next(self, writer: Writer, parameters: dict[str, Any]) -> CursorResult[Any]:
         """Mark the next rows, by the claim index if the table has it."""
@@ -152,7 +154,7 @@ class UpdateThenSelect(Strategy):
     @cached_property
     def claim_picked(self) -> Update:
         """Mark the picked rows that are still ready."""
-        criteria = [self.ready.key_is_in("claim_keys"), self.ready.has_status]
+        criteria = [self.ready.key_is_in("sa_jobqueue_keys"), self.ready.has_status]
         return self._update(criteria, self.mapping.keys)
 
     @cached_property
@@ -183,8 +185,8 @@ class UpdateThenSelect(Strategy):
             select(*columns)
             .where(
                 mapping.has_status(self.spec.during),
-                owner == bindparam("claim_owner", type_=owner.type),
-                date == bindparam("claim_owner_date", type_=date.type),
+                owner == bindparam("sa_jobqueue_owner", type_=owner.type),
+                date == bindparam("sa_jobqueue_owner_date", type_=date.type),
             )
             .order_by(*self.spec.order)
         )

@@ -244,8 +244,8 @@ def _load_options(
     """
     if not jobs:
         return
-    again = select(mapping.entity).where(key_is_in(mapping, "claim_keys")).options(*options)
-    writer.orm(again, {"claim_keys": key_values(keys_of(mapping, jobs))}).unique().all()
+    again = select(mapping.entity).where(key_is_in(mapping, "sa_jobqueue_keys")).options(*options)
+    writer.orm(again, {"sa_jobqueue_keys": key_values(keys_of(mapping, jobs))}).unique().all()
 
 
 def claim_plan(

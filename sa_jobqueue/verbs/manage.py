@@ -36,7 +36,7 @@ from ..sessions.writer import AnySession, Writer, writing
 #: Returns the status words that a change leaves, in a class.
 WordsOf: TypeAlias = Callable[[QueueMapping], tuple[str, ...]]
 
-CHANGE_KEYS = "change_keys"
+CHANGE_KEYS = "sa_jobqueue_keys"
 
 #: How many rows a call of prune() deletes by default.
 PRUNE_LIMIT = 1_000
@@ -153,7 +153,7 @@ def _prune(
     date = mapping.attribute("owner_date")
     old = select(*mapping.key_attributes).where(
         mapping.has_status(word),
-        date < utc_now(bindparam("prune_age", age, type_=BigInteger)),
+        date < utc_now(bindparam("sa_jobqueue_age", age, type_=BigInteger)),
         *where,
     )
     if writer.database.skip_locked:
@@ -161,10 +161,10 @@ def _prune(
     keys = [tuple(key) for key in writer.rows(old.limit(limit))]
     database = writer.database
     gone = database.delete_by_key(mapping.table, mapping.keys).where(
-        key_is_in(mapping, "prune_keys", database), status_is(mapping.column("status"), word)
+        key_is_in(mapping, "sa_jobqueue_keys", database), status_is(mapping.column("status"), word)
     )
     for batch in key_batches(keys):
-        writer.core(gone, {"prune_keys": key_values(batch)})
+        writer.core(gone, {"sa_jobqueue_keys": key_values(batch)})
     return len(keys)
 
 

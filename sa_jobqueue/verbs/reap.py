@@ -52,7 +52,7 @@ REAP_LIMIT = 1_000
 #: The most owners in one statement.
 MOST_OWNERS = 1_000
 
-_KEYS = "reap_keys"
+_KEYS = "sa_jobqueue_keys"
 
 
 class ReapReason(StrEnum):
@@ -259,7 +259,9 @@ class _Reaper:
         """Return the criterion that a claim, or its renewal, is older, by the database's clock."""
         if not age:  # every claim is, even one without a time
             return ()
-        shift = bindparam("reap_age", -(age // timedelta(microseconds=1)), BigInteger, unique=True)
+        shift = bindparam(
+            "sa_jobqueue_age", -(age // timedelta(microseconds=1)), BigInteger, unique=True
+        )
         return (self.mapping.attribute("owner_date") < utc_now(shift),)
 
     # -- taking them back -----------------------------------------------
@@ -296,7 +298,9 @@ class _Reaper:
         locked = self.writer.orm(self._locking(rule), {_KEYS: key_values(keys)})
         width = len(self.mapping.keys)
         return [
-            ReapedJob(tuple(row[:width]), row.reaped_owner, rule.reason, bool(row.reaped_failed))
+            ReapedJob(
+                tuple(row[:width]), row.sa_jobqueue_owner, rule.reason, bool(row.sa_jobqueue_failed)
+            )
             for row in locked
         ]
 
@@ -304,8 +308,8 @@ class _Reaper:
         mapping, database = self.mapping, self.writer.database
         statement = select(
             *mapping.key_attributes,
-            mapping.attribute("owner").label("reaped_owner"),
-            attempts_used_up(mapping).label("reaped_failed"),
+            mapping.attribute("owner").label("sa_jobqueue_owner"),
+            attempts_used_up(mapping).label("sa_jobqueue_failed"),
         ).where(key_is_in(mapping, _KEYS, database), *self._claimed, *rule.criteria)
         return locked_by_key(statement, mapping, database, keep_references=True, skip_locked=True)
 

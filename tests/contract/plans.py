@@ -11,12 +11,12 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Executable, text
 
 PARAMETERS: dict[str, Any] = {
-    "claim_limit": 50,
-    "claim_owner": "w",
-    "claim_owner_date": datetime(2030, 1, 1, tzinfo=UTC),
-    "claim_keys": [1, 2, 3],
-    "claim_priority": 0,
-    "claim_after": -40_000,
+    "sa_jobqueue_limit": 50,
+    "sa_jobqueue_owner": "w",
+    "sa_jobqueue_owner_date": datetime(2030, 1, 1, tzinfo=UTC),
+    "sa_jobqueue_keys": [1, 2, 3],
+    "sa_jobqueue_priority": 0,
+    "sa_jobqueue_after": -40_000,
 }
 
 
@@ -95,10 +95,10 @@ def locking(statements: list[Executable], engine: Engine) -> Executable:
         one
         for one in statements
         if re.search(
-            r"claim_limit|LIMIT %s|LIMIT \?",
+            r"sa_jobqueue_limit|LIMIT %s|LIMIT \?",
             str(one.compile(dialect=engine.dialect)),  # type: ignore[attr-defined]  # as above
         )
-        and "claim_after" not in one.compile(dialect=engine.dialect).params  # type: ignore[attr-defined]
+        and "sa_jobqueue_after" not in one.compile(dialect=engine.dialect).params  # type: ignore[attr-defined]
     ]
     return found[0]
 

@@ -252,9 +252,9 @@ def test_a_registered_database_claims_by_its_capabilities_and_its_own_clock(
 
     assert rendered(locking, tortoise) == (
         "SELECT adding_email.id, adding_email.status, adding_email.owner, "
-        "adding_email.owner_date, MOMENT() AS claim_date FROM adding_email "
+        "adding_email.owner_date, MOMENT() AS sa_jobqueue_date FROM adding_email "
         "WHERE adding_email.status = 'unclaimed' ORDER BY adding_email.id "
-        "LIMIT :claim_limit FOR UPDATE SKIP LOCKED"
+        "LIMIT :sa_jobqueue_limit FOR UPDATE SKIP LOCKED"
     )
     assert rendered(marking, tortoise).startswith("UPDATE adding_email SET status='claimed'")
 

@@ -135,7 +135,7 @@ def test_an_index_that_begins_with_the_round_removes_the_finding(
 def assert_walks(engine: Engine, queue: JobQueue[Subscription], index: str) -> None:
     """Assert by the server's own EXPLAIN that a claim walks an index, and sorts nothing."""
     locking: Any = claim_statements(queue, dialect=engine.dialect)[0]
-    compiled = locking.params(claim_backend=1, claim_limit=20).compile(
+    compiled = locking.params(sa_jobqueue_backend=1, sa_jobqueue_limit=20).compile(
         dialect=engine.dialect, compile_kwargs={"literal_binds": True}
     )
     with engine.connect() as connection:

@@ -133,7 +133,7 @@ def test_a_claim_of_that_queue_walks_the_index_and_sorts_nothing(engine: Engine)
 
 
 def explained(engine: Engine, statement: Any) -> str:
-    given = statement.params(claim_backend=1, claim_limit=10)
+    given = statement.params(sa_jobqueue_backend=1, sa_jobqueue_limit=10)
     compiled = given.compile(dialect=engine.dialect, compile_kwargs={"literal_binds": True})
     with engine.begin() as connection:
         connection.execute(text("ANALYZE subscriptions"))

@@ -70,6 +70,6 @@ def lines(*texts: str) -> list[str]:
 
 MARK_EMAILS = """
     UPDATE email FORCE INDEX (PRIMARY)
-    SET status='claimed', owner=:claim_owner, owner_date=:claim_owner_date
-    WHERE email.id IN :claim_keys
+    SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE email.id IN :sa_jobqueue_keys
 """

@@ -12,19 +12,20 @@ from tests.unit.sql import MARK_EMAILS, Email, Seat, Task, claim_sql, lines, one
 def test_postgresql_claims_in_one_statement() -> None:
     assert claim_sql(Email, "postgresql") == lines(
         """
-        WITH claimed AS (
+        WITH sa_jobqueue_claimed AS (
             UPDATE email
-            SET status='claimed', owner=:claim_owner, owner_date=statement_timestamp()
+            SET status='claimed', owner=:sa_jobqueue_owner, owner_date=statement_timestamp()
             WHERE email.id = any(array((
                 SELECT email.id FROM email
                 WHERE email.status = 'unclaimed'
-                ORDER BY email.id LIMIT :claim_limit
+                ORDER BY email.id LIMIT :sa_jobqueue_limit
                 FOR NO KEY UPDATE OF email SKIP LOCKED
             )))
             RETURNING email.id, email.recipient, email.status, email.owner, email.owner_date
         )
-        SELECT claimed.id, claimed.recipient, claimed.status, claimed.owner, claimed.owner_date
-        FROM claimed ORDER BY claimed.id
+        SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.recipient, sa_jobqueue_claimed.status,
+            sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date
+        FROM sa_jobqueue_claimed ORDER BY sa_jobqueue_claimed.id
         """
     )
 
@@ -34,10 +35,10 @@ def test_mysql_locks_by_the_claim_index_and_marks_by_key() -> None:
         """
         SELECT /*+ INDEX(email ix_email_claim) */
             email.id, email.recipient, email.status, email.owner, email.owner_date,
-            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS claim_date
+            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
         FROM email
         WHERE email.status = 'unclaimed'
-        ORDER BY email.id LIMIT :claim_limit
+        ORDER BY email.id LIMIT :sa_jobqueue_limit
         FOR UPDATE SKIP LOCKED
         """,
         MARK_EMAILS,
@@ -48,10 +49,10 @@ def test_mariadb_locks_by_the_claim_index_and_marks_by_key() -> None:
     assert claim_sql(Email, "mariadb") == lines(
         """
         SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
-            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS claim_date
+            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
         FROM email FORCE INDEX (ix_email_claim)
         WHERE email.status = 'unclaimed'
-        ORDER BY email.id LIMIT :claim_limit
+        ORDER BY email.id LIMIT :sa_jobqueue_limit
         FOR UPDATE SKIP LOCKED
         """,
         MARK_EMAILS,
@@ -62,12 +63,12 @@ def test_sqlite_claims_in_one_statement() -> None:
     assert claim_sql(Email, "sqlite") == lines(
         """
         UPDATE email
-        SET status='claimed', owner=:claim_owner,
+        SET status='claimed', owner=:sa_jobqueue_owner,
             owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
         WHERE email.id IN (
             SELECT email.id FROM email
             WHERE email.status = 'unclaimed'
-            ORDER BY email.id LIMIT :claim_limit OFFSET :param_1
+            ORDER BY email.id LIMIT :sa_jobqueue_limit OFFSET :param_1
         )
         RETURNING id, recipient, status, owner, owner_date
         """
@@ -80,39 +81,43 @@ def test_sqlite_claims_in_one_statement() -> None:
 def test_postgresql_goes_priority_by_priority_within_one_statement() -> None:
     assert claim_sql(Task, "postgresql") == lines(
         """
-        WITH RECURSIVE priorities(priority) AS (
+        WITH RECURSIVE sa_jobqueue_priorities(priority) AS (
             SELECT (
-                SELECT waiting.priority FROM task AS waiting
-                WHERE waiting.status = 'unclaimed'
-                ORDER BY waiting.priority LIMIT :param_1
+                SELECT sa_jobqueue_waiting.priority FROM task AS sa_jobqueue_waiting
+                WHERE sa_jobqueue_waiting.status = 'unclaimed'
+                ORDER BY sa_jobqueue_waiting.priority LIMIT :param_1
             ) AS priority
             UNION ALL
             SELECT (
-                SELECT waiting.priority FROM task AS waiting
-                WHERE waiting.status = 'unclaimed'
-                    AND (waiting.status, waiting.priority) > ('unclaimed', priorities.priority)
-                ORDER BY waiting.priority LIMIT :param_2
+                SELECT sa_jobqueue_waiting.priority FROM task AS sa_jobqueue_waiting
+                WHERE sa_jobqueue_waiting.status = 'unclaimed'
+                    AND (sa_jobqueue_waiting.status, sa_jobqueue_waiting.priority) > ('unclaimed',
+                        sa_jobqueue_priorities.priority)
+                ORDER BY sa_jobqueue_waiting.priority LIMIT :param_2
             ) AS anon_1
-            FROM priorities WHERE priorities.priority IS NOT NULL
-        ), claimed AS (
+            FROM sa_jobqueue_priorities WHERE sa_jobqueue_priorities.priority IS NOT NULL
+        ), sa_jobqueue_claimed AS (
             UPDATE task
-            SET status='claimed', owner=:claim_owner, owner_date=statement_timestamp()
+            SET status='claimed', owner=:sa_jobqueue_owner, owner_date=statement_timestamp()
             WHERE task.id = any(array((
-                SELECT due.id
-                FROM priorities JOIN LATERAL (
+                SELECT sa_jobqueue_due.id
+                FROM sa_jobqueue_priorities JOIN LATERAL (
                     SELECT task.id AS id FROM task
-                    WHERE task.status = 'unclaimed' AND task.priority = priorities.priority
+                    WHERE task.status = 'unclaimed' AND task.priority =
+                        sa_jobqueue_priorities.priority
                         AND task.run_at <= statement_timestamp()
-                    ORDER BY task.run_at, task.id LIMIT :claim_limit
+                    ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit
                     FOR NO KEY UPDATE SKIP LOCKED
-                ) AS due ON true
-                LIMIT :claim_limit
+                ) AS sa_jobqueue_due ON true
+                LIMIT :sa_jobqueue_limit
             )))
             RETURNING task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at
         )
-        SELECT claimed.id, claimed.status, claimed.owner, claimed.owner_date, claimed.priority,
-            claimed.run_at
-        FROM claimed ORDER BY claimed.priority, claimed.run_at, claimed.id
+        SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner,
+            sa_jobqueue_claimed.owner_date, sa_jobqueue_claimed.priority,
+            sa_jobqueue_claimed.run_at
+        FROM sa_jobqueue_claimed ORDER BY sa_jobqueue_claimed.priority, sa_jobqueue_claimed.run_at,
+            sa_jobqueue_claimed.id
         """
     )
 
@@ -126,11 +131,11 @@ def test_mysql_asks_for_the_next_priority_and_locks_its_due_rows() -> None:
         """
         SELECT /*+ INDEX(task ix_task_claim) */
             task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at,
-            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS claim_date
+            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
         FROM task
         WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6)
-            AND task.priority = :claim_priority
-        ORDER BY task.run_at, task.id LIMIT :claim_limit
+            AND task.priority = :sa_jobqueue_priority
+        ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit
         FOR UPDATE SKIP LOCKED
         """,
     )
@@ -140,14 +145,14 @@ def test_sqlite_claims_the_due_rows_of_the_next_priority() -> None:
     assert claim_sql(Task, "sqlite")[1:] == lines(
         """
         UPDATE task
-        SET status='claimed', owner=:claim_owner,
+        SET status='claimed', owner=:sa_jobqueue_owner,
             owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
         WHERE task.id IN (
             SELECT task.id FROM task
             WHERE task.status = 'unclaimed'
                 AND task.run_at <= (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
-                AND task.priority = :claim_priority
-            ORDER BY task.run_at, task.id LIMIT :claim_limit OFFSET :param_1
+                AND task.priority = :sa_jobqueue_priority
+            ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit OFFSET :param_1
         )
         RETURNING id, status, owner, owner_date, priority, run_at
         """
@@ -160,19 +165,21 @@ def test_sqlite_claims_the_due_rows_of_the_next_priority() -> None:
 def test_composite_keys_are_picked_once_in_a_materialized_query() -> None:
     assert claim_sql(Seat, "postgresql") == lines(
         """
-        WITH picked AS MATERIALIZED (
+        WITH sa_jobqueue_picked AS MATERIALIZED (
             SELECT seat.hall AS hall, seat.number AS number FROM seat
             WHERE seat.status = 'unclaimed'
-            ORDER BY seat.hall, seat.number LIMIT :claim_limit
+            ORDER BY seat.hall, seat.number LIMIT :sa_jobqueue_limit
             FOR NO KEY UPDATE OF seat SKIP LOCKED
-        ), claimed AS (
+        ), sa_jobqueue_claimed AS (
             UPDATE seat
-            SET status='claimed', owner=:claim_owner, owner_date=statement_timestamp()
-            FROM picked WHERE seat.hall = picked.hall AND seat.number = picked.number
+            SET status='claimed', owner=:sa_jobqueue_owner, owner_date=statement_timestamp()
+            FROM sa_jobqueue_picked WHERE seat.hall = sa_jobqueue_picked.hall AND seat.number =
+                sa_jobqueue_picked.number
             RETURNING seat.hall, seat.number, seat.status, seat.owner, seat.owner_date
         )
-        SELECT claimed.hall, claimed.number, claimed.status, claimed.owner, claimed.owner_date
-        FROM claimed ORDER BY claimed.hall, claimed.number
+        SELECT sa_jobqueue_claimed.hall, sa_jobqueue_claimed.number, sa_jobqueue_claimed.status,
+            sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date
+        FROM sa_jobqueue_claimed ORDER BY sa_jobqueue_claimed.hall, sa_jobqueue_claimed.number
         """
     )
 
@@ -182,7 +189,7 @@ def test_composite_keys_are_marked_by_tuples(alias: str) -> None:
     assert claim_sql(Seat, alias)[-1] == one_line(
         """
         UPDATE seat FORCE INDEX (PRIMARY)
-        SET status='claimed', owner=:claim_owner, owner_date=:claim_owner_date
-        WHERE (seat.hall, seat.number) IN (:claim_keys)
+        SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+        WHERE (seat.hall, seat.number) IN (:sa_jobqueue_keys)
         """
     )

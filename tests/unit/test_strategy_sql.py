@@ -72,8 +72,8 @@ class Concert(Base):
 
 
 MARK_EMAILS_BY_ARRAY = """
-    UPDATE email SET status='claimed', owner=:claim_owner, owner_date=:claim_owner_date
-    WHERE email.id = ANY (CAST(:claim_keys AS BIGINT[]))
+    UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[]))
 """
 
 
@@ -87,13 +87,13 @@ def test_candidates_are_read_without_locks_and_then_locked_by_key_and_checked_ag
         """
         SELECT email.id FROM email
         WHERE email.status = 'unclaimed' AND email.recipient LIKE :recipient_1
-        ORDER BY email.id LIMIT :claim_limit
+        ORDER BY email.id LIMIT :sa_jobqueue_limit
         """,
         """
         SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
-            statement_timestamp() AS claim_date
+            statement_timestamp() AS sa_jobqueue_date
         FROM email
-        WHERE email.id = ANY (CAST(:claim_keys AS BIGINT[]))
+        WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[]))
             AND email.status = 'unclaimed'
             AND email.recipient LIKE :recipient_1
         ORDER BY email.id
@@ -107,10 +107,10 @@ def test_a_held_claim_is_the_locking_read_alone() -> None:
     assert claim_sql(Email, "postgresql", strategy="held") == lines(
         """
         SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
-            statement_timestamp() AS claim_date
+            statement_timestamp() AS sa_jobqueue_date
         FROM email
         WHERE email.status = 'unclaimed'
-        ORDER BY email.id LIMIT :claim_limit
+        ORDER BY email.id LIMIT :sa_jobqueue_limit
         FOR NO KEY UPDATE OF email SKIP LOCKED
         """
     )
@@ -119,25 +119,27 @@ def test_a_held_claim_is_the_locking_read_alone() -> None:
 def test_an_advisory_claim_locks_behind_a_fence_and_checks_again() -> None:
     assert claim_sql(Email, "postgresql", Email.recipient == "a", strategy="advisory") == lines(
         """
-        SELECT candidates.claim_0, candidates.claim_1, candidates.claim_2
+        SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1,
+            sa_jobqueue_candidates.sa_jobqueue_2
         FROM (
-            SELECT email.id AS claim_0, CAST(email.tableoid AS INTEGER) AS claim_1,
+            SELECT email.id AS sa_jobqueue_0, CAST(email.tableoid AS INTEGER) AS sa_jobqueue_1,
                 CASE WHEN (email.id BETWEEN -2147483648 AND 2147483647)
                     THEN CAST(email.id AS INTEGER) ELSE hash_record(row(email.id))
-                END AS claim_2
+                END AS sa_jobqueue_2
             FROM email
             WHERE email.status = 'unclaimed' AND email.recipient = :recipient_1
                 AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted')
-                AND coalesce(:claim_backend, pg_backend_pid()) = pg_backend_pid()
+                AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
             ORDER BY email.id LIMIT ALL OFFSET 0
-        ) AS candidates
-        WHERE pg_try_advisory_lock(candidates.claim_1, candidates.claim_2)
-        LIMIT :claim_limit
+        ) AS sa_jobqueue_candidates
+        WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1,
+            sa_jobqueue_candidates.sa_jobqueue_2)
+        LIMIT :sa_jobqueue_limit
         """,
         """
         SELECT email.id, email.recipient, email.status, email.owner, email.owner_date
         FROM email
-        WHERE email.id = ANY (CAST(:claim_keys AS BIGINT[]))
+        WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[]))
             AND email.status = 'unclaimed'
             AND email.recipient = :recipient_1
         """,
@@ -183,7 +185,7 @@ def test_keys_that_are_no_integers_are_hashed_by_the_server(
     statements = claim_statements(entity, dialect=dialect, strategy="advisory")
 
     locking: Any = statements[0]
-    assert f"{hashed} AS claim_" in one_line(str(locking.compile(dialect=dialect)))
+    assert f"{hashed} AS sa_jobqueue_" in one_line(str(locking.compile(dialect=dialect)))
 
 
 def test_a_key_whose_text_is_not_always_the_same_needs_a_server_that_hashes_values() -> None:
@@ -213,18 +215,18 @@ def test_update_then_select_marks_first_and_reads_back_by_owner_and_time() -> No
     assert update == one_line(
         """
         UPDATE email FORCE INDEX (ix_email_claim)
-        SET status='claimed', owner=:claim_owner,
+        SET status='claimed', owner=:sa_jobqueue_owner,
             owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(
                 MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))), '1970-01-01')
-        WHERE email.status = 'unclaimed' ORDER BY email.id LIMIT :claim_limit
+        WHERE email.status = 'unclaimed' ORDER BY email.id LIMIT :sa_jobqueue_limit
         """
     )
     assert read == one_line(
         """
         SELECT email.id, email.recipient, email.status, email.owner, email.owner_date
         FROM email
-        WHERE email.status = 'claimed' AND email.owner = :claim_owner
-            AND email.owner_date = :claim_owner_date
+        WHERE email.status = 'claimed' AND email.owner = :sa_jobqueue_owner
+            AND email.owner_date = :sa_jobqueue_owner_date
         ORDER BY email.id
         """
     )
@@ -242,36 +244,37 @@ def test_postgresql_waits_for_the_turn_in_a_statement_before_the_first_look() ->
 
     assert turn == one_line(
         """
-        SELECT settings.keeps_snapshot,
-            set_config('lock_timeout', CASE WHEN (settings.lock_timeout = '0') THEN '50000'
-                ELSE settings.lock_timeout END, true) AS set_config_1,
-            CASE WHEN NOT settings.keeps_snapshot THEN pg_advisory_xact_lock(
-                7303, CAST(CAST(CAST($sa$email$sa$ AS regclass) AS oid) AS integer)) END AS anon_1,
-            set_config('lock_timeout', settings.lock_timeout, true) AS set_config_2
+        SELECT sa_jobqueue_settings.keeps_snapshot,
+            set_config('lock_timeout', CASE WHEN (sa_jobqueue_settings.lock_timeout = '0') THEN
+                '50000'
+                ELSE sa_jobqueue_settings.lock_timeout END, true) AS set_config_1,
+            CASE WHEN NOT sa_jobqueue_settings.keeps_snapshot THEN pg_advisory_xact_lock(
+                7303, CAST(CAST(CAST('email' AS regclass) AS oid) AS integer)) END AS anon_1,
+            set_config('lock_timeout', sa_jobqueue_settings.lock_timeout, true) AS set_config_2
         FROM (
             SELECT current_setting('lock_timeout') AS lock_timeout,
                 current_setting('transaction_isolation')
                     IN ('repeatable read', 'serializable') AS keeps_snapshot
             LIMIT ALL OFFSET 0
-        ) AS settings
+        ) AS sa_jobqueue_settings
         """
     )
     assert others == lines(
         """
         SELECT email.id FROM email
-        WHERE email.status = 'unclaimed' ORDER BY email.id LIMIT :claim_limit
+        WHERE email.status = 'unclaimed' ORDER BY email.id LIMIT :sa_jobqueue_limit
         """,
         """
         SELECT email.id FROM email
-        WHERE email.id = ANY (CAST(:claim_keys AS BIGINT[]))
+        WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[]))
             AND email.status = 'unclaimed' ORDER BY email.id
         FOR NO KEY UPDATE OF email SKIP LOCKED
         """,
         """
         SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
-            statement_timestamp() AS claim_date
+            statement_timestamp() AS sa_jobqueue_date
         FROM email
-        WHERE email.id = ANY (CAST(:claim_keys AS BIGINT[]))
+        WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[]))
             AND email.status = 'unclaimed' ORDER BY email.id
         FOR NO KEY UPDATE OF email SKIP LOCKED
         """,
@@ -284,18 +287,18 @@ def test_innodb_asks_for_the_next_job_by_its_key_before_it_locks_the_others(alia
     assert strict_sql(alias) == lines(
         """
         SELECT email.id FROM email IGNORE INDEX FOR ORDER BY (PRIMARY)
-        WHERE email.status = 'unclaimed' ORDER BY email.id LIMIT :claim_limit
+        WHERE email.status = 'unclaimed' ORDER BY email.id LIMIT :sa_jobqueue_limit
         """,
         """
         SELECT email.id FROM email FORCE INDEX (PRIMARY)
-        WHERE (email.id IN :claim_keys) AND email.status = 'unclaimed' ORDER BY email.id
+        WHERE (email.id IN :sa_jobqueue_keys) AND email.status = 'unclaimed' ORDER BY email.id
         FOR UPDATE SKIP LOCKED
         """,
         """
         SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
-            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS claim_date
+            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
         FROM email FORCE INDEX (PRIMARY)
-        WHERE (email.id IN :claim_keys) AND email.status = 'unclaimed' ORDER BY email.id
+        WHERE (email.id IN :sa_jobqueue_keys) AND email.status = 'unclaimed' ORDER BY email.id
         FOR UPDATE SKIP LOCKED
         """,
         MARK_EMAILS,
@@ -338,7 +341,7 @@ def test_no_time_of_the_client_is_bound(entity: Any, alias: str, strategy: str) 
 
     assert times_bound(first) == set()
     # The server told this time: in the locking read, or as the last insert id.
-    assert all(times_bound(sql) <= {"claim_owner_date"} for sql in others)
+    assert all(times_bound(sql) <= {"sa_jobqueue_owner_date"} for sql in others)
 
 
 def times_bound(sql: SQLCompiler) -> set[str]:
@@ -351,7 +354,7 @@ def times_bound(sql: SQLCompiler) -> set[str]:
 def test_every_statement_that_picks_rows_is_limited(entity: Any, alias: str, strategy: str) -> None:
     statements = claim_sql(entity, alias, strategy=strategy)
 
-    by_keys = (":claim_keys", "claim_owner_date", "SAVEPOINT")
+    by_keys = (":sa_jobqueue_keys", "sa_jobqueue_owner_date", "SAVEPOINT")
     picking = [sql for sql in statements if not any(text in sql for text in by_keys)]
     assert picking
     assert all("LIMIT :" in sql for sql in picking)

@@ -198,13 +198,13 @@ class Destination:
         self, connection: Connection, columns: Sequence[Column[Any]], keys: Sequence[Key]
     ) -> list[tuple[dict[str, Any], ColumnElement[bool]]]:
         criterion = _key_criterion(connection, columns)
-        return [({"load_keys": key_values(part)}, criterion) for part in key_batches(keys)]
+        return [({"sa_jobqueue_keys": key_values(part)}, criterion) for part in key_batches(keys)]
 
 
 def _key_criterion(connection: Connection, columns: Sequence[Column[Any]]) -> ColumnElement[bool]:
     if len(columns) == 1:
-        return database_of(connection).key_is_in(columns[0], "load_keys")
-    return tuple_(*columns).in_(bindparam("load_keys", expanding=True))
+        return database_of(connection).key_is_in(columns[0], "sa_jobqueue_keys")
+    return tuple_(*columns).in_(bindparam("sa_jobqueue_keys", expanding=True))
 
 
 def _python_type(column: Any) -> type:

@@ -246,15 +246,17 @@ class RowWriter:
         if not changed:
             return
         statement = update(destination.tables[0]).values(
-            {plain[name]: bindparam(f"new_{name}") for name in changed}
+            {plain[name]: bindparam(f"sa_jobqueue_new_{name}") for name in changed}
         )
         for name, key in zip(destination.key_names, destination.keys, strict=True):
-            statement = statement.where(key == bindparam(f"its_{name}"))
+            statement = statement.where(key == bindparam(f"sa_jobqueue_its_{name}"))
         self._connection.execute(
             statement,
             [
                 {
-                    f"{'its' if name in destination.key_names else 'new'}_{name}": row[name]
+                    f"sa_jobqueue_{'its' if name in destination.key_names else 'new'}_{name}": row[
+                        name
+                    ]
                     for name in row
                 }
                 for row in rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from sqlalchemy import (
     CHAR,
@@ -24,6 +24,7 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.dialects.mysql import dialect
+from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
@@ -59,6 +60,16 @@ class InnoDB(Database):
     key_hint: ClassVar[str | None] = FORCE_PRIMARY
 
     begin_statement: ClassVar[str] = "START TRANSACTION"
+
+    #: How a percent sign is written for the driver: drivers that format parameters with %
+    #: take it doubled.
+    percent = "%%"
+
+    @classmethod
+    def of(cls, dialect: Dialect) -> Self:
+        database = super().of(dialect)
+        database.percent = "%%" if dialect.paramstyle in ("format", "pyformat") else "%"
+        return database
 
     def begin(self, connection: Connection) -> bool:
         """Make the next transaction READ COMMITTED, unless one is open already.
@@ -192,14 +203,14 @@ class InnoDB(Database):
     # on MariaDB.
 
     def forced_index(self, index: Index) -> str | None:
-        return f"FORCE INDEX ({self.index_name(index)})"
+        # SQLAlchemy formats the hint of a SELECT with %, and the driver its text once more.
+        return f"FORCE INDEX ({self.index_name(index)})".replace("%", "%%")
 
     order_hint: ClassVar[str | None] = "IGNORE INDEX FOR ORDER BY (PRIMARY)"
 
-    @staticmethod
-    def index_name(index: Index) -> str:
-        """Return an index's name as the naming convention makes it, quoted."""
-        return dialect().identifier_preparer.format_index(index)
+    def index_name(self, index: Index) -> str:
+        """Return an index's name as the naming convention makes it, quoted for the driver."""
+        return _bare(dialect().identifier_preparer.format_index(index)).replace("%", self.percent)
 
     @classmethod
     def is_missing_index(cls, error: BaseException) -> bool:
@@ -223,6 +234,16 @@ class InnoDB(Database):
 
     def serial_key_locks(self) -> InnoDBSerialKeyLocks:
         return InnoDBSerialKeyLocks()
+
+
+def _bare(quoted: str) -> str:
+    """Return a quoted name as the server is to see it, without the driver's ``%%``."""
+    return quoted.replace("%%", "%")
+
+
+def in_text(*names: str) -> str:
+    """Return quoted names as they stand in a ``text()``, which doubles % and knows ``:name``."""
+    return " ".join(_bare(name).replace(":", "\\:") for name in names)
 
 
 def _are_primary(table: Table, keys: Sequence[Column[Any]]) -> bool:

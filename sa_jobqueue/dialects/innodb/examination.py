@@ -80,7 +80,8 @@ class InnoDBExamination(Examination):
     ) -> Iterator[Executable]:
         if index and isinstance(statement, Select):
             quoted = connection.dialect.identifier_preparer.quote(index)
-            yield statement.with_hint(table, f"FORCE INDEX ({quoted})")
+            # SQLAlchemy formats the hint with %.
+            yield statement.with_hint(table, f"FORCE INDEX ({quoted})".replace("%", "%%"))
         else:
             yield statement
 

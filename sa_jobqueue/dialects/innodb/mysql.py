@@ -8,7 +8,7 @@ from sqlalchemy import Index
 from sqlalchemy.dialects.mysql import dialect
 
 from ..capabilities import Version
-from .database import InnoDB
+from .database import InnoDB, in_text
 from .examination import MySQLExamination
 from .schema_changes import MySQLSchemaChanges
 
@@ -45,5 +45,6 @@ class MySQL(InnoDB):
         """
         if not self.at_least(8, 0, 20) or index.table is None:
             return None
-        table = dialect().identifier_preparer.quote(index.table.name)
-        return f"/*+ INDEX({table} {self.index_name(index)}) */"
+        preparer = dialect().identifier_preparer
+        words = in_text(preparer.quote(index.table.name), preparer.format_index(index))
+        return f"/*+ INDEX({words}) */"

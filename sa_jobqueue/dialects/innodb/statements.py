@@ -19,9 +19,9 @@ class DeleteByKey(Delete):
 @compiles(DeleteByKey)
 def _delete_by_key(statement: DeleteByKey, compiler: Any, **kw: Any) -> str:
     plain: str = compiler.visit_delete(statement, **kw)
-    head, where, criteria = plain.partition(" WHERE ")
-    table = head.removeprefix("DELETE FROM ")
-    return f"DELETE {table} FROM {table} {FORCE_PRIMARY}{where}{criteria}"
+    table = compiler.preparer.format_table(statement.table)
+    criteria = plain.removeprefix(f"DELETE FROM {table}")
+    return f"DELETE {table} FROM {table} {FORCE_PRIMARY}{criteria}"
 
 
 class InsertNew(Insert):

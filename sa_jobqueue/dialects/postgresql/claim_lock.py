@@ -9,6 +9,7 @@ from sqlalchemy import (
     ColumnElement,
     Executable,
     Integer,
+    String,
     Table,
     case,
     func,
@@ -47,7 +48,7 @@ def claim_lock(table: Table, limit: timedelta) -> Executable:
             isolation.in_(_KEEPING_SNAPSHOT).label("keeps_snapshot"),
         )
         .offset(literal_column("0"))
-        .subquery("settings")
+        .subquery("sa_jobqueue_settings")
     )
     own, keeps_snapshot = settings.c.lock_timeout, settings.c.keeps_snapshot
     ours: ColumnElement[str] = literal_column(f"'{limit // timedelta(milliseconds=1)}'")
@@ -72,4 +73,7 @@ class TableNumber(TableExpression[int]):
 def _table_number(element: TableNumber, compiler: Any, **kw: Any) -> str:
     # The server finds the table, since its name can be spelled in many ways.
     name = compiler.preparer.format_table(element.table)
-    return f"CAST(CAST(CAST($sa${name}$sa$ AS regclass) AS oid) AS integer)"
+    if compiler.preparer._double_percents:
+        name = name.replace("%%", "%")
+    text = compiler.render_literal_value(name, String())
+    return f"CAST(CAST(CAST({text} AS regclass) AS oid) AS integer)"

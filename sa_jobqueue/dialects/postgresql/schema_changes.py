@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from sqlalchemy import Connection, Table, text
 
+from ..connections import as_value
 from ..schema_changes import SchemaChanges
 
 # The root comes first, then the leaf partitions that can have indexes and storage parameters.
@@ -43,7 +44,8 @@ class PostgreSQLSchemaChanges(SchemaChanges):
 
     def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]] | None:
         name = connection.dialect.identifier_preparer.format_table(table)
-        tree = connection.execute(_PARTITIONS, {"table": name}).all()
+        given = {"table": as_value(connection, name)}
+        tree = connection.execute(_PARTITIONS, given).all()
         if not tree or tree[0].isleaf:
             return None
         return [(part.schema, part.name) for part in tree[1:]]

@@ -54,7 +54,7 @@ class PostgreSQLSerialKeyLocks(SerialKeyLocks):
         return unless_null(columns, func.hashtextextended(text, seed, type_=BigInteger))
 
     def take(self, connection: Connection, tokens: Collection[Any]) -> set[Any]:
-        return set(connection.execute(_TAKE, {"claim_tokens": list(tokens)}).scalars())
+        return set(connection.execute(_TAKE, {"sa_jobqueue_tokens": list(tokens)}).scalars())
 
     def statement(self) -> Executable:
         return _TAKE
@@ -77,7 +77,7 @@ def _columns_number(columns: Sequence[Any]) -> int:
 
 def _take() -> Select[Any]:
     """Return the SELECT that locks the given numbers only: there is nothing to sort or filter."""
-    given = cast(bindparam("claim_tokens", type_=IntegerArray()), ARRAY(BigInteger))
+    given = cast(bindparam("sa_jobqueue_tokens", type_=IntegerArray()), ARRAY(BigInteger))
     tokens = func.unnest(given).table_valued("token", name="key").render_derived()
     return select(tokens.c.token).where(func.pg_try_advisory_xact_lock(tokens.c.token))
 

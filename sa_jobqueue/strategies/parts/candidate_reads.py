@@ -59,7 +59,7 @@ class CandidateReads:
         ready = self._ready
         statement = (
             select(*columns)
-            .where(ready.key_is_in("claim_keys"), *ready.criteria)
+            .where(ready.key_is_in("sa_jobqueue_keys"), *ready.criteria)
             .order_by(*ready.spec.order)
         )
         return ready.locked(by_key(statement, ready.mapping.table, ready.database))
@@ -81,7 +81,7 @@ class CandidateReads:
         while len(locked) < request.limit and tried < len(candidates):
             wanted = candidates[tried : tried + request.limit - len(locked)]
             tried += len(wanted)
-            parameters = {"claim_keys": self.lockable(wanted)}
+            parameters = {"sa_jobqueue_keys": self.lockable(wanted)}
             locked += self.locking.run(writer, request, parameters)
         return locked, tried - len(locked)
 

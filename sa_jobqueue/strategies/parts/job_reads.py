@@ -62,7 +62,7 @@ class LockingRead:
     def entities(self) -> Any:
         """The locking read of entities, each with the time of the claim."""
         moment = self._ready.database.moment()
-        read = self._build(self._ready.mapping.entity, moment.label("claim_date"))
+        read = self._build(self._ready.mapping.entity, moment.label("sa_jobqueue_date"))
         return read.options(*loading_options(self._ready.mapping))
 
     @cached_property
@@ -79,7 +79,7 @@ class LockingRead:
             Rows, or pairs of an entity and the time of the claim.
         """
         if request.rows:
-            owner = {"claim_owner": request.owner} if self._marks else {}
+            owner = {"sa_jobqueue_owner": request.owner} if self._marks else {}
             return list(writer.rows(self.rows, {**parameters, **owner}).all())
         return list(writer.orm(self.entities, parameters, populate_existing=True).all())
 

@@ -45,15 +45,15 @@ class Levels:
     def collect(self, writer: Writer, limit: int, take: Callable[..., list[Any]]) -> list[Any]:
         """Call `take` for each level that has ready rows, until there are `limit` rows.
 
-        `take` gets the parameters ``claim_limit``, ``claim_round`` and ``claim_priority``,
-        as far as its statement has them.
+        `take` gets the parameters ``sa_jobqueue_limit``, ``sa_jobqueue_round`` and
+        ``sa_jobqueue_priority``, as far as its statement has them.
         """
         if not self.spec.levels:
-            return take(claim_limit=limit)
+            return take(sa_jobqueue_limit=limit)
         writer.lock_writes(self.mapping.table)
         taken: list[Any] = []
         for level in self.each(writer):
-            taken += take(claim_limit=limit - len(taken), **level)
+            taken += take(sa_jobqueue_limit=limit - len(taken), **level)
             if len(taken) >= limit:
                 break
         return taken
@@ -63,7 +63,7 @@ class Levels:
         roles = self.spec.levels
         found = writer.core(self.first).first()
         while found is not None:
-            yield {f"claim_{role}": value for role, value in zip(roles, found, strict=True)}
+            yield {f"sa_jobqueue_{role}": value for role, value in zip(roles, found, strict=True)}
             after = {_after(role): value for role, value in zip(roles, found, strict=True)}
             looks = (writer.core(statement, after).first() for statement in self.next)
             found = next((level for level in looks if level is not None), None)
@@ -74,7 +74,8 @@ class Levels:
     def criteria(self) -> list[ColumnElement[bool]]:
         """The criteria that a row is of the level that is claimed now."""
         return [
-            self.mapping.attribute(role) == bindparam(f"claim_{role}", type_=Integer, required=True)
+            self.mapping.attribute(role)
+            == bindparam(f"sa_jobqueue_{role}", type_=Integer, required=True)
             for role in self.spec.levels
         ]
 
@@ -148,4 +149,4 @@ class Levels:
 
 def _after(role: str) -> str:
     """Name the parameter that holds the level before."""
-    return "claim_after" if role == "priority" else f"claim_after_{role}"
+    return "sa_jobqueue_after" if role == "priority" else f"sa_jobqueue_after_{role}"

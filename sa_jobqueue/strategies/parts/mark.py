@@ -43,10 +43,12 @@ class Mark:
         """Mark locked rows, by primary key."""
         return (
             self.database.update_by_key(self.mapping.table, self.mapping.keys)
-            .where(key_is_in(self.mapping, "claim_keys", self.database))
+            .where(key_is_in(self.mapping, "sa_jobqueue_keys", self.database))
             .values(
                 self.values(
-                    bindparam("claim_owner_date", type_=self.mapping.column("owner_date").type)
+                    bindparam(
+                        "sa_jobqueue_owner_date", type_=self.mapping.column("owner_date").type
+                    )
                 )
             )
         )
@@ -85,9 +87,9 @@ class Mark:
     ) -> None:
         for batch in key_batches(identities):
             parameters = {
-                "claim_keys": key_values(batch),
-                "claim_owner": request.owner,
-                "claim_owner_date": date,
+                "sa_jobqueue_keys": key_values(batch),
+                "sa_jobqueue_owner": request.owner,
+                "sa_jobqueue_owner_date": date,
             }
             writer.core(self.by_key, parameters)
 

@@ -17,7 +17,7 @@ from ..spec import ClaimSpec
 from .levels import Levels
 
 #: The parameter for the number of rows wanted.
-LIMIT = bindparam("claim_limit", type_=Integer, required=True)
+LIMIT = bindparam("sa_jobqueue_limit", type_=Integer, required=True)
 
 
 class ReadyRows:
@@ -55,9 +55,10 @@ class ReadyRows:
     # -- the next rows --------------------------------------------------
 
     def select(self, *columns: Any, plain: bool = False) -> Any:
-        """Select up to ``:claim_limit`` claimable rows in claim order.
+        """Select up to ``:sa_jobqueue_limit`` claimable rows in claim order.
 
-        Where the queue has levels, those of the level ``:claim_round``, ``:claim_priority``.
+        Where the queue has levels, those of the level ``:sa_jobqueue_round``,
+        ``:sa_jobqueue_priority``.
 
         Args:
             plain: the SELECT will lock nothing.

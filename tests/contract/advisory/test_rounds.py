@@ -235,6 +235,6 @@ def explained(session: Session, queue: JobQueue[Any]) -> str:
     connection = session.connection()
     lock: Any = queue.plan.built_for(database_of(connection)).statements()[0]
     compiled = lock.compile(dialect=connection.dialect)
-    told = {**compiled.params, "claim_backend": None, "claim_limit": 10}
+    told = {**compiled.params, "sa_jobqueue_backend": None, "sa_jobqueue_limit": 10}
     plan = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {compiled}", told)
     return json.dumps(plan.scalar_one())

@@ -180,7 +180,7 @@ def buffers_of(session: Session, strategy: str) -> int:
     pages = 0
     for statement in built:
         compiled = statement.compile(dialect=connection.dialect)  # type: ignore[attr-defined]
-        if "claim_keys" in compiled.params:
+        if "sa_jobqueue_keys" in compiled.params:
             continue
         given = {**PARAMETERS, "claim_priority": -4}
         parameters = compiled.construct_params(

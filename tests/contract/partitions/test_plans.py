@@ -120,7 +120,7 @@ def test_the_claim_merges_the_claim_indexes_and_locks_what_it_takes(
 ) -> None:
     connection = many.connection()
     statements = claim_statements(entity, dialect=connection.dialect, strategy=strategy)
-    given = {"claim_limit": 20, "claim_owner": "w", "claim_priority": 0}
+    given = {"sa_jobqueue_limit": 20, "sa_jobqueue_owner": "w", "sa_jobqueue_priority": 0}
     finding: Any = locking(statements, connection.engine)
     compiled = finding.compile(dialect=connection.dialect)
     parameters = {**compiled.params, **{k: v for k, v in given.items() if k in compiled.params}}

@@ -174,7 +174,7 @@ def test_a_claim_of_keys_that_are_all_taken_does_not_try_again(
     with statements_seen(engine) as seen:
         assert ids(BY_ACCOUNT.claim(other, owner="b")) == []
 
-    assert len([one for one in seen if "claim_tried" in one]) == 1
+    assert len([one for one in seen if "sa_jobqueue_tried" in one]) == 1
 
 
 @pytest.mark.only_on(*SERVERS)

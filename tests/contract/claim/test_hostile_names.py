@@ -1,0 +1,211 @@
+"""No name of a user's table or column meets a name of the library's own in a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    URL,
+    Column,
+    Engine,
+    Index,
+    Integer,
+    MetaData,
+    select,
+)
+from sqlalchemy.orm import Session, registry
+
+from sa_jobqueue import (
+    JobMixin,
+    JobQueue,
+    PriorityMixin,
+    RetryMixin,
+    ScheduleMixin,
+    advisory_session,
+    cancel,
+    cancel_claimed,
+    complete,
+    enqueue,
+    fail,
+    prune,
+    reap,
+    release,
+    renew,
+    reprioritize,
+    retry,
+)
+from tests.support import ALL_STRATEGIES, STRATEGIES, make_engine
+
+#: Names that statements of this library have had for their parameters, columns and aliases.
+NAMES = (
+    "job",
+    "claimed",
+    "waiting",
+    "keys",
+    "picked",
+    "due",
+    "known",
+    "candidates",
+    "priorities",
+    "rounds",
+    "ranked",
+    "settings",
+    "claim_owner",
+    "claim_owner_date",
+    "claim_limit",
+    "claim_keys",
+    "claim_date",
+    "claim_after",
+    "claim_priority",
+    "claim_round",
+    "claim_tables",
+    "claim_rows",
+    "claim_backend",
+    "claim_tokens",
+    "claim_token_0",
+    "claim_tried",
+    "claim_0",
+    "claim_1",
+    "finish_keys",
+    "finish_dates",
+    "finish_owner",
+    "finish_error",
+    "finish_now",
+    "finish_later",
+    "finish_shift",
+    "finish_age",
+    "new_status",
+    "new_owner_date",
+    "new_priority",
+    "change_keys",
+    "prune_keys",
+    "prune_age",
+    "reap_keys",
+    "reap_age",
+    "reaped_owner",
+    "reaped_failed",
+    "position_keys",
+    "job_position",
+)
+
+#: Names that need quotes, and signs of parameters.
+ODD = ("100%", "$sa$", "%s", "%(id)s", ":id", "a`b", "o'clock", 'a"b', "a.b", "select", "Größe")
+
+TABLES = ("job", "waiting", "keys", "priorities", "100%", "$sa$", "%(id)s", "a`:b", "o'clock")
+
+
+def make_class(table: str, *, plain: bool = False) -> Any:
+    """Map a class whose table has this name, and a column of each hostile name."""
+    mixins: Sequence[type] = (JobMixin,)
+    if not plain:
+        mixins = (JobMixin, PriorityMixin, ScheduleMixin, RetryMixin)
+    base: Any = registry(metadata=MetaData()).generate_base()
+    columns = {f"c{index}": Column(name, Integer) for index, name in enumerate((*NAMES, *ODD))}
+    return type(
+        "Hostile",
+        (*mixins, base),
+        {
+            "__tablename__": table,
+            "__queue_args__": {"per_key": ["acct"]},
+            "id": Column("id", Integer, primary_key=True),
+            "__table_args__": (Index(None, "status", "owner_date"),),
+            "acct": Column("acct", Integer),
+            **columns,
+        },
+    )
+
+
+@pytest.fixture
+def hostile_engine(fresh_database: URL) -> Iterator[Engine]:
+    engine = make_engine(fresh_database)
+    yield engine
+    engine.dispose()
+
+
+WAYS: dict[str, Any] = {
+    "serial_by": lambda cls: JobQueue(cls, serial_by=cls.acct),
+    "limit_by": lambda cls: JobQueue(cls, limit_by={cls.acct: 2}),
+    "strict_order": lambda cls: JobQueue(cls, strict_order=True),
+    **{
+        name: lambda cls, name=name: JobQueue(cls, strategy=name)
+        for name in (*ALL_STRATEGIES, "auto")
+    },
+}
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["all mixins", "JobMixin"])
+def test_every_verb_serves_tables_and_columns_of_any_name(
+    hostile_engine: Engine, db_alias: str, plain: bool
+) -> None:
+    ways = [way for way in WAYS if way not in ALL_STRATEGIES or way in STRATEGIES[db_alias]]
+    for table in ("job", "100%") if plain else TABLES:
+        cls = make_class(table, plain=plain)
+        cls.metadata.create_all(hostile_engine)
+        for way in ways if table in ("job", "100%") else ("auto", "serial_by", "strict_order"):
+            _use(hostile_engine, cls, way)
+        with Session(hostile_engine) as session:
+            _manage(session, cls)
+            session.commit()
+
+
+@pytest.mark.only_on("postgresql")
+def test_advisory_claims_serve_tables_and_columns_of_any_name(hostile_engine: Engine) -> None:
+    for table in TABLES:
+        cls = make_class(table)
+        cls.metadata.create_all(hostile_engine)
+        queue = JobQueue(cls, strategy="advisory")
+        with advisory_session(hostile_engine) as session:
+            enqueue(session, cls, [{"acct": n} for n in range(5)])
+            session.commit()
+            jobs = queue.claim(session, owner="w", limit=3)
+            assert len(jobs) == 3
+            complete(session, jobs)
+            session.commit()
+            assert len(queue.claim(session, owner="w", limit=9)) == 2
+
+
+def _use(engine: Engine, cls: Any, way: str) -> None:
+    """Claim and finish in each way, in one queue."""
+    queue = WAYS[way](cls)
+    with Session(engine) as session:
+        enqueue(session, cls, [{"acct": n} for n in range(8)])
+        session.commit()
+        jobs = queue.claim(session, owner="w", limit=5)
+        assert len(jobs) == 5, (cls.__table__.name, way)
+        first, second, third, fourth, fifth = jobs
+        renew(session, jobs)
+        complete(session, first)
+        fail(session, [second], error="why")
+        release(session, third)
+        cancel_claimed(session, fourth, reason="no more")
+        complete(session, fifth, delete=True)
+        session.commit()
+        rows = queue.claim_rows(session, owner="w", limit=2)
+        assert len(rows) == 2, (cls.__table__.name, way)
+        complete(session, rows)
+        session.commit()
+        session.query(cls).delete()
+        session.commit()
+
+
+def _manage(session: Session, cls: Any) -> None:
+    """Call the verbs that need no claim."""
+    queue = JobQueue(cls)
+    enqueue(session, cls, [{"acct": n} for n in range(8)])
+    jobs = session.scalars(select(cls).order_by(cls.id)).all()
+    assert queue.position(session, jobs[0]) == 1
+    assert len(queue.positions(session, jobs)) == 8
+    if hasattr(cls, "priority"):
+        reprioritize(session, jobs[0], 5)
+    assert cancel(session, jobs[1]) == [jobs[1]]
+    assert retry(session, jobs[1]) == [jobs[1]]
+    claimed = queue.claim(session, owner="w", limit=3)
+    complete(session, claimed)
+    queue.claim(session, owner="dead", limit=2)
+    queue.finish_rate(session)
+    reap(session, cls, lease=timedelta(microseconds=1))
+    prune(session, cls, older_than=timedelta(0))
+    session.query(cls).delete()
