@@ -55,6 +55,8 @@ class Runner:
         self.context = op.get_context()
         self.patience = patience
         self.partitions = partitions
+        # What is begun from now on is begun by our own reads, so we may end it.
+        self._found_unused = not self.offline and not self.connection.in_transaction()
 
     @property
     def offline(self) -> bool:
@@ -128,16 +130,40 @@ class Runner:
             if options.get("isolation_level") == "AUTOCOMMIT":  # the caller has left it already
                 yield
                 return
-            # A private attribute, since no public attribute of Alembic tells whose
-            # transaction this is. Without this check Alembic fails with a bare assertion.
-            if self.connection.in_transaction() and self.context._transaction is None:
-                raise ArgumentError(
-                    "a transaction that is not Alembic's is open, and this change commits by "
-                    "itself: call context.configure() with a connection that has none, or "
-                    "migrate inside context.begin_transaction()"
-                )
+            broken_off = self._end_transaction_that_alembic_does_not_end()
+            with self.context.autocommit_block():
+                yield
+            if broken_off:
+                self.context._transaction = self.connection.begin()  # as autocommit_block() does
+            return
         with self.context.autocommit_block():
             yield
+
+    def _end_transaction_that_alembic_does_not_end(self) -> bool:
+        """Commit what our reads have begun; tell whether the migration committed Alembic's own.
+
+        Alembic's ``autocommit_block()`` ends Alembic's transaction only. It fails with a bare
+        assertion where another one is open, and with InvalidRequestError after
+        ``op.get_bind().commit()``.
+
+        Raises:
+            ArgumentError: a transaction of the caller's is open.
+        """
+        # A private attribute, since no public attribute of Alembic tells whose transaction this is.
+        alembics = self.context._transaction
+        broken_off = alembics is not None and not alembics.is_active
+        if not self.connection.in_transaction() or (alembics is not None and not broken_off):
+            return broken_off
+        if not broken_off and not self._found_unused:
+            raise ArgumentError(
+                "a transaction that is not Alembic's is open, and this change commits by itself. "
+                "Where env.py has used the connection before context.configure(), for a SET or a "
+                "SELECT, let it commit that, or call op.get_bind().commit() in the migration, "
+                "before this. Inside engine.begin() take a connection of its own for this, or "
+                "online=False for an index"
+            )
+        self.connection.commit()
+        return broken_off
 
     def change(
         self, statements: Sequence[Executable], *, what: str, locked: Table | None = None

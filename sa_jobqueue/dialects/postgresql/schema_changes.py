@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,6 +13,8 @@ from sqlalchemy import Connection, Table, text
 from ..connections import as_value
 from ..schema_changes import SchemaChanges
 
+log = logging.getLogger("sa_jobqueue.migration")
+
 # The root comes first, then the leaf partitions that can have indexes and storage parameters.
 _PARTITIONS = text("""
 SELECT n.nspname AS schema, c.relname AS name, p.isleaf
@@ -19,6 +22,13 @@ FROM pg_partition_tree(CAST(:table AS regclass)) AS p
 JOIN pg_class AS c ON c.oid = p.relid JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE p.level = 0 OR (p.isleaf AND c.relkind = 'r')
 ORDER BY p.level > 0, n.nspname, c.relname
+""")
+
+_LIMITS = text("""
+SELECT current_setting('lock_timeout') AS lock, current_setting('statement_timeout') AS statement
+""")
+_LIMIT = text("""
+SELECT set_config('lock_timeout', :lock, false), set_config('statement_timeout', :statement, false)
 """)
 
 
@@ -34,13 +44,20 @@ class PostgreSQLSchemaChanges(SchemaChanges):
 
     @contextmanager
     def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
-        own = connection.exec_driver_sql("SHOW lock_timeout").scalar_one()
+        if self.database.through_pooler(connection):
+            # A setting of the session would stay on a server connection that others use next.
+            # Nobody queues behind a concurrent build, so it may wait without a limit.
+            log.warning("a pooler is in between: this waits for locks without a limit of ours")
+            yield
+            return
+        own = connection.execute(_LIMITS).one()
         milliseconds = max(1, time // timedelta(milliseconds=1))  # 0 would mean no limit
-        connection.exec_driver_sql(f"SET lock_timeout = {milliseconds}")
+        # An environment's statement_timeout would end a build that works for longer.
+        connection.execute(_LIMIT, {"lock": str(milliseconds), "statement": "0"})
         try:
             yield
         finally:
-            connection.exec_driver_sql(f"SET lock_timeout = '{own}'")
+            connection.execute(_LIMIT, own._asdict())
 
     def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]] | None:
         name = connection.dialect.identifier_preparer.format_table(table)

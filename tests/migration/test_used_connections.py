@@ -1,0 +1,151 @@
+"""The helpers serve environments that have used, or committed, their connection already."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from sqlalchemy import Engine, NullPool, create_engine, event, text
+
+from sa_jobqueue import ArgumentError, JobMixin
+from sa_jobqueue.migration import (
+    add_job_columns,
+    backfill,
+    create_claim_index,
+    create_reap_index,
+    drop_claim_index,
+    patiently,
+    tune_storage,
+)
+from tests.migration.support import MIXINS, index_names, insert_orders, migrating, scalar
+from tests.servers.errors import NotHere
+from tests.servers.pgbouncer import transaction_pooler
+
+BOTH = {"ix_orders_claim", "ix_orders_reap"}
+
+
+@contextmanager
+def environment_that_reads_first(engine: Engine) -> Iterator[Operations]:
+    """An env.py that runs a SET or a SELECT, configures, migrates, and commits at its end."""
+    with engine.connect() as connection:
+        connection.execute(text("SELECT 1"))
+        context = MigrationContext.configure(connection, opts={"transaction_per_migration": True})
+        with context.begin_transaction():
+            yield Operations(context)
+        connection.commit()
+
+
+@pytest.mark.parametrize("environment", [environment_that_reads_first, migrating])
+def test_after_a_commit_of_the_migration_the_indexes_are_made(
+    queue: Engine, environment: Callable[[Engine], Any]
+) -> None:
+    with environment(queue) as op:
+        op.get_bind().commit()
+        create_claim_index(op, "orders", *MIXINS)
+        create_reap_index(op, "orders", *MIXINS)
+
+    assert index_names(queue) == BOTH
+    with environment(queue) as op:
+        op.get_bind().commit()
+        drop_claim_index(op, "orders")
+
+    assert index_names(queue) == {"ix_orders_reap"}
+
+
+@pytest.mark.parametrize("environment", [environment_that_reads_first, migrating])
+def test_after_a_commit_of_the_migration_a_table_becomes_a_queue(
+    shop: Engine, environment: Callable[[Engine], Any]
+) -> None:
+    insert_orders(shop, range(3))
+
+    with environment(shop) as op:
+        op.get_bind().commit()
+        add_job_columns(op, "orders", JobMixin, existing_rows="amount = 1")
+        create_claim_index(op, "orders", JobMixin)
+        backfill(op, "orders", "amount = 2", values={"note": "old"})
+        patiently(op, lambda: op.create_index("ix_note", "orders", ["note"]))
+        tune_storage(op, "orders")
+
+    assert index_names(shop) == {"ix_orders_claim", "ix_note"}
+    assert scalar(shop, "SELECT count(*) FROM orders WHERE status = 'unclaimed'") == 1
+    assert scalar(shop, "SELECT count(*) FROM orders WHERE note = 'old'") == 1
+
+
+def test_what_the_migration_does_after_a_helper_is_committed(queue: Engine) -> None:
+    with environment_that_reads_first(queue) as op:
+        op.get_bind().commit()
+        create_claim_index(op, "orders", *MIXINS)
+        op.execute(text("INSERT INTO orders (amount, attempts) VALUES (7, 0)"))
+
+    assert scalar(queue, "SELECT count(*) FROM orders") == 1
+
+
+def test_in_a_transaction_of_others_the_error_names_the_ways_out(queue: Engine) -> None:
+    with queue.begin() as connection:
+        op = Operations(MigrationContext.configure(connection))
+        with pytest.raises(ArgumentError, match=r"op\.get_bind\(\)\.commit\(\)") as refused:
+            create_claim_index(op, "orders", *MIXINS)
+        assert "online=False" in str(refused.value)
+
+        create_claim_index(op, "orders", *MIXINS, online=False)
+
+    assert index_names(queue) == {"ix_orders_claim"}
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_statement_timeout_of_the_environment_does_not_end_an_index_build(
+    queue: Engine,
+) -> None:
+    with queue.connect() as blocker, queue.connect() as connection:
+        connection.execute(text("SET statement_timeout = '300ms'"))
+        connection.commit()
+        blocker.execute(text("INSERT INTO orders (amount, attempts) VALUES (1, 0)"))
+        context = MigrationContext.configure(connection, opts={"transaction_per_migration": True})
+
+        def end_later() -> None:
+            time.sleep(1)
+            blocker.commit()
+
+        ender = threading.Thread(target=end_later)
+        ender.start()
+        with context.begin_transaction(_per_migration=True):
+            create_claim_index(Operations(context), "orders", *MIXINS)
+        ender.join()
+        kept = connection.execute(text("SHOW statement_timeout")).scalar()
+
+    assert index_names(queue) == {"ix_orders_claim"}
+    assert kept == "300ms"
+
+
+@pytest.mark.only_on("postgresql")
+def test_behind_a_transaction_pooler_no_setting_stays_for_others(
+    queue: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_later: list[str] = []
+    try:
+        with transaction_pooler(queue.url) as url:
+            engine = create_engine(url, poolclass=NullPool)
+            event.listen(
+                engine,
+                "before_cursor_execute",
+                lambda conn, cursor, statement, *rest: set_later.append(statement),
+            )
+            with migrating(engine) as op:
+                create_claim_index(op, "orders", *MIXINS)
+                drop_claim_index(op, "orders")
+                create_claim_index(op, "orders", *MIXINS)
+    except NotHere as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+
+    assert index_names(queue) == {"ix_orders_claim"}
+    assert [s for s in set_later if "set_config" in s or s.startswith("SET lock")] == []
+    assert "a pooler is in between" in caplog.text
