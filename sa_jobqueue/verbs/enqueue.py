@@ -17,7 +17,8 @@ from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import UNCLAIMED
 from ..model.transitions import enqueued
 from ..sessions.built_once import built_once
-from ..sessions.writer import AnySession, Writer, writing
+from ..sessions.hooks import has_execute_hooks
+from ..sessions.writer import AnySession, Writer, session_of, writing
 
 #: Rows for each statement: memory stays bounded for a generator of any length.
 CHUNK = 1_000
@@ -105,7 +106,9 @@ def insert_jobs(
     if ready != mapping.word(UNCLAIMED):  # which the INSERT writes as a literal
         common[mapping.attributes["status"]] = ready
     inserted: list[int | None] = []
-    with writing(session, mapping) as writer:
+    # Where a session has hooks, the INSERT goes through it: they see that, and need no more.
+    seen = has_execute_hooks(session_of(session))
+    with writing(session, mapping, reads=seen) as writer:
         if mapping.has("run_at"):
             # The time is read once and bound: so the batch is claimed first in, first
             # out, and drivers join rows without SQL functions into one statement.
