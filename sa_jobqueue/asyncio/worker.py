@@ -88,7 +88,7 @@ class AsyncWorker(Generic[T]):
         and releases the others before it ends; cancelled again, it ends at once.
 
         Raises:
-            DBAPIError: a database error that trying again did not mend.
+            Exception: what the database still refused after five minutes (PATIENCE).
         """
         work = _caught(greenlet_spawn(self._worker.run))
         running = asyncio.create_task(work, name="sa_jobqueue worker")

@@ -179,9 +179,12 @@ class Capabilities:
         try:
             yield
         except BaseException:
-            connection.exec_driver_sql("ROLLBACK")
+            _roll_back(connection)
             raise
         connection.exec_driver_sql("COMMIT")
+
+    #: The isolation level of a transaction of the library's own on an AUTOCOMMIT engine.
+    transaction_level: ClassVar[str] = "READ COMMITTED"
 
     begin_statement: ClassVar[str] = "BEGIN"
 
@@ -347,6 +350,31 @@ class Capabilities:
     def is_transient(cls, error: BaseException) -> bool:
         """Tell whether a driver's error may go away when the transaction is run again."""
         return False
+
+    @classmethod
+    def is_shortage(cls, error: BaseException) -> bool:
+        """Tell whether a driver's error means that the server lacks room, or is read-only."""
+        return False
+
+    @classmethod
+    def is_read_only(cls, error: BaseException) -> bool:
+        """Tell whether a driver's error means that this server takes no writes at present."""
+        return False
+
+    @classmethod
+    def is_refused_login(cls, error: BaseException) -> bool:
+        """Tell whether a driver could not connect because of the URL: the user, the database."""
+        return False
+
+
+def _roll_back(connection: Connection) -> None:
+    """Roll back after an error, which must stay the error that is raised."""
+    if connection.invalidated:  # the server has rolled back when it lost the connection
+        return
+    try:
+        connection.exec_driver_sql("ROLLBACK")
+    except Exception:
+        connection.invalidate()  # no transaction may stay open on a pooled connection
 
 
 def _dotted(version: Version) -> str:

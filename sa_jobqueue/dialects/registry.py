@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import Dialect
 from sqlalchemy.engine.url import make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 
 from ..errors import LockTimeout, UnsupportedDatabase
 from .connections import dedicated_connection
@@ -97,14 +98,68 @@ def is_transient(error: BaseException) -> bool:
     Args:
         error: what was raised.
     """
-    if isinstance(error, LockTimeout):
-        return True
-    if not isinstance(error, DBAPIError) or error.orig is None:
-        return False
-    causes = (error.orig, error.orig.__cause__)
+    return isinstance(error, LockTimeout) or _means(error, "is_transient")
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Tell whether a server lacks room, or is read-only: no statement is to blame."""
+    return _means(error, "is_shortage")
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Tell whether a server takes no writes at present, such as a demoted primary."""
+    return _means(error, "is_read_only")
+
+
+def is_refused_login(error: BaseException) -> bool:
+    """Tell whether a server refuses the URL's user or database."""
+    return _means(error, "is_refused_login")
+
+
+def _means(error: BaseException, what: str) -> bool:
+    """Ask the databases about the errors of drivers behind an error."""
+    causes = list(_driver_errors(error))
     return any(
-        database.is_transient(cause)
-        for database in _registered.values()
-        for cause in causes
-        if cause is not None
+        getattr(database, what)(cause) for cause in causes for database in _registered.values()
     )
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Tell whether an error is one of the program, such as a missing table or privilege."""
+    return isinstance(error, SQLAlchemyError) and (
+        isinstance(error, ProgrammingError)
+        or not isinstance(error, DBAPIError)
+        or any(SQLite.is_mistake(cause) for cause in _driver_errors(error))
+    )
+
+
+def _driver_errors(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors of drivers behind an error.
+
+    An application's handle_error listener may raise the driver's own exception, or another one
+    that it caused.
+    """
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        cause = chain.pop(0)
+        if cause is None or id(cause) in seen:
+            continue
+        seen.add(id(cause))
+        if isinstance(cause, DBAPIError):
+            if cause.orig is not None:
+                seen.add(id(cause.orig))
+                yield cause.orig
+                chain.append(cause.orig.__cause__)
+                if cause.orig.__cause__ is not None:
+                    seen.add(id(cause.orig.__cause__))
+                    yield cause.orig.__cause__
+        elif is_of_driver(cause):
+            yield cause
+        chain.append(cause.__cause__)
+
+
+def is_of_driver(error: BaseException) -> bool:
+    """Tell whether an exception is of a driver, by PEP 249's names or a SQLSTATE."""
+    names = {base.__name__ for base in type(error).__mro__}
+    return "DatabaseError" in names or getattr(error, "sqlstate", None) is not None

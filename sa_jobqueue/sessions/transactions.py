@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from ..dialects import connect_errors, database_of, is_transient
+from ..dialects import connect_errors, database_of, is_read_only, is_transient
 
 R = TypeVar("R")
 
@@ -21,22 +21,41 @@ TRIES = 10
 
 
 def run_in_transaction(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
-    """Run `work` in a new session, commit, and return its result."""
+    """Run `work` in a new session, commit, and return its result.
+
+    On an AUTOCOMMIT engine it is one transaction, too.
+    """
     with Session(bind, expire_on_commit=False) as session:
         try:
             with _connecting(bind):
                 connection = session.connection()
             database = database_of(connection)
+            if isinstance(bind, Engine) and database.in_autocommit(connection):
+                session.rollback()  # the level of a transaction is set before it begins
+                with _connecting(bind):
+                    connection = session.connection(
+                        execution_options={"isolation_level": database.transaction_level}
+                    )
             if not database.in_autocommit(connection):
                 database.begin_write(connection)
             result = work(session)
             session.commit()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(bind, Engine) and is_read_only(error):
+                session.invalidate()  # the next connection may lead to the new primary
             # Not left to close(): after a COMMIT that failed, it leaves the
             # transaction open on the pooled connection.
-            session.rollback()
+            _roll_back_session(session)
             raise
         return result
+
+
+def _roll_back_session(session: Session) -> None:
+    """Roll back after an error, which must stay the error that is raised."""
+    try:
+        session.rollback()
+    except Exception:
+        session.invalidate()
 
 
 def run_with_retries(bind: Engine | Connection, work: Callable[[Session], R]) -> R:

@@ -127,8 +127,14 @@ class ClaimPlan(Generic[T]):
                 taken.hold.let_go(writer.connection, self.mapping, keys, LetGo.AT_END)
             raise
 
-    def claimed_by(self, session: AnySession, owner: str | int | Owner) -> Claim[Any]:
-        """Return an owner's claims with their fences; see :func:`claimed_by`."""
+    def claimed_by(
+        self, session: AnySession, owner: str | int | Owner, *, options: Sequence[Any] = ()
+    ) -> Claim[Any]:
+        """Return an owner's claims with their fences; see :func:`claimed_by`.
+
+        Args:
+            options: loader options.
+        """
         mapping, name = self.mapping, _owner_name(owner)
         of_owner = (
             select(mapping.entity)
@@ -138,6 +144,7 @@ class ClaimPlan(Generic[T]):
                 *self.spec.where,
             )
             .order_by(*self.spec.order)
+            .options(*options)
         )
         with writing(session, mapping, reads=True) as writer:
             found = writer.orm(of_owner, populate_existing=True).unique().scalars().all()

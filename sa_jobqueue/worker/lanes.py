@@ -77,7 +77,8 @@ class Lane(Generic[T]):
             lost += claims_lost_by(partial(self.complete, session, jobs, then, delete=delete))
         for job, outcome in handled:
             if outcome is not None and not isinstance(outcome, str):
-                lost += claims_lost_by(partial(self._finish_otherwise, session, job, outcome))
+                text = outcome.error if isinstance(outcome, Failed) else outcome.reason
+                lost += claims_lost_by(partial(self.finish_otherwise, session, job, outcome, text))
         return lost
 
     def complete(
@@ -86,16 +87,20 @@ class Lane(Generic[T]):
         """Finish jobs whose handlers returned None; `then` is a branch that a step took."""
         self.queue.complete(session, jobs, delete=delete)
 
-    def _finish_otherwise(self, session: Session, job: T, outcome: Retry | Cancel | Failed) -> None:
+    def finish_otherwise(
+        self,
+        session: Session,
+        job: T,
+        outcome: Retry | Cancel | Failed,
+        text: str | BaseException | None,
+    ) -> None:
+        """Write the outcome of a job that is not done; `text` goes to ``last_error``."""
         if isinstance(outcome, Cancel):
-            self.queue.cancel_claimed(session, job, reason=outcome.reason)
+            assert not isinstance(text, BaseException)
+            self.queue.cancel_claimed(session, job, reason=text)
         else:
-            self._fail(session, job, outcome)
-
-    def _fail(self, session: Session, job: T, outcome: Failed | Retry) -> None:
-        error = outcome.error if isinstance(outcome, Failed) else outcome.reason
-        retry_in = outcome.retry_in if isinstance(outcome, Failed) else outcome.in_
-        self.queue.fail(session, job, error=error, retry_in=retry_in)
+            retry_in = outcome.retry_in if isinstance(outcome, Failed) else outcome.in_
+            self.queue.fail(session, job, error=text, retry_in=retry_in)
 
     def left(self) -> Executable:
         """Select the key of a job that a drain waits for."""

@@ -28,7 +28,7 @@ from .lanes import Lane, lanes_of
 from .outcomes import Cancel, Failed, Outcome, Retry
 from .owner_name import OwnerName
 from .reaper import REAP_EVERY, Reaper
-from .transactions import Transactions
+from .transactions import Refusals, Transactions
 from .turns import TurnResult, Turns
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -108,9 +108,16 @@ class Worker(Generic[T]):
         self._stopping = self._runtime.flag()
         self._heartbeat: Heartbeat
         self._transactions = Transactions(engine, self._runtime)
+        self._refused_looks = Refusals(self._transactions, "a look for the jobs that are left")
         self._owner_name = OwnerName(owner, transactions=self._transactions, runtime=self._runtime)
         self._turns = Turns(
-            self.lanes, self._transactions, self._owner_name, limit, delete, options
+            self.lanes,
+            self._transactions,
+            self._owner_name,
+            limit,
+            delete,
+            options,
+            lambda in_hand: self._delay_after(in_hand.lane, in_hand.attempts),
         )
         self._reaper = Reaper(
             [lane.queue for lane in self.lanes],
@@ -130,7 +137,7 @@ class Worker(Generic[T]):
         """Work until stopped, or, with `drain`, until the queue is empty.
 
         Raises:
-            DBAPIError: a database error that trying again did not mend.
+            Exception: what the database still refused after five minutes (PATIENCE).
             BaseException: anything that a callback raised, and what a handler raised that is
                 no Exception, such as KeyboardInterrupt. Before that its job is failed, the
                 handled jobs are finished, and the others released.
@@ -148,9 +155,9 @@ class Worker(Generic[T]):
             batch = Batch(unhandled=result.in_hand)
             try:
                 self._call_back(result)
-                if stopping or (batch.is_empty and self.drain and self._drained()):
+                if stopping or (self.drain and self._drained_by(result)):
                     return
-                idle = idle + 1 if batch.is_empty else 0
+                idle = 0 if result.in_hand or result.claim_is_due else idle + 1
                 self._handle_all(batch)
                 # Finish before a pause. And if we lost our owner name, reaping now would take
                 # back jobs that we still hold; so finish before reaping.
@@ -301,13 +308,25 @@ class Worker(Generic[T]):
         if pause:
             self._stopping.wait(pause)
 
+    def _drained_by(self, result: TurnResult[T]) -> bool:
+        """Tell whether a turn that claimed nothing has left nothing to wait for."""
+        if result.in_hand or result.claim_is_due or result.refused:
+            return False
+        return self._drained()
+
     def _drained(self) -> bool:
         """Tell whether no job is left that this run should wait for."""
 
         def drained(session: Session) -> bool:
             return all(session.execute(lane.left()).first() is None for lane in self.lanes)
 
-        return self._transactions.run(drained)
+        try:
+            nothing_left = self._transactions.run(drained)
+        except Exception as error:
+            self._refused_looks.note(error)
+            return False
+        self._refused_looks.end()
+        return nothing_left
 
 
 def _checked_backoff(backoff: Backoff | None, lanes: Sequence[Lane[Any]]) -> Backoff | None:

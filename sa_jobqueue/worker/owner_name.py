@@ -26,21 +26,20 @@ class OwnerName:
 
     Attributes:
         owner: the name, or the Owner, that claims now.
-        is_ours_alone: nobody else claims under this name.
     """
 
     def __init__(
         self, owner: str | int | Owner | None, *, transactions: Transactions, runtime: Runtime
     ) -> None:
         self.owner: str | int | Owner = default_owner() if owner is None else owner
-        self.is_ours_alone = owner is None
+        self._given = owner is not None
         self._transactions = transactions
         self._runtime = runtime
 
     @contextmanager
     def for_the_run(self) -> Iterator[None]:
         """Hold an Owner of our own for the run, unless a name was given."""
-        if not self.is_ours_alone:
+        if self._given:
             yield
             return
         plain, owner = self.owner, Owner(self._transactions.engine, process_name(24))
@@ -65,8 +64,11 @@ class OwnerName:
         owner = self.owner
         if not isinstance(owner, Owner):
             return
-        try:
-            # Reading the name checks the lock.
-            self._transactions.patiently(lambda: self._runtime.run_blocking(lambda: owner.name))
-        except LockLost as error:
-            log.warning("%s", error)
+
+        def check() -> None:
+            try:
+                self._runtime.run_blocking(lambda: owner.name)  # reading the name checks the lock
+            except LockLost as error:
+                log.warning("%s", error)
+
+        self._transactions.patiently(check)

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from ..queue import JobQueue
 from ..sessions.transactions import run_in_transaction
 from ..verbs.reap import Reaped
-from .transactions import Transactions
+from .transactions import Refusals, Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -45,6 +44,7 @@ class Reaper:
         self._every = every
         self._max_runtime = max_runtime
         self._next = 0.0
+        self._refusals = Refusals(transactions, "a reap")
 
     @property
     def is_due(self) -> bool:
@@ -58,10 +58,12 @@ class Reaper:
         reaped = Reaped()
         try:
             reaped = run_in_transaction(self._transactions.engine, self._reap)
-        except DBAPIError as error:
+        except Exception as error:
             if not self._transactions.is_temporary(error):
-                raise
-            log.info("reaping failed, and is tried again at its next time: %s", error.orig)
+                self._refusals.note(error)
+            log.info("reaping failed, and is tried again at its next time: %s", cause_of(error))
+        else:
+            self._refusals.end()
         pause = 0.0 if reaped and reaped.more else self._every.total_seconds()
         self._next = time.monotonic() + pause * random.uniform(0.8, 1.2)
 

@@ -7,14 +7,14 @@ import random
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
-from ..dialects import is_transient
-from ..errors import LockTimeout
+from ..dialects import is_mistake, is_of_driver, is_refused_login, is_shortage, is_transient
+from ..errors import JobQueueError, LockLost
 from ..process.runtime import Runtime
 from ..sessions.transactions import run_in_transaction
 
@@ -31,53 +31,128 @@ LONGEST_PAUSE = timedelta(seconds=2)
 
 
 class Transactions:
-    """Transactions of the worker's own, on its engine.
-
-    Attributes:
-        in_doubt: whether the answer to the last COMMIT is missing.
-    """
+    """Transactions of the worker's own, on its engine."""
 
     def __init__(self, engine: Engine, runtime: Runtime) -> None:
         self.engine = engine
-        self.in_doubt = False
         self._runtime = runtime
         self._succeeded_once = False
 
-    def run(self, work: Callable[[Session], R]) -> R:
-        """Run and commit a transaction, again while its error is temporary."""
-        result = self.patiently(lambda: self._run_once(work))
+    def run(self, work: Callable[[Session], R], *, patience: timedelta | None = None) -> R:
+        """Run and commit a transaction, again while its error is temporary.
+
+        Args:
+            patience: for how long; None: for PATIENCE.
+        """
+        result = self.patiently(lambda: run_in_transaction(self.engine, work), patience)
         self._succeeded_once = True
-        self.in_doubt = False
         return result
 
-    def patiently(self, work: Callable[[], R]) -> R:
+    def patiently(self, work: Callable[[], R], patience: timedelta | None = None) -> R:
         """Call `work`, again while its error is temporary, for PATIENCE at most."""
-        deadline = time.monotonic() + PATIENCE.total_seconds()
-        pause = SHORTEST_PAUSE.total_seconds()
+        pauses = Pauses(self._runtime, PATIENCE if patience is None else patience)
+        warned = False
         while True:
             try:
                 return work()
-            except (DBAPIError, LockTimeout) as error:
-                if time.monotonic() > deadline or not self.is_temporary(error):
+            except Exception as error:
+                if pauses.are_over or not self.is_temporary(error):
                     raise
-                cause = error.orig if isinstance(error, DBAPIError) else error
-                log.info("a transaction failed, and is run again: %s", cause)
-                self._runtime.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(pause * 2, LONGEST_PAUSE.total_seconds())
+                grave = is_shortage(error) or not self._succeeded_once
+                write = log.warning if grave and not warned else log.info
+                write("a transaction failed, and is run again: %s", cause_of(error))
+                warned = True
+            pauses.pause()
 
-    def is_temporary(self, error: DBAPIError | LockTimeout) -> bool:
+    def pauses(self) -> Pauses:
+        """Begin to wait for something, for PATIENCE at most."""
+        return Pauses(self._runtime, PATIENCE)
+
+    def is_temporary(self, error: BaseException) -> bool:
         """Tell whether an error goes away with time."""
-        if is_transient(error) or isinstance(error, LockTimeout):
+        return is_transient(error) or is_shortage(error) or self.is_away(error)
+
+    def is_away(self, error: BaseException) -> bool:
+        """Tell whether the connection broke or could not be made: the server may be restarting."""
+        if isinstance(error, LockLost):  # the connection of an owner's lock
             return True
-        # A broken connection, or a failure to connect (an error without a statement): the server
-        # may be restarting. Before the first success the URL may be wrong, so raise at once.
-        connecting = isinstance(error, OperationalError) and error.statement is None
-        return self._succeeded_once and (error.connection_invalidated or connecting)
+        if not isinstance(error, DBAPIError):
+            return is_of_driver(error) and self._is_disconnect(error)
+        if error.connection_invalidated:
+            return True
+        # A failure to connect is an error without a statement. Before the first success the URL
+        # may be wrong: then the server says so.
+        connecting = (
+            isinstance(error, OperationalError | InterfaceError) and error.statement is None
+        )
+        return connecting and (self._succeeded_once or not is_refused_login(error))
 
-    def _run_once(self, work: Callable[[Session], R]) -> R:
-        def doubted(session: Session) -> R:
-            result = work(session)
-            self.in_doubt = True  # until the COMMIT is answered
-            return result
+    def _is_disconnect(self, error: BaseException) -> bool:
+        """Ask the dialect about a driver's error that a handle_error listener has raised."""
+        dialect: Any = self.engine.dialect
+        return bool(dialect.is_disconnect(error, None, None))
 
-        return run_in_transaction(self.engine, doubted)
+
+class Refusals:
+    """What the database refuses again and again: logged once, and raised after PATIENCE.
+
+    Args:
+        what: is refused, for the log.
+    """
+
+    def __init__(self, transactions: Transactions, what: str) -> None:
+        self._transactions = transactions
+        self._what = what
+        self._has_succeeded = False
+        self._pauses: Pauses | None = None
+
+    def note(self, error: Exception) -> None:
+        """Note a refusal.
+
+        Raises:
+            Exception: the error, if it has lasted for PATIENCE, or is the program's own.
+        """
+        mistaken = isinstance(error, JobQueueError) or (
+            not self._has_succeeded and is_mistake(error)
+        )
+        # A temporary error has been waited for already.
+        if mistaken or self._transactions.is_temporary(error):
+            raise error
+        if self._pauses is None:
+            log.error(
+                "%s is refused, and is tried again: %s", self._what, cause_of(error), exc_info=error
+            )
+            self._pauses = self._transactions.pauses()
+        elif self._pauses.are_over:
+            raise error
+
+    def end(self) -> None:
+        """Note a success."""
+        self._has_succeeded = True
+        self._pauses = None
+
+
+class Pauses:
+    """Growing pauses between tries, until `patience` is over."""
+
+    def __init__(self, runtime: Runtime, patience: timedelta) -> None:
+        self._runtime = runtime
+        self._deadline = time.monotonic() + patience.total_seconds()
+        self._next = SHORTEST_PAUSE.total_seconds()
+
+    @property
+    def are_over(self) -> bool:
+        """Whether the time for further tries is over."""
+        return time.monotonic() > self._deadline
+
+    def pause(self) -> None:
+        """Wait, each time about twice as long as before."""
+        self._runtime.sleep(self._next * random.uniform(0.5, 1.0))
+        self._next = min(self._next * 2, LONGEST_PAUSE.total_seconds())
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return the driver's own error behind SQLAlchemy's."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        return error.orig
+    return error

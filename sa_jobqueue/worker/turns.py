@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +18,8 @@ from .batch import Batch, InHand
 from .lanes import Lane, LaneOrder, claims_lost_by
 from .outcomes import Outcome
 from .owner_name import OwnerName
-from .transactions import Transactions
+from .refusals import UNDIVIDED, RefusedFinish
+from .transactions import Refusals, Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -31,10 +33,14 @@ class TurnResult(Generic[T]):
     Attributes:
         claims: each claim with its lane.
         finished: the jobs that were finished, without those whose claim was lost.
+        claim_is_due: the turn has finished jobs only, and the claim is still to come.
+        refused: the database refused the claim.
     """
 
     claims: list[tuple[Lane[T], Claim[T]]] = field(default_factory=list)
     finished: list[InHand[T]] = field(default_factory=list)
+    claim_is_due: bool = False
+    refused: bool = False
 
     @property
     def in_hand(self) -> list[InHand[T]]:
@@ -55,7 +61,7 @@ class Turns(Generic[T]):
         limit: the most jobs that a turn claims.
         delete: whether done jobs are deleted; None goes by the model.
         options: loader options for the claims.
-        names: the names claimed under since the last COMMIT that was answered.
+        delay: returns how long a job waits that is failed because its finish was refused.
     """
 
     lanes: Sequence[Lane[T]]
@@ -64,49 +70,89 @@ class Turns(Generic[T]):
     limit: int
     delete: bool | None
     options: Sequence[Any]
-    names: set[str] = field(default_factory=set)
+    delay: Callable[[InHand[T]], timedelta | None]
 
     def __post_init__(self) -> None:
         self._order = LaneOrder(self.lanes)
+        self._unanswered: list[tuple[Lane[T], Fence]] = []  # claims whose COMMIT was not answered
+        self._refusals = Refusals(self.transactions, "a claim")
 
     def turn(self, batch: Batch[T], *, claim: bool) -> TurnResult[T]:
-        """Finish the handled jobs, release the others, claim the next ones."""
+        """Finish the handled jobs, release the others, claim the next ones.
 
-        def turn(session: Session) -> TurnResult[T]:
-            found = self._claimed_unanswered(session, batch)
-            finished = self._finish(session, batch.handled)
-            self._release(
-                session, [(unhandled.lane, unhandled.job) for unhandled in batch.unhandled]
+        Raises:
+            Exception: what the database still refused after PATIENCE.
+        """
+        if batch.is_empty and not claim and not self._unanswered:
+            return TurnResult()
+        # A claim that waits for long must not keep the handled jobs from being finished.
+        patience = None if batch.is_empty else UNDIVIDED
+        try:
+            result = self.transactions.run(
+                partial(self._turn, batch=batch, claim=claim), patience=patience
             )
+        except Exception as error:
+            if not batch.is_empty:
+                return self._finish_alone(batch, error, claim=claim)
             if not claim:
-                self._release(session, [(lane, claimed) for lane, claimed in found])
-                return TurnResult([], finished)
-            return TurnResult(found or self._claim(session), finished)
-
-        result = self.transactions.run(turn)
-        self.names.clear()
+                raise
+            self._refusals.note(error)
+            return TurnResult(refused=True)
+        self._unanswered.clear()
+        if claim:
+            self._refusals.end()
         return result
 
-    def _claimed_unanswered(
-        self, session: Session, batch: Batch[T]
-    ) -> list[tuple[Lane[T], Claim[T]]]:
-        """Find the claims of a COMMIT that succeeded although its answer was lost."""
-        if not (self.transactions.in_doubt and self.owner_name.is_ours_alone):
-            return []
-        # With dates: the same COMMIT may have finished a job and claimed it anew.
-        known = {
-            (fence.identity, date) for fence in map(fence_of, batch) for date in fence.token.dates
-        }
-        found = []
-        for lane in self.lanes:
-            unknown = [
+    def _turn(self, session: Session, *, batch: Batch[T], claim: bool) -> TurnResult[T]:
+        found = self._claimed_unanswered(session)
+        finished = self._finish(session, batch.handled)
+        self._release(session, [(unhandled.lane, unhandled.job) for unhandled in batch.unhandled])
+        if not claim:
+            self._release(session, [(lane, claimed) for lane, claimed in found])
+            return TurnResult([], finished)
+        claims = found or self._claim(session)
+        self._unanswered += [(lane, fence) for lane, claim in claims for fence in claim.fences]
+        return TurnResult(claims, finished)
+
+    # -- what was refused -----------------------------------------------
+
+    def _finish_alone(self, batch: Batch[T], error: Exception, *, claim: bool) -> TurnResult[T]:
+        """Finish jobs whose turn was refused; the claim comes in a turn of its own."""
+        log.info("a turn was refused, and its jobs are finished alone: %s", cause_of(error))
+        refused = RefusedFinish(self.transactions, self._finish, self.delay)
+        finished = refused.run(batch.handled)
+        for unhandled in batch.unhandled:
+            self._release_alone(unhandled)
+        if not claim and self._unanswered:
+            self.turn(Batch(), claim=False)
+        return TurnResult([], finished, claim_is_due=claim)
+
+    def _release_alone(self, unhandled: InHand[T]) -> None:
+        job = [(unhandled.lane, unhandled.job)]
+        try:
+            self.transactions.run(partial(self._release, jobs=job), patience=UNDIVIDED)
+        except Exception as error:
+            log.error("a release is refused, and its job left to a reap: %s", cause_of(error))
+
+    def _claimed_unanswered(self, session: Session) -> list[tuple[Lane[T], Claim[T]]]:
+        """Find the claims of a COMMIT that succeeded although its answer was lost.
+
+        Found by their fences: others may claim under the same name.
+        """
+        claims: list[tuple[Lane[T], Claim[T]]] = []
+        for lane in self.lanes if self._unanswered else ():
+            fences = [fence for of_lane, fence in self._unanswered if of_lane is lane]
+            known = {(fence.identity, fence.owner_date) for fence in fences}
+            found = [
                 job
-                for name in sorted(self.names)  # several, if the lock was lost in between
-                for job in lane.queue.claimed_by(session, name)
-                if (fence_of(job).identity, fence_of(job).owner_date) not in known
+                for name in sorted({str(fence.owner) for fence in fences})
+                for job in lane.queue.plan.claimed_by(session, name, options=self.options)
+                if (fence_of(job).identity, fence_of(job).owner_date) in known
             ]
-            found.append((lane, Claim[T](jobs_by_token(unknown))))
-        return [(lane, claim) for lane, claim in found if claim]
+            claims.append((lane, Claim[T](jobs_by_token(found))))
+        return [(lane, claim) for lane, claim in claims if claim]
+
+    # -- the parts of a turn --------------------------------------------
 
     def _finish(self, session: Session, handled: Sequence[InHand[T]]) -> list[InHand[T]]:
         """Write the outcomes; return the jobs whose claim was not lost."""
@@ -140,11 +186,9 @@ class Turns(Generic[T]):
         return claims
 
     def _claim_by(self, lane: Lane[T], session: Session, limit: int) -> Claim[T]:
-        claimed = lane.queue.claim(
+        return lane.queue.claim(
             session, owner=self.owner_name.owner, limit=limit, options=self.options
         )
-        self.names.update(fence.owner for fence in claimed.fences if fence.owner is not None)
-        return claimed
 
 
 def _in_hand(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:

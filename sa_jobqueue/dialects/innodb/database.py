@@ -224,8 +224,27 @@ class InnoDB(Database):
 
     @classmethod
     def is_transient(cls, error: BaseException) -> bool:
-        # Deadlock; lock wait timeout; record has changed since last read.
-        return error.args[:1] in {(1213,), (1205,), (1020,)}
+        if error.args[:1] == (1180,):  # COMMIT failed: transient for the storage engine's deadlock
+            return "149" in str(error.args[1:])
+        # Deadlock; lock wait timeout; record has changed since last read; Group Replication's
+        # certification, and Galera's node that is not ready.
+        return _number(error) in {1213, 1205, 1020, 3101, 1047}
+
+    @classmethod
+    def is_shortage(cls, error: BaseException) -> bool:
+        # Disk or table full, out of memory, an error of the storage engine or of a file.
+        short = {1021, 1114, 1037, 1038, 1041, 1030, 1026, 3}
+        return _number(error) in short or cls.is_read_only(error)
+
+    @classmethod
+    def is_read_only(cls, error: BaseException) -> bool:
+        if _number(error) == 1290:  # an option of the server forbids it: read_only or another one
+            return "read" in str(error.args[1:])
+        return _number(error) in {1792, 1836}
+
+    @classmethod
+    def is_refused_login(cls, error: BaseException) -> bool:
+        return _number(error) in {1044, 1045, 1049, 1698}
 
     # -- parts ----------------------------------------------------------
 
@@ -244,6 +263,11 @@ def _bare(quoted: str) -> str:
 def in_text(*names: str) -> str:
     """Return quoted names as they stand in a ``text()``, which doubles % and knows ``:name``."""
     return " ".join(_bare(name).replace(":", "\\:") for name in names)
+
+
+def _number(error: BaseException) -> int | None:
+    number = error.args[0] if error.args else None
+    return number if isinstance(number, int) else None
 
 
 def _are_primary(table: Table, keys: Sequence[Column[Any]]) -> bool:

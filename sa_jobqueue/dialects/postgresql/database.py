@@ -40,7 +40,14 @@ from .integer_array import IntegerArray
 from .named_locks import PostgreSQLNamedLocks
 from .schema_changes import PostgreSQLSchemaChanges
 from .serial_key_locks import PostgreSQLSerialKeyLocks
-from .sqlstate import DEADLOCK, LOCK_NOT_AVAILABLE, SERIALIZATION_FAILURE, sqlstate
+from .sqlstate import (
+    DEADLOCK,
+    LOCK_NOT_AVAILABLE,
+    READ_ONLY,
+    SERIALIZATION_FAILURE,
+    login_is_refused,
+    sqlstate,
+)
 
 #: Where drivers keep the number of the server process: psycopg 2 and 3, asyncpg.
 _PID_TOLD = ("info.backend_pid", "get_server_pid")
@@ -179,7 +186,21 @@ class PostgreSQL(Database):
 
     @classmethod
     def is_transient(cls, error: BaseException) -> bool:
-        return sqlstate(error) in {SERIALIZATION_FAILURE, DEADLOCK}
+        return sqlstate(error) in {SERIALIZATION_FAILURE, DEADLOCK, LOCK_NOT_AVAILABLE}
+
+    @classmethod
+    def is_shortage(cls, error: BaseException) -> bool:
+        # Out of disk, memory or connections; an error of the file system; read-only.
+        state = sqlstate(error) or ""
+        return state[:2] in {"53", "58"} or cls.is_read_only(error)
+
+    @classmethod
+    def is_read_only(cls, error: BaseException) -> bool:
+        return sqlstate(error) == READ_ONLY
+
+    @classmethod
+    def is_refused_login(cls, error: BaseException) -> bool:
+        return login_is_refused(error)
 
     # -- parts ----------------------------------------------------------
 

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import re
+
 #: lock_timeout was over.
 LOCK_NOT_AVAILABLE = "55P03"
 
+#: read_only_sql_transaction: a standby, or a primary that was demoted.
+READ_ONLY = "25006"
+
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK = "40P01"
+
+
+#: What libpq tells of a refused login, without a SQLSTATE.
+_REFUSED = re.compile(r"authentication failed|does not exist|no pg_hba.conf|no password supplied")
+
+
+def login_is_refused(error: BaseException) -> bool:
+    """Tell whether a server answers, and refuses this user or this database."""
+    state = sqlstate(error)
+    if state is not None:
+        return state[:2] in {"28", "3D"}
+    return _REFUSED.search(str(error)) is not None and "DatabaseError" in {
+        base.__name__ for base in type(error).__mro__
+    }
 
 
 def sqlstate(error: BaseException | None) -> str | None:

@@ -20,7 +20,14 @@ from .named_locks import SQLiteNamedLocks, file_of
 from .schema_changes import SQLiteSchemaChanges
 from .serial_key_locks import SQLiteSerialKeyLocks
 
-_BUSY, _LOCKED = 5, 6  # primary result codes: the lowest byte of an error's code
+# Primary result codes: the lowest byte of an error's code.
+_ERROR, _BUSY, _LOCKED = 1, 5, 6
+_NO_MEMORY, _IO_ERROR, _FULL, _CANNOT_OPEN = 7, 10, 13, 14
+
+
+def _code(error: BaseException) -> int | None:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code & 0xFF if isinstance(code, int) else None
 
 
 class SQLite(Database):
@@ -32,6 +39,7 @@ class SQLite(Database):
 
     update_returning = True
     delete_returning = True
+    transaction_level = "SERIALIZABLE"
     one_writer = True
     kept_as_given = (object,)
     returns_new = True
@@ -66,8 +74,20 @@ class SQLite(Database):
 
     @classmethod
     def is_transient(cls, error: BaseException) -> bool:
-        code = getattr(error, "sqlite_errorcode", None)
-        return isinstance(code, int) and code & 0xFF in {_BUSY, _LOCKED}
+        return _code(error) in {_BUSY, _LOCKED}
+
+    @classmethod
+    def is_shortage(cls, error: BaseException) -> bool:
+        return _code(error) in {_NO_MEMORY, _IO_ERROR, _FULL}
+
+    @classmethod
+    def is_refused_login(cls, error: BaseException) -> bool:
+        return _code(error) == _CANNOT_OPEN
+
+    @classmethod
+    def is_mistake(cls, error: BaseException) -> bool:
+        """Tell whether a statement is wrong, such as by the name of a missing table."""
+        return _code(error) == _ERROR
 
     # -- parts ----------------------------------------------------------
 

@@ -1,0 +1,143 @@
+"""The slow way of a refused turn: each handled job is finished, whatever becomes of others.
+
+The jobs of a turn are finished together with the next claim, in one transaction. When the
+database refuses this transaction with an error that does not pass, nobody knows yet whose error
+it is. So the handled jobs are finished without a claim, by halves, until the job is found that
+is refused alone. This job is failed, with the reason. All others are finished, and none is
+handled again because of another job's error.
+
+Before a job is blamed, its error text is written in less demanding forms: a column may be unable
+to store an emoji. And where the database refuses to fail the job too, or its disk is full, no job
+is to blame: then the finish waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy.orm import Session
+
+from ..dialects import is_shortage
+from ..model.last_error import error_text
+from .batch import InHand
+from .lanes import claims_lost_by
+from .outcomes import Failed, Outcome
+from .transactions import Transactions, cause_of
+
+log = logging.getLogger("sa_jobqueue.worker")
+
+T = TypeVar("T")
+
+#: For how long a turn or a part of it is run again after deadlocks and lost connections, before
+#: it is divided.
+UNDIVIDED = timedelta(seconds=2)
+
+
+@dataclass
+class RefusedFinish(Generic[T]):
+    """Finish the handled jobs of a turn that was refused.
+
+    Attributes:
+        finish: writes the outcomes of jobs in a session, and returns the jobs whose claim was
+            not lost.
+        delay: returns how long a job waits that is failed here.
+        finished: the jobs that were finished or failed, without those whose claim was lost.
+    """
+
+    transactions: Transactions
+    finish: Callable[[Session, list[InHand[T]]], list[InHand[T]]]
+    delay: Callable[[InHand[T]], timedelta | None]
+    finished: list[InHand[T]] = field(default_factory=list)
+    _waiting: list[tuple[list[InHand[T]], Exception]] = field(default_factory=list)
+
+    def run(self, handled: list[InHand[T]]) -> list[InHand[T]]:
+        """Finish all jobs, or fail those that cannot be finished; return both.
+
+        Raises:
+            Exception: what the database still refused after PATIENCE.
+        """
+        pauses = self.transactions.pauses()
+        parts = [handled] if handled else []
+        warned = False
+        while True:
+            for part in parts:
+                self._finish(part)
+            if not self._waiting:
+                return self.finished
+            error = self._waiting[0][1]
+            if pauses.are_over:
+                raise error
+            if not warned:
+                log.error("finishing jobs is refused, and is tried again: %s", cause_of(error))
+            warned = True
+            pauses.pause()
+            parts, self._waiting = [part for part, _ in self._waiting], []
+
+    def _finish(self, jobs: list[InHand[T]]) -> None:
+        """Finish jobs together; if they are refused, by halves."""
+        try:
+            self.finished += self.transactions.run(
+                lambda session: self.finish(session, jobs), patience=UNDIVIDED
+            )
+        except Exception as error:
+            if is_shortage(error) or self.transactions.is_away(error):
+                self._waiting.append((jobs, error))
+            elif len(jobs) > 1:
+                half = len(jobs) // 2
+                self._finish(jobs[:half])
+                self._finish(jobs[half:])
+            elif self.transactions.is_temporary(error) or not self._fail(jobs[0], error):
+                self._waiting.append((jobs, error))
+
+    def _fail(self, in_hand: InHand[T], error: Exception) -> bool:
+        """Write what the database takes of an outcome, else fail the job; False: nothing."""
+        for outcome, text in self._ways_to_end(in_hand, error):
+            write = partial(_write, in_hand=in_hand, outcome=outcome, text=text)
+            try:
+                ours = self.transactions.run(write, patience=UNDIVIDED)
+            except Exception as refused:
+                if self.transactions.is_temporary(refused) or is_shortage(refused):
+                    return False
+                log.debug("%r with %r is refused", outcome, text, exc_info=refused)
+                continue
+            in_hand.outcome = outcome
+            self.finished += [in_hand] if ours else []
+            return True
+        return False
+
+    def _ways_to_end(
+        self, in_hand: InHand[T], error: Exception
+    ) -> Iterator[tuple[Outcome, str | None]]:
+        """Yield outcomes with their texts, the most telling first."""
+        given = in_hand.outcome
+        if given is not None and not isinstance(given, str):
+            yield from ((given, text) for text in _plainer(_text_of(given)))
+        log.error("a finish is refused, and its job failed: %s", cause_of(error))
+        failed = Failed(error, self.delay(in_hand))
+        reason = f"the finish was refused: {type(error).__name__}: {cause_of(error)}"
+        yield failed, error_text(reason)
+        yield from ((failed, text) for text in _plainer(error_text(reason)))
+
+
+def _write(session: Session, *, in_hand: InHand[Any], outcome: Any, text: str | None) -> bool:
+    """Write an outcome with a text of its own; tell whether the claim was not lost."""
+    return not claims_lost_by(
+        partial(in_hand.lane.finish_otherwise, session, in_hand.job, outcome, text)
+    )
+
+
+def _text_of(outcome: Any) -> str | None:
+    return error_text(outcome.error if isinstance(outcome, Failed) else outcome.reason)
+
+
+def _plainer(text: str | None) -> Iterator[str | None]:
+    """Yield what most columns can store of a text, then no text."""
+    if text is None:
+        return
+    yield text.encode("ascii", "backslashreplace").decode("ascii")
+    yield None

@@ -1,0 +1,160 @@
+"""Faults of a turn: what goes wrong at which statement of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import URL, CheckConstraint, Engine, NullPool, String, event, select
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import JobMixin, RetryMixin
+from tests.contract.worker.support import transient
+from tests.support import make_engine
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Picky(JobMixin, RetryMixin, Base):
+    """A queue whose table refuses to finish one job, and one letter in its errors."""
+
+    __tablename__ = "picky"
+    __table_args__ = (
+        CheckConstraint("NOT (status = 'done' AND name = 'bad')"),
+        CheckConstraint("last_error IS NULL OR last_error NOT LIKE '%→%'"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(20))
+
+
+def add_picky(session: Session, *names: str) -> None:
+    for name in names:
+        session.add(Picky(name=name, max_attempts=2))
+        session.flush()
+    session.commit()
+
+
+def picky_states(session: Session) -> dict[str, tuple[str, int]]:
+    session.rollback()
+    return {job.name: (job.status, job.attempts) for job in session.scalars(select(Picky))}
+
+
+class Fault(Exception):
+    """An error that no driver knows."""
+
+
+def refused(alias: str) -> Exception:
+    return Fault("refused")
+
+
+def wrapped(alias: str) -> Exception:
+    return DBAPIError("SELECT 1", {}, Fault("refused"))
+
+
+def deadlock(alias: str) -> Exception:
+    return OperationalError("SELECT 1", {}, transient(alias))
+
+
+def lock_timeout(alias: str) -> Exception:
+    if alias != "postgresql":
+        return deadlock(alias)
+    cause = Fault("canceling statement due to lock timeout")
+    cause.pgcode = "55P03"  # type: ignore[attr-defined]  # as psycopg2 sets it
+    return OperationalError("SELECT 1", {}, cause)
+
+
+def full_disk(alias: str) -> Exception:
+    cause: Exception = Fault(1114, "The table is full")
+    if alias == "postgresql":
+        cause.pgcode = "53100"  # type: ignore[attr-defined]  # as psycopg2 sets it
+    elif alias == "sqlite":
+        cause.sqlite_errorcode = 13  # type: ignore[attr-defined]  # as sqlite3 sets it
+    return OperationalError("SELECT 1", {}, cause)
+
+
+def no_space(alias: str) -> Exception:
+    return OSError(28, "No space left on device")
+
+
+KINDS: list[Callable[[str], Exception]] = [
+    refused,
+    wrapped,
+    deadlock,
+    lock_timeout,
+    full_disk,
+    no_space,
+]
+
+
+class Faults:
+    """Count the statements of a run, and make those of some numbers go wrong.
+
+    Args:
+        at: the number of the statement that goes wrong, and of how many after it.
+        fault: raises, or breaks the connection.
+    """
+
+    def __init__(self, at: int, fault: Callable[[Any], None], *, times: int = 1) -> None:
+        self.seen = 0
+        self._at = range(at, at + times)
+        self._fault = fault
+
+    def before(self, connection: Any, *_: Any) -> None:
+        number, self.seen = self.seen, self.seen + 1
+        if number in self._at:
+            self._fault(connection)
+
+
+@contextmanager
+def faults_in(engine: Engine, faults: Faults) -> Iterator[None]:
+    event.listen(engine, "before_cursor_execute", faults.before)
+    try:
+        yield
+    finally:
+        event.remove(engine, "before_cursor_execute", faults.before)
+
+
+class LostAnswer:
+    """Lose the answer of the COMMIT of this number, and the connection with it."""
+
+    def __init__(self, engine: Engine, number: int) -> None:
+        self.seen = 0
+        self._dialect: Any = engine.dialect
+        self._number = number
+
+    def __enter__(self) -> None:
+        self._dialect.do_commit = self._commit_and_break
+
+    def __exit__(self, *_: object) -> None:
+        del vars(self._dialect)["do_commit"]
+
+    def _commit_and_break(self, connection: Any) -> None:
+        type(self._dialect).do_commit(self._dialect, connection)
+        number, self.seen = self.seen, self.seen + 1
+        if number == self._number:
+            error = OperationalError("COMMIT", {}, Exception("gone"))
+            error.connection_invalidated = True
+            raise error
+
+
+def kill(url: URL, alias: str) -> Callable[[Any], None]:
+    """Return what ends the connection that is about to run a statement."""
+
+    def end(connection: Any) -> None:
+        driver = connection.connection.dbapi_connection
+        number = driver.info.backend_pid if alias == "postgresql" else driver.thread_id()
+        _end(url, alias, number)
+
+    return end
+
+
+def _end(url: URL, alias: str, number: int) -> None:
+    with make_engine(url, poolclass=NullPool).connect() as connection:
+        if alias == "postgresql":
+            connection.exec_driver_sql(f"SELECT pg_terminate_backend({number}, 5000)")
+        else:
+            connection.exec_driver_sql(f"KILL {number}")
