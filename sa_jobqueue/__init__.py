@@ -37,7 +37,14 @@ from .errors import (
 )
 from .fence.claim import Claim, fence_of, with_fence
 from .fence.token import Fence
-from .model.mixins import JobMixin, PriorityMixin, RetryMixin, RoundMixin, ScheduleMixin
+from .model.mixins import (
+    JobMixin,
+    PriorityMixin,
+    QueueColumns,
+    RetryMixin,
+    RoundMixin,
+    ScheduleMixin,
+)
 from .model.status import JobStatus
 from .model.transitions import TRANSITIONS
 from .owners.alive import OwnerState, owner_state
@@ -78,6 +85,7 @@ __all__ = [
     "Owner",
     "OwnerState",
     "PriorityMixin",
+    "QueueColumns",
     "RetryMixin",
     "RoundMixin",
     "ScheduleMixin",

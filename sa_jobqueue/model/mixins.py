@@ -12,6 +12,8 @@ names, as attributes and as columns::
 
     class Order(JobMixin.named(status="job_status", owner="job_owner"), Base): ...
 
+Type checkers know no call as a base class; :meth:`QueueColumns.renamed` gives them a class.
+
 The columns are un-annotated ``declared_attr``\\ s, and the indexes are made when the mapper
 has been constructed: no other way works for every style of mapping. (The user's
 ``__table_args__`` silently replaces that of a mixin, and ``after_configured`` comes after
@@ -134,7 +136,61 @@ class QueueColumns:
         """
         return _named(cls, names)
 
+    @classmethod
+    def renamed(cls, **names: str) -> Callable[[type[_Typed]], type[_Typed]]:
+        """Give a class the mixin's columns under other names; type checkers see its annotations.
 
+        ::
+
+            @JobMixin.renamed(status="job_status")
+            class OrderJob(QueueColumns):
+                job_status: Mapped[str]
+                owner: Mapped[str | None]
+                owner_date: Mapped[datetime | None]
+
+
+            class Order(OrderJob, Base): ...
+
+        Args:
+            names: as for :meth:`named`.
+
+        Raises:
+            ArgumentError: as for :meth:`named`; or the class is no plain subclass of
+                QueueColumns, or annotates what is no column of the mixin.
+        """
+        attributes = _attributes(cls, names, call="renamed")
+
+        def decorate(mixin: type[_Typed]) -> type[_Typed]:
+            _check_bare(cls, mixin, attributes)
+            # SQLAlchemy would make columns of its own from the annotations.
+            mixin.__annotations__ = {}
+            mixin.__queue_attributes__ = attributes
+            for role, name in attributes.items():
+                setattr(mixin, name, _declare(role, name))
+            return mixin
+
+        return decorate
+
+
+def _check_bare(
+    pattern: type[QueueColumns], mixin: type[QueueColumns], attributes: Mapping[str, str]
+) -> None:
+    """Refuse a class that cannot be a renamed mixin, and annotations of no column."""
+    if mixin.__bases__ != (QueueColumns,):
+        bases = ", ".join(base.__name__ for base in mixin.__bases__)
+        raise ArgumentError(
+            f"{pattern.__name__}.renamed() makes a mixin of a class whose only base is "
+            f"QueueColumns, and {mixin.__name__} has {bases}"
+        )
+    unknown = sorted(set(vars(mixin).get("__annotations__", {})) - set(attributes.values()))
+    if unknown:
+        raise ArgumentError(
+            f"{mixin.__name__} annotates {', '.join(unknown)}, which is no column of it: it has "
+            f"{', '.join(attributes.values())}"
+        )
+
+
+_Typed = TypeVar("_Typed", bound=QueueColumns)
 _Mixin = TypeVar("_Mixin", bound=type[QueueColumns])
 
 
@@ -152,6 +208,21 @@ def _declares(*roles: str) -> Callable[[_Mixin], _Mixin]:
 
 def _named(mixin: type[QueueColumns], names: Mapping[str, str]) -> Any:
     """Copy a mixin, with other names for its attributes and columns."""
+    attributes = _attributes(mixin, names, call="named")
+    body: dict[str, Any] = {name: _declare(role, name) for role, name in attributes.items()}
+    body["__queue_attributes__"] = attributes
+    body["__doc__"] = mixin.__doc__
+    return type(mixin.__name__, (QueueColumns,), body)
+
+
+def _attributes(
+    mixin: type[QueueColumns], names: Mapping[str, str], *, call: str
+) -> dict[str, str]:
+    """Return the attribute of each role of a mixin, with the names given.
+
+    Raises:
+        ArgumentError: the mixin has no such column, or a name is given twice.
+    """
     unknown = sorted(set(names) - set(mixin.__queue_attributes__))
     if unknown:
         raise ArgumentError(
@@ -160,11 +231,8 @@ def _named(mixin: type[QueueColumns], names: Mapping[str, str]) -> Any:
         )
     attributes = {role: names.get(role, name) for role, name in mixin.__queue_attributes__.items()}
     if len(set(attributes.values())) < len(attributes):
-        raise ArgumentError(f"{mixin.__name__}.named() gives one name to two columns: {names}")
-    body: dict[str, Any] = {name: _declare(role, name) for role, name in attributes.items()}
-    body["__queue_attributes__"] = attributes
-    body["__doc__"] = mixin.__doc__
-    return type(mixin.__name__, (QueueColumns,), body)
+        raise ArgumentError(f"{mixin.__name__}.{call}() gives one name to two columns: {names}")
+    return attributes
 
 
 @_declares("status", "owner", "owner_date")
@@ -268,7 +336,9 @@ def _check_column(mapping: QueueMapping, role: str) -> None:
             f"{entity}.{others[0]} and {entity}.{name} are mapped to one column, {column.name!r}; "
             f"give ours another: named({role}='job_{role}')"
         )
-    if column.info.get(_MARK) == role and not _annotated(mapping.entity, name):
+    # An annotation by a name that was given for ours is the user's word on its type; by a role's
+    # own name it may be a column of the user's.
+    if column.info.get(_MARK) == role and (name != role or not _annotated(mapping.entity, name)):
         return
     if hasattr(mapping.entity, "__tablename__") and column.name == name:
         raise ArgumentError(

@@ -35,6 +35,7 @@ from sa_jobqueue import (
     JobStatus,
     NotClaimed,
     PriorityMixin,
+    QueueColumns,
     RetryMixin,
     RoundMixin,
     ScheduleMixin,
@@ -102,6 +103,20 @@ class Order(
 
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(String(10))
+
+
+@JobMixin.renamed(status="job_status", owner="job_owner")
+class ParcelJob(QueueColumns):
+    job_status: Mapped[str]
+    job_owner: Mapped[str | None]
+    owner_date: Mapped[datetime | None]
+
+
+class Parcel(ParcelJob, Base):
+    __tablename__ = "parcel"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    status: Mapped[int]
 
 
 engine = create_engine("sqlite://")
@@ -207,6 +222,19 @@ def renamed(session: Session) -> None:
     if order is not None:
         assert_type(order.status, str)
         complete(session, order)
+
+
+def renamed_and_typed(session: Session) -> None:
+    parcel = claim(session, Parcel, owner="packer").first()
+    assert_type(parcel, Parcel | None)
+    if parcel is not None:
+        assert_type(parcel.job_status, str)
+        assert_type(parcel.job_owner, str | None)
+        assert_type(parcel.owner_date, datetime | None)
+        assert_type(parcel.status, int)
+        complete(session, parcel)
+        parcel.stauts = 1  # type: ignore[attr-defined]  # no such attribute
+    JobQueue(Parcel, Parcel.job_status == JobStatus.DONE)
 
 
 # Queues and workers

@@ -9,7 +9,14 @@ import pytest
 from sqlalchemy import BigInteger, MetaData, SmallInteger, String, Uuid
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sa_jobqueue import ArgumentError, JobMixin, PriorityMixin, RoundMixin, ScheduleMixin
+from sa_jobqueue import (
+    ArgumentError,
+    JobMixin,
+    PriorityMixin,
+    QueueColumns,
+    RoundMixin,
+    ScheduleMixin,
+)
 from sa_jobqueue.model.mapping import mapping_of
 from sa_jobqueue.model.round_table import round_table
 from tests.unit.mapping import DIALECTS, Base, assert_queue, columns, indexes, table_of
@@ -299,3 +306,63 @@ def test_further_ready_statuses_are_served_by_the_index() -> None:
     )
     # SQLite uses a partial index only for the very same IN, which no claim has.
     assert claim_index(Video, "sqlite") == "CREATE INDEX ix_video_claim ON video (status, id)"
+
+
+# Renamed mixins with types
+
+
+def test_a_renamed_mixin_with_annotations_is_the_same_as_a_named_one() -> None:
+    @JobMixin.renamed(status="job_status", owner="job_owner")
+    class ParcelJob(QueueColumns):
+        job_status: Mapped[str]
+        job_owner: Mapped[str | None]
+
+    class Parcel(ParcelJob, Base):
+        __tablename__ = "parcel_typed"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        status: Mapped[str]
+
+    class Twin(JobMixin.named(status="job_status", owner="job_owner"), Base):  # type: ignore[misc]
+        __tablename__ = "parcel_named"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        status: Mapped[str]
+
+    def shown(entity: Any) -> list[str]:
+        return [
+            repr(column).replace("parcel_named", "parcel_typed") for column in table_of(entity).c
+        ]
+
+    assert mapping_of(Parcel).attributes == mapping_of(Twin).attributes
+    assert columns(table_of(Parcel)) == columns(table_of(Twin))
+    assert shown(Parcel) == shown(Twin)
+    assert claim_index(Parcel).replace("typed", "named") == claim_index(Twin)
+
+
+def test_a_renamed_column_may_be_annotated_in_the_class() -> None:
+    class Ticket(JobMixin.named(status="job_status"), Base):  # type: ignore[misc]  # a call
+        __tablename__ = "ticket_annotated"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        job_status: Mapped[str]
+
+    assert table_of(Ticket).c.job_status.type.length == 16
+
+
+def test_a_renamed_mixin_annotates_its_columns_only() -> None:
+    with pytest.raises(ArgumentError, match="JobTypo annotates job_stauts, which is no column"):
+
+        @JobMixin.renamed(status="job_status")
+        class JobTypo(QueueColumns):
+            job_stauts: Mapped[str]
+
+
+def test_a_renamed_mixin_has_no_columns_under_the_old_names() -> None:
+    with pytest.raises(ArgumentError, match=r"whose only base is QueueColumns, and .* JobMixin"):
+
+        @JobMixin.renamed(status="job_status")
+        class Both(JobMixin):
+            pass
+
+
+def test_a_renamed_mixin_refuses_unknown_columns() -> None:
+    with pytest.raises(ArgumentError, match="JobMixin has no column 'state' to name"):
+        JobMixin.renamed(state="job_state")
