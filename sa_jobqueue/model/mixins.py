@@ -27,7 +27,18 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from sqlalchemy import Column, DateTime, Integer, SmallInteger, String, Text, event, text
+from sqlalchemy import (
+    Column,
+    DateTime,
+    Integer,
+    Join,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    event,
+    text,
+)
 from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Mapped, Mapper, declared_attr, mapped_column
 from sqlalchemy.types import NullType, TypeEngine
@@ -302,6 +313,10 @@ def _check_key(mapper: Mapper[Any], class_: type) -> None:
 def _become_queue(mapper: Mapper[Any], class_: type) -> None:
     """Check the columns, add the indexes, and make times read back as UTC."""
     mapping = QueueMapping(mapper)
+    if not isinstance(mapper.local_table, Table | Join):
+        # An AbstractConcreteBase is mapped to the UNION of its subclasses. They are queues; a
+        # verb on the base itself is refused by QueueMapping.table.
+        return
     for role in mapping.attributes:
         _check_column(mapping, role)
     if mapping.is_ordered:

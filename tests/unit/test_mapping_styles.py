@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Column, ForeignKey, Index, Integer, String, Table, UniqueConstraint
+from sqlalchemy.ext.declarative import AbstractConcreteBase
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -17,7 +18,7 @@ from sqlalchemy.orm import (
 )
 from sqlmodel import Field, SQLModel
 
-from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
+from sa_jobqueue import ArgumentError, JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
 from sa_jobqueue.model.mapping import mapping_of
 from tests.unit.mapping import Base, assert_queue, columns, indexes, table_of
 
@@ -179,6 +180,32 @@ def test_a_joined_hierarchy_has_the_columns_in_its_root_only() -> None:
     assert list(table_of(Car).c.keys()) == ["id", "doors"]
     assert indexes(table_of(Car)) == []
     assert mapping_of(Car).table is Vehicle.__table__
+
+
+def test_the_subclasses_of_an_abstract_concrete_base_are_queues() -> None:
+    class ConcreteBase(DeclarativeBase):
+        pass
+
+    class Staff(JobMixin, AbstractConcreteBase, ConcreteBase):
+        strict_attrs = True
+        name: Mapped[str] = mapped_column(String(20))
+
+    class Manager(Staff):
+        __tablename__ = "manager"
+        __mapper_args__ = {"polymorphic_identity": "manager", "concrete": True}  # noqa: RUF012
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    class Engineer(Staff):
+        __tablename__ = "engineer"
+        __mapper_args__ = {"polymorphic_identity": "engineer", "concrete": True}  # noqa: RUF012
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    ConcreteBase.registry.configure()
+
+    for entity in (Manager, Engineer):
+        assert_queue(entity)
+    with pytest.raises(ArgumentError, match="Staff is mapped to a query: claim the class of a t"):
+        _ = mapping_of(Staff).table
 
 
 def test_a_mixin_on_a_joined_subclass_stands_in_its_table() -> None:
