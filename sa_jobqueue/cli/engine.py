@@ -33,6 +33,7 @@ def open_engine(url: str, *, create_file: bool = False) -> Engine:
     """
     try:
         engine = make_engine(url)
+        _check_synchronous(engine)
         click.get_current_context().call_on_close(engine.dispose)
         _check_file(engine, create_file=create_file)
         with engine.connect() as connection:
@@ -75,6 +76,14 @@ def _database(engine: Engine) -> Database:
 
 def _wait_when_busy(connection: Any, _: Any) -> None:
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT}")
+
+
+def _check_synchronous(engine: Engine) -> None:
+    if engine.dialect.is_async:
+        raise click.ClickException(
+            f"{engine.url.drivername} is a driver for asyncio, and the commands need a synchronous "
+            f"one: name it in the URL, as in {', '.join((*DRIVERS, 'sqlite:///FILE'))}"
+        )
 
 
 def _check_file(engine: Engine, *, create_file: bool) -> None:

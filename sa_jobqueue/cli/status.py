@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Column, Table
 from sqlalchemy.orm import Session
 
+from ..queue import JobQueue
 from ..verbs.stats import QueueStats, count_by_status, stats
-from ..workflow import Step
+from ..workflow import Step, Workflow
 from .engine import open_engine, require_table
 from .options import url_option
-from .targets import load_queue_or_workflow
+from .targets import load_queue_or_workflow, load_target
 
 EXAMPLE = "sa_jobqueue.cli.demo.model:Record"
 
@@ -25,15 +26,19 @@ def status(url: str, queue: str) -> None:
     """Show how many jobs a queue has by status, and how long they wait.
 
     MODULE:QUEUE names a JobQueue, a workflow or a mapped class; the example model by default.
+    Of a JobQueue only the jobs count that fulfil its criteria.
     """
+    whole = not isinstance(load_target(queue), JobQueue | Step)
     found = load_queue_or_workflow(queue)
     if isinstance(found, Step):
         found = found.queue
     engine = open_engine(url)
     require_table(engine, found.mapping.table)
     with Session(engine) as session:
-        counts = count_by_status(session, found.entity)
-        described = stats(session, found.entity)
+        if whole or isinstance(found, Workflow):  # all jobs of the class
+            counts, described = count_by_status(session, found.entity), stats(session, found.entity)
+        else:  # those that fulfil the queue's criteria
+            counts, described = found.count_by_status(session), found.stats(session)
     console = Console()
     console.print(counts_table(found.mapping.table.fullname, counts))
     console.print(stats_table(described))

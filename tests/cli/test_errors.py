@@ -55,6 +55,22 @@ def test_a_missing_database_is_one_line(run: Run, url: str, said: str) -> None:
         assert_one_line(run(*command, "--url", url), said)
 
 
+@pytest.mark.parametrize(
+    "driver", ["sqlite+aiosqlite", "postgresql+asyncpg", "mysql+aiomysql", "mariadb+asyncmy"]
+)
+def test_a_driver_for_asyncio_is_refused_in_one_line(run: Run, driver: str) -> None:
+    pytest.importorskip(driver.partition("+")[2])
+    url = f"{driver}://{NOWHERE}/x" if "sqlite" not in driver else f"{driver}:///x.db"
+
+    for command in (
+        ("status",),
+        ("reap", MESSAGES),
+        ("work", MESSAGES, SEND),
+        ("doctor", MESSAGES),
+    ):
+        assert_one_line(run(*command, "--url", url), "the commands need a synchronous one")
+
+
 def test_no_empty_file_is_left_behind(run: Run, folder: Path) -> None:
     run("status", "--url", "sqlite:///missing.db")
 

@@ -119,3 +119,20 @@ def test_status_of_the_example_needs_no_name(run: Run, url: str) -> None:
 
     assert result.exit_code == 0
     assert "unclaimed 0" in plain(result.output)
+
+
+@pytest.mark.usefixtures("jobs")
+def test_the_status_of_a_queue_counts_the_jobs_of_its_criteria(
+    run: Run, url: str, engine: Engine
+) -> None:
+    with Session(engine) as session, session.begin():
+        claim(session, Message, owner="bobs", limit=2)
+        session.add_all([Message(recipient="anton"), Message(recipient="carl")])
+
+    of_queue = plain(run("status", "--url", url, "tests.cli.shop:to_a").output)
+    of_class = plain(run("status", "--url", url, MESSAGES).output)
+
+    for line in ("unclaimed 1", "claimed 1", "depth due 1", "claimed by bobs 1"):
+        assert line in of_queue
+    for line in ("unclaimed 2", "claimed 2", "depth due 2", "claimed by bobs 2"):
+        assert line in of_class
