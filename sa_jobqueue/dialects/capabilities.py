@@ -35,6 +35,7 @@ from ..errors import UnsupportedDatabase
 from .clock import utc_now
 from .connections import autocommit_of, driver_connection
 from .integer_literals import IntegerLiterals
+from .or_null import or_null
 from .owner_liveness import OwnerState, Process, Server
 
 Version = tuple[int, ...]
@@ -293,6 +294,8 @@ class Capabilities:
             return key.op("IN", is_comparison=True)(
                 bindparam(parameter, type_=IntegerLiterals(), literal_execute=True)
             )
+        if self.keeps_one_key:
+            return key.in_(bindparam(parameter, type_=or_null(key.type), expanding=True))
         return key.in_(bindparam(parameter, expanding=True))
 
     def update_by_key(self, table: Table, keys: Sequence[Column[Any]]) -> Update:

@@ -7,8 +7,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Table, bindparam, tuple_
 from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.types import TupleType
 
 from ..dialects import Database
+from ..dialects.or_null import or_null
 from .mapping import QueueMapping
 
 #: Keys of one statement: SQLite takes 32,766 parameters, some drivers 65,535.
@@ -41,7 +43,11 @@ def columns_are_in(
         if database is not None:
             return database.key_is_in(keys[0], parameter)
         return keys[0].in_(bindparam(parameter, expanding=True))
-    criterion: ColumnElement[bool] = tuple_(*keys).in_(bindparam(parameter, expanding=True))
+    kind = None
+    if database is not None and database.keeps_one_key:
+        kind = TupleType(*(or_null(key.type) for key in keys))
+    given = bindparam(parameter, type_=kind, expanding=True)
+    criterion: ColumnElement[bool] = tuple_(*keys).in_(given)
     return criterion
 
 

@@ -110,7 +110,9 @@ class SkipLocked(Strategy):
             picked = self._pick().correlate(None).scalar_subquery()
             return statement.where(keys[0] == func.any(func.array(picked)))
         picked_cte = self._pick().cte("sa_jobqueue_picked").prefix_with("MATERIALIZED")
-        return statement.where(and_(*(key == picked_cte.c[key.key] for key in keys)))
+        # In the order of the keys: an attribute may be named otherwise than its column.
+        pairs = zip(keys, picked_cte.c, strict=True)
+        return statement.where(and_(*(key == column for key, column in pairs)))
 
     def _pick(self) -> Select[Any]:
         """Lock the keys of the next rows."""
