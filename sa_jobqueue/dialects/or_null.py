@@ -16,7 +16,7 @@ class OrNull(TypeDecorator[Any]):
 
     def __init__(self, kind: TypeEngine[Any]) -> None:
         self.kind = kind
-        self.impl = kind
+        self.impl = kind  # type: ignore[assignment]  # an instance
 
     def bind_processor(self, dialect: Dialect) -> Any:
         """Return the function that makes a value for the driver; None: the value as it is."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Executable, Select, and_, func, select, true, update
+from sqlalchemy import Executable, Select, func, select, true, update
 from sqlalchemy.sql.util import ClauseAdapter
 
 from ..dialects import Database
 from ..model.plain_rows import row_columns
 from ..sessions.writer import Writer
 from .parts.job_reads import loading_options
-from .parts.mark import Mark
+from .parts.mark import Mark, check_count
 from .parts.ready_lock import ReadyLock, refusal_without_skip_locked
 from .parts.ready_rows import LIMIT
 from .spec import ClaimSpec, Request, Taken
@@ -65,9 +66,12 @@ class SkipLocked(Strategy):
     def _take_in_one(self, writer: Writer, request: Request) -> Taken:
         parameters = {"sa_jobqueue_owner": request.owner, "sa_jobqueue_limit": request.limit}
         if request.rows:
-            return self._mark.taken(request, writer.core(self.claim_rows, parameters).all())
-        claimed = writer.orm(self.claim_entities, parameters, populate_existing=True)
-        return self._mark.taken(request, claimed.scalars().all())
+            jobs: Sequence[Any] = writer.core(self.claim_rows, parameters).all()
+        else:
+            claimed = writer.orm(self.claim_entities, parameters, populate_existing=True)
+            jobs = claimed.scalars().all()
+        check_count(self.mapping, limit=request.limit, marked=len(jobs))
+        return self._mark.taken(request, jobs)
 
     # The hardest query: one UPDATE that locks, marks and returns up to n rows.
     #
@@ -108,11 +112,12 @@ class SkipLocked(Strategy):
         statement = update(table).values(self._mark.values())
         if len(keys) == 1:
             picked = self._pick().correlate(None).scalar_subquery()
-            return statement.where(keys[0] == func.any(func.array(picked)))
+            return statement.where(keys[0] == func.any(func.array(picked)), self._mark.is_ready)
         picked_cte = self._pick().cte("sa_jobqueue_picked").prefix_with("MATERIALIZED")
         # In the order of the keys: an attribute may be named otherwise than its column.
         pairs = zip(keys, picked_cte.c, strict=True)
-        return statement.where(and_(*(key == column for key, column in pairs)))
+        same = (key == column for key, column in pairs)
+        return statement.where(*same, self._mark.is_ready)
 
     def _pick(self) -> Select[Any]:
         """Lock the keys of the next rows."""

@@ -71,5 +71,6 @@ def lines(*texts: str) -> list[str]:
 MARK_EMAILS = """
     UPDATE email FORCE INDEX (PRIMARY)
     SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-    WHERE email.id IN :sa_jobqueue_keys
+    WHERE (email.id IN :sa_jobqueue_keys) AND
+        CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1
 """

@@ -20,7 +20,8 @@ def test_postgresql_claims_in_one_statement() -> None:
                 WHERE email.status = 'unclaimed'
                 ORDER BY email.id LIMIT :sa_jobqueue_limit
                 FOR NO KEY UPDATE OF email SKIP LOCKED
-            )))
+            ))) AND
+                CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1
             RETURNING email.id, email.recipient, email.status, email.owner, email.owner_date
         )
         SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.recipient, sa_jobqueue_claimed.status,
@@ -110,7 +111,8 @@ def test_postgresql_goes_priority_by_priority_within_one_statement() -> None:
                     FOR NO KEY UPDATE SKIP LOCKED
                 ) AS sa_jobqueue_due ON true
                 LIMIT :sa_jobqueue_limit
-            )))
+            ))) AND
+                CASE WHEN (task.status = 'unclaimed') THEN 1 ELSE 0 END = 1
             RETURNING task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at
         )
         SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner,
@@ -174,7 +176,8 @@ def test_composite_keys_are_picked_once_in_a_materialized_query() -> None:
             UPDATE seat
             SET status='claimed', owner=:sa_jobqueue_owner, owner_date=statement_timestamp()
             FROM sa_jobqueue_picked WHERE seat.hall = sa_jobqueue_picked.hall AND seat.number =
-                sa_jobqueue_picked.number
+                sa_jobqueue_picked.number AND
+                CASE WHEN (seat.status = 'unclaimed') THEN 1 ELSE 0 END = 1
             RETURNING seat.hall, seat.number, seat.status, seat.owner, seat.owner_date
         )
         SELECT sa_jobqueue_claimed.hall, sa_jobqueue_claimed.number, sa_jobqueue_claimed.status,
@@ -190,6 +193,7 @@ def test_composite_keys_are_marked_by_tuples(alias: str) -> None:
         """
         UPDATE seat FORCE INDEX (PRIMARY)
         SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-        WHERE (seat.hall, seat.number) IN (:sa_jobqueue_keys)
+        WHERE (seat.hall, seat.number) IN (:sa_jobqueue_keys) AND
+                CASE WHEN (seat.status = 'unclaimed') THEN 1 ELSE 0 END = 1
         """
     )

@@ -73,7 +73,8 @@ class Concert(Base):
 
 MARK_EMAILS_BY_ARRAY = """
     UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-    WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[]))
+    WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND
+        CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1
 """
 
 

@@ -42,7 +42,7 @@ class Tag(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str:
-        return "tag-" + value.upper()
+        return f"tag-{value.upper()}"
 
     def process_result_value(self, value: Any, dialect: Dialect) -> str:
         return str(value.removeprefix("tag-").lower())
