@@ -344,7 +344,7 @@ def test_a_renamed_column_may_be_annotated_in_the_class() -> None:
         id: Mapped[int] = mapped_column(primary_key=True)
         job_status: Mapped[str]
 
-    assert table_of(Ticket).c.job_status.type.length == 16
+    assert str(table_of(Ticket).c.job_status.type) == "VARCHAR(16)"
 
 
 def test_a_renamed_mixin_annotates_its_columns_only() -> None:
