@@ -32,6 +32,7 @@ from ..dialects import Database, database_of
 from ..dialects.owner_liveness import IDENTITY_LENGTH, OwnerState, Server
 from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
 from ..model.mixins import OWNER_LENGTH
+from ..sessions.transactions import connected_outside_pool
 from ..sessions.writer import AnySession, session_of
 from .alive import LABEL_LENGTH, RANDOM_LENGTH, SEPARATOR, lock_name, owner_states
 from .named_lock import NamedLock, checked_engine
@@ -140,7 +141,7 @@ class Owner:
 
     def _take(self) -> _Held:
         """Take a new name and its lock, and check that other connections see the lock."""
-        with _beside_pool(self.engine) as connection:
+        with connected_outside_pool(self.engine) as connection:
             _check_no_pooler(database_of(connection), connection)
             server = _server_of_owners(connection)
         name = _full_name(self.label, server, secrets.token_hex(RANDOM_LENGTH // 2))
@@ -156,9 +157,10 @@ class Owner:
         return held
 
     def _check_seen(self, held: _Held, server: Server) -> None:
-        with _beside_pool(self.engine) as connection:
+        with connected_outside_pool(self.engine) as connection:
             state = owner_states(connection, [held.name])[held.name]
         if server.alone and state is not OwnerState.ALIVE:
+            held.lock.check()  # LockLost, if its connection died between the two looks
             raise UnsupportedDatabase(
                 "the connections of this engine lead to different servers or databases: an owner "
                 "that is alive on one of them would look dead on another. Give the Owner an engine "
@@ -174,14 +176,6 @@ class _Held:
     name: str
     lock: NamedLock
     process: int
-
-
-def _beside_pool(engine: Engine) -> Connection:
-    """Connect without the engine's pool, whose last connection a session may have."""
-    # A pool like the engine's, since a database in memory is known by its pool.
-    connection = Connection(engine, engine.pool.recreate().connect())
-    connection.detach()
-    return connection
 
 
 def _release(held: _Held) -> None:

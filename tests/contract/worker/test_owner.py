@@ -133,3 +133,86 @@ def test_a_commit_in_doubt_is_looked_up_under_the_name_of_its_claim(
         assert handled == ["a", "b", "c"]
         with Session(engine) as session:
             assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+# A server that is away when a lock is taken
+
+
+class Refusals:
+    """Refuse some connections, as the driver does while its server is away."""
+
+    def __init__(self, engine: Engine, times: int) -> None:
+        self.left = times
+        self._engine = engine
+        self._connect = engine.dialect.connect
+
+    def connect(self, *args: Any, **kwargs: Any) -> Any:
+        if self.left:
+            self.left -= 1
+            raise self._engine.dialect.loaded_dbapi.OperationalError(2003, "connection refused")
+        return self._connect(*args, **kwargs)
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_worker_that_starts_waits_for_its_server(
+    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    add_emails(session, "a")
+    refusals = Refusals(engine, times)
+    engine.dispose()
+    monkeypatch.setattr(engine.dialect, "connect", refusals.connect)
+
+    work(engine, JobQueue(Email), lambda email: None)
+
+    assert refusals.left == 0
+    assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_worker_that_takes_a_new_lock_waits_for_its_server(
+    fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with own_database(fresh_database) as engine:
+        with Session(engine) as session:
+            add_emails(session, "a", "b", "c")
+        engine.dispose()
+        refusals = Refusals(engine, 4)
+
+        def handler(email: Email) -> None:
+            if email.recipient == "a":
+                cut_connections(fresh_database, db_alias)
+                until(lambda: has_lost_its_lock(worker))
+                monkeypatch.setattr(engine.dialect, "connect", refusals.connect)
+
+        worker = Worker(engine, JobQueue(Email), handler, drain=True, poll=SOON)
+        worker.run()
+
+        assert refusals.left == 0
+        with Session(engine) as session:
+            assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_lock_that_dies_between_two_looks_is_taken_again(
+    fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with own_database(fresh_database) as engine:
+        with Session(engine) as session:
+            add_emails(session, "a")
+        engine.dispose()
+        look, cut = Owner._check_seen, [1]
+
+        def cut_and_look(owner: Owner, held: Any, server: Any) -> None:
+            if cut:
+                cut.clear()
+                cut_connections(fresh_database, db_alias)
+            look(owner, held, server)
+
+        monkeypatch.setattr(Owner, "_check_seen", cut_and_look)
+        work(engine, JobQueue(Email), lambda email: None)
+
+        with Session(engine) as session:
+            (name,) = owners(session)
+            assert "~" in str(name)
+            assert set(session.scalars(select(Email.status))) == {"done"}
