@@ -289,4 +289,5 @@ def normalised(predicate: str | None) -> str | None:
     if predicate is None:
         return None
     bare = _NOISE.sub("", _CAST.sub("", predicate))
-    return re.sub(r"=anyarray", "in", bare, flags=re.IGNORECASE).lower()
+    bare = re.sub(r"=anyarray", "in", bare, flags=re.IGNORECASE)
+    return re.sub(r"<>allarray", "notin", bare, flags=re.IGNORECASE).lower()

@@ -24,7 +24,14 @@ one that imports Alembic, and ``import sa_jobqueue`` does not import it.
 from ..model.mixins import timestamp_type
 from .backfill_rows import BATCH, Progress, backfill
 from .columns import add_job_columns, drop_job_columns
-from .indexes import create_claim_index, create_reap_index, drop_claim_index, drop_reap_index
+from .indexes import (
+    create_claim_index,
+    create_key_index,
+    create_reap_index,
+    drop_claim_index,
+    drop_key_index,
+    drop_reap_index,
+)
 from .runner import PATIENCE, Op, patiently
 from .storage import DEAD_ROWS, FILLFACTOR, reset_storage, tune_storage
 
@@ -38,9 +45,11 @@ __all__ = [
     "add_job_columns",
     "backfill",
     "create_claim_index",
+    "create_key_index",
     "create_reap_index",
     "drop_claim_index",
     "drop_job_columns",
+    "drop_key_index",
     "drop_reap_index",
     "patiently",
     "reset_storage",

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Index, Table
 
 from ..errors import ArgumentError
-from ..model.indexes import index_of, index_serving
+from ..model.indexes import index_of, index_serving, key_indexes
 from ..model.mapping import any_mapping_of
 from ..queue import JobQueue
 from .build_index import build_index, drop_index
 from .runner import PATIENCE, Op, Runner
 from .tables import AnyTable, mapping_for, primary_key_of
+
+T = TypeVar("T")
 
 
 def create_claim_index(
@@ -88,6 +90,63 @@ def create_reap_index(
     build_index(runner, index, online=online)
 
 
+def create_key_index(
+    op: Op,
+    table: AnyTable,
+    *mixins: Any,
+    online: bool = True,
+    key: Sequence[str] | str | None = None,
+    queue_args: Mapping[str, Any] | None = None,
+    schema: str | None = None,
+    partitions: Sequence[str] | None = None,
+    patience: timedelta = PATIENCE,
+) -> None:
+    """Create the indexes of ``per_key``, by which claims with ``serial_by`` find the next keys.
+
+    ::
+
+        create_key_index(op, "orders", JobMixin, queue_args={"per_key": "account_id"})
+
+    Args:
+        queue_args: the model's ``__queue_args__`` with its ``per_key``, where `table` is a
+            name; one index is made for each key that it names.
+        table, mixins, online, key, schema, partitions, patience: as in
+            :func:`create_claim_index`.
+
+    Raises:
+        ArgumentError: the model names no keys; or a different index of this name exists.
+        LockTimeout: others kept the table locked.
+    """
+    runner = Runner(op, patience=patience, partitions=partitions)
+    for index in _key_indexes(runner, table, mixins, key=key, queue_args=queue_args, schema=schema):
+        build_index(runner, index, online=online)
+
+
+def drop_key_index(
+    op: Op,
+    table: AnyTable,
+    *,
+    online: bool = True,
+    queue_args: Mapping[str, Any] | None = None,
+    schema: str | None = None,
+    partitions: Sequence[str] | None = None,
+    patience: timedelta = PATIENCE,
+) -> None:
+    """Drop the indexes of ``per_key``, those that exist.
+
+    Args:
+        table, online, queue_args, schema, partitions, patience: as in
+            :func:`create_key_index`.
+
+    Raises:
+        ArgumentError: the model names no keys.
+        LockTimeout: others kept the table locked.
+    """
+    runner = Runner(op, patience=patience, partitions=partitions)
+    for index in _key_indexes(runner, table, (), key="id", queue_args=queue_args, schema=schema):
+        drop_index(runner, index, online=online)
+
+
 def drop_claim_index(
     op: Op,
     table: AnyTable | JobQueue[Any],
@@ -150,22 +209,65 @@ def _index(
     schema: str | None,
 ) -> Index:
     """Return the index that the model declares, or would declare."""
-    real = table if isinstance(table, Table) else None
-    if isinstance(table, type):
-        real = any_mapping_of(table).table
-    index = None if real is None else index_of(real, purpose)
-    if index is None:
-        columns = primary_key_of(runner, table, key=key, schema=schema)
-        queue = mapping_for(
-            runner, table, mixins, queue_args=queue_args, schema=schema, key=columns
-        )
-        index = index_of(queue.table, purpose)
+    index = _found_in(
+        table,
+        runner,
+        mixins,
+        key=key,
+        queue_args=queue_args,
+        schema=schema,
+        find=lambda of: index_of(of, purpose),
+    )
     if index is None:
         raise ArgumentError(
             f"{table!r} has no {purpose} index: its claim order has columns of another table, or "
             "its mixins have no status column"
         )
     return index
+
+
+def _key_indexes(
+    runner: Runner,
+    table: AnyTable,
+    mixins: Sequence[Any],
+    *,
+    key: Sequence[str] | str | None,
+    queue_args: Mapping[str, Any] | None,
+    schema: str | None,
+) -> list[Index]:
+    """Return the indexes of keys that the model declares, or would declare."""
+    found = _found_in(
+        table, runner, mixins, key=key, queue_args=queue_args, schema=schema, find=key_indexes
+    )
+    if not found:
+        raise ArgumentError(
+            f"{table!r} has no keys: name them, as in queue_args={{'per_key': 'account_id'}}, or "
+            "in the model's __queue_args__"
+        )
+    return found
+
+
+def _found_in(
+    table: AnyTable,
+    runner: Runner,
+    mixins: Sequence[Any],
+    *,
+    key: Sequence[str] | str | None,
+    queue_args: Mapping[str, Any] | None,
+    schema: str | None,
+    find: Callable[[Table], T],
+) -> T:
+    """Find something in the model's table, or else in that of a model with these mixins."""
+    real = table if isinstance(table, Table) else None
+    if isinstance(table, type):
+        real = any_mapping_of(table).table
+    found = None if real is None else find(real)
+    if found:
+        return found
+    columns = primary_key_of(runner, table, key=key, schema=schema)
+    return find(
+        mapping_for(runner, table, mixins, queue_args=queue_args, schema=schema, key=columns).table
+    )
 
 
 def _index_for(queue: JobQueue[Any], *, name: str | None) -> Index:

@@ -103,6 +103,11 @@ def key_index(mapping: QueueMapping, key: Sequence[Any]) -> Index | None:
     return index_of(mapping.table, _per_key(key))
 
 
+def key_indexes(table: Table) -> list[Index]:
+    """Return the indexes of serial keys that the model of a table declares."""
+    return [index for purpose, index in _indexes_of(table).items() if purpose.startswith("key_")]
+
+
 def _per_key(key: Sequence[Any]) -> str:
     return _in_name("key", *(attribute.key for attribute in key))
 

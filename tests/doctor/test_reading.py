@@ -40,6 +40,10 @@ def index(*names: str, predicate: str | None = None, **more: Any) -> ServerIndex
             "((status)::text = ANY ((ARRAY['a'::character varying, 'b'::text])::text[]))",
             "status IN ('a', 'b')",
         ),
+        (
+            "((status)::text <> ALL ((ARRAY['a'::character varying, 'b'::text])::text[]))",
+            "(status NOT IN ('a', 'b'))",
+        ),
         ("(job_status = 'new'::character varying(16))", "job_status = 'new'"),
     ],
 )

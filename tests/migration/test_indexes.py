@@ -14,8 +14,10 @@ from sa_jobqueue import ArgumentError, JobMixin, JobQueue, PriorityMixin, count_
 from sa_jobqueue.doctor import examine
 from sa_jobqueue.migration import (
     create_claim_index,
+    create_key_index,
     create_reap_index,
     drop_claim_index,
+    drop_key_index,
     drop_reap_index,
 )
 from tests.migration.support import (
@@ -55,6 +57,54 @@ def test_key_columns_in_queue_args_do_no_harm(queue: Engine) -> None:
         create_claim_index(op, "orders", *MIXINS, queue_args=args)
 
     assert index_names(queue) == {"ix_orders_claim"}
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_the_indexes_of_keys_are_made_and_dropped(queue: Engine, online: bool) -> None:
+    args = {"per_key": ["amount", ("note", "amount")]}
+    names = {"ix_orders_key_amount", "ix_orders_key_note_amount"}
+
+    for _ in range(2):  # made again they do no harm
+        with migrating(queue) as op:
+            create_key_index(op, "orders", *MIXINS, queue_args=args, online=online)
+
+    assert index_names(queue) == names
+    behind = ["attempts", "priority", "run_at", "id"]
+    assert columns_of(queue, "ix_orders_key_amount") == ["status", "amount", *behind]
+    assert columns_of(queue, "ix_orders_key_note_amount") == ["status", "note", "amount", *behind]
+
+    with migrating(queue) as op:
+        drop_key_index(op, "orders", queue_args=args, online=online)
+
+    assert index_names(queue) == set()
+
+
+@pytest.mark.parametrize("as_table", [True, False])
+def test_the_index_of_a_key_is_the_models(queue: Engine, as_table: bool) -> None:
+    class KeyedBase(DeclarativeBase):
+        pass
+
+    class Keyed(*MIXINS, KeyedBase):  # type: ignore[misc]  # mypy knows no unpacked bases
+        __tablename__ = "orders"
+        __queue_args__ = {"per_key": "amount"}  # noqa: RUF012 (as users write it)
+        id: Mapped[int] = mapped_column(primary_key=True)
+        amount: Mapped[int]
+
+    table: Any = Keyed.__table__
+    with migrating(queue) as op:
+        create_key_index(op, table if as_table else Keyed)
+    with migrating(queue) as op:  # a different index of this name would be an error
+        create_key_index(op, "orders", *MIXINS, queue_args={"per_key": "amount"})
+
+    assert index_names(queue) == {"ix_orders_key_amount"}
+    with migrating(queue) as op:
+        drop_key_index(op, Keyed)
+    assert index_names(queue) == set()
+
+
+def test_the_index_of_no_key_is_an_error(queue: Engine) -> None:
+    with migrating(queue) as op, pytest.raises(ArgumentError, match=r"queue_args=\{'per_key'"):
+        create_key_index(op, "orders", *MIXINS)
 
 
 def test_making_or_dropping_the_indexes_again_does_no_harm(queue: Engine) -> None:
