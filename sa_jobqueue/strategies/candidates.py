@@ -25,6 +25,9 @@ from .strategy import Strategy
 
 log = logging.getLogger("sa_jobqueue.lost")
 
+#: The factor by which a claim draws more candidates each time others have locked too many.
+GROWTH = 4
+
 
 class Candidates(Strategy):
     """Read candidates without locks, then lock, check again and mark."""
@@ -50,12 +53,11 @@ class Candidates(Strategy):
             # transaction began; a locking read sees it as it is.
             return self._skip_locked.take(writer, request)
         with writer.atomically():
-            candidates = self._draw(writer, request, source)
-            locked, lost = self.reads.lock(writer, request, candidates)
+            locked, candidates, lost = self._lock(writer, request, source)
             taken = self.mark.write(writer, request, locked)
-        if candidates and lost == len(candidates):
+        if candidates and lost == candidates:
             log.info("%s: all %d candidates were lost to others", self.mapping, lost)
-        return replace(taken, candidates=len(candidates), lost=lost)
+        return replace(taken, candidates=candidates, lost=lost)
 
     def statements(self) -> list[Executable]:
         levels = self.ready.levels.statements()
@@ -65,14 +67,38 @@ class Candidates(Strategy):
     def _skip_locked(self) -> SkipLocked:
         return SkipLocked(self.spec, self.database)
 
-    def _draw(
+    def _lock(
         self, writer: Writer, request: Request, source: Session | None
-    ) -> list[tuple[Any, ...]]:
+    ) -> tuple[list[Any], int, int]:
+        """Draw and lock until there are as many jobs as wanted, or no more candidates.
+
+        An open transaction may hold more of the next rows than one draw has. The draws
+        grow, and begin at the head of the queue each time.
+
+        Returns:
+            What was locked, how many candidates were drawn, how many of them were lost.
+        """
+        size = request.limit * OVERDRAW
+        drawn = self._draw(writer, source, size)
+        locked, lost = self.reads.lock(writer, request, drawn)
+        known = set(drawn)
+        while len(locked) < request.limit and len(drawn) >= size:
+            size *= GROWTH
+            drawn = self._draw(writer, source, size)
+            new = [key for key in drawn if key not in known]
+            known.update(new)
+            rest = replace(request, limit=request.limit - len(locked))
+            more, lost_too = self.reads.lock(writer, rest, new)
+            locked += more
+            lost += lost_too
+        return locked, len(known), lost
+
+    def _draw(self, writer: Writer, source: Session | None, size: int) -> list[tuple[Any, ...]]:
         reader = writer if source is None else writer_for(source, self.mapping)
         read = self.reads.plain if source is None else self.reads.plain_elsewhere
         drawn = self.ready.levels.collect(
             reader,
-            request.limit * OVERDRAW,
+            size,
             lambda **parameters: list(reader.rows(read, parameters).all()),
         )
         return [tuple(key) for key in drawn]

@@ -44,8 +44,8 @@ WINDOW, GROWTH = 16, 8
 #: A claim walks from key to key, not from job to job, where a key has this many jobs.
 JOBS_OF_A_KEY = 4
 
-#: How often a claim looks again: after a job was no longer its key's next, after others had
-#: locked its row, or after others were claiming from all keys that allow several jobs.
+#: How often a claim looks again: after a job was no longer its key's next, or after others
+#: were claiming from all keys that allow several jobs.
 TRIES = 8
 PAUSE = timedelta(milliseconds=10)
 
@@ -72,17 +72,27 @@ class PerKey(Strategy):
         _check_transaction(writer)
         writer.lock_writes(self.mapping.table)
         picker = CandidatePicker(self.spec.limits, request.limit)
-        locked: list[Any] = []
-        for _ in range(TRIES):
+        taken, tries = Taken([]), 0
+        while tries < TRIES:
             picker.start()
             self._lock_keys(writer, picker)
             kept = picker.still_fitting(self._allowed(writer, picker.taken))
-            locked, _ = self._reads.lock(writer, request, kept)
-            if locked or not self._may_find_more(writer, picker):
+            rest = replace(request, limit=picker.limit)
+            locked, held = self._reads.lock(writer, rest, kept)
+            if locked:
+                part = self._mark.write(writer, request, locked)
+                taken = Taken([*taken.jobs, *part.jobs], [*taken.dates, *part.dates])
+                picker.limit -= len(locked)
+            if held:
+                # Others have locked these rows, for whatever reason: go on behind them.
+                picker.skipped.update(kept)
+            elif locked or not self._may_find_more(writer, picker):
                 break
-            picker.skipped.update(kept)  # others have locked their rows, for whatever reason
-        lost = max(0, picker.tried - len(locked))
-        taken = self._mark.write(writer, request, locked)
+            else:
+                tries += 1
+            if not picker.limit:
+                break
+        lost = max(0, picker.tried - len(taken.jobs))
         return replace(taken, candidates=picker.tried, lost=lost)
 
     def statements(self) -> list[Executable]:
