@@ -20,7 +20,8 @@ from inspect import isawaitable
 from signal import Signals
 from typing import Any, Generic, TypeVar, Unpack
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+from sqlalchemy.orm import sessionmaker
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..errors import ArgumentError
@@ -41,7 +42,7 @@ class AsyncWorker(Generic[T]):
     The arguments are those of :class:`sa_jobqueue.worker.Worker`, with these differences:
 
     Args:
-        engine: an AsyncEngine.
+        engine: an AsyncEngine or an async_sessionmaker.
         queue: a JobQueue or an AsyncJobQueue; a Workflow, one of its steps or several.
         handler: ``async def``; called with each job. The handlers of a workflow's
             steps are ``async def`` too.
@@ -58,7 +59,7 @@ class AsyncWorker(Generic[T]):
 
     def __init__(
         self,
-        engine: AsyncEngine,
+        engine: AsyncEngine | async_sessionmaker[Any],
         queue: JobQueue[T] | AsyncJobQueue[T] | Lane[T] | Iterable[Lane[T]],
         handler: AsyncHandler[T] | None = None,
         *,
@@ -67,12 +68,15 @@ class AsyncWorker(Generic[T]):
         on_outcome: Callable[[T, Outcome], Awaitable[None] | None] | None = None,
         **options: Unpack[WorkerOptions],
     ) -> None:
-        if not isinstance(engine, AsyncEngine):
-            raise ArgumentError(f"an AsyncWorker needs an AsyncEngine, not {engine!r}; use Worker")
+        if not isinstance(engine, AsyncEngine | async_sessionmaker):
+            raise ArgumentError(
+                f"an AsyncWorker needs an AsyncEngine or an async_sessionmaker, not {engine!r}; "
+                "use Worker"
+            )
         if not isinstance(concurrency, int) or concurrency < 1:
             raise ArgumentError(f"concurrency is a number of jobs, at least 1: {concurrency!r}")
         self._worker = _GreenWorker(
-            engine.sync_engine,
+            engine.sync_engine if isinstance(engine, AsyncEngine) else _SyncSessions(engine),
             queue.sync_queue if isinstance(queue, AsyncJobQueue) else queue,
             handler,
             concurrency,
@@ -116,6 +120,17 @@ class AsyncWorker(Generic[T]):
     def stopping_on_signals(self, *signals: Signals) -> AbstractContextManager[None]:
         """Have SIGTERM and SIGINT, or those given, stop the worker; main thread only."""
         return self._worker.stopping_on_signals(*signals)
+
+
+class _SyncSessions(sessionmaker[Any]):
+    """Opens the synchronous sessions inside of those of an async_sessionmaker."""
+
+    def __init__(self, maker: async_sessionmaker[Any]) -> None:
+        super().__init__()
+        self._maker = maker
+
+    def __call__(self, **options: Any) -> Any:
+        return self._maker(**options).sync_session
 
 
 class _GreenWorker(Worker[T]):

@@ -6,9 +6,9 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, update
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
@@ -20,21 +20,34 @@ R = TypeVar("R")
 TRIES = 10
 
 
-def run_in_transaction(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
+def run_in_transaction(
+    bind: Engine | Connection,
+    work: Callable[[Session], R],
+    *,
+    open_session: Callable[[], Session] | None = None,
+    mapper: Any = None,
+) -> R:
     """Run `work` in a new session, commit, and return its result.
 
     On an AUTOCOMMIT engine it is one transaction, too.
+
+    Args:
+        open_session: opens a session of the application's kind; None: a plain one on `bind`.
+        mapper: whose rows such a session is to write: it may route by the class.
     """
-    with Session(bind, expire_on_commit=False) as session:
+    opened = Session(bind, expire_on_commit=False) if open_session is None else open_session()
+    routed = None if open_session is None else routed_to_writes(mapper)
+    with opened as session:
         try:
             with _connecting(bind):
-                connection = session.connection()
+                connection = session.connection(bind_arguments=routed)
             database = database_of(connection)
             if isinstance(bind, Engine) and database.in_autocommit(connection):
                 session.rollback()  # the level of a transaction is set before it begins
                 with _connecting(bind):
                     connection = session.connection(
-                        execution_options={"isolation_level": database.transaction_level}
+                        bind_arguments=routed,
+                        execution_options={"isolation_level": database.transaction_level},
                     )
             if not database.in_autocommit(connection):
                 database.begin_write(connection)
@@ -48,6 +61,11 @@ def run_in_transaction(bind: Engine | Connection, work: Callable[[Session], R]) 
             _roll_back_session(session)
             raise
         return result
+
+
+def routed_to_writes(mapper: Any) -> dict[str, Any]:
+    """Return what has a session route a statement as it routes a write to this class."""
+    return {"mapper": mapper, "clause": update(mapper.local_table)}
 
 
 def _roll_back_session(session: Session) -> None:

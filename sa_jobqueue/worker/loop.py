@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from ..dialects import database_of
 from ..errors import ArgumentError
@@ -21,6 +22,7 @@ from ..owners.owner import Owner
 from ..process.runtime import THREADS, Runtime
 from ..process.signals import signals_handled
 from ..queue import JobQueue
+from ..sessions.transactions import routed_to_writes
 from ..verbs.backoff import DEFAULT_BACKOFF, Backoff, check_backoff, delay_or_default
 from .batch import Batch, InHand
 from .heartbeat import Heartbeat
@@ -43,7 +45,8 @@ class Worker(Generic[T]):
     """A loop over one queue, or over steps of a workflow.
 
     Args:
-        engine: the worker opens its own sessions on it.
+        engine: the worker opens its own sessions on it. A sessionmaker opens them as the
+            application does: with its class, its criteria and its routing of writes.
         queue: where jobs are claimed: a JobQueue, a Workflow, or one or several of its steps.
         handler: called with each job of a JobQueue; returns None, a Retry or a
             Cancel. The steps of a workflow have handlers of their own.
@@ -75,7 +78,7 @@ class Worker(Generic[T]):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engine | sessionmaker[Any],
         queue: JobQueue[T] | Lane[T] | Iterable[Lane[T]],
         handler: Callable[[T], Retry | Cancel | None] | None = None,
         *,
@@ -92,11 +95,18 @@ class Worker(Generic[T]):
         on_outcome: Callable[[T, Outcome], None] | None = None,
         options: Sequence[Any] = (),
     ) -> None:
-        if not isinstance(engine, Engine):
-            raise ArgumentError(f"a Worker needs an Engine, not {engine!r}; see also AsyncWorker")
+        if not isinstance(engine, Engine | sessionmaker):
+            raise ArgumentError(
+                f"a Worker needs an Engine or a sessionmaker, not {engine!r}; see also AsyncWorker"
+            )
         _check_positive(max_runtime=max_runtime, reap_every=reap_every)
-        self.engine = engine
         self.lanes = lanes_of(queue, handler)
+        mapper = self.lanes[0].queue.mapping.mapper
+        open_session = None
+        if isinstance(engine, sessionmaker):
+            open_session = partial(engine, expire_on_commit=False)
+            engine = _engine_of(open_session, mapper)
+        self.engine = engine
         self._check_handlers()
         self.drain = drain
         self.interval = interval
@@ -107,7 +117,9 @@ class Worker(Generic[T]):
         self.on_outcome = on_outcome
         self._stopping = self._runtime.flag()
         self._heartbeat: Heartbeat
-        self._transactions = Transactions(engine, self._runtime)
+        self._transactions = Transactions(
+            self.engine, self._runtime, open_session=open_session, mapper=mapper
+        )
         self._refused_looks = Refusals(self._transactions, "a look for the jobs that are left")
         self._owner_name = OwnerName(owner, transactions=self._transactions, runtime=self._runtime)
         self._turns = Turns(
@@ -327,6 +339,18 @@ class Worker(Generic[T]):
             return False
         self._refused_looks.end()
         return nothing_left
+
+
+def _engine_of(open_session: Callable[[], Session], mapper: Any) -> Engine:
+    """Return the engine that a sessionmaker's sessions write a class with."""
+    with open_session() as session:
+        bind = session.get_bind(**routed_to_writes(mapper))
+    if not isinstance(bind, Engine):
+        raise ArgumentError(
+            "a worker opens connections, and the sessions of this sessionmaker are bound to one: "
+            "give a sessionmaker that is bound to an Engine"
+        )
+    return bind
 
 
 def _checked_backoff(backoff: Backoff | None, lanes: Sequence[Lane[Any]]) -> Backoff | None:

@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from ..queue import JobQueue
-from ..sessions.transactions import run_in_transaction
 from ..verbs.reap import Reaped
 from .transactions import Refusals, Transactions, cause_of
 
@@ -57,7 +56,7 @@ class Reaper:
             return
         reaped = Reaped()
         try:
-            reaped = run_in_transaction(self._transactions.engine, self._reap)
+            reaped = self._transactions.run_once(self._reap)
         except Exception as error:
             if not self._transactions.is_temporary(error):
                 self._refusals.note(error)

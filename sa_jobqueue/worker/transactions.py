@@ -31,10 +31,25 @@ LONGEST_PAUSE = timedelta(seconds=2)
 
 
 class Transactions:
-    """Transactions of the worker's own, on its engine."""
+    """Transactions of the worker's own.
 
-    def __init__(self, engine: Engine, runtime: Runtime) -> None:
+    Args:
+        engine: where the worker writes.
+        open_session: opens sessions of the application's kind; None: plain ones on the engine.
+        mapper: whose rows are written.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        runtime: Runtime,
+        *,
+        open_session: Callable[[], Session] | None = None,
+        mapper: Any = None,
+    ) -> None:
         self.engine = engine
+        self._open_session = open_session
+        self._mapper = mapper
         self._runtime = runtime
         self._succeeded_once = False
 
@@ -44,9 +59,15 @@ class Transactions:
         Args:
             patience: for how long; None: for PATIENCE.
         """
-        result = self.patiently(lambda: run_in_transaction(self.engine, work), patience)
+        result = self.patiently(lambda: self.run_once(work), patience)
         self._succeeded_once = True
         return result
+
+    def run_once(self, work: Callable[[Session], R]) -> R:
+        """Run and commit a transaction."""
+        return run_in_transaction(
+            self.engine, work, open_session=self._open_session, mapper=self._mapper
+        )
 
     def patiently(self, work: Callable[[], R], patience: timedelta | None = None) -> R:
         """Call `work`, again while its error is temporary, for PATIENCE at most."""

@@ -1,0 +1,92 @@
+"""A worker claims and finishes with the application's own sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, event, select
+from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker, with_loader_criteria
+
+from sa_jobqueue import ArgumentError, JobQueue
+from sa_jobqueue.asyncio import AsyncWorker
+from sa_jobqueue.worker import Worker
+from tests.contract.asyncio.support import make_async_engine
+from tests.contract.worker.support import SOON
+from tests.models import Email, add_emails
+
+
+class SoftDeleting(Session):
+    """A session that does not see what is deleted, and routes by class."""
+
+    def get_bind(self, mapper: Any = None, **given: Any) -> Any:
+        assert mapper is not None, "this application routes by class"
+        return super().get_bind(mapper=mapper, **given)
+
+
+@event.listens_for(SoftDeleting, "do_orm_execute")
+def _hide_deleted(state: Any) -> None:
+    if state.is_select:
+        hidden = with_loader_criteria(Email, Email.subject.is_(None))
+        state.statement = state.statement.options(hidden)
+
+
+@pytest.fixture
+def six(session: Session) -> Session:
+    """Three emails, and three that are deleted."""
+    for email in add_emails(session, *"abcdef"):
+        if email.recipient in "bdf":
+            email.subject = "deleted"
+    session.commit()
+    return session
+
+
+def done(session: Session) -> list[str]:
+    found = select(Email.recipient).where(Email.status == "done").order_by(Email.id)
+    return list(session.scalars(found))
+
+
+def test_a_sessionmakers_criteria_and_routing_hold_for_claims(engine: Engine, six: Session) -> None:
+    maker = sessionmaker(class_=SoftDeleting, binds={Email: engine})
+    handled: list[str] = []
+    worker: Worker[Email]
+
+    def handler(email: Email) -> None:
+        handled.append(email.recipient)
+        if len(handled) == 3:
+            worker.stop()
+
+    worker = Worker(maker, JobQueue(Email), handler, limit=2, poll=SOON)
+    worker.run()
+
+    assert handled == ["a", "c", "e"] == done(six)
+
+
+def test_an_async_sessionmakers_criteria_hold_for_claims(
+    engine: Engine, six: Session, db_url: URL, db_alias: str
+) -> None:
+    driver = {"postgresql": "asyncpg", "sqlite": "aiosqlite"}.get(db_alias, "aiomysql")
+    async_engine = make_async_engine(db_url, driver)
+    maker = async_sessionmaker(async_engine, sync_session_class=SoftDeleting)
+
+    async def run() -> None:
+        async def handler(email: Email) -> None:
+            handled.append(email.recipient)
+            if len(handled) == 3:
+                worker.stop()
+
+        worker = AsyncWorker(maker, JobQueue(Email), handler, limit=2, poll=SOON)
+        await worker.run()
+        await async_engine.dispose()
+
+    handled: list[str] = []
+    asyncio.run(run())
+
+    assert handled == ["a", "c", "e"] == done(six)
+
+
+def test_a_sessionmaker_on_one_connection_is_refused(engine: Engine) -> None:
+    with engine.connect() as connection, pytest.raises(ArgumentError, match="bound to an Engine"):
+        Worker(sessionmaker(connection), JobQueue(Email), lambda email: None)
