@@ -49,6 +49,14 @@ IN_A_SESSION = (
 )
 
 
+#: A ShardedSession runs one statement on several databases: a limit would count for each.
+IN_A_SHARDED_SESSION = (
+    "a ShardedSession sends a claim and its finish to several databases, each with a limit and a "
+    "fence of its own; use a plain Session of one shard: with Session(engine_of_the_shard) as "
+    "session: .."
+)
+
+
 def session_of(session: AnyConnection) -> Session:
     """Return the Session itself, also behind a scoped_session.
 
@@ -187,11 +195,14 @@ def writing(
     if isinstance(session, Connection) and rows:
         return nullcontext(_writer(None, session, mapping))
     session = session_of(session)
+    own_routes = type(session).get_bind is not Session.get_bind
+    if own_routes and hasattr(session, "shard_chooser"):
+        raise ArgumentError(IN_A_SHARDED_SESSION)
     if not session._is_clean():  # flush() asks the same, but refuses to run inside of a flush
         session.flush()
     if not reads:
         announce_write(session, mapping)
-    if type(session).get_bind is Session.get_bind:
+    if not own_routes:
         return nullcontext(writer_for(session, mapping))
     return _routed_to_writes(session, mapping)
 
