@@ -70,7 +70,7 @@ class AsyncWorker(Generic[T]):
     ) -> None:
         if not isinstance(engine, AsyncEngine | async_sessionmaker):
             raise ArgumentError(
-                f"an AsyncWorker needs an AsyncEngine or an async_sessionmaker, not {engine!r}; "
+                f"an AsyncWorker needs an AsyncEngine, or an async_sessionmaker, not {engine!r}; "
                 "use Worker"
             )
         if not isinstance(concurrency, int) or concurrency < 1:

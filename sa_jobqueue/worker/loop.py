@@ -97,7 +97,7 @@ class Worker(Generic[T]):
     ) -> None:
         if not isinstance(engine, Engine | sessionmaker):
             raise ArgumentError(
-                f"a Worker needs an Engine or a sessionmaker, not {engine!r}; see also AsyncWorker"
+                f"a Worker needs an Engine, or a sessionmaker, not {engine!r}; see also AsyncWorker"
             )
         _check_positive(max_runtime=max_runtime, reap_every=reap_every)
         self.lanes = lanes_of(queue, handler)
