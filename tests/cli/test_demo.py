@@ -17,6 +17,8 @@ from tests.support import SERVERS
 from .conftest import Run, Start, finished
 
 SMALL = ("--producers", 2, "--consumers", 3)
+#: Each process takes a second of a core to start.
+SMALLEST = ("--producers", 1, "--consumers", 1)
 
 
 def test_the_demo_proves_that_each_row_was_finished_once(start: Start, fresh_database: URL) -> None:
@@ -42,7 +44,7 @@ def test_lost_candidates_are_shown(start: Start, fresh_database: URL) -> None:
 
 
 def test_the_demo_needs_no_url(start: Start, folder: Path) -> None:
-    code, output, errors = finished(start("demo", "--seconds", 1, *SMALL))
+    code, output, errors = finished(start("demo", "--seconds", 1, *SMALLEST))
 
     assert code == 0, errors
     assert f"database: sqlite:///{folder / 'sa_jobqueue.db'}" in output
@@ -58,7 +60,9 @@ def test_no_strategy_is_offered_that_its_consumers_cannot_use(run: Run, strategy
 
 
 def test_kept_rows_stay_as_done(start: Start, url: str) -> None:
-    code, output, errors = finished(start("demo", "--url", url, "--seconds", 1, "--keep", *SMALL))
+    code, output, errors = finished(
+        start("demo", "--url", url, "--seconds", 1, "--keep", *SMALLEST)
+    )
 
     assert code == 0, errors
     _, shown, _ = finished(start("status", "--url", url))
@@ -76,7 +80,7 @@ def test_batches_are_larger_after_a_pause_of_the_consumers(start: Start, url: st
 
 
 def test_ctrl_c_drains_and_proves(start: Start, url: str) -> None:
-    demo = start("demo", "--url", url, "--seconds", 100, *SMALL)
+    demo = start("demo", "--url", url, "--seconds", 100, *SMALLEST)
     read_until(demo, "running")
 
     demo.send_signal(signal.SIGINT)

@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 #: ``# Output:``, or ``# Output on mysql, mariadb:``, an empty comment, and the lines.
-_BLOCK = re.compile(r"^# Output(?: on (?P<engines>[\w, ]+))?:\n#\n(?P<lines>(?:#.*\n)+)", re.M)
+_BLOCK = re.compile(r"^# Output(?: on (?P<databases>[\w, ]+))?:\n#\n(?P<lines>(?:#.*\n)+)", re.M)
 
 #: ``# Run by the tests on postgresql with: --rows 100``; either part may be missing.
 _HOW = re.compile(
-    r"^# Run by the tests(?: on (?P<engines>[\w, ]+?))?(?: with: (?P<with>.+))?$", re.M
+    r"^# Run by the tests(?: on (?P<databases>[\w, ]+?))?(?: with: (?P<with>.+))?$", re.M
 )
 
 
@@ -28,7 +28,7 @@ def how(example: Path) -> tuple[list[str], list[str]]:
     found = _HOW.search(example.read_text(encoding="utf-8"))
     if found is None:
         return [], []
-    return re.findall(r"\w+", found["engines"] or ""), (found["with"] or "").split()
+    return re.findall(r"\w+", found["databases"] or ""), (found["with"] or "").split()
 
 
 ON_SQLITE = [example for example in EXAMPLES if "sqlite" in (how(example)[0] or ["sqlite"])]
@@ -49,14 +49,14 @@ def run(example: Path, *arguments: str) -> str:
     return finished.stdout
 
 
-def promised(example: Path, engine: str) -> str:
+def promised(example: Path, database: str) -> str:
     """Read from an example's end what it prints on a database."""
     outputs = {}
     for block in _BLOCK.finditer(example.read_text(encoding="utf-8")):
         lines = block["lines"].splitlines()
         text = "".join(f"{line.removeprefix('#').removeprefix(' ')}\n" for line in lines)
-        outputs.update({name.strip(): text for name in (block["engines"] or "").split(",")})
-    return outputs.get(engine, outputs[""])
+        outputs.update({name.strip(): text for name in (block["databases"] or "").split(",")})
+    return outputs.get(database, outputs[""])
 
 
 def name_of(example: Path) -> str:
@@ -82,9 +82,9 @@ def test_an_example_ends_with_the_output_that_it_prints(example: Path) -> None:
 def test_an_example_runs_on_every_database_that_it_is_for(
     example: Path, db_url: URL, db_alias: str
 ) -> None:
-    engines, _ = how(example)
-    if engines and db_alias not in engines:
-        pytest.skip(f"an example for {', '.join(engines)}")
+    databases, _ = how(example)
+    if databases and db_alias not in databases:
+        pytest.skip(f"an example for {', '.join(databases)}")
     url = db_url.render_as_string(hide_password=False)
 
     printed = run(example, "--url", url)
