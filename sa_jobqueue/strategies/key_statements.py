@@ -32,7 +32,6 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql import operators
-from sqlalchemy.sql.util import ClauseAdapter
 
 from ..dialects.serial_key_locks import SerialKeyLocks
 from ..model.indexes import key_index
@@ -40,6 +39,7 @@ from ..model.keys import columns_are_in
 from ..model.status import status_is
 from ..sessions.writer import Writer
 from .key_limits import SKIP, KeyLimit
+from .parts.adapted import adapted
 from .parts.ready_rows import LIMIT, ReadyRows
 
 log = logging.getLogger("sa_jobqueue.claim")
@@ -119,8 +119,7 @@ class KeyStatements:
         of one table apart.
         """
         table = self.mapping.table.alias("sa_jobqueue_claimed")
-        adapter = ClauseAdapter(table)
-        equalities = [adapter.traverse(criterion) for criterion in self.spec.equalities]
+        equalities = [adapted(criterion, table) for criterion in self.spec.equalities]
         same = [
             table.c[_column(attribute).key] == getattr(job, attribute.key)
             for attribute in limit.columns
@@ -237,8 +236,7 @@ class KeyStatements:
     def _next_key(
         self, waiting: FromClause, columns: Sequence[Any], what: Any, *behind: ColumnElement[bool]
     ) -> ColumnElement[Any]:
-        adapter = ClauseAdapter(waiting)
-        leading = [adapter.traverse(criterion) for criterion in self.spec.equalities]
+        leading = [adapted(criterion, waiting) for criterion in self.spec.equalities]
         status = waiting.c[self.mapping.column("status").key]
         found = select(what).where(*leading, status_is(status, self.spec.ready), *behind)
         with_key = [column.is_not(None) for column in columns]

@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Executable, Select, func, select, true, update
-from sqlalchemy.sql.util import ClauseAdapter
 
 from ..dialects import Database
 from ..model.plain_rows import row_columns
 from ..sessions.writer import Writer
+from .parts.adapted import adapted
 from .parts.job_reads import loading_options
 from .parts.mark import Mark, check_count
 from .parts.ready_lock import ReadyLock, refusal_without_skip_locked
@@ -102,10 +102,9 @@ class SkipLocked(Strategy):
 
     def _claim(self, columns: Any) -> Any:
         claimed = self._update().returning(*self.mapping.table.c).cte("sa_jobqueue_claimed")
-        adapter = ClauseAdapter(claimed)
-        order: list[Any] = [adapter.traverse(_clause(element)) for element in self.spec.order]
-        adapted: list[Any] = [adapter.traverse(column) for column in columns]
-        return select(*adapted).order_by(*order)
+        order: list[Any] = [adapted(_clause(element), claimed) for element in self.spec.order]
+        shown: list[Any] = [adapted(column, claimed) for column in columns]
+        return select(*shown).order_by(*order)
 
     def _update(self) -> Any:
         table, keys = self.mapping.table, self.mapping.keys

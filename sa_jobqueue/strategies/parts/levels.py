@@ -20,12 +20,12 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.sql.util import ClauseAdapter
 
 from ...dialects import Database
 from ...model.status import exact_pattern, status_is, word_literal
 from ...sessions.writer import Writer
 from ..spec import ClaimSpec
+from .adapted import adapted
 
 
 class Levels:
@@ -107,8 +107,7 @@ class Levels:
         """Select the first level in the table, or in an alias of it, that has ready rows."""
         columns, status = self._columns(table), self._of(table, "status")
         leading = [
-            ClauseAdapter(table).traverse(criterion)
-            for criterion in (*self.spec.equalities, *self.spec.of_round)
+            adapted(criterion, table) for criterion in (*self.spec.equalities, *self.spec.of_round)
         ]
         is_ready = status_is(status, self.spec.ready)
         first: Any = select(*columns)
