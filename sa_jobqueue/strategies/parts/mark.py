@@ -50,8 +50,8 @@ class Mark:
         # comparison PostgreSQL read 9,668 pages of a table without statistics, by the claim
         # index, where the primary key needs a few.
         is_ready = status_is(self.mapping.column("status"), self.spec.ready)
-        one = literal_column("1", Integer)
-        return case((is_ready, one), else_=literal_column("0", Integer)) == one
+        yes = literal_column("1", Integer)
+        return case((is_ready, yes), else_=literal_column("0", Integer)) == yes
 
     @cached_property
     def by_key(self) -> Update:
