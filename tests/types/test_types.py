@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 API = Path(__file__).with_name("api.py")
+MISTAKES = API.with_name("mistakes.py")
 ROOT = API.parents[2]
 
 #: Without the project's own settings, and with a cache that is not the project's.
@@ -24,9 +25,9 @@ def check(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_mypy_finds_no_error_in_a_users_file_and_every_mistake_that_it_marks() -> None:
-    checked = check(*MYPY, str(API))
+    checked = check(*MYPY, str(API), str(MISTAKES))
 
-    assert checked.stdout == "Success: no issues found in 1 source file\n", checked
+    assert checked.stdout == "Success: no issues found in 2 source files\n", checked
 
 
 def test_pyright_finds_no_error_in_a_users_file() -> None:
