@@ -232,7 +232,7 @@ def test_a_transaction_that_is_not_alembics_is_refused(shop: Engine) -> None:
         connection.begin()
         op = Operations(MigrationContext.configure(connection))
 
-        with pytest.raises(ArgumentError, match=r"context\.begin_transaction\(\)"):
+        with pytest.raises(ArgumentError, match="a transaction that is not Alembic's is open"):
             add_job_columns(op, "orders", existing_rows="done")
 
 
