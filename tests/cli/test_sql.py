@@ -42,7 +42,7 @@ def test_each_clause_begins_a_line(run: Run) -> None:
 def test_keys_are_shown_as_a_parameter(run: Run) -> None:
     result = run("sql", "tests.cli.shop:Message", "--dialect", "mysql")
 
-    assert "WHERE message.id IN (:sa_jobqueue_keys)" in result.output
+    assert "message.id IN (:sa_jobqueue_keys)" in result.output
 
 
 def test_an_impossible_strategy_is_one_line(run: Run) -> None:

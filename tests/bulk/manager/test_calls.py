@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import sleep
@@ -119,6 +119,15 @@ def test_a_rollback_can_be_stopped_too(source: Numbers, log: Log) -> None:
     assert load.state is BLOCKED
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Have Ctrl-C raise KeyboardInterrupt, also below a shell that runs us in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stops_after_the_current_batch(source: Numbers, log: Log) -> None:
     before = signal.getsignal(signal.SIGINT)
 
@@ -137,6 +146,7 @@ def test_ctrl_c_stops_after_the_current_batch(source: Numbers, log: Log) -> None
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_second_ctrl_c_interrupts(source: Numbers, log: Log) -> None:
     def press_twice(verb: str, batch: list[int]) -> None:
         signal.raise_signal(signal.SIGINT)
