@@ -148,4 +148,4 @@ def test_behind_a_transaction_pooler_no_setting_stays_for_others(
 
     assert index_names(queue) == {"ix_orders_claim"}
     assert [s for s in set_later if "set_config" in s or s.startswith("SET lock")] == []
-    assert "a pooler is in between" in caplog.text
+    assert "connected through a pooler" in caplog.text

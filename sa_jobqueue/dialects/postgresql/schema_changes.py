@@ -47,7 +47,7 @@ class PostgreSQLSchemaChanges(SchemaChanges):
         if self.database.through_pooler(connection):
             # A setting of the session would stay on a server connection that others use next.
             # Nobody queues behind a concurrent build, so it may wait without a limit.
-            log.warning("a pooler is in between: this waits for locks without a limit of ours")
+            log.warning("connected through a pooler: this waits for locks without a time limit")
             yield
             return
         own = connection.execute(_LIMITS).one()
