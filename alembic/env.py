@@ -14,6 +14,8 @@ from alembic import context
 from alembic.util import CommandError
 from sqlalchemy import URL, MetaData, NullPool, create_engine, make_url
 
+from sa_jobqueue.migration import online_indexes
+
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
 
@@ -88,6 +90,7 @@ def configure(**connected: Any) -> None:
         include_name=is_ours,
         # The functions of sa_jobqueue.migration commit by themselves.
         transaction_per_migration=True,
+        process_revision_directives=online_indexes,
         version_table=VERSION_TABLE,
         **connected,
     )

@@ -23,7 +23,7 @@ that a verb returns, and that nobody constructs, live with the verb: in
 :mod:`sa_jobqueue.verbs`, :mod:`sa_jobqueue.rounds` and :mod:`sa_jobqueue.owners`.
 """
 
-from .dialects import is_transient
+from .dialects import assume_locks, is_transient
 from .dialects.clock import utc_now
 from .errors import (
     ArgumentError,
@@ -92,6 +92,7 @@ __all__ = [
     "UnsupportedDatabase",
     "__version__",
     "advisory_session",
+    "assume_locks",
     "cancel",
     "cancel_claimed",
     "claim",

@@ -289,6 +289,7 @@ class JobQueue(Generic[T]):
         Raises:
             ClaimLost: claims of `finished` were lost; nothing was claimed.
         """
+        self.plan.begin(session, rows=rows)
         self.complete(session, finished, delete=delete)
         return self.plan.claim(session, owner=owner, limit=limit, rows=rows)
 
@@ -334,7 +335,9 @@ class JobQueue(Generic[T]):
             ArgumentError: an entity that is not in the database, or of another table.
         """
         jobs = self._checked(jobs)
-        return manage.change(session, jobs, ended(CANCELLED), leaving=self._ready_words)
+        return manage.change(
+            session, jobs, ended(CANCELLED), leaving=self._ready_words, verb="cancel"
+        )
 
     def retry(self, session: AnySession, jobs: Any) -> list[T]:
         """Take finished jobs to the queue's `ready` status again; return those that were taken.
@@ -346,7 +349,7 @@ class JobQueue(Generic[T]):
             ArgumentError: an entity that is not in the database, or of another table.
         """
         jobs, values = self._checked(jobs), retried(self.ready)
-        return manage.change(session, jobs, values, leaving=self._finished_words)
+        return manage.change(session, jobs, values, leaving=self._finished_words, verb="retry")
 
     def reprioritize(self, session: AnySession, jobs: Any, priority: int) -> list[T]:
         """Give jobs that have the queue's `ready` status another priority.

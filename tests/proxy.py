@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
+from typing import Self
 
 from sqlalchemy import URL
 
@@ -49,7 +50,7 @@ class Proxy:
         for thread in self._threads:
             thread.join(10)
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

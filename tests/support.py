@@ -24,6 +24,7 @@ from sqlalchemy import (
     make_url,
     select,
 )
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -158,3 +159,21 @@ def until(true: Callable[[], object], seconds: float = 30) -> None:
     while not true():
         assert time.monotonic() < deadline
         threading.Event().wait(0.02)
+
+
+class Translated(Exception):
+    """The exception of an application that has no use for SQLAlchemy's."""
+
+
+@contextmanager
+def translating_errors(engine: Engine) -> Iterator[None]:
+    """Have a handle_error listener raise an exception of its own, as oslo.db does."""
+
+    def translate(context: ExceptionContext) -> Exception:
+        return Translated(str(context.original_exception))
+
+    event.listen(engine, "handle_error", translate, retval=True)
+    try:
+        yield
+    finally:
+        event.remove(engine, "handle_error", translate)

@@ -12,6 +12,7 @@
     sa-jobqueue load shop.imports:emails --log loads/may
     sa-jobqueue sql shop.models:Email --dialect postgresql
     sa-jobqueue doctor shop.models:Email    # does an index serve the claim, at what cost
+    sa-jobqueue check history.jsonl         # did a recorded run keep every promise
 
 Commands that connect to a database take ``--url``; the default is an SQLite file in
 the current directory. ``docs/adding-a-command.md`` says how to add a command.
@@ -22,6 +23,7 @@ from __future__ import annotations
 import click
 
 from ..version import __version__
+from .check import check
 from .demo.demo import demo
 from .demo.setup_tables import setup_tables
 from .demo.start_processing import start_processing
@@ -50,4 +52,5 @@ cli.add_command(reap)
 cli.add_command(load)
 cli.add_command(sql)
 cli.add_command(doctor)
+cli.add_command(check)
 cli.add_command(demo)

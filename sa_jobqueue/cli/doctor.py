@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from ..dialects.examination import Severity
-from ..doctor import OLD_SNAPSHOT, Finding, Report, examine
+from ..doctor import OLD_SNAPSHOT, Finding, Report, examine, examine_locks
 from .engine import open_engine
-from .options import queue_argument, seconds_option, url_option
+from .options import assume_locks_option, queue_argument, seconds_option, url_option
 from .targets import load_queue
 
 #: Exit codes; 2 is click's, for wrong options.
@@ -43,9 +43,21 @@ STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.OK: "
     show_default=True,
     help="Warn of other transactions' snapshots from this age on.",
 )
+@click.option(
+    "--locks",
+    is_flag=True,
+    help="Only prove by two connections that what one has locked is kept from the other.",
+)
+@assume_locks_option
 @click.pass_context
 def doctor(
-    context: click.Context, queue: str, url: str, limit: int, run: bool, old_snapshot: timedelta
+    context: click.Context,
+    queue: str,
+    url: str,
+    limit: int,
+    run: bool,
+    old_snapshot: timedelta,
+    locks: bool,
 ) -> None:
     """Say whether an index serves the claim of MODULE:QUEUE, and what slows it down.
 
@@ -54,10 +66,15 @@ def doctor(
     only warnings.
 
     The doctor claims one batch and rolls it back: this locks its rows for a moment, and
-    changes nothing. With --no-run it locks nothing.
+    changes nothing. With --no-run it locks nothing. With --locks it locks one row by one
+    connection, and tries to get it by a second one, also on a server that is refused as a
+    look-alike.
     """
     found = load_queue(queue)
-    report = examine(open_engine(url), found, limit=limit, run=run, old_snapshot=old_snapshot)
+    if locks:
+        report = examine_locks(open_engine(url, assume_locks=True), found)
+    else:
+        report = examine(open_engine(url), found, limit=limit, run=run, old_snapshot=old_snapshot)
     print_report(report)
     context.exit(exit_code(report))
 

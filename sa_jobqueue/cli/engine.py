@@ -10,6 +10,7 @@ from sqlalchemy import Engine, Table, create_engine, event, inspect, make_url
 from sqlalchemy.exc import NoSuchModuleError
 
 from ..dialects import Database, database_of, database_of_dialect
+from ..dialects import assume_locks as trust_locks
 from .errors import in_one_line
 
 DEFAULT_URL = "sqlite:///sa_jobqueue.db"
@@ -18,15 +19,20 @@ DRIVERS = ("postgresql+psycopg2://", "mysql+pymysql://", "mariadb+pymysql://")
 #: How long an SQLite connection waits for another writer, in milliseconds.
 BUSY_TIMEOUT = 30_000
 
+#: Where a command's context keeps what --assume-locks says.
+ASSUME_LOCKS = "sa_jobqueue.assume_locks"
+
 IN_MEMORY = (None, "", ":memory:")
 
 
-def open_engine(url: str, *, create_file: bool = False) -> Engine:
+def open_engine(url: str, *, create_file: bool = False, assume_locks: bool = False) -> Engine:
     """Return an engine that has connected once; it is disposed of when the command ends.
 
     Args:
         url: as the user wrote it.
         create_file: whether a missing SQLite file is created.
+        assume_locks: whether a server is trusted that is refused as a look-alike, also
+            without the command's option.
 
     Raises:
         ClickException: no connection can be made; says why in one line.
@@ -34,7 +40,10 @@ def open_engine(url: str, *, create_file: bool = False) -> Engine:
     try:
         engine = make_engine(url)
         _check_synchronous(engine)
-        click.get_current_context().call_on_close(engine.dispose)
+        context = click.get_current_context()
+        context.call_on_close(engine.dispose)
+        if assume_locks or context.meta.get(ASSUME_LOCKS):
+            trust_locks(engine)
         _check_file(engine, create_file=create_file)
         with engine.connect() as connection:
             database_of(connection)  # refuses servers that are too old

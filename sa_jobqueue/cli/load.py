@@ -19,7 +19,7 @@ from ..bulk.progress import status_of
 from ..errors import BrokenLog, InvalidState, LoadStopped, LockTimeout
 from .engine import open_engine
 from .errors import in_one_line
-from .options import url_option
+from .options import assume_locks_option, url_option
 from .targets import load_target
 
 STATUS = "status"
@@ -36,6 +36,7 @@ STATUS = "status"
     help="The folder of this load; a new load begins in an empty or missing folder.",
 )
 @url_option
+@assume_locks_option
 @click.option(
     "--workers",
     type=click.IntRange(min=1),

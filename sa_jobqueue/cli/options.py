@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from .engine import DEFAULT_URL, DRIVERS
+from .engine import ASSUME_LOCKS, DEFAULT_URL, DRIVERS
 
 Option: TypeAlias = Callable[[Any], Any]
 
@@ -21,6 +21,20 @@ url_option: Option = click.option(
     show_default=True,
     metavar="URL",
     help=f"The database, with its driver: {', '.join(DRIVERS)}, or sqlite:///FILE.",
+)
+
+
+def _note(context: click.Context, _option: object, assumes: bool) -> None:
+    context.meta[ASSUME_LOCKS] = assumes
+
+
+#: --assume-locks, which open_engine() obeys.
+assume_locks_option: Option = click.option(
+    "--assume-locks",
+    is_flag=True,
+    expose_value=False,
+    callback=_note,
+    help="Trust a server that is refused as a look-alike; `doctor --locks` proves its locks.",
 )
 
 

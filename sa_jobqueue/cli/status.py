@@ -13,7 +13,7 @@ from ..queue import JobQueue
 from ..verbs.stats import QueueStats, count_by_status, stats
 from ..workflow import Step, Workflow
 from .engine import open_engine, require_table
-from .options import url_option
+from .options import assume_locks_option, url_option
 from .targets import load_queue_or_workflow, load_target
 
 EXAMPLE = "sa_jobqueue.cli.demo.model:Record"
@@ -21,6 +21,7 @@ EXAMPLE = "sa_jobqueue.cli.demo.model:Record"
 
 @click.command()
 @url_option
+@assume_locks_option
 @click.argument("queue", metavar="[MODULE:QUEUE]", default=EXAMPLE)
 def status(url: str, queue: str) -> None:
     """Show how many jobs a queue has by status, and how long they wait.

@@ -16,7 +16,7 @@ from ..queue import JobQueue
 from ..worker import REAP_EVERY, Cancel, Lane, Outcome, Worker
 from ..workflow import Step, Workflow
 from .engine import open_engine, require_table
-from .options import queue_argument, seconds_option, url_option
+from .options import assume_locks_option, queue_argument, seconds_option, url_option
 from .targets import load_handler, load_queue_or_workflow
 
 #: Behind the status of a failed job that is claimed again later.
@@ -27,6 +27,7 @@ AGAIN = " (will be tried again)"
 @queue_argument
 @click.argument("handler", metavar="[HANDLER]", required=False)
 @url_option
+@assume_locks_option
 @click.option(
     "--step",
     "names",

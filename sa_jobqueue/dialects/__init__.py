@@ -9,7 +9,9 @@ from .capabilities import Capabilities, Version
 from .clock import utc_now
 from .connections import connect_errors, driver_connection
 from .database import Database
+from .driver_errors import is_integrity_error, is_of_driver
 from .examination import Answer, Examination, IndexColumn, Plan, ServerIndex
+from .look_alikes import assume_locks, locks_are_assumed, look_alike
 from .named_locks import ConnectionLocks, Deadline, HeldLock, Holder, NamedLocks
 from .owner_liveness import OwnerState, Process, Server
 from .registry import (
@@ -17,9 +19,11 @@ from .registry import (
     database_of_dialect,
     database_of_engine,
     dialect_of,
+    is_lock_timeout,
+    is_missing_index,
     is_mistake,
-    is_of_driver,
     is_read_only,
+    is_refusal,
     is_refused_login,
     is_shortage,
     is_transient,
@@ -49,18 +53,25 @@ __all__ = [
     "Server",
     "ServerIndex",
     "Version",
+    "assume_locks",
     "connect_errors",
     "database_of",
     "database_of_dialect",
     "database_of_engine",
     "dialect_of",
     "driver_connection",
+    "is_integrity_error",
+    "is_lock_timeout",
+    "is_missing_index",
     "is_mistake",
     "is_of_driver",
     "is_read_only",
+    "is_refusal",
     "is_refused_login",
     "is_shortage",
     "is_transient",
+    "locks_are_assumed",
+    "look_alike",
     "register",
     "utc_now",
 ]

@@ -88,8 +88,10 @@ def _wrapped(
     def end() -> None:
         driver = weak().dbapi_connection  # type: ignore[union-attr]  # it runs its own method
         called = list(added.values())
-        committing = [name == "commit" and hooks.will_commit(driver, errors) for hooks in called]
         try:
+            committing = [
+                name == "commit" and hooks.will_commit(driver, errors) for hooks in called
+            ]
             getattr(driver, name)()
         except BaseException:
             for hooks in called:

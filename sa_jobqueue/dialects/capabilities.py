@@ -7,12 +7,13 @@ subclass says only what differs. ``docs/adding-a-database.md`` walks through a n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from time import sleep
 from typing import Any, ClassVar, Self
 from uuid import UUID
+from weakref import WeakSet
 
 from sqlalchemy import (
     Column,
@@ -27,6 +28,7 @@ from sqlalchemy import (
     Update,
     bindparam,
     delete,
+    null,
     update,
 )
 from sqlalchemy.engine import Dialect
@@ -77,12 +79,17 @@ class Capabilities:
         zero_is_a_key: 0 in a column whose keys the server generates is stored as 0.
         checks_references_at_end: foreign keys are checked at the end of a statement, not
             after each of its rows.
+        time_digits: how many digits of a second a time has whose type names no number.
+        repeats_keys: tables that inherit from another one may repeat its primary keys.
         kept_as_given: types whose values are stored unchanged: not rounded, cut or padded.
         key_hint: the hint that binds a statement to the primary key; None: not needed.
     """
 
     title: ClassVar[str]
     minimum: ClassVar[Version]
+
+    #: The SELECT whose row tells which product the server is; None: there is no look-alike.
+    product_question: ClassVar[str | None] = None
 
     skip_locked = False
     no_key_update = False
@@ -105,11 +112,15 @@ class Capabilities:
     returns_new = False
     zero_is_a_key = True
     checks_references_at_end = True
+    repeats_keys = False
+    time_digits = 6
     kept_as_given: ClassVar[tuple[type, ...]] = (int, UUID)
     key_hint: ClassVar[str | None] = None
 
     def __init__(self, version: Version | None) -> None:
         self.version = version
+        #: The tables of which a held claim has proved that their row locks hold.
+        self.proved_tables: WeakSet[Table] = WeakSet()
 
     @classmethod
     def of(cls, dialect: Dialect) -> Self:
@@ -152,13 +163,37 @@ class Capabilities:
     def begin_write(self, connection: Connection) -> None:
         """Begin a transaction of the library's own that will write."""
 
+    def refuses_commit(self, connection: Connection) -> bool:
+        """Tell whether the server will answer a COMMIT with ROLLBACK, and no error."""
+        return False
+
+    def driver_refuses_commit(self, driver: Any, errors: type[Exception]) -> bool:
+        """Tell the same of a driver's connection.
+
+        Args:
+            errors: the class of the driver's errors.
+        """
+        return False
+
     def keeps_snapshot(self, connection: Connection) -> bool:
         """Tell whether a plain read misses what others commit during this transaction."""
         return False
 
-    def sees_commits(self, connection: Connection) -> bool:
-        """Tell whether a plain read shows exactly what is committed when it runs."""
+    def sees_commits(self, connection: Connection, *, begun: bool = False) -> bool:
+        """Tell whether a plain read shows exactly what is committed when it runs.
+
+        Args:
+            begun: :meth:`begin` returned True for this transaction.
+        """
         return True
+
+    def past_snapshot(self, connection: Connection) -> Mapping[str, Any]:
+        """Return the execution options of a verb's statements in a transaction that others began.
+
+        With them a statement may change rows that others have changed since the
+        transaction's snapshot: a verb compares what it changes.
+        """
+        return {}
 
     def in_autocommit(self, connection: Connection) -> bool:
         """Tell whether each statement of this connection commits by itself."""
@@ -238,6 +273,12 @@ class Capabilities:
         """Tell which connections the server still lists, as far as this user sees its list."""
         return dict.fromkeys(processes, OwnerState.UNKNOWN)
 
+    # -- row locks ------------------------------------------------------
+
+    def table_identity(self, table: Table) -> ColumnElement[Any]:
+        """Return what a connection means by a table's name, to compare two connections."""
+        return null()
+
     # -- strict order ---------------------------------------------------
 
     def claim_lock(self, table: Table) -> Executable | None:
@@ -264,6 +305,15 @@ class Capabilities:
 
     def moment(self) -> ColumnElement[Any]:
         """Return the time of a statement as a column, with the same value in all rows."""
+        return utc_now()
+
+    def claim_date(self) -> ColumnElement[Any]:
+        """Return the time that a claim writes as its owner_date, or a renewal.
+
+        It is the same for every row of a statement, and part of the fence: where the clock
+        is coarse, or was read before the claim got its rows, two claims of one owner could
+        have the same time.
+        """
         return utc_now()
 
     # -- inserts --------------------------------------------------------

@@ -55,7 +55,7 @@ def autocommit_of(driver: Any) -> bool | None:
     return bool(state) if isinstance(state, bool | int) else None
 
 
-def as_value(connection: Connection, quoted: str) -> str:
+def as_value(dialect: Dialect, quoted: str) -> str:
     """Return a quoted name as the value of a parameter, where no driver halves ``%%``."""
-    doubled = connection.dialect.paramstyle in ("format", "pyformat")
+    doubled = "%%" in dialect.identifier_preparer.quote("%")
     return quoted.replace("%%", "%") if doubled else quoted

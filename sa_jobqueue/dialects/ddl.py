@@ -99,14 +99,43 @@ class SetStorage(TableChange):
         return f"SET ({', '.join(f'{name} = {value}' for name, value in self.parameters.items())})"
 
 
+class SwapIndex(TableChange):
+    """ALTER TABLE .. DROP INDEX a, RENAME INDEX b TO a"""
+
+    def __init__(self, index: Index, built: Index, *, ending: str = "") -> None:
+        assert index.table is not None
+        super().__init__(index.table, ending=ending)
+        self.index = index
+        self.built = built
+
+    def changes(self, compiler: Any) -> str:
+        name, built = map(compiler.preparer.format_index, (self.index, self.built))
+        return f"DROP INDEX {name}, RENAME INDEX {built} TO {name}"
+
+
 @compiles(AddColumns)
 @compiles(DropColumns)
 @compiles(SetDefault)
 @compiles(RenameColumn)
 @compiles(SetStorage)
+@compiles(SwapIndex)
 def _alter_table(element: TableChange, compiler: Any, **kw: Any) -> str:
     table = compiler.preparer.format_table(element.table)
     return f"ALTER TABLE {table} {element.changes(compiler)}{element.ending}"
+
+
+class LockTable(ExecutableDDLElement):
+    """LOCK TABLES .. WRITE"""
+
+    inherit_cache = False
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+
+@compiles(LockTable)
+def _lock_table(element: LockTable, compiler: Any, **kw: Any) -> str:
+    return f"LOCK TABLES {compiler.preparer.format_table(element.table)} WRITE"
 
 
 class OnlineIndex(ExecutableDDLElement):
@@ -123,3 +152,22 @@ class OnlineIndex(ExecutableDDLElement):
 def _online_index(element: OnlineIndex, compiler: Any, **kw: Any) -> str:
     statement: str = compiler.process(element.statement, **kw)
     return statement + element.ending
+
+
+class RenameIndex(ExecutableDDLElement):
+    """ALTER INDEX .. RENAME TO .."""
+
+    inherit_cache = False
+
+    def __init__(self, index: Index, named_as: Index) -> None:
+        self.index = index
+        self.named_as = named_as
+
+
+@compiles(RenameIndex)
+def _rename_index(element: RenameIndex, compiler: Any, **kw: Any) -> str:
+    preparer = compiler.preparer
+    schema = preparer.schema_for_object(element.index.table)
+    prefix = f"{preparer.quote_schema(schema)}." if schema else ""
+    old, new = map(preparer.format_index, (element.index, element.named_as))
+    return f"ALTER INDEX {prefix}{old} RENAME TO {new}"

@@ -14,7 +14,7 @@ from datetime import date, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, Connection, Executable, Index, Table, event
+from sqlalchemy import Column, ColumnElement, Connection, Executable, Index, Table, event
 
 from .capabilities import Capabilities, Version
 from .connections import as_value
@@ -193,6 +193,10 @@ class Examination:
         """Read the rows that the database returned as a statement's plan."""
         raise NotImplementedError
 
+    def time_digits(self, connection: Connection, column: Column[Any]) -> int | None:
+        """Return how many digits of a second a column of times keeps; None: the database cannot."""
+        return None
+
     # -- what a claim costs ---------------------------------------------
 
     def waiting_at_most(
@@ -211,6 +215,10 @@ class Examination:
 
     # -- the server -----------------------------------------------------
 
+    def driver_behind_pooler(self, connection: Connection) -> str | None:
+        """Return which settings of this driver a pooler may need; None: it needs none."""
+        return None
+
     def isolation(self, level: str, strategy: str) -> Answer:
         """Judge the isolation level with which the caller's transactions begin."""
         if level in ("REPEATABLE READ", "SERIALIZABLE"):
@@ -220,6 +228,10 @@ class Examination:
     def snapshot_isolation(self, level: str, strategy: str) -> Answer:
         """Judge a level whose transactions keep one snapshot."""
         return Answer(f"transactions begin as {level}")
+
+    def changed_rows(self, connection: Connection) -> Answer | None:
+        """Tell whether a transaction with a snapshot is refused rows that others change."""
+        return None
 
     def processes(self, connection: Connection) -> Answer | None:
         """Tell whether this user sees the list of connections; None: there is no such list."""
@@ -272,7 +284,7 @@ def qualified(connection: Connection, table: Table) -> str:
     quote = connection.dialect.identifier_preparer.quote
     schema = connection.schema_for_object(table)
     name = f"{quote(schema)}.{quote(table.name)}" if schema else quote(table.name)
-    return as_value(connection, name)
+    return as_value(connection.dialect, name)
 
 
 _CAST = re.compile(

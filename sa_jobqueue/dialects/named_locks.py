@@ -19,7 +19,6 @@ from hashlib import sha256
 from typing import ClassVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from ..errors import LockLost, UnsupportedDatabase
 from .capabilities import Capabilities
@@ -241,7 +240,7 @@ class _HeldByConnection(HeldLock):
     def _insist(self, ours: Callable[..., bool]) -> None:
         try:
             held = self._connection.ask(partial(ours, key=self._key))
-        except (SQLAlchemyError, OSError) as error:
+        except Exception as error:  # also what a handle_error listener of the application raises
             raise lock_lost(self._name) from error
         if not held:
             self._connection.lose("the server no longer lists it as ours")

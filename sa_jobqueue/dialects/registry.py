@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine
@@ -13,8 +12,10 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 from ..errors import LockTimeout, UnsupportedDatabase
 from .connections import dedicated_connection
 from .database import Database
+from .driver_errors import driver_errors
 from .innodb.mariadb import MariaDB
 from .innodb.mysql import MySQL
+from .look_alikes import locks_are_assumed, refuse_look_alike
 from .postgresql.database import PostgreSQL
 from .sqlite.database import SQLite
 
@@ -34,26 +35,43 @@ register("sqlite", SQLite)
 
 
 def database_of(connection: Connection) -> Database:
-    """Return the database behind a connection.
+    """Return the database behind a connection; an engine asks its server once.
 
     Raises:
-        UnsupportedDatabase: no class is registered for its dialect, or the server is too old.
+        UnsupportedDatabase: no class is registered for its dialect, the server is too old, or
+            it says that it is another product.
     """
     dialect = connection.dialect
     try:
         return _databases[dialect]
     except KeyError:
-        return _databases.setdefault(dialect, database_of_dialect(dialect))
+        return _databases.setdefault(dialect, _recognised(connection))
+
+
+def _recognised(connection: Connection) -> Database:
+    """Return the database of a connection whose server is what it seems to be."""
+    database = database_of_dialect(connection.dialect)
+    if database.product_question is not None and not locks_are_assumed(connection.dialect):
+        began = not connection.in_transaction()
+        told = connection.exec_driver_sql(database.product_question).one()
+        if began:
+            connection.rollback()  # the caller may still choose an isolation level
+        refuse_look_alike(database.title, [str(word) for word in told])
+    return database
 
 
 def database_of_engine(engine: Engine) -> Database:
-    """Return the database behind an engine; connect if its version is not known yet.
+    """Return the database behind an engine; connect if the server was not asked yet.
 
     Raises:
-        UnsupportedDatabase: no class is registered for its dialect, or the server is too old.
+        UnsupportedDatabase: no class is registered for its dialect, the server is too old, or
+            it says that it is another product.
     """
+    known = _databases.get(engine.dialect)
+    if known is not None:
+        return known
     database = database_of_dialect(engine.dialect)
-    if database.version is not None:
+    if database.version is not None and database.product_question is None:
         return database
     with dedicated_connection(engine) as connection:
         return database_of(connection)
@@ -101,6 +119,16 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, LockTimeout) or _means(error, "is_transient")
 
 
+def is_lock_timeout(error: BaseException) -> bool:
+    """Tell whether the wait for a lock took too long, or was refused at once (NOWAIT)."""
+    return _means(error, "is_lock_timeout")
+
+
+def is_missing_index(error: BaseException) -> bool:
+    """Tell whether a statement names an index that its table does not have."""
+    return _means(error, "is_missing_index")
+
+
 def is_shortage(error: BaseException) -> bool:
     """Tell whether a server lacks room, or is read-only: no statement is to blame."""
     return _means(error, "is_shortage")
@@ -118,7 +146,7 @@ def is_refused_login(error: BaseException) -> bool:
 
 def _means(error: BaseException, what: str) -> bool:
     """Ask the databases about the errors of drivers behind an error."""
-    causes = list(_driver_errors(error))
+    causes = list(driver_errors(error))
     return any(
         getattr(database, what)(cause) for cause in causes for database in _registered.values()
     )
@@ -129,37 +157,16 @@ def is_mistake(error: BaseException) -> bool:
     return isinstance(error, SQLAlchemyError) and (
         isinstance(error, ProgrammingError)
         or not isinstance(error, DBAPIError)
-        or any(SQLite.is_mistake(cause) for cause in _driver_errors(error))
+        or any(SQLite.is_mistake(cause) for cause in driver_errors(error))
     )
 
 
-def _driver_errors(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors of drivers behind an error.
-
-    An application's handle_error listener may raise the driver's own exception, or another one
-    that it caused.
-    """
-    seen: set[int] = set()
-    chain: list[BaseException | None] = [error]
-    while chain:
-        cause = chain.pop(0)
-        if cause is None or id(cause) in seen:
-            continue
-        seen.add(id(cause))
-        if isinstance(cause, DBAPIError):
-            if cause.orig is not None:
-                seen.add(id(cause.orig))
-                yield cause.orig
-                chain.append(cause.orig.__cause__)
-                if cause.orig.__cause__ is not None:
-                    seen.add(id(cause.orig.__cause__))
-                    yield cause.orig.__cause__
-        elif is_of_driver(cause):
-            yield cause
-        chain.append(cause.__cause__)
-
-
-def is_of_driver(error: BaseException) -> bool:
-    """Tell whether an exception is of a driver, by PEP 249's names or a SQLSTATE."""
-    names = {base.__name__ for base in type(error).__mro__}
-    return "DatabaseError" in names or getattr(error, "sqlstate", None) is not None
+def is_refusal(error: BaseException) -> bool:
+    """Tell whether the database answered a statement, and refuses to run it for good."""
+    return (
+        isinstance(error, DBAPIError)
+        and error.statement is not None
+        and not error.connection_invalidated
+        and not is_transient(error)
+        and not is_shortage(error)
+    )

@@ -9,9 +9,11 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import ClassVar
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Index, Table
+from sqlalchemy.schema import ExecutableDDLElement
 
 from .capabilities import Capabilities
+from .ddl import OnlineIndex, RenameIndex
 
 
 class SchemaChanges:
@@ -25,6 +27,7 @@ class SchemaChanges:
             fails, it leaves an invalid index.
         create_online, drop_online: the clauses at the end of CREATE INDEX and DROP INDEX
             that let others go on writing.
+        builds_beside: an index is built beside the one that it replaces, and takes its name.
         partitions_apart: the partitions of a table have indexes and storage parameters
             of their own, which are made partition by partition.
         together: several changes are one transaction.
@@ -38,6 +41,7 @@ class SchemaChanges:
     concurrent_indexes: ClassVar[bool] = False
     create_online: ClassVar[str] = ""
     drop_online: ClassVar[str] = ""
+    builds_beside: ClassVar[bool] = True
     partitions_apart: ClassVar[bool] = False
     together: ClassVar[bool] = True
     begins: ClassVar[tuple[str, ...]] = ("BEGIN",)
@@ -51,15 +55,16 @@ class SchemaChanges:
         """Return the clause at the end of ALTER TABLE that refuses a change which rewrites rows."""
         return ""
 
-    def table_lock(self, table: str) -> tuple[str, str] | None:
+    def table_lock(self, table: Table) -> tuple[ExecutableDDLElement, str] | None:
         """Return the statements that lock and unlock a table around several changes.
 
         None: the changes are one transaction, which needs no such lock.
-
-        Args:
-            table: its name, as it is written in SQL.
         """
         return None
+
+    def swap(self, index: Index, built: Index) -> list[ExecutableDDLElement]:
+        """Return the statements that drop an index, and give its name to another."""
+        return [OnlineIndex(index, drop=True), RenameIndex(built, index)]
 
     def longest_wait(self, connection: Connection) -> timedelta:
         """Return how long one attempt of a change waits for a lock, at most."""

@@ -5,8 +5,10 @@ session is without the locks of the old one. So a :class:`WatchedConnection` is 
 its first error, and never after it.
 
 A connection may be silent without being dead: its network was cut. After some silence
-(``Limits.silence``) the server frees the lock. This side gives the lock up before that: it
-counts the silence from its last question that was answered.
+(``Limits.silence``) the server frees the lock, and sooner where it sees that our host is gone.
+This side gives the lock up before that: it counts the silence from its last question that was
+answered. Its thread asks every few seconds, unless other code keeps Python's interpreter lock (GIL)
+for minutes: then the server hears nothing of us, and we ask before we count on the lock again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from ..errors import LockLost
 from .connections import dedicated_connection, driver_connection
@@ -42,6 +43,8 @@ class Limits:
     Attributes:
         silence: the server frees the lock of a holder that it has not heard from for so long.
         pulse: the holder asks the server something at least this often.
+        doubt: after so long without an answer the holder asks before it counts on the lock: the
+            server may have seen that the network was cut. Shorter than that takes it.
         answer: the holder takes the lock for lost when the server has not answered for so
             long; longer than the server is asked to wait for a lock at a time.
     """
@@ -49,6 +52,7 @@ class Limits:
     silence: timedelta
     pulse: timedelta = timedelta(seconds=5)
     answer: timedelta = timedelta(seconds=30)
+    doubt: timedelta = timedelta(seconds=60)
 
 
 class WatchedConnection:
@@ -109,10 +113,19 @@ class WatchedConnection:
 
     @property
     def lost(self) -> bool:
-        """Whether the connection is lost, as far as this side can tell without a round trip."""
-        if not self._lost and self._overdue(self._heard, self._limits.silence):
+        """Whether the connection is lost, as far as this side can tell.
+
+        It costs no round trip, unless the server was not heard of for a minute.
+        """
+        if self._lost:
+            return True
+        if self._overdue(self._heard, self._limits.silence):
             self.lose("nothing was heard from the server for too long")
-        if not self._lost and self._has_input() and self._mutex.acquire(blocking=False):
+        elif self._overdue(self._asked, self._limits.answer):  # the thread's ping still waits
+            self.lose("no answer came from the server")
+        elif self._overdue(self._heard, self._limits.doubt):
+            self._listen_for(self._limits.answer)
+        elif self._has_input() and self._mutex.acquire(blocking=False):
             self._listen()
         return self._lost
 
@@ -190,13 +203,20 @@ class WatchedConnection:
         self._heard = asked
         return answer
 
+    def _listen_for(self, longest: timedelta) -> None:
+        """Ping the server, after another thread's question."""
+        if self._mutex.acquire(timeout=longest.total_seconds()):
+            self._listen()
+        else:
+            self.lose("no answer came from the server")
+
     def _listen(self) -> None:
         """Ping if it is time or the server has sent something; then release the mutex."""
         try:
             if self._has_input() or self._overdue(self._heard, self._limits.pulse):
                 self._ask(self._ping)
-        except (SQLAlchemyError, OSError):
-            pass  # _ask() has noted the loss
+        except Exception:  # also what a handle_error listener of the application raises
+            pass  # _ask() has noted the loss, and logged its reason
         finally:
             self._mutex.release()
 

@@ -8,14 +8,24 @@
 
 It explains the statement of the claim, runs one claim that it rolls back, and looks at the
 server. So it locks the rows of one batch for a moment, and changes nothing; with
-``run=False`` it locks nothing. On the command line: ``sa-jobqueue doctor``.
-``docs/doctor.md`` lists the checks, and ``docs/adding-a-check.md`` says how to add a check.
+``run=False`` it locks nothing. :func:`examine_locks` proves by two connections that locks
+hold. On the command line: ``sa-jobqueue doctor``. ``docs/doctor.md`` lists the checks, and
+``docs/adding-a-check.md`` says how to add a check.
 """
 
 from __future__ import annotations
 
 from ..dialects.examination import Severity
 from .report import Cost, Finding, Report
-from .run_checks import OLD_SNAPSHOT, examine, examine_index
+from .run_checks import OLD_SNAPSHOT, examine, examine_index, examine_locks
 
-__all__ = ["OLD_SNAPSHOT", "Cost", "Finding", "Report", "Severity", "examine", "examine_index"]
+__all__ = [
+    "OLD_SNAPSHOT",
+    "Cost",
+    "Finding",
+    "Report",
+    "Severity",
+    "examine",
+    "examine_index",
+    "examine_locks",
+]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from ..dialects.examination import Answer
-from . import claim_checks, index_checks, server_checks
+from . import claim_checks, index_checks, lock_checks, server_checks
 from .case import Case
 from .report import Cost
 
@@ -21,6 +21,7 @@ CHECKS: Mapping[str, Check] = {
     "version": server_checks.check_version,
     "table": server_checks.check_table,
     "strategy": server_checks.check_strategy,
+    "columns": server_checks.check_columns,
     "index": index_checks.check_index,
     "plan": index_checks.check_plan,
     "cost": claim_checks.check_cost,
@@ -31,6 +32,13 @@ CHECKS: Mapping[str, Check] = {
     "isolation": server_checks.check_isolation,
     "owners": server_checks.check_owners,
     "pooler": server_checks.check_pooler,
+}
+
+#: What examine_locks() looks at, by two connections.
+OF_LOCKS: Mapping[str, Check] = {
+    "table": server_checks.check_table,
+    "strategy": server_checks.check_strategy,
+    "locks": lock_checks.check_locks,
 }
 
 #: An error of one of these ends the examination: the later checks need what it looks for.

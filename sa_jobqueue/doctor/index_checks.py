@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from sqlalchemy import Index
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.schema import CreateIndex
 
 from ..dialects.examination import Answer, Plan, ServerIndex, Severity
 from ..model.indexes import key_index
@@ -14,6 +14,7 @@ from ..strategies import KeyLimit
 from .case import Case, Search
 from .wanted_index import (
     compared_for_equality,
+    create_statement,
     is_ordered,
     name_of,
     order_text,
@@ -48,11 +49,15 @@ def _key_index(case: Case, limit: KeyLimit) -> Iterator[Answer]:
     names = [column.key for column in limit.columns]
     key = f'["{names[0]}"]' if len(names) == 1 else f"[{tuple(names)}]"
     declare = f'__queue_args__ = {{"per_key": {key}}} in the model'
-    create = "" if index is None else str(CreateIndex(index).compile(dialect=dialect))
     yield Answer.warning(
         f"no index finds the next job of each {limit}: claims read all unclaimed jobs of a key",
-        " ".join(create.split()) or declare,
+        declare if index is None else _key_index_fix(case, index),
     )
+
+
+def _key_index_fix(case: Case, index: Index) -> str:
+    create = create_statement(index, case.connection.dialect)
+    return f"{create}{_while_others_write('create_key_index', case.mapping)}"
 
 
 def _unservable_order(case: Case, ranged: str) -> Answer:
@@ -135,19 +140,24 @@ def index_fix(search: Search) -> str:
     create = search.wanted.create_statement(search.case.connection.dialect)
     there = any(index.name == search.name for index in search.case.indexes)
     drop = f"drop {search.name}, then " if there else ""
-    return f"{drop}{create}{_migration_text(search)}"
+    return f"{drop}{create}{_migration_text(search, replace=there)}"
 
 
-def _migration_text(search: Search) -> str:
+def _migration_text(search: Search, *, replace: bool) -> str:
     """Name the helper for a migration, and what keeps autogenerate from dropping the index."""
     helper = "create_claim_index" if search is search.case.claim else "create_reap_index"
-    for_class = f" (while others write: sa_jobqueue.migration.{helper}(op, {search.case.mapping}))"
     if search.wanted.of_model:
-        return for_class
+        return _while_others_write(helper, search.case.mapping, replace=replace)
     declare = "; declare it in the model's __table_args__ too, or the next autogenerate drops it"
     if search is search.case.claim:
-        return f" (while others write: sa_jobqueue.migration.{helper}(op, queue)){declare}"
+        return f"{_while_others_write(helper, 'queue', replace=replace)}{declare}"
     return declare
+
+
+def _while_others_write(helper: str, what: object, *, replace: bool = False) -> str:
+    """Name the helper that makes an index online."""
+    more = ", replace=True" if replace else ""
+    return f" (while others write: sa_jobqueue.migration.{helper}(op, {what}{more}))"
 
 
 def names_of(indexes: Iterable[ServerIndex]) -> frozenset[str]:

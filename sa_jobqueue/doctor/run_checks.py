@@ -18,7 +18,7 @@ from ..queue import JobQueue
 from ..sessions.writer import AnySession, session_of
 from ..workflow import Step
 from .case import Case
-from .check_list import CHECKS, CLAIMING, NEEDED, OF_INDEX, Check
+from .check_list import CHECKS, CLAIMING, NEEDED, OF_INDEX, OF_LOCKS, Check
 from .report import Cost, Finding, Report
 
 #: A snapshot that is kept for so long leaves too many dead rows in a queue's table.
@@ -69,6 +69,26 @@ def examine_index(
     """
     checks = {name: CHECKS[name] for name in OF_INDEX}
     return _run_checks(target, queue, checks, limit=limit, old_snapshot=OLD_SNAPSHOT)
+
+
+def examine_locks(
+    target: Engine | AnySession, queue: JobQueue[Any] | Step[Any] | type[Any]
+) -> Report:
+    """Prove by two connections that what one has locked is kept from the other.
+
+    The first locks a row of the queue's table as a claim does, the second tries to get it, and
+    both roll back. On SQLite the lock is that of a writer; of an advisory queue it is the
+    advisory lock. A server that is refused as a look-alike is examined once
+    :func:`sa_jobqueue.assume_locks` was called for an engine of this examination's own.
+
+    Returns:
+        A report whose errors say that locks do not hold.
+
+    Raises:
+        ArgumentError: not a queue, or a session that is in a transaction.
+        UnsupportedDatabase: its database class has no examination, or it is a look-alike.
+    """
+    return _run_checks(target, queue, OF_LOCKS, limit=1, old_snapshot=OLD_SNAPSHOT)
 
 
 def _run_checks(

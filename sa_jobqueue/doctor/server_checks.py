@@ -10,6 +10,7 @@ from sqlalchemy import inspect, select
 from ..dialects.clock import utc_now
 from ..dialects.examination import Answer
 from ..errors import UnsupportedDatabase
+from ..model.microseconds import DIGITS
 from .case import Case
 
 #: A warning comes so long before the end of a server's updates.
@@ -25,6 +26,24 @@ def check_table(case: Case) -> Iterator[Answer]:
             f"there is no table {table.fullname}",
             "run the migrations, or create_all(); or examine another database",
         )
+
+
+def check_columns(case: Case) -> Iterator[Answer]:
+    """Check that the table's owner_date keeps microseconds, whatever the model says."""
+    if not case.mapping.is_queue or not case.strategy.marks:
+        return
+    column = case.mapping.column("owner_date")
+    digits = case.examination.time_digits(case.connection, column)
+    if digits is None:
+        return
+    if digits >= DIGITS:
+        yield Answer(f"{column.name} keeps {digits} digits of a second")
+        return
+    yield Answer.error(
+        f"{column.name} keeps {digits} digits of a second in the database, so finishes are lost",
+        f"op.alter_column({column.table.name!r}, {column.name!r}, type_=timestamp_type()), with "
+        "timestamp_type of sa_jobqueue.migration",
+    )
 
 
 def check_strategy(case: Case) -> Iterator[Answer]:
@@ -81,6 +100,9 @@ def check_isolation(case: Case) -> Iterator[Answer]:
     else:
         level = connection.get_isolation_level()
         yield case.examination.isolation(level, case.strategy.name)
+        refusal = case.examination.changed_rows(connection) if level == "REPEATABLE READ" else None
+        if refusal is not None:
+            yield refusal
 
 
 def check_owners(case: Case) -> Iterator[Answer]:
@@ -100,6 +122,9 @@ def check_pooler(case: Case) -> Iterator[Answer]:
         "give Owner(), named_lock() and advisory_session() an engine with a direct URL; claims of "
         "other strategies may go through the pooler"
     )
+    prepares = case.examination.driver_behind_pooler(case.connection)
+    if prepares is not None:
+        fix = f"{fix}; {prepares}"
     if case.strategy.name == "advisory":
         yield Answer.error(f"{message}: advisory claims are refused through it", fix)
     else:

@@ -19,6 +19,7 @@ from sqlalchemy.schema import CreateIndex
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import UnaryExpression
 
+from ..dialects.connections import as_value
 from ..dialects.examination import Examination, IndexColumn, ServerIndex, normalised
 from ..model.indexes import (
     EQUALITIES,
@@ -82,7 +83,7 @@ class WantedIndex:
 
     def create_statement(self, dialect: Dialect) -> str:
         """Return the CREATE INDEX statement."""
-        return " ".join(str(CreateIndex(self.index).compile(dialect=dialect)).split())
+        return create_statement(self.index, dialect)
 
     def predicate(self, examination: Examination, dialect: Dialect) -> str | None:
         """Return its predicate on this database, as SQLAlchemy writes it."""
@@ -90,7 +91,7 @@ class WantedIndex:
         if where is None:
             return None
         how = {"literal_binds": True, "include_table": False}
-        return str(where.compile(dialect=dialect, compile_kwargs=how))
+        return as_value(dialect, str(where.compile(dialect=dialect, compile_kwargs=how)))
 
     def __str__(self) -> str:
         columns = (_index_column(expression) or expression for expression in self.index.expressions)
@@ -99,7 +100,15 @@ class WantedIndex:
 
 def name_of(index: Index, dialect: Dialect) -> str:
     """Return the name of an index in the database, without quotes."""
-    return dialect.identifier_preparer.format_index(index).strip('"`')
+    name = dialect.identifier_preparer.format_constraint(index, _alembic_quote=False)
+    assert name is not None
+    return name
+
+
+def create_statement(index: Index, dialect: Dialect) -> str:
+    """Return a CREATE INDEX statement, as a user types it."""
+    written = str(CreateIndex(index).compile(dialect=dialect))
+    return as_value(dialect, " ".join(written.split()))
 
 
 # -- the index of a claim -----------------------------------------------

@@ -22,6 +22,7 @@ from sqlalchemy.orm import InstanceState
 from sqlalchemy.orm.attributes import instance_state
 
 from ..errors import ArgumentError, NotClaimed
+from ..model.keys import repeated_key
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
 from .token import Fence, Identity, Token
 
@@ -168,12 +169,17 @@ def attach_fences(part: FencedJobs) -> list[Callable[[], None]]:
 
     Returns:
         Undo callbacks: a rolled-back claim must restore the earlier fences.
+
+    Raises:
+        UnsupportedDatabase: an entity stands for two rows, with one primary key.
     """
     entity, token = part.mapping.entity, part.token
     earlier: list[Callable[[], None]] = []
     for job, identity in zip(part.jobs, part.identities, strict=True):
         info = instance_state(job).info
         if _INFO in info:
+            if info[_INFO][2] is token:
+                raise repeated_key(part.mapping)
             earlier.append(partial(info.__setitem__, _INFO, info[_INFO]))
         info[_INFO] = (entity, identity, token)
     return earlier

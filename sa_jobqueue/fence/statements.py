@@ -14,7 +14,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     ColumnElement,
-    DateTime,
+    Delete,
     Executable,
     and_,
     bindparam,
@@ -27,7 +27,7 @@ from sqlalchemy.engine import CursorResult
 from ..dialects import Database
 from ..dialects.clock import utc_now
 from ..model.keys import key_is_in, locked_by_key
-from ..model.mapping import QueueMapping
+from ..model.mapping import TIME_ROLES, QueueMapping
 from ..model.status import status_is
 from ..model.transitions import (
     LATER,
@@ -97,7 +97,7 @@ class FencedStatements:
     @property
     def writes(self) -> bool:
         """Whether the change writes anything."""
-        return bool(self.columns) or getattr(self.write, "is_delete", False)
+        return bool(self.columns) or isinstance(self.write, Delete)
 
     def run(self, writer: Writer, which: str, parameters: Mapping[str, Any]) -> CursorResult[Any]:
         """Run one of the statements, with only the parameters that it has."""
@@ -160,7 +160,8 @@ def _change(
     if not unmarked:
         told, new = or_next_round(mapping, told), or_next_round(mapping, new)
     after = [
-        _typed(column, value).label(f"sa_jobqueue_{column.key}") for column, value in told.items()
+        _typed(mapping, column, value).label(f"sa_jobqueue_{column.key}")
+        for column, value in told.items()
     ]
     read = select(*keys, *after, database.moment().label(NOW)).where(fence)
     changed = _update(mapping, database, fence, told)
@@ -201,6 +202,9 @@ def _update(
     return changed.ordered_values(*values.items())
 
 
-def _typed(column: Column[Any], value: ColumnElement[Any]) -> ColumnElement[Any]:
+def _typed(
+    mapping: QueueMapping, column: Column[Any], value: ColumnElement[Any]
+) -> ColumnElement[Any]:
     # The drivers of MySQL and MariaDB take a CASE of NULL and a time for text.
-    return cast(value, column.type) if isinstance(column.type, DateTime) else value
+    times = [mapping.column(role) for role in TIME_ROLES if mapping.has(role)]
+    return cast(value, column.type) if column in times else value

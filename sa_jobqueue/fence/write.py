@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any
@@ -23,11 +22,14 @@ from sqlalchemy import select
 from ..dialects import Database
 from ..dialects.clock import as_utc
 from ..errors import ClaimLost
+from ..events.notes import note
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping
-from ..model.transitions import LATER, NOW, OWNER, SHIFT, ClaimedValues, taken_out_of_round
+from ..model.transitions import LATER, NOW, OWNER, SHIFT, taken_out_of_round
 from ..sessions.writer import AnyConnection, Writer, writing
+from .change import Change
 from .claim import FencedJobs, by_mapping
+from .events import written_events
 from .show import show_written
 from .statements import (
     DATES,
@@ -44,24 +46,6 @@ lost_log = logging.getLogger("sa_jobqueue.lost")
 
 # Never released: setting it again replaces it, and it ends with the transaction.
 _SAVEPOINT = "sa_jobqueue_write"
-
-
-@dataclass(frozen=True)
-class Change:
-    """What a verb writes to the rows of a claim.
-
-    Attributes:
-        verb: its name, for messages.
-        values: returns the new values (no values leave the rows as they are); None
-            deletes the rows.
-        parameters: the values of further parameters of the statement.
-        let_go: when the write frees the rows of an unmarked claim.
-    """
-
-    verb: str
-    values: ClaimedValues | None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    let_go: LetGo = LetGo.AT_COMMIT
 
 
 def write(session: AnyConnection, changes: Iterable[tuple[Change, Sequence[FencedJobs]]]) -> None:
@@ -91,6 +75,9 @@ def _write_to_class(
     with writer.atomically():
         written = [(part, _write_part(writer, mapping, change, part)) for part in parts]
     show_written(writer, mapping, change.values, written)
+    if mapping.listeners:
+        for told in written_events(mapping, change, written):
+            note(writer, mapping, told)
     jobs = sum(len(part.jobs) for part in parts)
     if _any_lost(written):
         lost = len(_in_order(written, ours=False))

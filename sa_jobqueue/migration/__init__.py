@@ -22,6 +22,7 @@ one that imports Alembic, and ``import sa_jobqueue`` does not import it.
 """
 
 from ..model.mixins import timestamp_type
+from .autogenerate import create_index_online, drop_index_online, online_indexes
 from .backfill_rows import BATCH, Progress, backfill
 from .columns import add_job_columns, drop_job_columns
 from .indexes import (
@@ -45,12 +46,15 @@ __all__ = [
     "add_job_columns",
     "backfill",
     "create_claim_index",
+    "create_index_online",
     "create_key_index",
     "create_reap_index",
     "drop_claim_index",
+    "drop_index_online",
     "drop_job_columns",
     "drop_key_index",
     "drop_reap_index",
+    "online_indexes",
     "patiently",
     "reset_storage",
     "timestamp_type",

@@ -22,6 +22,7 @@ from ..dialects.ddl import AddColumns, RenameColumn, SetDefault
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
 from ..model.status import DONE, UNCLAIMED, status_is
+from ..model.types import same_kind
 from .backfill_rows import Batches, bind_criterion, update_rows
 from .runner import Runner
 from .tables import add_column, bare_table, existing_columns, reflect_table
@@ -249,5 +250,5 @@ def _is_alike(column: Column[Any], found: Any) -> bool:
     same_length = not isinstance(column.type, String) or column.type.length == getattr(
         found["type"], "length", None
     )
-    same_type = column.type._type_affinity is found["type"]._type_affinity
+    same_type = same_kind(column.type, found["type"])
     return same_type and same_length and column.nullable == found["nullable"]

@@ -9,47 +9,93 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
-from sqlalchemy import Column, Index, Table
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.sql.elements import UnaryExpression
-from sqlalchemy.sql.operators import desc_op
+from sqlalchemy import Index, Table
 
-from ..dialects.ddl import OnlineIndex
-from ..dialects.examination import IndexColumn, ServerIndex, normalised
-from ..errors import ArgumentError
+from ..dialects.ddl import OnlineIndex, RenameIndex
 from ..model.indexes import twin
+from .existing_index import existing, exists, name_of, table_of
 from .runner import NOTHING_CHANGED, Runner, log
 
 #: PostgreSQL cuts names after this number of bytes.
 _NAME_LENGTH = 63
 
 
-def build_index(runner: Runner, index: Index, *, online: bool) -> None:
+def build_index(runner: Runner, index: Index, *, online: bool, replace: bool = False) -> None:
     """Create an index unless it exists.
 
+    Args:
+        replace: a different index of the same name makes way: online, when the new one is
+            built.
+
     Raises:
-        ArgumentError: a different index of the same name exists.
+        ArgumentError: a different index of the same name exists, and `replace` is False.
         LockTimeout: others kept the table locked.
     """
     if not online:
-        if runner.offline or not _exists(runner, index):
-            runner.run(OnlineIndex(index))
+        _build_here(runner, index, replace=replace)
         return
     with runner.outside_transaction():
         if not runner.offline:
             _drop_invalid(runner, index)
-            if _exists(runner, index):
+            if exists(runner, index, replace=replace):
                 log.info("%s exists already", index.name)
                 return
-        _build_online(runner, index)
+            replace = replace and existing(runner, index) is not None
+        if replace:
+            _replace_online(runner, index)
+        else:
+            _build_online(runner, index)
+
+
+def _build_here(runner: Runner, index: Index, *, replace: bool) -> None:
+    """Create an index in the transaction of the migration."""
+    if not runner.offline:
+        if exists(runner, index, replace=replace):
+            return
+        replace = replace and existing(runner, index) is not None
+    if replace:
+        runner.run(OnlineIndex(index, drop=True))
+    runner.run(OnlineIndex(index))
+
+
+def _replace_online(runner: Runner, index: Index) -> None:
+    """Build the wanted index beside the one that it replaces, then swap them in a moment.
+
+    So claims have the old index until they have the new one.
+    """
+    what, changes = f"replace INDEX {index.name}", runner.changes
+    if not changes.builds_beside:
+        runner.change([OnlineIndex(index, drop=True), OnlineIndex(index)], what=what)
+        return
+    built = twin(index, name=_shortened(f"{name_of(runner, index)}_new"))
+    if runner.offline or not _is_built(runner, built):
+        _build_online(runner, built)
+    parts = runner.partitions_of(table_of(index)) or []
+    statements = changes.swap(index, built)
+    pairs = zip(
+        _partition_indexes(runner, built, parts),
+        _partition_indexes(runner, index, parts),
+        strict=True,
+    )
+    statements += [RenameIndex(part, wanted) for part, wanted in pairs]
+    runner.change(statements, what=what)
+
+
+def _is_built(runner: Runner, built: Index) -> bool:
+    """Tell whether an interrupted run has built the new index; drop what does not fit."""
+    _drop_invalid(runner, built)
+    if exists(runner, built, replace=True):
+        return True
+    if existing(runner, built) is not None:
+        _drop_online(runner, built)
+    return False
 
 
 def _build_online(runner: Runner, index: Index) -> None:
     """Create an index without locking writers out."""
     changes = runner.changes
-    parts = runner.partitions_of(_table(index))
+    parts = runner.partitions_of(table_of(index))
     if parts is None and changes.concurrent_indexes:
         _build_concurrently(runner, index)
         return
@@ -68,7 +114,7 @@ def _build_concurrently(runner: Runner, index: Index) -> None:
 
     def attempt() -> None:
         _drop_invalid(runner, index)  # left by the last try
-        if not _exists(runner, index):
+        if not exists(runner, index):
             with _one_long_wait(runner):
                 runner.run(statement)
 
@@ -91,7 +137,7 @@ def _clean_up(runner: Runner, index: Index) -> str:
         if _is_invalid(runner, index):
             with runner.waiting_briefly():
                 runner.run(_concurrent_drop(index))
-    except DBAPIError as error:
+    except Exception as error:
         if not runner.is_temporary(error):
             raise
         drop = _as_typed(runner, _concurrent_drop(index))
@@ -106,7 +152,7 @@ def _clean_up(runner: Runner, index: Index) -> str:
 def _partition_indexes(runner: Runner, index: Index, parts: Sequence[Table]) -> Iterator[Index]:
     """Yield the index of each partition, with a name that no other index has."""
     for part in parts:
-        name = f"{_name(runner, index)}_{part.name}"
+        name = f"{name_of(runner, index)}_{part.name}"
         yield twin(index, name=_shortened(name), table=part)
 
 
@@ -125,7 +171,7 @@ def drop_index(runner: Runner, index: Index, *, online: bool) -> None:
         LockTimeout: others kept the table locked.
     """
     if not online:
-        if runner.offline or _existing(runner, index) is not None:
+        if runner.offline or existing(runner, index) is not None:
             runner.run(OnlineIndex(index, drop=True))
         return
     with runner.outside_transaction():
@@ -133,9 +179,9 @@ def drop_index(runner: Runner, index: Index, *, online: bool) -> None:
             _drop_online(runner, index)
             return
         # Dropping it drops those of the partitions too, except after an interrupted build.
-        parts = runner.partitions_of(_table(index)) or []
+        parts = runner.partitions_of(table_of(index)) or []
         for part in (index, *_partition_indexes(runner, index, parts)):
-            if _existing(runner, part) is not None:
+            if existing(runner, part) is not None:
                 _drop_online(runner, part)
 
 
@@ -150,13 +196,13 @@ def _drop_invalid(runner: Runner, index: Index) -> None:
 
 
 def _is_invalid(runner: Runner, index: Index) -> bool:
-    found = _existing(runner, index)
+    found = existing(runner, index)
     return runner.changes.concurrent_indexes and found is not None and bool(found.unusable)
 
 
 def _drop_online(runner: Runner, index: Index) -> None:
     what, changes = f"DROP INDEX {index.name}", runner.changes
-    if not changes.concurrent_indexes or runner.partitions_of(_table(index)) is not None:
+    if not changes.concurrent_indexes or runner.partitions_of(table_of(index)) is not None:
         statement = OnlineIndex(index, drop=True, ending=changes.drop_online)
         runner.change([statement], what=what)
     elif runner.offline:
@@ -167,7 +213,7 @@ def _drop_online(runner: Runner, index: Index) -> None:
 
 def _drop_concurrently(runner: Runner, index: Index, *, what: str) -> None:
     def attempt() -> None:
-        if _existing(runner, index) is not None:
+        if existing(runner, index) is not None:
             with _one_long_wait(runner):
                 runner.run(_concurrent_drop(index))
 
@@ -186,73 +232,3 @@ def _concurrent_drop(index: Index) -> OnlineIndex:
 def _as_typed(runner: Runner, statement: OnlineIndex) -> str:
     """Return a statement as a user types it."""
     return str(statement.compile(dialect=runner.context.dialect)).strip()
-
-
-# -- the index in the database --------------------------------------------
-
-
-def _exists(runner: Runner, index: Index) -> bool:
-    """Tell whether the index exists, for instance from an interrupted run.
-
-    Raises:
-        ArgumentError: a different index of the same name exists.
-    """
-    found = _existing(runner, index)
-    if found is None:
-        return False
-    wanted = _predicate(runner, index)
-    if _same_columns(runner, index, found) and normalised(wanted) == normalised(found.predicate):
-        return True
-    columns = ", ".join(
-        str(_column(runner, expression) or expression) for expression in index.expressions
-    )
-    raise ArgumentError(
-        f"{_table(index).description!r} has a different index of this name already, {found}, but "
-        f"claims and reapers need ({columns}){f' WHERE {wanted}' if wanted else ''}: drop it "
-        "first, by drop_claim_index, drop_reap_index or DROP INDEX"
-    )
-
-
-def _existing(runner: Runner, index: Index) -> ServerIndex | None:
-    """Return the index of this name in the database."""
-    there = runner.database.examination().indexes(runner.connection, _table(index))
-    name = _name(runner, index)
-    return next((found for found in there if found.name == name), None)
-
-
-def _name(runner: Runner, index: Index) -> str:
-    """Return the name in the database, where long names of a naming convention are cut."""
-    preparer = runner.context.dialect.identifier_preparer
-    name = preparer.format_constraint(index, _alembic_quote=False)
-    assert name is not None
-    return name
-
-
-def _same_columns(runner: Runner, index: Index, found: ServerIndex) -> bool:
-    wanted = [_column(runner, expression) for expression in index.expressions]
-    return len(wanted) == len(found.columns) and all(
-        own is None or own == other for own, other in zip(wanted, found.columns, strict=True)
-    )
-
-
-def _column(runner: Runner, expression: Any) -> IndexColumn | None:
-    """Return a column of an index; None: an expression, whose text differs by database."""
-    descending = False
-    if isinstance(expression, UnaryExpression) and expression.modifier is desc_op:
-        expression, descending = expression.element, runner.database.descending_indexes
-    return IndexColumn(expression.name, descending) if isinstance(expression, Column) else None
-
-
-def _predicate(runner: Runner, index: Index) -> str | None:
-    """Return the WHERE clause of an index on this database, as SQL."""
-    where = runner.database.examination().predicate(index)
-    if where is None:
-        return None
-    how = {"literal_binds": True, "include_table": False}
-    return str(where.compile(dialect=runner.context.dialect, compile_kwargs=how))
-
-
-def _table(index: Index) -> Table:
-    """Return the table of an index."""
-    assert index.table is not None
-    return index.table

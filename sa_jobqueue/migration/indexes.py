@@ -24,6 +24,7 @@ def create_claim_index(
     table: AnyTable | JobQueue[Any],
     *mixins: Any,
     online: bool = True,
+    replace: bool = False,
     key: Sequence[str] | str | None = None,
     queue_args: Mapping[str, Any] | None = None,
     name: str | None = None,
@@ -42,6 +43,8 @@ def create_claim_index(
         mixins: the model's mixins, where `table` is a name.
         online: whether others can write meanwhile. Otherwise a plain CREATE INDEX, in
             the migration's own transaction.
+        replace: whether a different index of this name makes way, as after a change of
+            ``equality``: the new one is built beside it, then they are swapped in a moment.
         key: the primary key's columns, which end the index; needed for --sql only.
         queue_args: the model's ``__queue_args__``, where `table` is a name.
         name: the index's name, where it is not the model's, for a JobQueue.
@@ -51,8 +54,8 @@ def create_claim_index(
             the index does not count.
 
     Raises:
-        ArgumentError: a different index of this name exists; or no index can serve the
-            queue.
+        ArgumentError: a different index of this name exists, and `replace` is False; or no
+            index can serve the queue.
         LockTimeout: others kept the table locked.
     """
     runner = Runner(op, patience=patience, partitions=partitions)
@@ -62,7 +65,7 @@ def create_claim_index(
         index = _index(
             runner, table, mixins, "claim", key=key, queue_args=queue_args, schema=schema
         )
-    build_index(runner, index, online=online)
+    build_index(runner, index, online=online, replace=replace)
 
 
 def create_reap_index(
@@ -70,6 +73,7 @@ def create_reap_index(
     table: AnyTable,
     *mixins: Any,
     online: bool = True,
+    replace: bool = False,
     queue_args: Mapping[str, Any] | None = None,
     schema: str | None = None,
     partitions: Sequence[str] | None = None,
@@ -78,7 +82,7 @@ def create_reap_index(
     """Create the index that reapers walk: status and owner_date.
 
     Args:
-        table, mixins, online, queue_args, schema, partitions, patience: as in
+        table, mixins, online, replace, queue_args, schema, partitions, patience: as in
             :func:`create_claim_index`.
 
     Raises:
@@ -87,7 +91,7 @@ def create_reap_index(
     """
     runner = Runner(op, patience=patience, partitions=partitions)
     index = _index(runner, table, mixins, "reap", key="id", queue_args=queue_args, schema=schema)
-    build_index(runner, index, online=online)
+    build_index(runner, index, online=online, replace=replace)
 
 
 def create_key_index(
@@ -95,6 +99,7 @@ def create_key_index(
     table: AnyTable,
     *mixins: Any,
     online: bool = True,
+    replace: bool = False,
     key: Sequence[str] | str | None = None,
     queue_args: Mapping[str, Any] | None = None,
     schema: str | None = None,
@@ -110,7 +115,7 @@ def create_key_index(
     Args:
         queue_args: the model's ``__queue_args__`` with its ``per_key``, where `table` is a
             name; one index is made for each key that it names.
-        table, mixins, online, key, schema, partitions, patience: as in
+        table, mixins, online, replace, key, schema, partitions, patience: as in
             :func:`create_claim_index`.
 
     Raises:
@@ -119,7 +124,7 @@ def create_key_index(
     """
     runner = Runner(op, patience=patience, partitions=partitions)
     for index in _key_indexes(runner, table, mixins, key=key, queue_args=queue_args, schema=schema):
-        build_index(runner, index, online=online)
+        build_index(runner, index, online=online, replace=replace)
 
 
 def drop_key_index(

@@ -12,9 +12,14 @@ from typing import Any, Protocol, TypeVar
 
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Column, Connection, Executable, MetaData, Table, text
-from sqlalchemy.exc import DBAPIError
 
-from ..dialects import Database, database_of, database_of_dialect
+from ..dialects import (
+    Database,
+    database_of,
+    database_of_dialect,
+    is_lock_timeout,
+    is_transient,
+)
 from ..dialects.schema_changes import SchemaChanges
 from ..errors import ArgumentError, LockTimeout
 
@@ -178,7 +183,7 @@ class Runner:
         """
         if not statements:
             return
-        lock = None if locked is None else self.changes.table_lock(self._named(locked))
+        lock = None if locked is None else self.changes.table_lock(locked)
         begins, ends = ((), ()) if lock is None else (lock[:1], lock[1:])
         if self.offline:
             self.write_to_script(partial(self._run_all, [*begins, *statements, *ends]))
@@ -225,10 +230,6 @@ class Runner:
         for statement in statements:
             self.run(statement)
 
-    def _named(self, table: Table) -> str:
-        """Return a table's name as SQL has it."""
-        return self.context.dialect.identifier_preparer.format_table(table)
-
     def retry_while_locked(
         self,
         change: Callable[[], T],
@@ -257,10 +258,10 @@ class Runner:
             began = time.monotonic()
             try:
                 return change()
-            except DBAPIError as error:
+            except Exception as error:  # a handle_error listener may raise what it likes
                 if not self.is_temporary(error):
                     raise
-                if self._is_lock_timeout(error):
+                if is_lock_timeout(error):
                     waited += min(timedelta(seconds=time.monotonic() - began), limit)
                 if waited >= self.patience:
                     raise LockTimeout(
@@ -273,14 +274,9 @@ class Runner:
             time.sleep(_PAUSE.total_seconds())
             waited += _PAUSE
 
-    def is_temporary(self, error: DBAPIError) -> bool:
+    def is_temporary(self, error: BaseException) -> bool:
         """Tell whether an error goes away once others have released their locks."""
-        return self._is_lock_timeout(error) or (
-            error.orig is not None and self.database.is_transient(error.orig)
-        )
-
-    def _is_lock_timeout(self, error: DBAPIError) -> bool:
-        return error.orig is not None and self.database.is_lock_timeout(error.orig)
+        return is_lock_timeout(error) or is_transient(error)
 
 
 def patiently(op: Op, change: Callable[[], object], *, patience: timedelta = PATIENCE) -> None:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Index, Table, True_
+from sqlalchemy import Column, ColumnElement, Index, MetaData, Table, True_
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import UnaryExpression
@@ -178,6 +178,11 @@ def index_of(table: Table, purpose: str) -> Index | None:
     return _indexes_of(table).get(purpose)
 
 
+def has_indexes_of_ours(table: Table) -> bool:
+    """Tell whether a table has an index of a queue."""
+    return bool(vars(table).get(_KEPT))
+
+
 def _indexes_of(table: Table) -> dict[str, Index]:
     kept: dict[str, Index] = vars(table).setdefault(_KEPT, {})
     return kept
@@ -304,6 +309,10 @@ def twin(
     made = Index(
         name or index.name, *expressions, unique=index.unique, **index.dialect_kwargs, **options
     )
+    if made.table is None:  # no column tells the table: its expressions are texts
+        of = index.table if table is None else table
+        assert of is not None
+        Table(of.name, MetaData(), made, schema=of.schema)
     assert made.table is not None
     made.table.indexes.discard(made)
     return made

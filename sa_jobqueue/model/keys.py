@@ -11,6 +11,7 @@ from sqlalchemy.types import TupleType
 
 from ..dialects import Database
 from ..dialects.or_null import or_null
+from ..errors import UnsupportedDatabase
 from .mapping import QueueMapping
 
 #: Keys of one statement: SQLite takes 32,766 parameters, some drivers 65,535.
@@ -102,6 +103,15 @@ def locked_by_key(
         key_share=keep_references and database.no_key_update,
         skip_locked=skip_locked and database.skip_locked,
         of=mapping.table if skip_locked and database.lock_of else None,
+    )
+
+
+def repeated_key(mapping: QueueMapping) -> UnsupportedDatabase:
+    """Return the error that several claimed rows have one primary key."""
+    return UnsupportedDatabase(
+        f"several rows of {mapping} that a claim got have one primary key, so no finish could tell "
+        f"them apart; roll back. The tables that INHERIT from {mapping.table.description!r} repeat "
+        "its keys: make the keys unique over all of these tables, as one sequence does"
     )
 
 

@@ -59,6 +59,8 @@ class QueueMapping:
         self.entity: type[Any] = mapper.class_
         self.args = QueueArgs.of(self.entity)
         self.attributes = dict(_roles_of(mapper))
+        #: Who is told of events; see `events/`. A subclass has the listeners of its parents.
+        self.listeners: tuple[Any, ...] = _listeners_of(mapper.inherits)
 
     def __str__(self) -> str:
         return self.entity.__name__
@@ -151,8 +153,14 @@ class QueueMapping:
             attribute.key
             for attribute in self.mapper.column_attrs
             for column in attribute.columns
-            if isinstance(column, Column) and (column.onupdate or column.server_onupdate)
+            if isinstance(column, Column)
+            and (column.onupdate or column.server_onupdate or column is self._server_version)
         )
+
+    @property
+    def _server_version(self) -> Any:
+        """The version column that the server counts up, such as PostgreSQL's xmin."""
+        return None if self.mapper.version_id_generator else self.mapper.version_id_col
 
     # -- statuses -------------------------------------------------------
 
@@ -308,6 +316,12 @@ def any_mapping_of(entity: Any) -> QueueMapping:
         kept.setdefault(_KEPT, QueueMapping(mapper))
     mapping: QueueMapping = kept[_KEPT]
     return mapping
+
+
+def _listeners_of(mapper: Mapper[Any] | None) -> tuple[Any, ...]:
+    """Return the listeners of a parent; none if nobody has asked for its mapping yet."""
+    kept = None if mapper is None else vars(mapper).get(_KEPT)
+    return () if kept is None else kept.listeners
 
 
 def word_of(mapping: QueueMapping, status: str) -> str:

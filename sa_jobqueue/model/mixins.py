@@ -43,14 +43,17 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Mapped, Mapper, declared_attr, mapped_column
 from sqlalchemy.types import NullType, TypeEngine
 
+from ..dialects import dialect_of
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from .indexes import add_indexes
 from .last_error import SHORTEST_LENGTH
 from .mapping import QueueMapping
+from .microseconds import DIGITS, named_digits
 from .options import QueueArgs
 from .round_table import add_round_table
 from .status import STATUS_LENGTH, UNCLAIMED
+from .types import same_kind, variant_of
 
 OWNER_LENGTH = 64
 
@@ -384,6 +387,8 @@ def _adopt(mapping: QueueMapping, role: str, column: Column[Any]) -> None:
         )
     if isinstance(column.type, DateTime):
         column.type = _with_microseconds(mapping, role, column.type)
+        if role == "owner_date":
+            _check_digits(mapping, column.type)
     if not pattern.nullable and column.server_default is None:
         column.nullable = False
         column.server_default = pattern.server_default
@@ -401,20 +406,31 @@ def _with_microseconds(mapping: QueueMapping, role: str, type_: DateTime) -> Typ
             "needs a time zone: use DateTime(timezone=True)"
         )
     for name in ("mysql", "mariadb"):
-        own = type_._variant_mapping.get(name, type_)
+        variant = variant_of(type_, name)
+        own = type_ if variant is None else variant
         if isinstance(own, mysql.DATETIME | mysql.TIMESTAMP) and own.fsp != precise.fsp:
             raise ArgumentError(
                 f"{mapping.entity.__name__}.{mapping.attributes[role]} is {own!r}, but {role} "
                 "needs microseconds on MySQL and MariaDB: use mysql.DATETIME(fsp=6)"
             )
-        if name not in type_._variant_mapping and not isinstance(own, mysql.DATETIME):
+        if variant is None and not isinstance(own, mysql.DATETIME):
             type_ = type_.with_variant(precise, name)
     return type_
 
 
+def _check_digits(mapping: QueueMapping, type_: TypeEngine[datetime]) -> None:
+    """Refuse a type that names fewer digits of a second than the fence compares."""
+    digits = named_digits(type_, dialect_of("postgresql"))
+    if digits is not None and digits < DIGITS:
+        raise ArgumentError(
+            f"{mapping.entity.__name__}.{mapping.attributes['owner_date']} is {type_!r}, but "
+            f"owner_date needs {DIGITS} digits of a second: use DateTime(timezone=True)"
+        )
+
+
 def _fits(type_: TypeEngine[Any], wanted: TypeEngine[Any]) -> bool:
     if not isinstance(wanted, String):
-        return type_._type_affinity is wanted._type_affinity
+        return same_kind(type_, wanted)
     enum = getattr(type_, "native_enum", False)
     length = getattr(type_, "length", None)
     needed = SHORTEST_LENGTH if isinstance(wanted, Text) else wanted.length

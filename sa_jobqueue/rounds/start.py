@@ -28,10 +28,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Engine
 
 from ..errors import ArgumentError
+from ..events.notes import note
 from ..model.mapping import QueueMapping, any_mapping_of
 from ..model.round_table import round_table
 from ..sessions.writer import AnySession, writing
-from .starter import RoundStart, RoundStarter
+from .starter import RoundStart, RoundStarter, round_event
 
 #: How many rows one UPDATE, and with an Engine one transaction, puts into a round.
 CHUNK = 10_000
@@ -75,8 +76,12 @@ def start_round(
     starter = RoundStarter(mapping, where, _checked_chunk(chunk), on_progress)
     if isinstance(session_or_engine, Engine):
         return starter.start_in_chunks(session_or_engine)
-    with writing(session_or_engine, mapping) as writer, writer.atomically():
-        return starter.start_in_transaction(writer)
+    with writing(session_or_engine, mapping) as writer:
+        with writer.atomically():
+            number = starter.start_in_transaction(writer)
+        if mapping.listeners:
+            note(writer, mapping, round_event(mapping, None))
+    return number
 
 
 def mapping_with_rounds(entity: Any) -> QueueMapping:

@@ -32,10 +32,12 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from ..dialects import is_integrity_error
 from ..dialects.clock import utc_now
+from ..events.event import Event
+from ..events.notes import tell
 from ..model.keys import by_key, key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..model.round_table import round_table
@@ -134,7 +136,10 @@ class RoundStarter:
 
             def put(after: tuple[Any, ...] | None) -> Chunk:
                 lock.check()
-                return self._run(engine, lambda writer: self._put_if_open(writer, number, after))
+                chunk = self._run(engine, lambda writer: self._put_if_open(writer, number, after))
+                if self.mapping.listeners and chunk.rows:
+                    tell(self.mapping, round_event(self.mapping, chunk.rows))
+                return chunk
 
             self._put_all_chunks(number, put)
         return number
@@ -195,7 +200,9 @@ class RoundStarter:
         writer.connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         try:
             writer.core(insert(self.rounds).values(values))
-        except IntegrityError:
+        except Exception as error:  # a handle_error listener may raise what it likes
+            if not is_integrity_error(error):
+                raise
             writer.connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
             return False
         writer.connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
@@ -279,6 +286,11 @@ class RoundStarter:
         return put.where(or_(*(status_is(status, word) for word in known))).ordered_values(
             *put_in_round(mapping, number).items()
         )
+
+
+def round_event(mapping: QueueMapping, rows: int | None) -> Event:
+    """Make the event of rows that were put into a round; nobody knows their keys."""
+    return Event("after_change", "start_round", mapping.entity, count=rows)
 
 
 def _older(round_: Any, number: int) -> ColumnElement[bool]:

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, update
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from ..dialects import connect_errors, database_of, is_read_only, is_transient
+from .writer import note_own_transaction
 
 R = TypeVar("R")
 
@@ -50,6 +51,7 @@ def run_in_transaction(
                         execution_options={"isolation_level": database.transaction_level},
                     )
             if not database.in_autocommit(connection):
+                note_own_transaction(connection)
                 database.begin_write(connection)
             result = work(session)
             session.commit()
@@ -80,12 +82,13 @@ def run_with_retries(bind: Engine | Connection, work: Callable[[Session], R]) ->
     """Run `work` in a new session and commit; try again after a transient error.
 
     Raises:
-        DBAPIError: an error that is not transient, or the last of TRIES transient ones.
+        Exception: an error that is not transient, or the last of TRIES transient ones: a
+            DBAPIError, or what a handle_error listener of the application has made of it.
     """
     for tries in range(1, TRIES):
         try:
             return run_in_transaction(bind, work)
-        except DBAPIError as error:
+        except Exception as error:
             if not is_transient(error):
                 raise
         time.sleep(0.02 * 2**tries * random.uniform(0.5, 1.0))

@@ -11,12 +11,12 @@ No verb commits or rolls back. This module adds three things to the caller's ses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import (
     Connection,
@@ -78,13 +78,18 @@ def session_of(session: AnyConnection) -> Session:
 
 @dataclass(eq=False)
 class Writer:
-    """The connection that a verb writes with, and the session that it belongs to."""
+    """The connection that a verb writes with, and the session that it belongs to.
+
+    Attributes:
+        options: the execution options of the verb's statements.
+    """
 
     of_session: Session | None
     connection: Connection
     database: Database
     in_autocommit: bool
     mapper: Mapper[Any]
+    options: Mapping[str, Any] | None = None
 
     @property
     def session(self) -> Session:
@@ -119,9 +124,16 @@ class Writer:
     @cached_property
     def sees_commits(self) -> bool:
         """Whether a plain read shows all that is committed by now, and nothing else."""
-        if self.in_autocommit or _begun_by_us(self.connection):
+        if self.in_autocommit:
             return True
-        return self.database.sees_commits(self.connection)
+        transaction = self.connection.get_transaction() or self.connection.begin()
+        if transaction not in _sees_commits:
+            begun = _begun_by_us(self.connection)
+            ours = begun and transaction in _begun_by_library
+            _sees_commits[transaction] = ours or self.database.sees_commits(
+                self.connection, begun=begun
+            )
+        return _sees_commits[transaction]
 
     @property
     def bind(self) -> Engine | Connection:
@@ -163,7 +175,7 @@ class Writer:
 
     def core(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
         """Run a statement on tables, without the session and its hooks."""
-        return self.connection.execute(statement, parameters)
+        return self.connection.execute(statement, parameters, execution_options=self.options)
 
     def rows(self, statement: Executable, parameters: Any = None) -> Result[Any]:
         """Run a statement on mapped columns; without the session where it has no hooks.
@@ -174,6 +186,8 @@ class Writer:
 
     def orm(self, statement: Executable, parameters: Any = None, **options: Any) -> Result[Any]:
         """Run a statement on entities, through the session and its hooks."""
+        if self.options:
+            options = {**self.options, **options}
         return self.session.execute(statement, parameters, execution_options=options)
 
 
@@ -216,19 +230,39 @@ def writer_for(session: Session, mapping: QueueMapping) -> Writer:
 def _writer(session: Session | None, connection: Connection, mapping: QueueMapping) -> Writer:
     database = database_of(connection)
     in_autocommit = database.in_autocommit(connection)
-    if not in_autocommit and type(database).begin is not Database.begin:
-        _begin(connection, database)
-    return Writer(session, connection, database, in_autocommit, mapping.mapper)
+    options = None
+    if (
+        not in_autocommit
+        and type(database).begin is not Database.begin
+        and not _begin(connection, database)
+    ):
+        options = database.past_snapshot(connection)
+    return Writer(session, connection, database, in_autocommit, mapping.mapper, options)
 
 
 # Whether a verb was the first to use a transaction: asked once for each transaction.
 _begun: WeakKeyDictionary[RootTransaction, bool] = WeakKeyDictionary()
 
+#: The library's own transactions: nobody has chosen another isolation level for them.
+_begun_by_library: WeakSet[RootTransaction] = WeakSet()
 
-def _begin(connection: Connection, database: Database) -> None:
+#: Whether a transaction sees what others commit: asked once for each.
+_sees_commits: WeakKeyDictionary[RootTransaction, bool] = WeakKeyDictionary()
+
+
+def note_own_transaction(connection: Connection) -> None:
+    """Note that the library has begun this connection's transaction, and nobody before it."""
+    transaction = connection.get_transaction()
+    if transaction is not None:
+        _begun_by_library.add(transaction)
+
+
+def _begin(connection: Connection, database: Database) -> bool:
     transaction = connection.get_transaction() or connection.begin()
-    if transaction not in _begun:
-        _begun[transaction] = database.begin(connection)
+    begun = _begun.get(transaction)
+    if begun is None:
+        begun = _begun[transaction] = database.begin(connection)
+    return begun
 
 
 def _begun_by_us(connection: Connection) -> bool:

@@ -21,7 +21,7 @@ from weakref import ref
 
 from sqlalchemy import Connection, event
 
-from ..dialects import database_of
+from ..dialects import Database, database_of
 from ..dialects.after_commit import TransactionHooks, add_hooks, fetch_all, hooks_of
 from ..errors import NotClaimed
 from ..fence.token import Hold, Identity, LetGo
@@ -104,6 +104,7 @@ class AdvisoryLocks(TransactionHooks):
     """
 
     connection: ref[Connection]
+    database: Database
     held: dict[LockKey, AdvisoryHold] = field(default_factory=dict)
     finished: dict[LockKey, None] = field(default_factory=dict)
     released_at_end: set[LockKey] = field(default_factory=set)
@@ -153,7 +154,7 @@ class AdvisoryLocks(TransactionHooks):
 
     def will_commit(self, driver: Any, errors: type[Exception]) -> bool:
         """Tell whether a COMMIT will commit the finishes of the transaction."""
-        return not (self.finished and _is_broken(driver, errors))
+        return not (self.finished and self.database.driver_refuses_commit(driver, errors))
 
     def after_end(self, driver: Any, *, committed: bool) -> None:
         """Release the rows that were finished in the transaction, if it was committed."""
@@ -231,7 +232,7 @@ def locks_of(connection: Connection) -> AdvisoryLocks:
     """Return the locks of a connection; at first it has none."""
     locks = hooks_of(connection, _HOOKS)
     if locks is None:
-        locks = AdvisoryLocks(ref(connection))
+        locks = AdvisoryLocks(ref(connection), database_of(connection))
         add_hooks(connection, _HOOKS, locks)
     assert isinstance(locks, AdvisoryLocks)
     if connection.in_nested_transaction() or database_of(connection).in_autocommit(connection):
@@ -257,22 +258,6 @@ def _follow(connection: Connection, cursor: Any, statement: str, *_: Any) -> Non
         locks.follow(statement)
         if beginning.startswith("ROLLBACK"):
             locks.reconcile(connection)
-
-
-#: How psycopg 2 and 3 number the state of a transaction in which a statement has failed.
-_IN_ERROR = 3
-
-
-def _is_broken(driver: Any, errors: type[Exception]) -> bool:
-    """Tell whether the server will answer a COMMIT with ROLLBACK, and no error."""
-    status = getattr(getattr(driver, "info", None), "transaction_status", None)
-    if status is not None:
-        return bool(status == _IN_ERROR)
-    try:  # other drivers, such as asyncpg, do not tell; a failed transaction refuses this
-        fetch_all(driver, "SELECT 1")
-    except errors:
-        return True
-    return False
 
 
 # -- statements -------------------------------------------------------------

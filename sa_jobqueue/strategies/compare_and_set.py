@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import Executable, Update, select, tuple_, update
 from sqlalchemy.orm.attributes import instance_dict
-from sqlalchemy.sql.dml import ReturningUpdate
 
 from ..dialects import Database
 from ..model.keys import key_values
@@ -120,7 +119,7 @@ class CompareAndSet(Strategy):
         return self.ready.select(*self.mapping.key_attributes)
 
     @cached_property
-    def claim_picked(self) -> ReturningUpdate[Any]:
+    def claim_picked(self) -> Executable:
         """Mark the picked rows that are still ready."""
         return (
             update(self.mapping.table)

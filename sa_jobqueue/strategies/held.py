@@ -15,8 +15,10 @@ from sqlalchemy import Connection, Executable
 from ..dialects import Database
 from ..errors import NotClaimed, UnsupportedDatabase
 from ..fence.token import Hold, Identity, LetGo
+from ..model.keys import keys_of
 from ..model.mapping import QueueMapping
 from ..sessions.writer import Writer
+from .parts.lock_proof import prove_locks
 from .parts.ready_lock import ReadyLock, refusal_without_skip_locked
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy
@@ -43,9 +45,13 @@ class Held(Strategy):
                 "connection has none; use strategy='auto', or a session without AUTOCOMMIT"
             )
         locked = self._ready_lock.lock(writer, request)
+        jobs = locked if request.rows else [entity for entity, _ in locked]
+        if jobs and self.mapping.table not in self.database.proved_tables:
+            identities = keys_of(self.mapping, jobs[:1], rows=request.rows)
+            prove_locks(writer, self.ready, identities[0])
         hold = RowLocks(writer.connection.get_transaction())
         writer.undo_on_savepoint_rollback(hold.void)
-        return Taken(locked if request.rows else [entity for entity, _ in locked], hold=hold)
+        return Taken(jobs, hold=hold)
 
     def statements(self) -> list[Executable]:
         return [*self.ready.levels.statements(), self._ready_lock.read.entities]

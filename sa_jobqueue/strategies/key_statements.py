@@ -29,10 +29,10 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql import operators
 
+from ..dialects import is_missing_index
 from ..dialects.serial_key_locks import SerialKeyLocks
 from ..model.indexes import key_index
 from ..model.keys import columns_are_in
@@ -76,6 +76,11 @@ class KeyStatements:
         """Read some candidates by primary key, in claim order."""
         by_key = select(*self.columns).where(self._ready.key_is_in("sa_jobqueue_keys"))
         return by_key.order_by(*self.spec.order)
+
+    @cached_property
+    def of_free_keys(self) -> list[ColumnElement[bool]]:
+        """The criteria that the keys of a job may have another claimed job, as committed now."""
+        return [self._is_free(self.mapping.entity, limit) for limit in self.spec.limits]
 
     # -- what keys allow ------------------------------------------------
 
@@ -276,9 +281,8 @@ class KeyStatements:
         """Run a statement by its name; without the index of keys if the table lacks it."""
         try:
             return writer.rows(getattr(self, name), parameters).all()
-        except DBAPIError as error:
-            missing = error.orig is not None and self.database.is_missing_index(error.orig)
-            if not missing or self._without_key_index:
+        except Exception as error:  # a handle_error listener may raise what it likes
+            if self._without_key_index or not is_missing_index(error):
                 raise
         log.warning("%s has no index of its keys; claims may read whole keys", self.mapping)
         self._without_key_index = True

@@ -21,6 +21,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Executable
@@ -132,13 +133,14 @@ class PerKey(Strategy):
 
         It begins with the jobs at the head of the queue. Where a few keys have most of
         them, it goes on from key to key: then a taken key is passed over with all its
-        jobs.
+        jobs. Else the database passes over the jobs whose keys are taken: an idle claim
+        that read the jobs of 300,000 taken keys took 5 seconds and 200 MB.
         """
-        size = max(WINDOW, picker.limit * OVERDRAW)
+        size, read = max(WINDOW, picker.limit * OVERDRAW), self._reads.plain
         known: set[Key] = set()
         seen: Counter[Any] = Counter()
         while True:
-            drawn = self._drawn(writer, size)
+            drawn = self._drawn(writer, size, read)
             new = [job for job in drawn if job.key not in known]
             known.update(job.key for job in new)
             yield self._allowed(writer, self._first_of_keys(new, seen))
@@ -149,14 +151,19 @@ class PerKey(Strategy):
             if few_keys and self._keys.walks_keys and not writer.hooked:
                 yield self._allowed(writer, self._heads(writer, picker.limit))
                 return
-            size *= GROWTH
+            size, read = size * GROWTH, self._with_free_keys
 
-    def _drawn(self, writer: Writer, size: int) -> list[Candidate]:
+    def _drawn(self, writer: Writer, size: int, read: Any) -> list[Candidate]:
         return self.ready.levels.collect(
             writer,
             size,
-            lambda **parameters: self._candidates(writer, self._reads.plain, parameters),
+            lambda **parameters: self._candidates(writer, read, parameters),
         )
+
+    @cached_property
+    def _with_free_keys(self) -> Any:
+        """The plain read of candidates, without those whose keys are taken."""
+        return self._reads.plain.where(*self._keys.of_free_keys)
 
     def _heads(self, writer: Writer, limit: int) -> list[Candidate]:
         """Walk from key to key by the index; read the first job of each, in claim order."""

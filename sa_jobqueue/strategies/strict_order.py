@@ -23,9 +23,8 @@ from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Executable
-from sqlalchemy.exc import DBAPIError
 
-from ..dialects import Database
+from ..dialects import Database, is_lock_timeout
 from ..errors import LockTimeout, UnsupportedDatabase
 from ..model.keys import keys_of
 from ..model.mapping import QueueMapping
@@ -64,7 +63,7 @@ class StrictOrder(Strategy):
                 "strict_order keeps others waiting until the claim's transaction ends, and an "
                 "AUTOCOMMIT connection has none; use a session without AUTOCOMMIT"
             )
-        with _one_timeout_error(self.mapping, self.database):
+        with _one_timeout_error(self.mapping):
             return self._in_order.take(writer, request)
 
     def statements(self) -> list[Executable]:
@@ -90,13 +89,12 @@ def _strategy_in_order(database: Database) -> type[Strategy]:
 
 
 @contextmanager
-def _one_timeout_error(mapping: QueueMapping, database: Database) -> Iterator[None]:
+def _one_timeout_error(mapping: QueueMapping) -> Iterator[None]:
     """Raise LockTimeout on every database when the wait for a lock was too long."""
     try:
         yield
-    except DBAPIError as error:
-        causes = () if error.orig is None else (error.orig, error.orig.__cause__)
-        if not any(database.is_lock_timeout(cause) for cause in causes if cause is not None):
+    except Exception as error:  # a handle_error listener may raise what it likes
+        if not is_lock_timeout(error):
             raise
         raise _timeout(mapping) from error
 

@@ -24,12 +24,12 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.engine import CursorResult
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.visitors import InternalTraversal
 
-from ..dialects import Database
+from ..dialects import Database, is_missing_index
 from ..dialects.clock import EPOCH, utc_now
+from ..fence.dates import distinct
 from ..model.indexes import claim_index
 from ..model.keys import key_values
 from ..sessions.writer import Writer
@@ -59,7 +59,8 @@ class UpdateThenSelect(Strategy):
     # second) would still share both values. Then more rows are read than were marked,
     # and the claim goes back to its savepoint and takes another microsecond. If as many
     # rows are read as were marked, they are this claim's: the rows of an uncommitted
-    # twin are not visible, and the twin's own check sees ours.
+    # twin are not visible, and the twin's own check sees ours. A twin that was rolled back
+    # left no rows, but perhaps a fence with this time: this process remembers it.
 
     name = "update_then_select"
 
@@ -90,17 +91,22 @@ class UpdateThenSelect(Strategy):
         return [*levels, _SAVEPOINT, claim, self._read.entities]
 
     def _take(self, writer: Writer, request: Request, parameters: dict[str, Any]) -> list[Any]:
+        later, free = 0, EPOCH  # what a further try adds to its time, and what it should get
         for _ in range(TRIES):
             writer.core(_SAVEPOINT)
-            marked = self._mark_some(writer, {**parameters, "sa_jobqueue_owner": request.owner})
+            written = {"sa_jobqueue_owner": request.owner, "sa_jobqueue_later": later}
+            marked = self._mark_some(writer, {**parameters, **written})
             if marked is None or not marked.rowcount:
                 return []
             date = EPOCH + timedelta(microseconds=marked.lastrowid)
-            jobs = self._read_back(writer, request, date)
+            if date != free:
+                free = distinct(request.owner, date)
+            jobs = self._read_back(writer, request, date) if date == free else []
             if len(jobs) == marked.rowcount:
                 return jobs
-            log.info("%d rows marked, %d read back; trying again", marked.rowcount, len(jobs))
+            log.info("another claim of %s has this time; trying again", request.owner)
             writer.core(_ROLLBACK)
+            later += max(1, (free - date) // timedelta(microseconds=1))
         return []
 
     def _read_back(self, writer: Writer, request: Request, date: datetime) -> list[Any]:
@@ -129,8 +135,8 @@ class UpdateThenSelect(Strategy):
         if self._claim_by_index is not None:
             try:
                 return writer.core(self._claim_by_index, parameters)
-            except DBAPIError as error:
-                if error.orig is None or not self.database.is_missing_index(error.orig):
+            except Exception as error:  # a handle_error listener may raise what it likes
+                if not is_missing_index(error):
                     raise
                 log.warning(
                     "%s has no claim index; claims may lock more than they take", self.mapping
@@ -201,9 +207,13 @@ _ROLLBACK = text("ROLLBACK TO SAVEPOINT sa_jobqueue_claim")
 
 
 def _told_date() -> ColumnElement[Any]:
-    """Return the time of the UPDATE, which the server returns as the last insert id."""
+    """Return the time of the UPDATE, which the server returns as the last insert id.
+
+    A second try takes a later one, by the parameter ``:sa_jobqueue_later``.
+    """
     epoch: ColumnElement[Any] = literal_column("'1970-01-01'")
-    since = func.timestampdiff(text("MICROSECOND"), epoch, utc_now(), type_=BigInteger)
+    now = utc_now(bindparam("sa_jobqueue_later", 0, type_=BigInteger))
+    since = func.timestampdiff(text("MICROSECOND"), epoch, now, type_=BigInteger)
     told = func.last_insert_id(since, type_=BigInteger)
     return func.timestampadd(text("MICROSECOND"), told, epoch)
 

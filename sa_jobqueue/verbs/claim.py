@@ -24,10 +24,12 @@ from sqlalchemy import ColumnElement, select
 
 from ..dialects import Database
 from ..errors import ArgumentError
+from ..events.notes import note
 from ..fence.claim import Claim, FencedJobs, attach_fences
 from ..fence.token import LetGo, Token
-from ..model.keys import key_is_in, key_values, keys_of
+from ..model.keys import key_is_in, key_values, keys_of, repeated_key
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of, word_of
+from ..model.microseconds import loses_microseconds
 from ..model.mixins import OWNER_LENGTH
 from ..model.status import CLAIMED, UNCLAIMED
 from ..owners.alive import SEPARATOR
@@ -54,6 +56,7 @@ from ..strategies import (
     key_limits,
     needs_no_mixin,
 )
+from .claim_event import claim_event
 
 log = logging.getLogger("sa_jobqueue.claim")
 lost_log = logging.getLogger("sa_jobqueue.lost")
@@ -87,7 +90,10 @@ class ClaimPlan(Generic[T]):
 
     @built_once
     def _strategy(self, writer: Writer, hooked: bool, drawn: bool) -> Strategy:
-        return self.built_for(writer.database, hooked=hooked, drawn=drawn)
+        strategy = self.built_for(writer.database, hooked=hooked, drawn=drawn)
+        if strategy.marks:
+            _check_owner_date(self.mapping, writer)
+        return strategy
 
     def claim(
         self,
@@ -127,6 +133,15 @@ class ClaimPlan(Generic[T]):
                 taken.hold.let_go(writer.connection, self.mapping, keys, LetGo.AT_END)
             raise
 
+    def begin(self, session: AnyConnection, *, rows: bool) -> None:
+        """Begin a transaction that writes before it claims as one that sees what others commit.
+
+        For claims that look again: once something was written, the level can only be asked for.
+        """
+        if self.spec.limits or self.spec.strict:
+            with writing(session, self.mapping, rows=rows, reads=True) as writer:
+                _ = writer.sees_commits
+
     def claimed_by(
         self, session: AnySession, owner: str | int | Owner, *, options: Sequence[Any] = ()
     ) -> Claim[Any]:
@@ -161,6 +176,8 @@ class ClaimPlan(Generic[T]):
         self, writer: Writer, strategy: Strategy, request: Request, taken: Taken
     ) -> Claim[Any]:
         parts = list(self._parts(request, taken))
+        if request.rows and strategy.database.repeats_keys:  # entities show it as they are fenced
+            _refuse_repeated_keys(parts)
         claim: Claim[Any] = Claim(parts, candidates=taken.candidates, lost=taken.lost)
         if not request.rows:
             earlier = [bring_back for part in parts for bring_back in attach_fences(part)]
@@ -169,6 +186,8 @@ class ClaimPlan(Generic[T]):
                     undo_on_rollback(writer.session, bring_back)
                 attributes = list(self.mapping.attributes.values())
                 expire_on_savepoint_rollback(writer.session, taken.jobs, attributes)
+        if self.mapping.listeners and claim:
+            note(writer, self.mapping, claim_event(self.spec, parts))
         log.debug("%s: %d of %s, %s", request.owner, len(claim), self.mapping, strategy.name)
         if taken.lost:
             lost_log.debug("%d of %d candidates lost", taken.lost, taken.candidates)
@@ -189,6 +208,30 @@ class ClaimPlan(Generic[T]):
             token = tokens.setdefault(date, Token(self.spec.during, request.owner, [date]))
             yield FencedJobs(mapping, token, keys[begin:end], jobs[begin:end], request.rows)
             begin = end
+
+
+@built_once
+def _check_owner_date(mapping: QueueMapping, writer: Writer) -> None:
+    """Refuse a type that loses microseconds on this database.
+
+    Raises:
+        ArgumentError: names a type that keeps them.
+    """
+    column, dialect = mapping.column("owner_date"), writer.connection.dialect
+    loss = loses_microseconds(column.type, dialect, writer.database.time_digits)
+    if loss is not None:
+        raise ArgumentError(
+            f"{mapping}.{mapping.attributes['owner_date']} loses microseconds on "
+            f"{writer.database}, so every finish would be lost: {loss}. Declare the column with "
+            "sa_jobqueue.migration.timestamp_type(), or its impl if it is a TypeDecorator: on "
+            "MySQL and MariaDB that is mysql.DATETIME(fsp=6)"
+        )
+
+
+def _refuse_repeated_keys(parts: Sequence[FencedJobs]) -> None:
+    for part in parts:
+        if len(set(part.identities)) < len(part.identities):
+            raise repeated_key(part.mapping)
 
 
 def checked_owner(owner: object | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby, islice
 from typing import Any, Literal, overload
@@ -13,6 +13,8 @@ from sqlalchemy.engine import Result
 from ..dialects import Database
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
+from ..events.event import Event, EventJob
+from ..events.notes import note
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import UNCLAIMED
 from ..model.transitions import enqueued
@@ -117,8 +119,19 @@ def insert_jobs(
         for alike in _alike(_joined(common, row) for row in rows):
             _check(mapping, alike)
             inserted.append(_insert(writer, mapping, alike, skip=skip_duplicates))
+            if mapping.listeners:
+                of_rows = [] if skip_duplicates else alike
+                note(writer, mapping, _event(mapping, of_rows, inserted[-1]))
     known = [count for count in inserted if count is not None]
     return sum(known) if len(known) == len(inserted) else None
+
+
+def _event(mapping: QueueMapping, rows: Sequence[Mapping[str, Any]], count: int | None) -> Event:
+    """Make the event of an INSERT; the keys are known where all rows give them."""
+    names = [attribute.key for attribute in mapping.key_attributes]
+    known = all(row.get(name) is not None for row in rows for name in names)
+    jobs = tuple(EventJob(tuple(row[name] for name in names)) for row in rows) if known else ()
+    return Event("after_enqueue", "enqueue", mapping.entity, jobs, count)
 
 
 def _check_one_table(mapping: QueueMapping) -> None:

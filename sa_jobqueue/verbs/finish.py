@@ -28,11 +28,13 @@ from typing import Any
 
 from sqlalchemy import select
 
-from ..dialects.clock import as_utc, utc_now
+from ..dialects.clock import as_utc
 from ..errors import ArgumentError
+from ..fence.change import Change
 from ..fence.claim import FencedJobs, by_mapping, jobs_by_token
+from ..fence.dates import distinct
 from ..fence.token import LetGo
-from ..fence.write import Change, write
+from ..fence.write import write
 from ..model.last_error import error_length, error_text, first_line
 from ..model.mapping import QueueMapping
 from ..model.status import DONE, UNCLAIMED
@@ -162,13 +164,14 @@ def renew(session: AnyConnection, jobs: Any) -> None:
     changes = []
     for mapping, parts in by_mapping(jobs_by_token(jobs)):
         with writing(session, mapping, rows=True, reads=True) as writer:
-            now = as_utc(writer.core(select(utc_now())).scalar_one())
+            now = as_utc(writer.core(select(writer.database.claim_date())).scalar_one())
         # The fence gets the new date before it is written, so that a finish which waits
         # for the row's lock accepts it.
         for part in parts:
-            part.token.dates.append(now)
-        change = Change("renew", renewed, {NOW: now}, let_go=LetGo.NEVER)
-        changes.append((change, parts))
+            date = distinct(part.token.owner, now)
+            part.token.dates.append(date)
+            change = Change("renew", renewed, {NOW: date}, let_go=LetGo.NEVER)
+            changes.append((change, [part]))
     write(session, changes)
 
 

@@ -6,7 +6,7 @@ over jobs that have another status by now. The verbs return the jobs that they c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
@@ -15,6 +15,8 @@ from sqlalchemy import BigInteger, ColumnElement, bindparam, select
 
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError
+from ..events.event import EVENT_OF_VERB, Event, EventJob
+from ..events.notes import note
 from ..fence.claim import each_job, jobs_with_keys
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping, mapping_of, word_of
@@ -52,7 +54,7 @@ def cancel(session: AnySession, jobs: Any) -> list[Any]:
     Raises:
         ArgumentError: an entity that is not in the database.
     """
-    return change(session, jobs, ended(CANCELLED), leaving=_left_by("cancel"))
+    return change(session, jobs, ended(CANCELLED), leaving=_left_by("cancel"), verb="cancel")
 
 
 def retry(session: AnySession, jobs: Any) -> list[Any]:
@@ -63,7 +65,7 @@ def retry(session: AnySession, jobs: Any) -> list[Any]:
     Raises:
         ArgumentError: an entity that is not in the database.
     """
-    return change(session, jobs, retried(UNCLAIMED), leaving=_left_by("retry"))
+    return change(session, jobs, retried(UNCLAIMED), leaving=_left_by("retry"), verb="retry")
 
 
 def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
@@ -86,7 +88,9 @@ def reprioritize_jobs(
     for _, mapping, _ in jobs_with_keys(jobs):
         if not mapping.has("priority"):
             raise ArgumentError(f"{mapping} has no priority: add PriorityMixin")
-    return change(session, jobs, reprioritized, leaving=leaving, **{PRIORITY: priority})
+    return change(
+        session, jobs, reprioritized, leaving=leaving, verb="reprioritize", **{PRIORITY: priority}
+    )
 
 
 def prune(
@@ -132,13 +136,16 @@ def prune_jobs(
     if {*words_of(mapping, UNFINISHED), *unfinished} & set(words):
         raise ArgumentError(f"only finished jobs are pruned, not {', '.join(words)}")
     age = -(older_than // timedelta(microseconds=1))
-    with writing(session, mapping) as writer, writer.atomically():
-        writer.lock_writes(mapping.table)
-        pruned = 0
-        for word in words:
-            if pruned < limit:
-                pruned += _prune(writer, mapping, word, age, limit - pruned, where)
-        return pruned
+    with writing(session, mapping) as writer:
+        pruned: list[Any] = []
+        with writer.atomically():
+            writer.lock_writes(mapping.table)
+            for word in words:
+                if len(pruned) < limit:
+                    pruned += _prune(writer, mapping, word, age, limit - len(pruned), where)
+        if mapping.listeners and pruned:
+            note(writer, mapping, change_event(mapping, "prune", pruned))
+        return len(pruned)
 
 
 def _prune(
@@ -148,7 +155,8 @@ def _prune(
     age: int,
     limit: int,
     where: Sequence[ColumnElement[bool]],
-) -> int:
+) -> list[Any]:
+    """Delete rows of one status; return their keys."""
     # By attributes of the class: the rows of its siblings in the table are not pruned.
     date = mapping.attribute("owner_date")
     old = select(*mapping.key_attributes).where(
@@ -165,7 +173,13 @@ def _prune(
     )
     for batch in key_batches(keys):
         writer.core(gone, {"sa_jobqueue_keys": key_values(batch)})
-    return len(keys)
+    return keys
+
+
+def change_event(mapping: QueueMapping, verb: str, keys: Collection[tuple[Any, ...]]) -> Event:
+    """Make the event of a change to jobs that nobody has claimed."""
+    jobs = tuple(map(EventJob, keys))
+    return Event(EVENT_OF_VERB[verb], verb, mapping.entity, jobs, len(jobs))
 
 
 def _claimable(mapping: QueueMapping) -> tuple[str, ...]:
@@ -182,13 +196,20 @@ def _words(statuses: tuple[JobStatus, ...], mapping: QueueMapping) -> tuple[str,
 
 
 def change(
-    session: AnySession, jobs: Any, values: UnclaimedValues, *, leaving: WordsOf, **given: Any
+    session: AnySession,
+    jobs: Any,
+    values: UnclaimedValues,
+    *,
+    leaving: WordsOf,
+    verb: str,
+    **given: Any,
 ) -> list[Any]:
     """Write to those of the jobs that have one of the statuses; return them.
 
     Args:
         values: returns what the change writes, for a class.
         leaving: returns the statuses that the change leaves, for a class.
+        verb: its name, for listeners.
         given: the values of further parameters of the statement.
     """
     groups: dict[QueueMapping, list[tuple[Any, Any]]] = {}
@@ -205,6 +226,8 @@ def change(
                 writer.core(statement, {CHANGE_KEYS: key_values(batch), **given})
             # Also the jobs that were left alone: they have another status than the caller thought.
             show_expired(writer.session, mapping, [job for job, _ in pairs])
+        if mapping.listeners and found:
+            note(writer, mapping, change_event(mapping, verb, found))
         changed += [job for job, identity in pairs if identity in found]
     return changed
 

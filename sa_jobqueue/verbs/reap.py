@@ -20,7 +20,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -32,12 +32,16 @@ from sqlalchemy import (
     case,
     select,
 )
+from sqlalchemy.exc import DBAPIError
 
-from ..dialects.clock import utc_now
+from ..dialects import is_mistake, is_refusal
+from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
+from ..events.event import Event, EventJob
+from ..events.notes import note
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping, mapping_of
-from ..model.status import UNCLAIMED, status_is
+from ..model.status import FAILED, UNCLAIMED, status_is
 from ..model.transitions import attempts_used_up, reaped
 from ..owners.alive import OwnerState, is_connection_owner, owner_states
 from ..sessions.show import loaded, show_expired
@@ -53,6 +57,9 @@ REAP_LIMIT = 1_000
 MOST_OWNERS = 1_000
 
 _KEYS = "sa_jobqueue_keys"
+
+# Never released: setting it again replaces it, and it ends with the transaction.
+_SAVEPOINT = "sa_jobqueue_reap"
 
 
 class ReapReason(StrEnum):
@@ -72,12 +79,14 @@ class ReapedJob:
         owner: whose claim it was; None if the column was empty.
         reason: why it was taken back.
         failed: whether its attempts were used up; if not, it can be claimed again.
+        owner_date: the time of the claim or of its last renewal; None if the column was empty.
     """
 
     identity: tuple[Any, ...]
     owner: str | None
     reason: ReapReason
     failed: bool
+    owner_date: datetime | None
 
 
 @dataclass(frozen=True)
@@ -177,11 +186,33 @@ def reap_claims(
         reaper = _Reaper(writer, spec)
         reaped = reaper.reap(reaper.rules(lease, max_runtime), limit)
     if reaped:
+        if mapping.listeners:
+            for told in _events(spec, reaped):
+                note(writer, mapping, told)
         entities = loaded(writer.session, mapping, (job.identity for job in reaped.jobs))
         show_expired(writer.session, mapping, entities)
         owners = ", ".join(f"{owner}: {count}" for owner, count in reaped.by_owner.items())
         log.info("%d of %s, %d of them failed; %s", len(reaped), mapping, reaped.failed, owners)
     return reaped
+
+
+def _events(spec: ClaimSpec, reaped: Reaped) -> Iterator[Event]:
+    """Make an event of the jobs of each reason."""
+    mapping, now = spec.mapping, {True: spec.mapping.word(FAILED), False: spec.ready}
+    for reason in ReapReason:
+        jobs = tuple(
+            EventJob(
+                job.identity,
+                now[job.failed],
+                spec.during,
+                job.owner,
+                () if job.owner_date is None else (job.owner_date,),
+            )
+            for job in reaped.jobs
+            if job.reason is reason
+        )
+        if jobs:
+            yield Event("after_reap", "reap", mapping.entity, jobs, len(jobs), error=str(reason))
 
 
 def _check(lease: timedelta, max_runtime: timedelta | None, limit: int) -> None:
@@ -286,12 +317,31 @@ class _Reaper:
         return [tuple(key) for key in self.writer.orm(oldest)]
 
     def _take_back(self, rule: _Rule, keys: Sequence[tuple[Any, ...]]) -> list[ReapedJob]:
-        reaped = self._lock(rule, keys)
+        locked = self._lock(rule, keys)
+        refused: set[tuple[Any, ...]] = set()
         for failed in (False, True):
-            changed = [job.identity for job in reaped if job.failed is failed]
+            changed = [job.identity for job in locked if job.failed is failed]
             if changed:
-                self.writer.core(self._update(rule, failed=failed), {_KEYS: key_values(changed)})
-        return reaped
+                refused |= self._write(self._update(rule, failed=failed), changed)
+        return [job for job in locked if job.identity not in refused]
+
+    def _write(self, update: Any, keys: list[tuple[Any, ...]]) -> set[tuple[Any, ...]]:
+        """Write to rows; return those that refuse it: a row costs no other row its reap."""
+        connection = self.writer.connection
+        connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
+        try:
+            self.writer.core(update, {_KEYS: key_values(keys)})
+        except DBAPIError as error:
+            if not is_refusal(error) or is_mistake(error):
+                raise
+            connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+            if len(keys) == 1:
+                log.warning("%s %r cannot be taken back: %s", self.mapping, keys[0], error.orig)
+                return set(keys)
+        else:
+            return set()
+        half = len(keys) // 2
+        return self._write(update, keys[:half]) | self._write(update, keys[half:])
 
     def _lock(self, rule: _Rule, keys: Sequence[tuple[Any, ...]]) -> list[ReapedJob]:
         """Lock those of the rows that the rule still names; pass over rows that others hold."""
@@ -299,7 +349,11 @@ class _Reaper:
         width = len(self.mapping.keys)
         return [
             ReapedJob(
-                tuple(row[:width]), row.sa_jobqueue_owner, rule.reason, bool(row.sa_jobqueue_failed)
+                tuple(row[:width]),
+                row.sa_jobqueue_owner,
+                rule.reason,
+                bool(row.sa_jobqueue_failed),
+                as_utc(row.sa_jobqueue_owner_date) if row.sa_jobqueue_owner_date else None,
             )
             for row in locked
         ]
@@ -309,6 +363,7 @@ class _Reaper:
         statement = select(
             *mapping.key_attributes,
             mapping.attribute("owner").label("sa_jobqueue_owner"),
+            mapping.attribute("owner_date").label("sa_jobqueue_owner_date"),
             attempts_used_up(mapping).label("sa_jobqueue_failed"),
         ).where(key_is_in(mapping, _KEYS, database), *self._claimed, *rule.criteria)
         return locked_by_key(statement, mapping, database, keep_references=True, skip_locked=True)

@@ -23,6 +23,8 @@ long as their jobs are in hand, and now and then it reaps the claims of dead own
 ``loop``                Worker: turns, handlers, pauses
 ``lanes``               a queue with its handler; the order of several lanes
 ``turns``               a turn: one transaction that finishes, releases, claims
+``refusals``            the slow way of a refused turn: each job for itself
+``set_aside``           jobs that can be neither finished nor failed
 ``transactions``        transactions that are run again after a temporary error
 ``batch``               the jobs in hand
 ``outcomes``            what a handler returns, and what became of its job

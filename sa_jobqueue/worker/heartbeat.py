@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from ..dialects import is_transient
+from ..dialects import is_refusal, is_transient
 from ..errors import ClaimLost
 from ..fence.token import Fence
 from ..process.runtime import THREADS, Background, Runtime
@@ -73,6 +73,7 @@ class Heartbeat:
         self._changed = runtime.condition()
         self._fences: tuple[Fence, ...] = ()
         self._lost: set[_Job] = set()
+        self._refused: set[_Job] = set()  # the thread's own: they are logged once
         self._due = self._job_began = 0.0
         self._renewing = self._ended = False
 
@@ -87,14 +88,20 @@ class Heartbeat:
         if self._thread is not None:
             self._thread.join(LONGEST_RENEWAL.total_seconds())
 
-    def watch(self, fences: Sequence[Fence]) -> None:
-        """Renew these claims from now on, and no others."""
+    def watch(self, fences: Sequence[Fence], *, aside: Sequence[Fence] = ()) -> None:
+        """Renew these claims from now on, and no others.
+
+        Args:
+            fences: claims that were made just now.
+            aside: older claims, which were watched before.
+        """
         with self._changed:
-            self._fences, self._lost = tuple(fences), set()
+            self._fences, self._lost = (*fences, *aside), set()
             self._job_began = time.monotonic()
-            self._due = self._job_began + self._every
+            due = self._job_began + self._every
+            self._due = min(self._due, due) if aside else due
             self._changed.notify_all()
-        if fences and self._beats and self._thread is None:
+        if self._fences and self._beats and self._thread is None:
             self._thread = self._runtime.start(self._run, name="sa_jobqueue heartbeat")
 
     def rest(self) -> None:
@@ -148,6 +155,26 @@ class Heartbeat:
 
     def _renewed(self, fences: Sequence[Fence]) -> Sequence[Fence]:
         """Renew claims; return the lost ones."""
+        with connected_outside_pool(self._engine) as connection:
+            return self._renewed_parts(connection, fences)
+
+    def _renewed_parts(self, connection: Connection, fences: Sequence[Fence]) -> Sequence[Fence]:
+        """Renew claims together; where that is refused, by halves: a row costs no other claim."""
+        try:
+            return self._renewed_together(connection, fences)
+        except SQLAlchemyError as error:
+            if not is_refusal(error):
+                raise
+            if len(fences) == 1:
+                self._note_refusal(fences[0], error)
+                return ()
+        half = len(fences) // 2
+        return [
+            *self._renewed_parts(connection, fences[:half]),
+            *self._renewed_parts(connection, fences[half:]),
+        ]
+
+    def _renewed_together(self, connection: Connection, fences: Sequence[Fence]) -> Sequence[Fence]:
         lost: list[Fence] = []
 
         def renew(session: Session) -> None:
@@ -157,9 +184,13 @@ class Heartbeat:
                 lost.extend(error.lost)
                 log.warning("%s", error)
 
-        with connected_outside_pool(self._engine) as connection:
-            run_in_transaction(connection, renew)
+        run_in_transaction(connection, renew)
         return lost
+
+    def _note_refusal(self, fence: Fence, error: SQLAlchemyError) -> None:
+        if _job(fence) not in self._refused:
+            self._refused.add(_job(fence))
+            _log_failure([fence], error)
 
     def _note(self, fences: tuple[Fence, ...], lost: Sequence[Fence], pause: float) -> None:
         gone = {_job(fence) for fence in lost}

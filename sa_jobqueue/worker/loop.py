@@ -6,7 +6,7 @@ import logging
 import random
 import signal
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -25,12 +25,13 @@ from ..queue import JobQueue
 from ..sessions.transactions import routed_to_writes
 from ..verbs.backoff import DEFAULT_BACKOFF, Backoff, check_backoff, delay_or_default
 from .batch import Batch, InHand
+from .events import tell_lock_lost, tell_start
 from .heartbeat import Heartbeat
 from .lanes import Lane, lanes_of
 from .outcomes import Cancel, Failed, Outcome, Retry
 from .owner_name import OwnerName
 from .reaper import REAP_EVERY, Reaper
-from .transactions import Refusals, Transactions
+from .transactions import Refusals, Stopped, Transactions
 from .turns import TurnResult, Turns
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -118,7 +119,11 @@ class Worker(Generic[T]):
         self._stopping = self._runtime.flag()
         self._heartbeat: Heartbeat
         self._transactions = Transactions(
-            self.engine, self._runtime, open_session=open_session, mapper=mapper
+            self.engine,
+            self._runtime,
+            stopping=self._stopping,
+            open_session=open_session,
+            mapper=mapper,
         )
         self._refused_looks = Refusals(self._transactions, "a look for the jobs that are left")
         self._owner_name = OwnerName(owner, transactions=self._transactions, runtime=self._runtime)
@@ -154,7 +159,11 @@ class Worker(Generic[T]):
                 no Exception, such as KeyboardInterrupt. Before that its job is failed, the
                 handled jobs are finished, and the others released.
         """
-        with self._owner_name.for_the_run(), self._heartbeat_for_the_run() as self._heartbeat:
+        with (
+            suppress(Stopped),
+            self._owner_name.for_the_run(),
+            self._heartbeat_for_the_run() as self._heartbeat,
+        ):
             self._reaper.reap()
             self._work()
 
@@ -163,11 +172,14 @@ class Worker(Generic[T]):
         idle = 0
         while True:
             stopping = self.stopping
-            result = self._turn_or_finish(batch, claim=not stopping)
+            result = self._end(batch) if stopping else self._turn_or_end(batch)
             batch = Batch(unhandled=result.in_hand)
             try:
                 self._call_back(result)
-                if stopping or (self.drain and self._drained_by(result)):
+                if stopping:
+                    return
+                if self.drain and self._drained_by(result):
+                    self._call_back(self._end(batch))
                     return
                 idle = 0 if result.in_hand or result.claim_is_due else idle + 1
                 self._handle_all(batch)
@@ -178,10 +190,12 @@ class Worker(Generic[T]):
                 self._pause(idle)
                 if not self.stopping:
                     self._owner_name.check_lock()
+                if self._owner_name.was_lost():
+                    tell_lock_lost(lane.queue for lane in self.lanes)
                 if self._reap_is_due and batch.is_empty:
                     self._reaper.reap()
             except BaseException:
-                self._turn(batch, claim=False)
+                self._end(batch)
                 raise
 
     def stop(self) -> None:
@@ -208,19 +222,25 @@ class Worker(Generic[T]):
         self._heartbeat.rest()
         self._drop_lost(batch)
         result = self._turns.turn(batch, claim=claim)
-        self._heartbeat.watch(result.fences)
+        self._heartbeat.watch(result.fences, aside=self._turns.fences_aside)
         return result
 
-    def _turn_or_finish(self, batch: Batch[T], *, claim: bool) -> TurnResult[T]:
+    def _turn_or_end(self, batch: Batch[T]) -> TurnResult[T]:
         """Do a turn; if it is interrupted, finish the handled jobs before the run ends."""
         try:
-            return self._turn(batch, claim=claim)
+            return self._turn(batch, claim=True)
         except Exception:
             raise
         except BaseException as error:  # such as KeyboardInterrupt
             if not self._is_own_stop(error):
-                self._turn(batch, claim=False)
+                self._end(batch)
             raise
+
+    def _end(self, batch: Batch[T]) -> TurnResult[T]:
+        """Finish what was handled, and give all other jobs back, before the run ends."""
+        self._heartbeat.rest()
+        self._drop_lost(batch)
+        return self._turns.end(batch)
 
     def _finish_now(self, batch: Batch[T]) -> Batch[T]:
         if batch.is_empty:
@@ -258,6 +278,8 @@ class Worker(Generic[T]):
     def _handle(self, in_hand: InHand[T]) -> None:
         """Call the handler, and note the outcome."""
         lane, job, attempts = in_hand.lane, in_hand.job, in_hand.attempts
+        if lane.queue.mapping.listeners:
+            tell_start(lane.queue, fence_of(job), attempts)
         try:
             outcome: Outcome = self._call(lane.handler, job)
             lane.check(outcome)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ..errors import LockLost, UnsupportedDatabase
 from ..owners.owner import Owner
 from ..process.name import process_name
 from ..process.runtime import Runtime
-from .transactions import Transactions
+from .transactions import Stopped, Transactions
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -35,6 +35,7 @@ class OwnerName:
         self._given = owner is not None
         self._transactions = transactions
         self._runtime = runtime
+        self._lost = False
 
     @contextmanager
     def for_the_run(self) -> Iterator[None]:
@@ -56,6 +57,16 @@ class OwnerName:
             self.owner = plain
             owner.close()
 
+    def note_loss(self, error: LockLost) -> None:
+        """Note that the Owner has lost its lock; it claims under another name from now on."""
+        log.warning("%s", error)
+        self._lost = True
+
+    def was_lost(self) -> bool:
+        """Tell whether a lock was lost since the last call."""
+        lost, self._lost = self._lost, False
+        return lost
+
     def check_lock(self) -> None:
         """Notice a lost lock, and take a new one, before a transaction begins.
 
@@ -69,6 +80,7 @@ class OwnerName:
             try:
                 self._runtime.run_blocking(lambda: owner.name)  # reading the name checks the lock
             except LockLost as error:
-                log.warning("%s", error)
+                self.note_loss(error)
 
-        self._transactions.patiently(check)
+        with suppress(Stopped):  # then nothing is claimed any more
+            self._transactions.patiently(check)

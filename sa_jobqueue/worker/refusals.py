@@ -7,8 +7,8 @@ is refused alone. This job is failed, with the reason. All others are finished, 
 handled again because of another job's error.
 
 Before a job is blamed, its error text is written in less demanding forms: a column may be unable
-to store an emoji. And where the database refuses to fail the job too, or its disk is full, no job
-is to blame: then the finish waits.
+to store an emoji. While the server is away or its disk is full no job is to blame: then the finish
+waits. A job that the database refuses to fail, too, is left to the caller.
 """
 
 from __future__ import annotations
@@ -38,6 +38,14 @@ T = TypeVar("T")
 UNDIVIDED = timedelta(seconds=2)
 
 
+@dataclass(frozen=True)
+class Refused(Generic[T]):
+    """A job that can be neither finished nor failed, and the error of its finish."""
+
+    in_hand: InHand[T]
+    error: Exception
+
+
 @dataclass
 class RefusedFinish(Generic[T]):
     """Finish the handled jobs of a turn that was refused.
@@ -47,19 +55,21 @@ class RefusedFinish(Generic[T]):
             not lost.
         delay: returns how long a job waits that is failed here.
         finished: the jobs that were finished or failed, without those whose claim was lost.
+        refused: the jobs that can be neither finished nor failed, or are locked.
     """
 
     transactions: Transactions
     finish: Callable[[Session, list[InHand[T]]], list[InHand[T]]]
     delay: Callable[[InHand[T]], timedelta | None]
     finished: list[InHand[T]] = field(default_factory=list)
+    refused: list[Refused[T]] = field(default_factory=list)
     _waiting: list[tuple[list[InHand[T]], Exception]] = field(default_factory=list)
 
-    def run(self, handled: list[InHand[T]]) -> list[InHand[T]]:
-        """Finish all jobs, or fail those that cannot be finished; return both.
+    def run(self, handled: list[InHand[T]]) -> None:
+        """Finish all jobs, or fail those that cannot be finished; wait for the server.
 
         Raises:
-            Exception: what the database still refused after PATIENCE.
+            Exception: the server was still away, or short of room, after PATIENCE.
         """
         pauses = self.transactions.pauses()
         parts = [handled] if handled else []
@@ -68,7 +78,7 @@ class RefusedFinish(Generic[T]):
             for part in parts:
                 self._finish(part)
             if not self._waiting:
-                return self.finished
+                return
             error = self._waiting[0][1]
             if pauses.are_over:
                 raise error
@@ -77,6 +87,16 @@ class RefusedFinish(Generic[T]):
             warned = True
             pauses.pause()
             parts, self._waiting = [part for part, _ in self._waiting], []
+
+    def run_once(self, jobs: list[InHand[T]]) -> None:
+        """Finish or fail the jobs that the database takes at once."""
+        self._finish(jobs)
+
+    @property
+    def left(self) -> list[Refused[T]]:
+        """The jobs that are neither finished nor failed."""
+        waiting = [Refused(in_hand, error) for part, error in self._waiting for in_hand in part]
+        return [*self.refused, *waiting]
 
     def _finish(self, jobs: list[InHand[T]]) -> None:
         """Finish jobs together; if they are refused, by halves."""
@@ -92,7 +112,7 @@ class RefusedFinish(Generic[T]):
                 self._finish(jobs[:half])
                 self._finish(jobs[half:])
             elif self.transactions.is_temporary(error) or not self._fail(jobs[0], error):
-                self._waiting.append((jobs, error))
+                self.refused.append(Refused(jobs[0], error))
 
     def _fail(self, in_hand: InHand[T], error: Exception) -> bool:
         """Write what the database takes of an outcome, else fail the job; False: nothing."""
@@ -105,6 +125,8 @@ class RefusedFinish(Generic[T]):
                     return False
                 log.debug("%r with %r is refused", outcome, text, exc_info=refused)
                 continue
+            if outcome is not in_hand.outcome:
+                log.error("a finish is refused, and its job failed: %s", cause_of(error))
             in_hand.outcome = outcome
             self.finished += [in_hand] if ours else []
             return True
@@ -117,7 +139,6 @@ class RefusedFinish(Generic[T]):
         given = in_hand.outcome
         if given is not None and not isinstance(given, str):
             yield from ((given, text) for text in _plainer(_text_of(given)))
-        log.error("a finish is refused, and its job failed: %s", cause_of(error))
         failed = Failed(error, self.delay(in_hand))
         reason = f"the finish was refused: {type(error).__name__}: {cause_of(error)}"
         yield failed, error_text(reason)

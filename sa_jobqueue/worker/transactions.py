@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from ..dialects import is_mistake, is_of_driver, is_refused_login, is_shortage, is_transient
 from ..errors import JobQueueError, LockLost
-from ..process.runtime import Runtime
+from ..process.runtime import Flag, Runtime
 from ..sessions.transactions import run_in_transaction
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -30,11 +30,19 @@ SHORTEST_PAUSE = timedelta(milliseconds=50)
 LONGEST_PAUSE = timedelta(seconds=2)
 
 
+class Stopped(BaseException):
+    """The worker was told to stop while it waited for its database.
+
+    It ends the run as a KeyboardInterrupt does, but quietly: what was handled is finished.
+    """
+
+
 class Transactions:
     """Transactions of the worker's own.
 
     Args:
         engine: where the worker writes.
+        stopping: set when the worker is told to stop.
         open_session: opens sessions of the application's kind; None: plain ones on the engine.
         mapper: whose rows are written.
     """
@@ -44,6 +52,7 @@ class Transactions:
         engine: Engine,
         runtime: Runtime,
         *,
+        stopping: Flag,
         open_session: Callable[[], Session] | None = None,
         mapper: Any = None,
     ) -> None:
@@ -51,13 +60,17 @@ class Transactions:
         self._open_session = open_session
         self._mapper = mapper
         self._runtime = runtime
+        self._stopping = stopping
         self._succeeded_once = False
 
     def run(self, work: Callable[[Session], R], *, patience: timedelta | None = None) -> R:
         """Run and commit a transaction, again while its error is temporary.
 
         Args:
-            patience: for how long; None: for PATIENCE.
+            patience: for how long; None: for PATIENCE, or until the worker is to stop.
+
+        Raises:
+            Stopped: the worker is to stop.
         """
         result = self.patiently(lambda: self.run_once(work), patience)
         self._succeeded_once = True
@@ -70,8 +83,9 @@ class Transactions:
         )
 
     def patiently(self, work: Callable[[], R], patience: timedelta | None = None) -> R:
-        """Call `work`, again while its error is temporary, for PATIENCE at most."""
-        pauses = Pauses(self._runtime, PATIENCE if patience is None else patience)
+        """Call `work`, again while its error is temporary; see :meth:`run`."""
+        wait = self._stopping.wait if patience is None else self._runtime.sleep
+        pauses = Pauses(wait, PATIENCE if patience is None else patience)
         warned = False
         while True:
             try:
@@ -83,11 +97,13 @@ class Transactions:
                 write = log.warning if grave and not warned else log.info
                 write("a transaction failed, and is run again: %s", cause_of(error))
                 warned = True
+                if patience is None and self._stopping.is_set():
+                    raise Stopped from error
             pauses.pause()
 
     def pauses(self) -> Pauses:
         """Begin to wait for something, for PATIENCE at most."""
-        return Pauses(self._runtime, PATIENCE)
+        return Pauses(self._runtime.sleep, PATIENCE)
 
     def is_temporary(self, error: BaseException) -> bool:
         """Tell whether an error goes away with time."""
@@ -156,8 +172,8 @@ class Refusals:
 class Pauses:
     """Growing pauses between tries, until `patience` is over."""
 
-    def __init__(self, runtime: Runtime, patience: timedelta) -> None:
-        self._runtime = runtime
+    def __init__(self, wait: Callable[[float], object], patience: timedelta) -> None:
+        self._wait = wait
         self._deadline = time.monotonic() + patience.total_seconds()
         self._next = SHORTEST_PAUSE.total_seconds()
 
@@ -168,7 +184,7 @@ class Pauses:
 
     def pause(self) -> None:
         """Wait, each time about twice as long as before."""
-        self._runtime.sleep(self._next * random.uniform(0.5, 1.0))
+        self._wait(self._next * random.uniform(0.5, 1.0))
         self._next = min(self._next * 2, LONGEST_PAUSE.total_seconds())
 
 

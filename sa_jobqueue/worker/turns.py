@@ -19,6 +19,7 @@ from .lanes import Lane, LaneOrder, claims_lost_by
 from .outcomes import Outcome
 from .owner_name import OwnerName
 from .refusals import UNDIVIDED, RefusedFinish
+from .set_aside import SetAside
 from .transactions import Refusals, Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -76,6 +77,12 @@ class Turns(Generic[T]):
         self._order = LaneOrder(self.lanes)
         self._unanswered: list[tuple[Lane[T], Fence]] = []  # claims whose COMMIT was not answered
         self._refusals = Refusals(self.transactions, "a claim")
+        self._set_aside = SetAside(self.transactions, self._finishing)
+
+    @property
+    def fences_aside(self) -> list[Fence]:
+        """The fences of jobs that can be neither finished nor failed."""
+        return self._set_aside.fences
 
     def turn(self, batch: Batch[T], *, claim: bool) -> TurnResult[T]:
         """Finish the handled jobs, release the others, claim the next ones.
@@ -83,10 +90,28 @@ class Turns(Generic[T]):
         Raises:
             Exception: what the database still refused after PATIENCE.
         """
+        finished = self._set_aside.try_again() if claim else []
+        result = self._turn_or_parts(batch, claim=claim)
+        result.finished += finished
+        return result
+
+    def end(self, batch: Batch[T]) -> TurnResult[T]:
+        """Finish what was handled, and give all other jobs back.
+
+        Raises:
+            Exception: what the database still refused after PATIENCE.
+        """
+        result = self._turn_or_parts(batch, claim=False)
+        result.finished += self._set_aside.last_try()
+        return result
+
+    def _turn_or_parts(self, batch: Batch[T], *, claim: bool) -> TurnResult[T]:
+        """Do a turn; if it is refused, do its parts one after the other."""
         if batch.is_empty and not claim and not self._unanswered:
             return TurnResult()
-        # A claim that waits for long must not keep the handled jobs from being finished.
-        patience = None if batch.is_empty else UNDIVIDED
+        # A claim that waits for long must not keep the handled jobs from being finished, and jobs
+        # that are only to be given back are not worth a long wait.
+        patience = None if claim and batch.is_empty else UNDIVIDED
         try:
             result = self.transactions.run(
                 partial(self._turn, batch=batch, claim=claim), patience=patience
@@ -95,7 +120,7 @@ class Turns(Generic[T]):
             if not batch.is_empty:
                 return self._finish_alone(batch, error, claim=claim)
             if not claim:
-                raise
+                return self._leave_unanswered(error)
             self._refusals.note(error)
             return TurnResult(refused=True)
         self._unanswered.clear()
@@ -119,20 +144,37 @@ class Turns(Generic[T]):
     def _finish_alone(self, batch: Batch[T], error: Exception, *, claim: bool) -> TurnResult[T]:
         """Finish jobs whose turn was refused; the claim comes in a turn of its own."""
         log.info("a turn was refused, and its jobs are finished alone: %s", cause_of(error))
-        refused = RefusedFinish(self.transactions, self._finish, self.delay)
-        finished = refused.run(batch.handled)
-        for unhandled in batch.unhandled:
-            self._release_alone(unhandled)
-        if not claim and self._unanswered:
-            self.turn(Batch(), claim=False)
-        return TurnResult([], finished, claim_is_due=claim)
+        finishing = self._finishing()
+        finishing.run(batch.handled)
+        self._set_aside.add(finishing.refused)
+        self._release_parts([(unhandled.lane, unhandled.job) for unhandled in batch.unhandled])
+        if not claim:
+            self._turn_or_parts(Batch(), claim=False)
+        return TurnResult([], finishing.finished, claim_is_due=claim)
 
-    def _release_alone(self, unhandled: InHand[T]) -> None:
-        job = [(unhandled.lane, unhandled.job)]
+    def _finishing(self) -> RefusedFinish[T]:
+        return RefusedFinish(self.transactions, self._finish, self.delay)
+
+    def _release_parts(self, jobs: list[tuple[Lane[T], Any]]) -> None:
+        """Release jobs together; if that is refused, by halves."""
+        if not jobs:
+            return
         try:
-            self.transactions.run(partial(self._release, jobs=job), patience=UNDIVIDED)
+            self.transactions.run(partial(self._release, jobs=jobs), patience=UNDIVIDED)
         except Exception as error:
-            log.error("a release is refused, and its job left to a reap: %s", cause_of(error))
+            if len(jobs) == 1 or self.transactions.is_temporary(error):
+                log.error(
+                    "%d jobs are not released, but left to a reap: %s", len(jobs), cause_of(error)
+                )
+                return
+            half = len(jobs) // 2
+            self._release_parts(jobs[:half])
+            self._release_parts(jobs[half:])
+
+    def _leave_unanswered(self, error: Exception) -> TurnResult[T]:
+        log.error("what a lost COMMIT may have claimed is left to a reap: %s", cause_of(error))
+        self._unanswered.clear()
+        return TurnResult()
 
     def _claimed_unanswered(self, session: Session) -> list[tuple[Lane[T], Claim[T]]]:
         """Find the claims of a COMMIT that succeeded although its answer was lost.
@@ -182,7 +224,7 @@ class Turns(Generic[T]):
                 if not wanted:
                     break
         except LockLost as error:  # the lane claimed nothing; the next turn has a new name
-            log.warning("%s", error)
+            self.owner_name.note_loss(error)
         return claims
 
     def _claim_by(self, lane: Lane[T], session: Session, limit: int) -> Claim[T]:

@@ -93,7 +93,7 @@ class Listeners:
         """
         jobs, changed = list(each_job(jobs)), list[Any]()
         for before in leaving:
-            found = change(session, jobs, values, leaving=partial(_only, before))
+            found = change(session, jobs, values, leaving=partial(_only, before), verb=verb)
             keys = [key for _, _, key in jobs_with_keys(found)]
             self.tell_unclaimed(session, keys, before, after, verb)
             changed += found

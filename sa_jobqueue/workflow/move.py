@@ -13,15 +13,17 @@ from sqlalchemy import inspect, select
 from sqlalchemy.orm import InstanceState
 
 from ..errors import ArgumentError
+from ..events.notes import note
+from ..fence.change import Change
 from ..fence.claim import jobs_by_token, jobs_with_keys
 from ..fence.token import Fence
-from ..fence.write import Change, write
+from ..fence.write import write
 from ..model.keys import key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..model.transitions import ended, moved_on, reset
 from ..sessions.show import loaded, show_expired
 from ..sessions.writer import AnyConnection, AnySession, writing
-from ..verbs.manage import CHANGE_KEYS, update_statement
+from ..verbs.manage import CHANGE_KEYS, change_event, update_statement
 
 
 def move_on(session: AnyConnection, jobs: Any, word: str) -> None:
@@ -48,6 +50,8 @@ def move_waiting(
         statement = update_statement(mapping, writer, values, (before,))
         moved = writer.core(statement, {CHANGE_KEYS: key_values([identity])}).rowcount
         show_expired(writer.session, mapping, loaded(writer.session, mapping, [identity]))
+        if mapping.listeners and moved:
+            note(writer, mapping, change_event(mapping, "signal", [identity]))
     return moved > 0
 
 

@@ -45,6 +45,7 @@ def test_what_is_called_outside_of_a_measured_call_is_not_counted() -> None:
     assert not any(watch.own.values())
 
 
+@pytest.mark.by_turns("sqlite", "mysql")
 def test_every_adapter_and_every_stage_is_profiled(database: Database) -> None:
     adapters = (*profile.PROFILED, *profile.MORE)
 
@@ -57,6 +58,7 @@ def test_every_adapter_and_every_stage_is_profiled(database: Database) -> None:
     assert "| sql, core | 3 |" in profile.tables(found)
 
 
+@pytest.mark.by_turns("sqlite", "mysql")
 def test_every_way_to_insert_is_compared_with_its_twin(database: Database) -> None:
     found = enqueue.main.measure(database, rows=30, rounds=1)
 
@@ -66,6 +68,7 @@ def test_every_way_to_insert_is_compared_with_its_twin(database: Database) -> No
     assert "| enqueue(Job) |" in enqueue.tables(found)
 
 
+@pytest.mark.by_turns("sqlite", "mysql")
 def test_every_way_to_load_is_compared_with_one_plain_insert(database: Database) -> None:
     found = load.main.measure(database, rows=30, rounds=1)
 

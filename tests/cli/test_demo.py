@@ -32,6 +32,7 @@ def test_the_demo_proves_that_each_row_was_finished_once(start: Start, fresh_dat
 
 
 @pytest.mark.only_on(*SERVERS)
+@pytest.mark.by_turns(*SERVERS)
 def test_lost_candidates_are_shown(start: Start, fresh_database: URL) -> None:
     url = fresh_database.render_as_string(hide_password=False)
 

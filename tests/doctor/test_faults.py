@@ -70,6 +70,7 @@ def test_an_index_one_order_column_short_is_found(engine: Engine, number: int) -
     assert found(report, "index").severity is ERROR
     assert "ix_doctor_mail_claim (status, id) does not fit" in found(report, "index").message
     assert found(report, "index").fix.startswith("drop ix_doctor_mail_claim, then CREATE INDEX")
+    assert "create_claim_index(op, Mail, replace=True)" in found(report, "index").fix
     assert "the claim sorts" in found(report, "plan").message
 
 
@@ -100,6 +101,24 @@ def test_a_sort_in_the_plan_is_found(engine: Engine, number: int) -> None:
         "the claim sorts: no index gives its rows in the order recipient DESC, id"
     )
     assert "(status, recipient DESC, id)" in finding.fix
+
+
+PRECISIONS = {
+    "postgresql": "ALTER TABLE doctor_mail ALTER owner_date TYPE timestamp(3) with time zone",
+    "mysql": "ALTER TABLE doctor_mail MODIFY owner_date DATETIME(3)",
+    "mariadb": "ALTER TABLE doctor_mail MODIFY owner_date DATETIME",
+}
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_column_that_loses_microseconds_is_found(engine: Engine, db_alias: str) -> None:
+    run(engine, PRECISIONS[db_alias])
+
+    finding = found(examine(engine, Mail, run=False), "columns")
+
+    assert finding.severity is ERROR
+    assert "in the database, so finishes are lost" in finding.message
+    assert "type_=timestamp_type()" in finding.fix
 
 
 @pytest.mark.only_on("mysql", "mariadb")
@@ -212,7 +231,7 @@ def test_a_missing_or_wrong_reap_index_is_found(engine: Engine, columns: tuple[s
     assert "reap(), which wants (status, owner_date)" in finding.message
     create = "CREATE INDEX ix_doctor_mail_reap ON doctor_mail (status, owner_date)"
     assert create in finding.fix
-    assert "create_reap_index(op, Mail)" in finding.fix
+    assert f"create_reap_index(op, Mail{', replace=True' if columns else ''})" in finding.fix
 
 
 @pytest.mark.only_on("postgresql", "sqlite")

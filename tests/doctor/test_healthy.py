@@ -425,3 +425,23 @@ def test_an_assertion_is_not_about_the_server(engine: Engine) -> None:
 
     assert_claim_is_indexed(repeatable, Mail)
     assert_claim_is_indexed(engine, advisory())
+
+
+@pytest.mark.only_on("mariadb")
+@pytest.mark.parametrize("setting", ["ON", "OFF"])
+def test_a_setting_that_refuses_changed_rows_is_named(engine: Engine, setting: str) -> None:
+    reading = engine.execution_options(isolation_level="REPEATABLE READ")
+
+    def switch(connection: Any, *_: Any) -> None:
+        connection.cursor().execute(f"SET innodb_snapshot_isolation = {setting}")
+
+    event.listen(engine, "connect", switch)
+    engine.dispose()
+    try:
+        facts = of(examine(reading, Mail, run=False), "isolation")
+    finally:
+        event.remove(engine, "connect", switch)
+        engine.dispose()
+
+    named = [fact for fact in facts if "innodb_snapshot_isolation is ON" in fact.message]
+    assert len(named) == (1 if setting == "ON" else 0)

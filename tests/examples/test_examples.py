@@ -78,8 +78,10 @@ def test_an_example_ends_with_the_output_that_it_prints(example: Path) -> None:
     assert printed == promised(example, "sqlite")
 
 
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.by_turns("postgresql", "mysql", "mariadb")
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
-def test_an_example_runs_on_every_database_that_it_is_for(
+def test_an_example_runs_on_every_server_that_it_is_for(
     example: Path, db_url: URL, db_alias: str
 ) -> None:
     databases, _ = how(example)

@@ -34,3 +34,11 @@ def queue(engine: Engine) -> Engine:
         for index in Order.__table__.indexes:  # type: ignore[attr-defined]  # as above
             index.drop(connection)
     return engine
+
+
+@pytest.fixture
+def observer(fresh_database: URL) -> Iterator[Engine]:
+    """Another engine of the same database, to look at it from outside."""
+    engine = make_engine(fresh_database, poolclass=NullPool)
+    yield engine
+    engine.dispose()

@@ -34,6 +34,7 @@ with connectable.connect() as connection:
         connection=connection,
         target_metadata=context.config.attributes["metadata"],
         compare_server_default=True,
+        **context.config.attributes.get("settings", {}),
     )
     with context.begin_transaction():
         context.run_migrations()

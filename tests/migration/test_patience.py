@@ -11,13 +11,13 @@ from time import sleep
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Column, Connection, Engine, Integer, event, text
 from sqlalchemy.engine import ExceptionContext
 
 from sa_jobqueue import LockTimeout
-from sa_jobqueue.migration import backfill, create_claim_index, drop_claim_index
+from sa_jobqueue.migration import backfill, create_claim_index, drop_claim_index, patiently
 from tests.migration.support import Order, index_names, insert_orders, migrating, scalar
-from tests.support import SERVERS, statements_seen, until
+from tests.support import SERVERS, statements_seen, translating_errors, until
 
 pytestmark = pytest.mark.only_on(*SERVERS)
 
@@ -244,3 +244,15 @@ def test_the_sessions_own_limits_are_restored_after_it_was_abandoned(shop: Engin
 
     assert after == before
     assert {str(value).removesuffix("s") for value in before} == {"10"}  # of tests.support
+
+
+def test_a_lock_is_waited_for_whatever_the_application_makes_of_errors(queue: Engine) -> None:
+    def add_a_column() -> None:
+        with migrating(queue) as op:
+            patiently(op, lambda: op.add_column("orders", Column("more", Integer)), patience=SHORT)
+
+    with translating_errors(queue), queue.connect() as reader:
+        reader.execute(text("SELECT * FROM orders"))
+
+        with pytest.raises(LockTimeout, match="kept its lock"):
+            add_a_column()

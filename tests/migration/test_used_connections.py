@@ -99,6 +99,23 @@ def test_in_a_transaction_of_others_the_error_names_the_ways_out(queue: Engine) 
     assert index_names(queue) == {"ix_orders_claim"}
 
 
+def test_inside_a_transaction_of_others_a_connection_of_its_own_serves(shop: Engine) -> None:
+    insert_orders(shop, range(3))
+    with shop.begin() as around:
+        op = Operations(MigrationContext.configure(around))
+        op.execute(text("SELECT 1"))
+
+        with op.get_bind().engine.connect() as connection:
+            own = Operations(MigrationContext.configure(connection))
+            add_job_columns(own, "orders", JobMixin, existing_rows="amount = 1")
+            create_claim_index(own, "orders", JobMixin)
+
+        op.execute(text("INSERT INTO orders (amount) VALUES (7)"))
+
+    assert index_names(shop) == {"ix_orders_claim"}
+    assert scalar(shop, "SELECT count(*) FROM orders WHERE status = 'unclaimed'") == 2
+
+
 @pytest.mark.only_on("postgresql")
 def test_a_statement_timeout_of_the_environment_does_not_end_an_index_build(
     queue: Engine,

@@ -21,7 +21,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 #: What a checkout holds; the rest are caches, environments and git's own.
-FOLDERS = (".ci", "alembic", "benchmarks", "docs", "examples", "sa_jobqueue", "tests")
+FOLDERS = (*(".ci", "alembic", "benchmarks", "docs", "examples", "model", "sa_jobqueue", "tests"),)
 FILES = (
     *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md"),
     *("alembic.ini", "pyproject.toml", "ruff.toml", "setup.cfg", "tox.ini"),
@@ -31,12 +31,12 @@ FILES = (
 LITTER = (
     *("sa_jobqueue/__pycache__/queue.cpython-311.pyc", "tests/__pycache__/support.cpython-311.pyc"),
     *("alembic/__init__.py", "alembic/versions/__pycache__/0001_queues.cpython-311.pyc"),
-    *("build/lib/sa_jobqueue/old.py", "dist/old.whl"),
+    *("build/lib/sa_jobqueue/old.py", "dist/old.whl", "model/node_modules/index.js"),
     *(".servers/mysql/module.py", ".venv/lib/module.py", ".tox/sa21/module.py"),
     *("jobs.db", "examples/jobs.db", "tests/jobs.db-wal", ".mypy_cache/cache.json"),
 )
 
-NOT_OURS = shutil.ignore_patterns("__pycache__", "*.db", "*.db-*")
+NOT_OURS = shutil.ignore_patterns("__pycache__", "*.db", "*.db-*", "node_modules")
 
 # Building and installing download.
 pytestmark = pytest.mark.timeout(600)

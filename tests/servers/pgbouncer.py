@@ -1,4 +1,4 @@
-"""PgBouncer: a transaction pooler before a PostgreSQL server, started for one test.
+"""PgBouncer: a pooler before a PostgreSQL server, started for one test.
 
     with transaction_pooler(server_url) as url:
         create_engine(url)  # each transaction on whatever server connection is free
@@ -48,7 +48,14 @@ def transaction_pooler(server: URL) -> Iterator[URL]:
     Raises:
         NotHere: there is no PgBouncer here, and none can be installed.
     """
-    keeper, url = start(binaries(), server)
+    with pooler(server, mode="transaction") as url:
+        yield url
+
+
+@contextmanager
+def pooler(server: URL, *, mode: str) -> Iterator[URL]:
+    """Run PgBouncer in a mode of its own, as :func:`transaction_pooler` does."""
+    keeper, url = start(binaries(), server, mode=mode)
     try:
         yield url
     finally:
@@ -65,13 +72,13 @@ def binaries() -> PgBouncerBinaries:
     return PgBouncerBinaries(program=program, user=unprivileged_user())
 
 
-def start(program: PgBouncerBinaries, server: URL) -> tuple[Keeper, URL]:
+def start(program: PgBouncerBinaries, server: URL, *, mode: str) -> tuple[Keeper, URL]:
     """Start it on a free port, which may be taken by the time that it listens."""
     folder = make_folder(PACKAGE, user=program.user)
     try:
         for _ in range(PORT_ATTEMPTS):
             port = free_port()
-            write_configuration(folder, server, port=port, user=program.user)
+            write_configuration(folder, server, port=port, mode=mode, user=program.user)
             url = server.set(host=LOCALHOST, port=port)
             keeper = Keeper(program, folder, port=port)
             if answers(keeper, url):
@@ -82,7 +89,9 @@ def start(program: PgBouncerBinaries, server: URL) -> tuple[Keeper, URL]:
         raise
 
 
-def write_configuration(folder: Path, server: URL, *, port: int, user: str | None) -> None:
+def write_configuration(
+    folder: Path, server: URL, *, port: int, mode: str, user: str | None
+) -> None:
     """Write the settings, readable for its user only, since they hold the password."""
     login = {"host": server.host or LOCALHOST, "port": server.port or 5432}
     login |= {"user": server.username or "postgres"}
@@ -93,7 +102,7 @@ def write_configuration(folder: Path, server: URL, *, port: int, user: str | Non
         "listen_port": port,
         "unix_socket_dir": "",
         "auth_type": "any",
-        "pool_mode": "transaction",
+        "pool_mode": mode,
         "default_pool_size": 5,
         "ignore_startup_parameters": "extra_float_digits,options",
     }

@@ -76,6 +76,8 @@ from sa_jobqueue.bulk import (
     Progress,
     load_tables,
 )
+from sa_jobqueue.events import Event, listens_for
+from sa_jobqueue.evidence import Fault, HistoryTable, Ledger, check_files, history_table
 from sa_jobqueue.rounds import RoundProgress, RoundStart
 from sa_jobqueue.verbs import QueueStats, Reaped, ReapedJob
 from sa_jobqueue.worker import Cancel, Retry, Worker
@@ -110,7 +112,29 @@ class ParcelJob(QueueColumns):
     owner_date: Mapped[datetime | None]
 
 
-class Parcel(ParcelJob, Base):
+@PriorityMixin.renamed(priority="urgency")
+class ParcelPriority(QueueColumns):
+    urgency: Mapped[int]
+
+
+@ScheduleMixin.renamed(run_at="due_at")
+class ParcelSchedule(QueueColumns):
+    due_at: Mapped[datetime]
+
+
+@RetryMixin.renamed(attempts="tries", last_error="why")
+class ParcelRetries(QueueColumns):
+    tries: Mapped[int]
+    max_attempts: Mapped[int | None]
+    why: Mapped[str | None]
+
+
+@RoundMixin.renamed(round="tour")
+class ParcelRound(QueueColumns):
+    tour: Mapped[int]
+
+
+class Parcel(ParcelJob, ParcelPriority, ParcelSchedule, ParcelRetries, ParcelRound, Base):
     __tablename__ = "parcel"
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -230,6 +254,12 @@ def renamed_and_typed(session: Session) -> None:
         assert_type(parcel.job_owner, str | None)
         assert_type(parcel.owner_date, datetime | None)
         assert_type(parcel.status, int)
+        assert_type(parcel.urgency, int)
+        assert_type(parcel.due_at, datetime)
+        assert_type(parcel.tries, int)
+        assert_type(parcel.max_attempts, int | None)
+        assert_type(parcel.why, str | None)
+        assert_type(parcel.tour, int)
         complete(session, parcel)
         parcel.stauts = 1  # type: ignore[attr-defined]  # no such attribute
     JobQueue(Parcel, Parcel.job_status == JobStatus.DONE)
@@ -468,3 +498,19 @@ class Uploads(DivisibleSource[list[str]]):
     def update(self, batch: list[str]) -> None: ...
 
     def rollback(self, batch: list[str]) -> None: ...
+
+
+@listens_for(JobQueue(Email), "after_fail")
+def count_failures(event: Event) -> None:
+    assert_type(event.error, str | None)
+    for job in event.jobs:
+        assert_type(job.key, tuple[Any, ...])
+        assert_type(job.owner_date, datetime | None)
+
+
+def recorded() -> None:
+    with Ledger("history.jsonl").listen(Email, JobQueue(Email)) as ledger:
+        assert_type(ledger, Ledger)
+    HistoryTable(history_table(Base.metadata)).listen(Email)
+    for fault in check_files("history.jsonl", drained=True):
+        assert_type(fault, Fault)

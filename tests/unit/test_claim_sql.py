@@ -14,7 +14,8 @@ def test_postgresql_claims_in_one_statement() -> None:
         """
         WITH sa_jobqueue_claimed AS (
             UPDATE email
-            SET status='claimed', owner=:sa_jobqueue_owner, owner_date=statement_timestamp()
+            SET status='claimed', owner=:sa_jobqueue_owner,
+                owner_date=(SELECT clock_timestamp() AS clock_timestamp_1)
             WHERE email.id = any(array((
                 SELECT email.id FROM email
                 WHERE email.status = 'unclaimed'
@@ -65,7 +66,7 @@ def test_sqlite_claims_in_one_statement() -> None:
         """
         UPDATE email
         SET status='claimed', owner=:sa_jobqueue_owner,
-            owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+            owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits)
         WHERE email.id IN (
             SELECT email.id FROM email
             WHERE email.status = 'unclaimed'
@@ -99,7 +100,8 @@ def test_postgresql_goes_priority_by_priority_within_one_statement() -> None:
             FROM sa_jobqueue_priorities WHERE sa_jobqueue_priorities.priority IS NOT NULL
         ), sa_jobqueue_claimed AS (
             UPDATE task
-            SET status='claimed', owner=:sa_jobqueue_owner, owner_date=statement_timestamp()
+            SET status='claimed', owner=:sa_jobqueue_owner,
+                owner_date=(SELECT clock_timestamp() AS clock_timestamp_1)
             WHERE task.id = any(array((
                 SELECT sa_jobqueue_due.id
                 FROM sa_jobqueue_priorities JOIN LATERAL (
@@ -148,7 +150,7 @@ def test_sqlite_claims_the_due_rows_of_the_next_priority() -> None:
         """
         UPDATE task
         SET status='claimed', owner=:sa_jobqueue_owner,
-            owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+            owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits)
         WHERE task.id IN (
             SELECT task.id FROM task
             WHERE task.status = 'unclaimed'
@@ -174,7 +176,8 @@ def test_composite_keys_are_picked_once_in_a_materialized_query() -> None:
             FOR NO KEY UPDATE OF seat SKIP LOCKED
         ), sa_jobqueue_claimed AS (
             UPDATE seat
-            SET status='claimed', owner=:sa_jobqueue_owner, owner_date=statement_timestamp()
+            SET status='claimed', owner=:sa_jobqueue_owner,
+                owner_date=(SELECT clock_timestamp() AS clock_timestamp_1)
             FROM sa_jobqueue_picked WHERE seat.hall = sa_jobqueue_picked.hall AND seat.number =
                 sa_jobqueue_picked.number AND
                 CASE WHEN (seat.status = 'unclaimed') THEN 1 ELSE 0 END = 1

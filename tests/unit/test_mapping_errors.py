@@ -17,6 +17,7 @@ from sqlalchemy import (
     String,
     Table,
 )
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError as SQLAlchemyArgumentError
 from sqlalchemy.orm import (
     DeclarativeBase,
@@ -208,6 +209,14 @@ def test_a_renamed_column_of_an_unfit_type_is_an_error(role: str, type_: Any) ->
 def test_a_time_without_zone_and_microseconds_cannot_hold_a_fence() -> None:
     with pytest.raises(ArgumentError, match=r"Job\.owner_date is .*DateTime\(\), but owner_date"):
         map_job(JobMixin, owner_date=mapped_column("taken_at", DateTime()))
+
+
+@pytest.mark.parametrize("precision", [0, 3])
+def test_a_time_of_a_lower_precision_cannot_hold_a_fence(precision: int) -> None:
+    type_ = postgresql.TIMESTAMP(timezone=True, precision=precision)
+
+    with pytest.raises(ArgumentError, match=r"Job\.owner_date is .*6 digits of a second"):
+        map_job(JobMixin, owner_date=mapped_column("taken_at", type_))
 
 
 def test_a_table_without_the_column_is_an_error_that_shows_how_to_map_another() -> None:

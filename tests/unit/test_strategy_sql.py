@@ -218,7 +218,8 @@ def test_update_then_select_marks_first_and_reads_back_by_owner_and_time() -> No
         UPDATE email FORCE INDEX (ix_email_claim)
         SET status='claimed', owner=:sa_jobqueue_owner,
             owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(
-                MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))), '1970-01-01')
+                MICROSECOND, '1970-01-01',
+                (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
         WHERE email.status = 'unclaimed' ORDER BY email.id LIMIT :sa_jobqueue_limit
         """
     )

@@ -13,6 +13,7 @@ from sa_jobqueue import ArgumentError, JobQueue, claim_statements
 from sa_jobqueue import asyncio as sa_asyncio
 from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorkflow
 from sa_jobqueue.dialects import dialect_of
+from sa_jobqueue.events.listeners import TOLD
 from sa_jobqueue.queue import VERBS
 from sa_jobqueue.workflow import Workflow
 from sa_jobqueue.workflow.step_queue import StepQueue
@@ -23,6 +24,12 @@ STATED = {"entity", "where", "order_by", "strategy", "then", "ready", "backoff"}
 
 #: Methods of a JobQueue that are no verbs of the module: ways to claim with a prepared claim.
 WAYS_TO_CLAIM = ("claim_rows", "turn")
+
+#: Verbs that change nothing, and so tell no listener.
+READING = {
+    *("claimed_by", "count_by_status", "stats", "position", "positions", "finish_rate"),
+    "waiting_time",
+}
 
 #: Functions that take a session, and are about rounds and owners instead of a queue's jobs.
 NO_VERBS = ("connection_owner", "owner_state", "round_progress")
@@ -129,3 +136,7 @@ def test_the_statements_of_a_queue_take_nothing_that_it_states_itself(
         claim_statements(JobQueue(Email), dialect="sqlite", **further)
     with pytest.raises(ArgumentError, match="itself: give only dialect= with it"):
         claim_statements(JobQueue(Email), Email.id > 1, dialect="sqlite")
+
+
+def test_listeners_of_a_queue_hear_of_every_verb_but_those_that_only_read() -> None:
+    assert {*TOLD} == {*VERBS, *WAYS_TO_CLAIM} - READING

@@ -16,6 +16,8 @@ from uuid import UUID
 from sqlalchemy import Column, Connection, LargeBinary, Table, bindparam
 from sqlalchemy.exc import DBAPIError
 
+from ...dialects.connections import as_value
+
 #: Turns the values of one column into texts; returns None where it cannot.
 Texts = Callable[[Sequence[Any]], "list[str] | None"]
 
@@ -45,7 +47,8 @@ class Copy:
             return None
         quote = connection.dialect.identifier_preparer
         columns = ", ".join(quote.format_column(table.c[name]) for name in known)
-        return cls(f"COPY {quote.format_table(table)} ({columns}) FROM STDIN", known)
+        statement = f"COPY {quote.format_table(table)} ({columns}) FROM STDIN"
+        return cls(as_value(connection.dialect, statement), known)
 
     def insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Copy rows in; return False and send nothing where COPY cannot take one of them.

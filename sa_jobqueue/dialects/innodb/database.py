@@ -25,7 +25,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.mysql import dialect
 from sqlalchemy.engine import Dialect
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
 from ..clock import UtcText, utc_now
@@ -33,19 +32,23 @@ from ..connections import driver_connection
 from ..database import Database
 from ..owner_liveness import OwnerState, Process, Server
 from . import owner_liveness
+from .isolation import (
+    OF_MYSQL,
+    READ_COMMITTED,
+    begin_read_committed,
+    running_level,
+    session_is_read_committed,
+    session_level,
+)
 from .named_locks import InnoDBNamedLocks
-from .serial_key_locks import InnoDBSerialKeyLocks
-from .statements import FORCE_PRIMARY, DeleteByKey, InsertNew
-
-_CANNOT_CHANGE_NOW = 1568  # a transaction is already in progress
-
-READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
-
-_IS_READ_COMMITTED = "sa_jobqueue.is_read_committed"
+from .serial_key_locks import InnoDBSerialKeyLocks, TableName
+from .statements import FORCE_PRIMARY, InsertNew, delete_by_key
 
 
 class InnoDB(Database):
     """What MySQL and MariaDB have in common."""
+
+    product_question = "SELECT VERSION(), @@version_comment"
 
     ordered_update = True
     locks_what_it_scans = True
@@ -53,6 +56,7 @@ class InnoDB(Database):
     skips_repeats = True
     zero_is_a_key = False  # 0 means: generate a key, unless NO_AUTO_VALUE_ON_ZERO is set
     checks_references_at_end = False
+    time_digits = 0
     joins_literals = False  # PyMySQL and mysqlclient join only VALUES (%s, %s)
 
     # For a short list of keys the optimizer may choose the reap index or the claim index,
@@ -76,44 +80,32 @@ class InnoDB(Database):
 
         Under the default, REPEATABLE READ, claims and finishes of several consumers
         deadlock on gap locks. The statement changes one transaction only: the session's
-        own level stays, and nothing needs resetting. Only the server knows whether a
-        transaction is open (a SELECT does not update the drivers' flags), so we try.
+        own level stays, and nothing needs resetting.
 
         Connections that are READ COMMITTED already skip the statement.
         """
-        if self._is_read_committed(connection):
-            return True
-        try:
-            connection.exec_driver_sql(READ_COMMITTED)
-        except DBAPIError as error:
-            if error.orig is None or error.orig.args[:1] != (_CANNOT_CHANGE_NOW,):
-                raise
-            return False
-        return True
-
-    def _is_read_committed(self, connection: Connection) -> bool:
-        """Tell whether the session's own level is READ COMMITTED; asked once per connection."""
-        option = connection.get_execution_options().get("isolation_level")
-        if option is not None:  # not remembered: the pool restores the connection's own level
-            return bool(option == "READ COMMITTED")
-        info = connection.info
-        if _IS_READ_COMMITTED not in info:
-            variable = self.isolation_variable.replace("@@", "@@session.")
-            level = connection.exec_driver_sql(f"SELECT {variable}").scalar_one()
-            info[_IS_READ_COMMITTED] = str(level).upper() == "READ-COMMITTED"
-        return bool(info[_IS_READ_COMMITTED])
+        variable = self.isolation_variable
+        return session_is_read_committed(connection, variable) or begin_read_committed(connection)
 
     def keeps_snapshot(self, connection: Connection) -> bool:
-        return self._isolation(connection) in {"REPEATABLE READ", "SERIALIZABLE"}
+        level = session_level(connection, self.isolation_variable)
+        return level in {"REPEATABLE READ", "SERIALIZABLE"}
 
-    def sees_commits(self, connection: Connection) -> bool:
-        return self._isolation(connection) == "READ COMMITTED"
-
-    def _isolation(self, connection: Connection) -> str:
-        level = connection.exec_driver_sql(f"SELECT {self.isolation_variable}").scalar_one()
-        return str(level).replace("-", " ").upper()
+    def sees_commits(self, connection: Connection, *, begun: bool = False) -> bool:
+        variable = self.isolation_variable
+        if begun and not session_is_read_committed(connection, variable):
+            return True  # begin() has made it so
+        # The caller may have said SET TRANSACTION: what begins now is READ COMMITTED all the same,
+        # and of what is open already the server must tell.
+        if begin_read_committed(connection):
+            return True
+        level = running_level(connection, self.level_question)
+        return (level or session_level(connection, variable)) == "READ COMMITTED"
 
     isolation_variable: ClassVar[str] = "@@transaction_isolation"
+
+    #: The SELECT that tells the level of the open transaction; see :mod:`.isolation`.
+    level_question: ClassVar[str] = OF_MYSQL
 
     @contextmanager
     def transaction_in_autocommit(self, connection: Connection) -> Iterator[None]:
@@ -140,7 +132,7 @@ class InnoDB(Database):
         return plain.with_hint(FORCE_PRIMARY) if _are_primary(table, keys) else plain
 
     def delete_by_key(self, table: Table, keys: Sequence[Column[Any]]) -> Delete:
-        return DeleteByKey(table) if _are_primary(table, keys) else delete(table)
+        return delete_by_key(table) if _are_primary(table, keys) else delete(table)
 
     def comparable(self, expression: Any) -> Any:
         # ORDER BY sorts an ENUM by the numbers of its words, but < compares the words.
@@ -172,6 +164,9 @@ class InnoDB(Database):
 
     def pause(self, connection: Connection, time: timedelta) -> None:
         connection.exec_driver_sql(f"DO SLEEP({time.total_seconds():.6f})")
+
+    def table_identity(self, table: Table) -> ColumnElement[Any]:
+        return TableName(table)
 
     # -- owners ---------------------------------------------------------
 
@@ -220,15 +215,19 @@ class InnoDB(Database):
 
     @classmethod
     def is_lock_timeout(cls, error: BaseException) -> bool:
-        return error.args[:1] == (1205,)
+        return _number(error) in {1205, 3572}  # 3572: MySQL's NOWAIT
 
     @classmethod
     def is_transient(cls, error: BaseException) -> bool:
         if error.args[:1] == (1180,):  # COMMIT failed: transient for the storage engine's deadlock
             return "149" in str(error.args[1:])
-        # Deadlock; lock wait timeout; record has changed since last read; Group Replication's
-        # certification, and Galera's node that is not ready.
-        return _number(error) in {1213, 1205, 1020, 3101, 1047}
+        if error.args[:1] == (1305,):
+            # After a deadlock SQLAlchemy rolls back to a savepoint that went with the transaction,
+            # and this error hides that of the deadlock.
+            return str(error.args[1]).startswith("SAVEPOINT")
+        # Deadlock; lock wait timeout; MySQL's NOWAIT; record has changed since last read; Group
+        # Replication's certification, and Galera's node that is not ready.
+        return _number(error) in {1213, 1205, 3572, 1020, 3101, 1047}
 
     @classmethod
     def is_shortage(cls, error: BaseException) -> bool:

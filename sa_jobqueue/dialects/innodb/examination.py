@@ -10,7 +10,7 @@ from random import uniform
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from sqlalchemy import Connection, Executable, Select, Table, text
+from sqlalchemy import Column, Connection, Executable, Select, Table, text
 from sqlalchemy.exc import DBAPIError
 
 from ..capabilities import Version
@@ -22,11 +22,9 @@ from ..examination import (
     ServerIndex,
     qualified,
 )
+from .isolation import DENIED
 from .lock_wait_limit import waiting_at_most
 from .owner_liveness import sees_everybody
-
-#: No privilege for the table, the column, the database; and no global one such as PROCESS.
-_DENIED = {1142, 1143, 1044, 1227}
 
 #: innodb_trx is a copy, which the server renews only if nobody has read it for a tenth of a
 #: second. The pauses before a read, in seconds, are random: two readers with the same pause
@@ -42,6 +40,12 @@ _SNAPSHOT = "TIMESTAMPDIFF(SECOND, MIN(trx_started), MAX(trx_started)), COUNT(*)
 
 # A row may be counted once for each index that was used to find it.
 _LOCKED = "MAX(IF(trx_mysql_thread_id = CONNECTION_ID(), trx_rows_locked, 0))"
+
+_TIME_DIGITS = text("""
+SELECT datetime_precision FROM information_schema.columns
+WHERE table_schema = COALESCE(:schema, DATABASE())
+  AND table_name = :table AND column_name = :column
+""")
 
 #: From this length on purge is behind, according to the manual.
 _HISTORY = 1_000_000
@@ -73,6 +77,12 @@ class InnoDBExamination(Examination):
             )
             for name, rows in parts.items()
         ]
+
+    def time_digits(self, connection: Connection, column: Column[Any]) -> int | None:
+        schema = connection.schema_for_object(column.table)
+        names = {"schema": schema, "table": column.table.name, "column": column.name}
+        digits = connection.execute(_TIME_DIGITS, names).scalar()
+        return None if digits is None else int(digits)
 
     @contextmanager
     def favouring(
@@ -207,7 +217,7 @@ class InnoDBExamination(Examination):
         Raises:
             DBAPIError: the error has another reason.
         """
-        if error.orig is None or error.orig.args[:1] == () or error.orig.args[0] not in _DENIED:
+        if error.orig is None or error.orig.args[:1] == () or error.orig.args[0] not in DENIED:
             raise error
         user = _user(connection)
         scope = "*.*" if privilege == "PROCESS" else what
@@ -284,6 +294,16 @@ class MariaDBExamination(InnoDBExamination):
             *((11, minor) for minor in (0, 1, 2, 3, 5, 6, 7)),
         ]
     )
+
+    def changed_rows(self, connection: Connection) -> Answer | None:
+        asked = "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"
+        setting = connection.exec_driver_sql(asked).first()
+        if setting is None or setting[1] != "ON":
+            return None
+        return Answer(
+            "innodb_snapshot_isolation is ON: in a transaction that has read, your own statements "
+            "get error 1020 for rows that others have changed since; claims and finishes do not"
+        )
 
     def _history(self, connection: Connection) -> int:
         status = connection.exec_driver_sql("SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'")

@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from ..connections import dedicated_connection
+from ..driver_errors import driver_errors
 from .owner_liveness import PROCESS_LIST
 
 log = logging.getLogger("sa_jobqueue.migration")
@@ -81,10 +82,12 @@ def limited_table_wait(connection: Connection, number: int) -> Iterator[None]:
     watch.start()
     try:
         yield
-    except DBAPIError as error:
-        if watch.interrupted and error.orig is not None and error.orig.args[0] == _INTERRUPTED:
+    except Exception as error:  # a handle_error listener may raise what it likes
+        codes = [cause.args[:1] for cause in driver_errors(error)]
+        if watch.interrupted and (_INTERRUPTED,) in codes:
             ended = TimeoutError(_WAITED_TOO_LONG, "the wait for the table's lock took too long")
-            raise OperationalError(error.statement, error.params, ended) from error
+            statement = getattr(error, "statement", None)
+            raise OperationalError(statement, getattr(error, "params", None), ended) from error
         raise
     finally:
         watch.stop()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+from sqlalchemy import Connection
 from sqlalchemy.engine import Dialect
 
 from ..capabilities import Version
 from .database import InnoDB
 from .examination import MariaDBExamination
+from .isolation import OF_MARIADB
+from .past_snapshot import has_snapshot_isolation, past_snapshot
 from .schema_changes import MariaDBSchemaChanges
 
 
@@ -18,11 +22,20 @@ class MariaDB(InnoDB):
     title = "MariaDB"
     minimum = (10, 3)
     isolation_variable: ClassVar[str] = "@@tx_isolation"
+    level_question: ClassVar[str] = OF_MARIADB
 
     def __init__(self, version: Version | None) -> None:
         super().__init__(version)
         self.skip_locked = self.at_least(10, 6)
         self.descending_indexes = self.at_least(10, 8)
+
+    def past_snapshot(self, connection: Connection) -> Mapping[str, Any]:
+        if self._has_snapshot_isolation is None:
+            self._has_snapshot_isolation = has_snapshot_isolation(connection)
+        return past_snapshot(connection) if self._has_snapshot_isolation else {}
+
+    #: Asked once for each server.
+    _has_snapshot_isolation: bool | None = None
 
     statement_limit: ClassVar[str] = "max_statement_time"
     global_variables: ClassVar[str] = "information_schema.GLOBAL_VARIABLES"

@@ -7,9 +7,11 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import ClassVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Index, Table
+from sqlalchemy.schema import ExecutableDDLElement
 
 from ..capabilities import Version
+from ..ddl import LockTable, SwapIndex
 from ..schema_changes import SchemaChanges
 from .lock_wait_limit import limited_table_wait, waiting_at_most
 
@@ -43,9 +45,12 @@ class InnoDBSchemaChanges(SchemaChanges):
             return ", ALGORITHM=INSTANT"
         return ", ALGORITHM=INPLACE, LOCK=NONE"
 
-    def table_lock(self, table: str) -> tuple[str, str] | None:
+    def swap(self, index: Index, built: Index) -> list[ExecutableDDLElement]:
+        return [SwapIndex(index, built, ending=", ALGORITHM=INPLACE, LOCK=NONE")]
+
+    def table_lock(self, table: Table) -> tuple[ExecutableDDLElement, str] | None:
         # Each change commits. A transaction that reads the table in between blocks the next change.
-        return f"LOCK TABLES {table} WRITE", "UNLOCK TABLES"
+        return LockTable(table), "UNLOCK TABLES"
 
     def longest_wait(self, connection: Connection) -> timedelta:
         return timedelta(seconds=1)

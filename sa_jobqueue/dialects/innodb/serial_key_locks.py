@@ -159,8 +159,17 @@ class TableName(TableExpression[str]):
 
 @compiles(TableName, "mysql", "mariadb")
 def _table_name(element: TableName, compiler: Any, **kw: Any) -> str:
+    # The schema stands apart from the name: SQLAlchemy puts a translated one into the text when
+    # the statement runs, and a worker whose default database it is must compute the same text.
     # Without the backquotes: so names that differ only by them share locks, which does no harm.
-    name = compiler.preparer.format_table(element.table).replace("`", "")
-    name = name.replace("\\", "\\\\").replace("'", "''")
-    database = "" if element.table.schema else "DATABASE(), '.', "
-    return f"HEX(LOWER(CONCAT({database}'{name}')))"
+    preparer = compiler.preparer
+    schema = preparer.schema_for_object(element.table)
+    database = "DATABASE()" if schema is None else _quoted(preparer.quote_schema(schema))
+    name = _quoted(preparer.format_table(element.table, use_schema=False))
+    return f"HEX(LOWER(REPLACE(CONCAT({database}, '.', {name}), '`', '')))"
+
+
+def _quoted(name: str) -> str:
+    """Write a name as a string."""
+    escaped = name.replace("\\", "\\\\").replace("'", "''")
+    return f"'{escaped}'"

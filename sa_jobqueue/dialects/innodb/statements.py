@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, Delete, Insert
+from sqlalchemy import Column, Delete, Insert, Table, delete
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.types import NullType
+
+from ..table_expression import TableExpression
 
 FORCE_PRIMARY = "FORCE INDEX (PRIMARY)"
 
 
-class DeleteByKey(Delete):
-    """A DELETE that is bound to the primary key: only the multi-table form takes a hint."""
+def delete_by_key(table: Table) -> Delete:
+    """Return a DELETE that is bound to the primary key: only the multi-table form takes a hint."""
+    return delete(table).prefix_with(_TableName(table)).with_hint(FORCE_PRIMARY)
 
+
+class _TableName(TableExpression[Any]):
+    __visit_name__ = "sa_jobqueue_table_name"
     inherit_cache = True
+    type = NullType()
 
 
-@compiles(DeleteByKey)
-def _delete_by_key(statement: DeleteByKey, compiler: Any, **kw: Any) -> str:
-    plain: str = compiler.visit_delete(statement, **kw)
-    table = compiler.preparer.format_table(statement.table)
-    criteria = plain.removeprefix(f"DELETE FROM {table}")
-    return f"DELETE {table} FROM {table} {FORCE_PRIMARY}{criteria}"
+@compiles(_TableName)
+def _table_name(element: _TableName, compiler: Any, **kw: Any) -> str:
+    name: str = compiler.preparer.format_table(element.table)
+    return name
 
 
 class InsertNew(Insert):

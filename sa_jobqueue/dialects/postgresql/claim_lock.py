@@ -20,6 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.compiler import compiles
 
+from ..connections import as_value
 from ..table_expression import TableExpression
 
 #: The first number of the lock; the second is the table's oid. Locks of rows have a table's
@@ -72,8 +73,7 @@ class TableNumber(TableExpression[int]):
 @compiles(TableNumber, "postgresql")
 def _table_number(element: TableNumber, compiler: Any, **kw: Any) -> str:
     # The server finds the table, since its name can be spelled in many ways.
-    name = compiler.preparer.format_table(element.table)
-    if compiler.preparer._double_percents:
-        name = name.replace("%%", "%")
+    quoted = compiler.preparer.format_table(element.table)
+    name = as_value(compiler.dialect, quoted)  # rendering doubles each % of a literal again
     text = compiler.render_literal_value(name, String())
     return f"CAST(CAST(CAST({text} AS regclass) AS oid) AS integer)"

@@ -13,6 +13,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    DateTime,
     Executable,
     Insert,
     Integer,
@@ -21,6 +22,8 @@ from sqlalchemy import (
     any_,
     bindparam,
     cast,
+    func,
+    select,
     text,
 )
 from sqlalchemy.dialects.postgresql import insert
@@ -34,14 +37,16 @@ from ..connections import driver_connection
 from ..database import Database
 from ..owner_liveness import OwnerState, Process, Server
 from . import owner_liveness
-from .claim_lock import claim_lock
+from .claim_lock import TableNumber, claim_lock
 from .examination import PostgreSQLExamination
+from .failed_transaction import has_failed, told_failure
 from .integer_array import IntegerArray
 from .named_locks import PostgreSQLNamedLocks
 from .schema_changes import PostgreSQLSchemaChanges
 from .serial_key_locks import PostgreSQLSerialKeyLocks
 from .sqlstate import (
     DEADLOCK,
+    IN_FAILED_TRANSACTION,
     LOCK_NOT_AVAILABLE,
     READ_ONLY,
     SERIALIZATION_FAILURE,
@@ -81,6 +86,7 @@ class PostgreSQL(Database):
 
     title = "PostgreSQL"
     minimum = (13,)
+    product_question = "SELECT version()"
 
     kept_as_given = (int, UUID, str, bytes)
     skip_locked = True
@@ -93,10 +99,28 @@ class PostgreSQL(Database):
     advisory_locks = True
     returns_new = True
     null_is_least = False
+    repeats_keys = True
 
     def __init__(self, version: Version | None) -> None:
         super().__init__(version)
         self.hashes_records = self.at_least(14)
+
+    def refuses_commit(self, connection: Connection) -> bool:
+        told = told_failure(connection.connection.dbapi_connection)
+        if told is not None:
+            return told
+        try:
+            # By the Connection, which raises if it is lost. asyncpg forgets its transaction then,
+            # and SQLAlchemy would take the COMMIT for done.
+            connection.exec_driver_sql("SELECT 1")
+        except DBAPIError as error:
+            if sqlstate(error.orig) != IN_FAILED_TRANSACTION:
+                raise
+            return True
+        return False
+
+    def driver_refuses_commit(self, driver: Any, errors: type[Exception]) -> bool:
+        return has_failed(driver, errors)
 
     def told_backend(self, connection: Connection) -> int | None:
         driver = driver_connection(connection)
@@ -119,6 +143,12 @@ class PostgreSQL(Database):
             f"set_config('{name}', '{value}', false)" for name, value in SILENCE.items()
         )
         connection.exec_driver_sql(f"SELECT {settings}")
+
+    def claim_date(self) -> ColumnElement[Any]:
+        # Read once for a statement, when the first of its rows is locked. By the time at which
+        # the statement began, two claims could be equal: one that was rolled back, and one that
+        # began in the same microsecond and came to the row later.
+        return select(func.clock_timestamp(type_=DateTime(timezone=True))).scalar_subquery()
 
     def insert_new(self, target: Any) -> Insert:
         return insert(target).on_conflict_do_nothing()
@@ -166,9 +196,12 @@ class PostgreSQL(Database):
         states = owner_liveness.process_states(connection, processes)
         return super().process_states(connection, processes) if states is None else states
 
-    def sees_commits(self, connection: Connection) -> bool:
+    def sees_commits(self, connection: Connection, *, begun: bool = False) -> bool:
         level = connection.exec_driver_sql("SELECT current_setting('transaction_isolation')")
         return level.scalar_one() in {"read committed", "read uncommitted"}
+
+    def table_identity(self, table: Table) -> ColumnElement[Any]:
+        return TableNumber(table)
 
     def claim_lock(self, table: Table) -> Executable:
         return claim_lock(table, LOCK_WAIT)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, Connection, Executable, Index, Table, text
+from sqlalchemy import Column, ColumnElement, Connection, Executable, Index, Table, text
 
 from ..capabilities import Version
+from ..connections import driver_connection
 from ..examination import (
     Answer,
     Examination,
@@ -51,6 +53,13 @@ ORDER BY i.relname
 """)
 
 # The table and its partitions: a partitioned table has no rows of its own.
+# Only timestamps: of other types the number means something else.
+_TIME_DIGITS = text("""
+SELECT CASE WHEN atttypmod < 0 THEN 6 ELSE atttypmod END FROM pg_attribute
+WHERE attrelid = CAST(:table AS regclass) AND attname = :column
+  AND atttypid IN (CAST('timestamp' AS regtype), CAST('timestamptz' AS regtype))
+""")
+
 _TREE = """(SELECT CAST(:table AS regclass) AS relid
   UNION SELECT relid FROM pg_partition_tree(CAST(:table AS regclass)))"""
 
@@ -92,6 +101,22 @@ _DEAD = text(
     f"FROM pg_stat_user_tables WHERE relid IN {_TREE}"
 )
 
+# This statement is in the list if the driver has prepared it under a name. The mark tells it
+# from those that others have left on a shared server connection. A PgBouncer that keeps track
+# of prepared statements gives them names of its own.
+_PREPARED = """
+SELECT count(*) FROM pg_prepared_statements
+WHERE position('{mark}' in statement) > 0 AND NOT from_sql AND left(name, 9) <> 'PGBOUNCER'
+"""
+
+_PREPARES = (
+    "this driver prepares statements by name, and a pooler loses those that it keeps no track of, "
+    "such as PgBouncer before 1.21, or with max_prepared_statements = 0: give psycopg "
+    'connect_args={"prepare_threshold": None}, and asyncpg '
+    'connect_args={"statement_cache_size": 0, "prepared_statement_cache_size": 0, '
+    '"prepared_statement_name_func": lambda: ""}'
+)
+
 #: Up to here dead rows do not matter; beyond, more dead rows than living ones are too many.
 _DEAD_ROWS = 10_000
 
@@ -119,6 +144,11 @@ class PostgreSQLExamination(Examination):
     def indexes(self, connection: Connection, table: Table) -> list[ServerIndex]:
         found = connection.execute(_INDEXES, {"table": qualified(connection, table)}).mappings()
         return [_index(row) for row in found]
+
+    def time_digits(self, connection: Connection, column: Column[Any]) -> int | None:
+        names = {"table": qualified(connection, column.table), "column": column.name}
+        digits = connection.execute(_TIME_DIGITS, names).scalar()
+        return None if digits is None else int(digits)
 
     def predicate(self, index: Index) -> ColumnElement[bool] | None:
         where: ColumnElement[bool] | None = index.dialect_options["postgresql"]["where"]
@@ -175,6 +205,13 @@ class PostgreSQLExamination(Examination):
         # just the rows that it returns: the claimed rows. Advisory locks are listed.
         asked = {"table": qualified(connection, table)}
         return int(connection.execute(_ADVISORY, asked).scalar_one()) or None
+
+    def driver_behind_pooler(self, connection: Connection) -> str | None:
+        # psycopg prepares a statement when it runs for the sixth time.
+        later = getattr(driver_connection(connection), "prepare_threshold", None) is not None
+        asked = _PREPARED.format(mark=secrets.token_hex(8))
+        prepares = later or connection.exec_driver_sql(asked).scalar_one() > 0
+        return _PREPARES if prepares else None
 
     def snapshot_isolation(self, level: str, strategy: str) -> Answer:
         fix = (

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import ClassVar
 
 from sqlalchemy import BigInteger, Connection, bindparam, text
-from sqlalchemy.exc import DBAPIError
 
+from ..driver_errors import driver_errors
 from ..named_locks import ConnectionLocks, Holder, Key, digest
 from ..watched_connection import Limits
 from .sqlstate import LOCK_NOT_AVAILABLE, sqlstate
@@ -48,7 +48,10 @@ WHERE locktype = 'advisory' AND granted AND objsubid = 1
 class PostgreSQLNamedLocks(ConnectionLocks):
     """Locks of one database, by ``pg_advisory_lock``."""
 
-    limits: ClassVar[Limits] = Limits(silence=timedelta(seconds=110))
+    # TCP keepalives tell the server within two minutes that a host is gone. So the silence is as
+    # long as MySQL's: a process that keeps the GIL for minutes is alive. It ends the lock of a
+    # process that was stopped, and of one that is gone behind a proxy, which answers for it.
+    limits: ClassVar[Limits] = Limits(silence=timedelta(seconds=585))
     wait: ClassVar[float] = 2.0
 
     def prepare(self, connection: Connection) -> None:
@@ -66,8 +69,8 @@ class PostgreSQLNamedLocks(ConnectionLocks):
         connection.execute(_SET_WAIT, {"milliseconds": str(milliseconds)})
         try:
             connection.execute(_WAIT, {"key": key})
-        except DBAPIError as error:
-            if sqlstate(error.orig) == LOCK_NOT_AVAILABLE:
+        except Exception as error:  # a handle_error listener may raise what it likes
+            if any(sqlstate(cause) == LOCK_NOT_AVAILABLE for cause in driver_errors(error)):
                 return False
             raise
         return True

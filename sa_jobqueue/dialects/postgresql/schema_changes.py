@@ -61,7 +61,7 @@ class PostgreSQLSchemaChanges(SchemaChanges):
 
     def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]] | None:
         name = connection.dialect.identifier_preparer.format_table(table)
-        given = {"table": as_value(connection, name)}
+        given = {"table": as_value(connection.dialect, name)}
         tree = connection.execute(_PARTITIONS, given).all()
         if not tree or tree[0].isleaf:
             return None

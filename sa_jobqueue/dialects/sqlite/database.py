@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Insert
+from sqlalchemy import ColumnElement, Connection, Insert, literal_column
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
@@ -15,6 +15,7 @@ from ..connections import driver_connection
 from ..database import Database
 from ..owner_liveness import Server
 from . import owner_liveness
+from .claim_date import MILLISECONDS, claim_date
 from .examination import SQLiteExamination
 from .named_locks import SQLiteNamedLocks, file_of
 from .schema_changes import SQLiteSchemaChanges
@@ -52,12 +53,18 @@ class SQLite(Database):
     def begin_write(self, connection: Connection) -> None:
         # A deferred transaction that reads first and writes later may get SQLITE_BUSY at
         # once, whatever the busy timeout.
-        if not driver_connection(connection).in_transaction:
+        if not _in_transaction(driver_connection(connection)):
             connection.exec_driver_sql(self.begin_statement)
 
     def in_autocommit(self, connection: Connection) -> bool:
         driver = driver_connection(connection)
-        return driver.isolation_level is None and not driver.in_transaction
+        try:
+            return driver.isolation_level is None and not driver.in_transaction
+        except ValueError:  # aiosqlite: the connection is closed, as the next statement tells
+            return False
+
+    def claim_date(self) -> ColumnElement[Any]:
+        return claim_date()
 
     def insert_new(self, target: Any) -> Insert:
         return insert(target).on_conflict_do_nothing()
@@ -104,6 +111,9 @@ class SQLite(Database):
         return SQLiteSchemaChanges(self)
 
 
+_SHIFT: ColumnElement[str] = literal_column("'%+.6f seconds'")
+
+
 @compiles(utc_now, "sqlite")
 def _utc_now(element: utc_now, compiler: Any, **kw: Any) -> str:
     # SQLite's clock counts milliseconds; three zeros make six digits, so that the text
@@ -111,7 +121,12 @@ def _utc_now(element: utc_now, compiler: Any, **kw: Any) -> str:
     shift = ""
     if element.clauses.clauses:
         microseconds = compiler.process(element.clauses, **kw)
-        shift = f", printf('%+.6f seconds', {microseconds} / 1000000.0)"
-    return f"(strftime('%Y-%m-%d %H:%M:%f', 'now'{shift}) || '000')".replace(
-        "%", "%%" if compiler.preparer._double_percents else "%"
-    )
+        shift = f", printf({compiler.process(_SHIFT)}, {microseconds} / 1000000.0)"
+    return f"(strftime({compiler.process(MILLISECONDS)}, 'now'{shift}) || '000')"
+
+
+def _in_transaction(driver: Any) -> bool:
+    try:
+        return bool(driver.in_transaction)
+    except ValueError:  # as above
+        return False

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Index, Table
 
 from ..examination import Examination, IndexColumn, Plan, ServerIndex
 
-_USED = re.compile(r"USING (?:COVERING )?INDEX (\S+)")
+_USED = re.compile(r"USING (?:COVERING )?INDEX (.+?)(?= \(|$)", re.MULTILINE)
 _WHERE = re.compile(r"\)\s*WHERE\b(.*)$", re.IGNORECASE | re.DOTALL)
 
 _ROWID, _EXPRESSION = -1, -2

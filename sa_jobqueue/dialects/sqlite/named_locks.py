@@ -172,10 +172,16 @@ def _opened(path: str, flags: int) -> int:
     a file of our own user, and change its mode.
 
     Raises:
-        UnsupportedDatabase: it is no lock file.
+        UnsupportedDatabase: it is no lock file, or this user may not open it.
     """
     try:
         number = os.open(path, flags | _NO_LINK_NO_PIPE, _ANYBODY_WHO_MAY_WRITE)
+    except PermissionError as error:
+        raise UnsupportedDatabase(
+            f"this user may not open the lock file {path}: give every user of the database the "
+            "right to write to its folder and to the lock files there; remove one that nobody of "
+            "them has made"
+        ) from error
     except OSError as error:
         if error.errno not in _NOT_A_FILE:
             raise

@@ -14,4 +14,5 @@ class SQLiteSchemaChanges(SchemaChanges):
     # has now.
     keeps_added_default: ClassVar[bool] = False
     alters_many: ClassVar[bool] = False
+    builds_beside: ClassVar[bool] = False  # indexes cannot be renamed
     begins: ClassVar[tuple[str, ...]] = ("BEGIN IMMEDIATE",)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import FromClause
-from sqlalchemy.sql.util import ClauseAdapter
+from sqlalchemy import ColumnElement, FromClause
+from sqlalchemy.sql.visitors import replacement_traverse
 
 
-def adapted(element: Any, source: FromClause) -> Any:
-    """Return an expression with the columns of `source` in the place of its table's columns.
+def adapted(expression: Any, source: FromClause) -> Any:
+    """Return an expression with the columns of `source` in the place of its table's columns."""
+    columns: Any = source
 
-    The only use of ClauseAdapter, which SQLAlchemy does not document: a test holds what we
-    need of it.
-    """
-    return ClauseAdapter(source).traverse(element)
+    def of_source(element: Any, **kw: Any) -> Any:
+        if not isinstance(element, ColumnElement):
+            return None
+        return columns.corresponding_column(element, require_embedded=True)
+
+    mapped = hasattr(expression, "__clause_element__")
+    clause: Any = expression.__clause_element__() if mapped else expression
+    return replacement_traverse(clause, {}, of_source)

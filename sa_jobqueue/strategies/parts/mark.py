@@ -11,9 +11,10 @@ from sqlalchemy import ColumnElement, Integer, Update, bindparam, case, literal_
 from sqlalchemy.orm.attributes import instance_dict
 
 from ...dialects import Database
-from ...dialects.clock import as_utc, utc_now
+from ...dialects.clock import as_utc
 from ...errors import ArgumentError, UnsupportedDatabase
-from ...model.keys import key_batches, key_is_in, key_values, keys_of
+from ...fence.dates import distinct
+from ...model.keys import key_batches, key_is_in, key_values, keys_of, repeated_key
 from ...model.mapping import QueueMapping
 from ...model.status import status_is
 from ...model.transitions import claimed
@@ -34,10 +35,9 @@ class Mark:
         self.database = database
 
     def values(self, owner_date: ColumnElement[Any] | None = None) -> dict[Any, Any]:
-        """Return the values that a mark writes, at the time of the statement by default."""
-        return claimed(
-            self.mapping, self.spec.during, utc_now() if owner_date is None else owner_date
-        )
+        """Return the values that a mark writes, at the time of its own statement by default."""
+        date = self.database.claim_date() if owner_date is None else owner_date
+        return claimed(self.mapping, self.spec.during, date)
 
     @cached_property
     def is_ready(self) -> ColumnElement[bool]:
@@ -71,8 +71,8 @@ class Mark:
     def write(self, writer: Writer, request: Request, locked: Sequence[Any]) -> Taken:
         """Mark rows that a :class:`LockingRead` has locked, and show it in the entities.
 
-        Each row gets the time of the read that locked it. A claim that goes level by
-        level makes several reads.
+        Each row gets the time of the read that locked it, or the next that the owner has not
+        had. A claim that goes level by level makes several reads.
         """
         if request.rows:
             index = self.mapping.owner_date_ordinal
@@ -81,6 +81,8 @@ class Mark:
         else:
             dates = [as_utc(date) for _, date in locked]
             jobs = [entity for entity, _ in locked]
+        own = {date: distinct(request.owner, date) for date in dict.fromkeys(dates)}
+        dates = [own[date] for date in dates]
         identities = keys_of(self.mapping, jobs, rows=request.rows)
         for date in dict.fromkeys(dates):
             of_date = [key for key, its in zip(identities, dates, strict=True) if its == date]
@@ -108,6 +110,7 @@ class Mark:
             }
             marked = writer.core(self.by_key, parameters).rowcount
             if marked != len(batch):
+                check_count(self.mapping, limit=len(batch), marked=marked)
                 raise _mismatch(self.mapping, locked=len(batch), marked=marked)
 
     def _show(
@@ -136,8 +139,7 @@ def _mismatch(mapping: QueueMapping, *, locked: int, marked: int) -> Unsupported
         f"of {locked} locked rows of {mapping} the claim marked {marked}; roll back. Either row "
         "locks do not hold here (a server or a proxy that ignores FOR UPDATE), and another "
         "claimer has the others: use a server whose locks hold. Or a BEFORE UPDATE trigger "
-        "skipped rows: let it pass claims. Or the primary key is not unique over the tables "
-        "that inherit from this one: make it unique"
+        "skipped rows: let it pass claims"
     )
 
 
@@ -148,7 +150,7 @@ def check_count(mapping: QueueMapping, *, limit: int, marked: int) -> None:
         UnsupportedDatabase: several rows have one primary key.
     """
     if marked > limit:
-        raise _mismatch(mapping, locked=limit, marked=marked)
+        raise repeated_key(mapping)
 
 
 def check_key(mapping: QueueMapping) -> None:

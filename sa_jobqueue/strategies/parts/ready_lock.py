@@ -6,9 +6,8 @@ import logging
 from typing import Any
 
 from sqlalchemy import Select
-from sqlalchemy.exc import DBAPIError
 
-from ...dialects import Database
+from ...dialects import Database, is_missing_index
 from ...model.indexes import claim_index
 from ...sessions.writer import Writer
 from ..spec import Request
@@ -42,10 +41,8 @@ class ReadyLock:
     def _lock_some(self, writer: Writer, request: Request, parameters: dict[str, Any]) -> list[Any]:
         try:
             return self.read.run(writer, request, parameters)
-        except DBAPIError as error:
-            database = self._ready.database
-            missing = error.orig is not None and database.is_missing_index(error.orig)
-            if not missing or self._without_index:
+        except Exception as error:  # a handle_error listener may raise what it likes
+            if self._without_index or not is_missing_index(error):
                 raise
         log.warning(
             "%s has no claim index; claims may lock more than they take", self._ready.mapping

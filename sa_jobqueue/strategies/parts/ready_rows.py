@@ -100,16 +100,23 @@ class ReadyRows:
     # -- locks and indexes ----------------------------------------------
 
     def locked(
-        self, statement: Select[Any], *, of: bool = True, waiting: bool = False
+        self,
+        statement: Select[Any],
+        *,
+        of: bool = True,
+        waiting: bool = False,
+        nowait: bool = False,
     ) -> Select[Any]:
         """Lock the selected rows, passing over those that others have locked.
 
         Args:
             of: name the table; SQLAlchemy before 2.0.39 cannot inside a LATERAL.
             waiting: wait for the rows that others have locked instead.
+            nowait: fail where others have locked one, instead.
         """
         return statement.with_for_update(
-            skip_locked=not waiting,
+            nowait=nowait,
+            skip_locked=not (waiting or nowait),
             key_share=self.database.no_key_update,
             of=self.mapping.table if of and self.database.lock_of else None,
         )

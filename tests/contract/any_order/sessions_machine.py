@@ -6,7 +6,8 @@
         tables = (Task,)
 
 Each worker has a session and may leave its transaction open while others go on. What it
-did so far is its own until it commits; what it rolls back has never been.
+did so far is its own until it commits; what it rolls back has never been. A ledger records each
+run, and the checker judges it at the end.
 
 Hypothesis leaves half of the rules out of a run, at random. So each run begins with some
 jobs, and a worker that is to finish one claims first if it has none: else hardly a run
@@ -17,6 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Generic, TypeVar
 
 from hypothesis import strategies as st
@@ -25,6 +29,7 @@ from sqlalchemy import Engine, delete
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.dialects import database_of
+from sa_jobqueue.evidence import Ledger, check_files
 
 WORKERS = 3
 
@@ -75,6 +80,9 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
             self.one_writer = database.one_writer
             # A claim may skip a row that InnoDB has locked beside another.
             self.locks_neighbours = database.locks_what_it_scans
+        self.folder = TemporaryDirectory()
+        self.history = Path(self.folder.name, "history.jsonl")
+        self.ledger = Ledger(self.history).listen(self.tables[0])
         self.observer = Session(self.engine)
         self.workers = [
             Worker(f"worker-{number}", Session(self.engine, expire_on_commit=False))
@@ -91,6 +99,10 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
             worker.session.close()
         if self.workers:
             self.observer.close()
+            self.ledger.close()
+            with self.folder:
+                faults = check_files(self.history, skew=timedelta(0))
+            assert not faults, "\n".join(line for fault in faults for line in fault.story())
 
     # -- the ends of transactions ---------------------------------------
 

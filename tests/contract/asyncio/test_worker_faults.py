@@ -91,3 +91,16 @@ async def test_a_job_whose_finish_is_refused_is_failed_alone(
     assert picky_states(session) == {"a": ("done", 1), "bad": ("failed", 2), "c": ("done", 1)}
     error = session.scalars(select(Picky.last_error).where(Picky.name == "bad")).one()
     assert "the finish was refused" in str(error)
+
+
+@in_event_loop
+async def test_a_job_that_can_be_neither_finished_nor_failed_holds_up_no_other(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    PickyBase.metadata.create_all(session.get_bind())
+    with_empty_tables(session.get_bind().engine, PickyBase.metadata)
+    add_picky(session, "a", "stuck", "b")
+
+    await draining(async_engine, JobQueue(Picky), nothing, limit=1).run()
+
+    assert picky_states(session) == {"a": ("done", 1), "stuck": ("claimed", 1), "b": ("done", 1)}

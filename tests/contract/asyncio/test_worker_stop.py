@@ -24,6 +24,7 @@ from tests.contract.asyncio.support import (
     in_event_loop,
 )
 from tests.contract.asyncio.worker_support import draining, nothing, states, statuses
+from tests.contract.worker.faults import Faults, deadlock, faults_in
 from tests.models import Email, Task, add_emails, add_tasks
 from tests.support import cut_connections
 
@@ -92,6 +93,30 @@ def idling(pause: Callable[[int], None], idle: asyncio.Event) -> Callable[[int],
         pause(turns + 20)
 
     return say
+
+
+@pytest.mark.parametrize("by", ["stop", "cancel"])
+@in_event_loop
+async def test_a_worker_that_waits_to_claim_stops_at_once(
+    async_engine: AsyncEngine, session: Session, db_alias: str, by: str
+) -> None:
+    add_emails(session, "a")
+    waiting = asyncio.Event()
+
+    def fail(connection: Any) -> None:
+        waiting.set()
+        raise deadlock(db_alias)
+
+    worker = AsyncWorker(async_engine, JobQueue(Email), nothing, owner="w", reap_every=None)
+    with faults_in(async_engine.sync_engine, Faults(0, fail, times=10_000)):
+        running = asyncio.create_task(worker.run())
+        await asyncio.wait_for(waiting.wait(), 20)
+        worker.stop() if by == "stop" else running.cancel()
+        await asyncio.wait({running}, timeout=5)
+
+    assert running.done()
+    assert running.cancelled() is (by == "cancel")
+    assert statuses(session) == {"a": "unclaimed"}
 
 
 @in_event_loop

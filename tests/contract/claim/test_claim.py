@@ -246,7 +246,12 @@ def test_only_the_clock_of_the_database_counts(
         claimed = claim(session, Task, owner="w", strategy=strategy)
         complete(session, claimed)
 
-    database_clocks = ("statement_timestamp()", "UTC_TIMESTAMP(6)", "strftime(")
+    database_clocks = (
+        "clock_timestamp()",
+        "statement_timestamp()",
+        "UTC_TIMESTAMP(6)",
+        "strftime(",
+    )
     assert any(clock in statement for statement in seen for clock in database_clocks)
     assert not any("CURRENT_TIMESTAMP" in statement for statement in seen)
 

@@ -118,6 +118,23 @@ def test_a_planted_pipe_is_refused_and_nobody_waits_for_its_writer(fresh_databas
 
 
 @pytest.mark.only_on("sqlite")
+def test_a_file_that_this_user_may_not_open_is_refused_with_the_way_out(
+    fresh_database: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(fresh_database)
+    lock = named_lock(engine, "report", timeout=NOW)
+
+    def refuse(*args: Any) -> int:  # root may open every file
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+
+    with pytest.raises(UnsupportedDatabase, match="may not open the lock file"):
+        lock.acquire()
+    engine.dispose()
+
+
+@pytest.mark.only_on("sqlite")
 def test_a_file_that_is_removed_as_it_is_opened_is_no_lock(
     fresh_database: URL, monkeypatch: pytest.MonkeyPatch
 ) -> None:

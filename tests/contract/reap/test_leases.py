@@ -106,7 +106,8 @@ def test_the_claims_of_an_unknown_owner_wait_for_the_lease(session: Session) -> 
     found = reaped(session)
 
     (identity,) = rows(session, Email, Email.id)
-    assert found.jobs == (ReapedJob(identity, PLAIN, ReapReason.LEASE_OVER, False),)
+    (job,) = found.jobs
+    assert job == ReapedJob(identity, PLAIN, ReapReason.LEASE_OVER, False, job.owner_date)
     assert statuses(session) == ["unclaimed"]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, Index, Table, text
+from sqlalchemy import Engine, Index, Table, event, insert, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
@@ -96,6 +97,64 @@ def test_a_claim_of_one_job_reads_the_head_of_the_queue(crowded: Engine) -> None
         session.rollback()
 
 
+#: Keys of a claimed job and a waiting one each; a primary key takes some characters.
+BUSY = 4_000
+
+
+@pytest.fixture
+def busy(shared_engine: Engine) -> Iterator[Engine]:
+    """Many keys, each with a claimed job and a waiting one."""
+    emptied(shared_engine)
+    fill(
+        shared_engine,
+        "INSERT INTO mail (account_id, status) SELECT (number - 1) % "
+        f"{BUSY}, CASE WHEN number <= {BUSY} THEN 'claimed' ELSE 'unclaimed' END",
+        2 * BUSY,
+    )
+    analyze(shared_engine, "mail")
+    yield shared_engine
+    emptied(shared_engine)
+
+
+@contextmanager
+def characters_sent(engine: Engine) -> Iterator[list[int]]:
+    """Collect the sizes of the statements that an engine runs, with their parameters."""
+    sizes: list[int] = []
+
+    def see(conn: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        sizes.append(len(statement) + len(str(parameters)))
+
+    event.listen(engine, "before_cursor_execute", see)
+    try:
+        yield sizes
+    finally:
+        event.remove(engine, "before_cursor_execute", see)
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [BY_ACCOUNT, JobQueue(Mail, limit_by={Mail.account_id: 1})],
+    ids=["serial", "limit"],
+)
+def test_an_idle_claim_asks_for_few_of_the_jobs_of_busy_keys(
+    busy: Engine, queue: JobQueue[Any]
+) -> None:
+    with Session(busy) as session, characters_sent(busy) as sizes:
+        assert list(queue.claim(session, owner="w")) == []
+
+    assert sum(sizes) < 5 * BUSY
+
+
+def test_a_free_key_behind_many_busy_keys_is_claimed(busy: Engine) -> None:
+    with Session(busy) as session:
+        session.execute(insert(Mail).values(account_id=BUSY + 1))
+        session.commit()
+
+        (job,) = BY_ACCOUNT.claim(session, owner="w")
+
+    assert job.account_id == BUSY + 1
+
+
 @pytest.mark.only_on("mysql", "mariadb")
 def test_a_claim_works_without_an_index_of_its_keys(
     fresh_database: Any, caplog: pytest.LogCaptureFixture
@@ -123,6 +182,21 @@ def test_the_doctor_knows_the_indexes_of_keys(shared_engine: Engine, entity: typ
     assert about == (
         [] if entity is Mail else ['__queue_args__ = {"per_key": ["account_id"]} in the model']
     )
+
+
+def test_the_doctor_names_what_makes_the_index_of_a_key_while_others_write(
+    fresh_database: Any,
+) -> None:
+    engine = make_engine(fresh_database)
+    KeyedBase.metadata.create_all(engine)
+    _index("key_account_id").drop(engine)
+
+    findings = examine(engine, BY_ACCOUNT, run=False).findings
+
+    (fix,) = [one.fix for one in findings if "next job of each" in one.message]
+    assert fix.startswith("CREATE INDEX ix_mail_key_account_id ON mail (")
+    assert "sa_jobqueue.migration.create_key_index(op, Mail)" in fix
+    engine.dispose()
 
 
 def _index(ending: str) -> Index:

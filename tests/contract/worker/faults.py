@@ -20,11 +20,15 @@ class Base(DeclarativeBase):
 
 
 class Picky(JobMixin, RetryMixin, Base):
-    """A queue whose table refuses to finish one job, and one letter in its errors."""
+    """A queue whose table refuses one letter in its errors, and what is bad or stuck.
+
+    What is bad cannot be finished, but failed; what is stuck stays claimed.
+    """
 
     __tablename__ = "picky"
     __table_args__ = (
         CheckConstraint("NOT (status = 'done' AND name = 'bad')"),
+        CheckConstraint("NOT (status <> 'claimed' AND attempts > 0 AND name = 'stuck')"),
         CheckConstraint("last_error IS NULL OR last_error NOT LIKE '%→%'"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -119,10 +123,17 @@ def faults_in(engine: Engine, faults: Faults) -> Iterator[None]:
 
 
 class LostAnswer:
-    """Lose the answer of the COMMIT of this number, and the connection with it."""
+    """Lose the answer of the COMMIT of this number, and the connection with it.
 
-    def __init__(self, engine: Engine, number: int) -> None:
+    Args:
+        when_lost: called when it is lost.
+    """
+
+    def __init__(
+        self, engine: Engine, number: int, when_lost: Callable[[], object] = lambda: None
+    ) -> None:
         self.seen = 0
+        self._when_lost = when_lost
         self._dialect: Any = engine.dialect
         self._number = number
 
@@ -136,6 +147,7 @@ class LostAnswer:
         type(self._dialect).do_commit(self._dialect, connection)
         number, self.seen = self.seen, self.seen + 1
         if number == self._number:
+            self._when_lost()
             error = OperationalError("COMMIT", {}, Exception("gone"))
             error.connection_invalidated = True
             raise error

@@ -39,6 +39,7 @@ def with_state(state: str) -> DatabaseError:
         (DatabaseError(1180, "Got error 149 - 'Lock deadlock' during COMMIT"), True),
         (DatabaseError(1180, "Got error 28 during COMMIT"), False),
         (DatabaseError(1146, "no such table"), False),
+        (DatabaseError(1305, "PROCEDURE shop.pack does not exist"), False),
         (KeyError(1205), False),
     ],
 )
@@ -49,6 +50,15 @@ def test_an_error_passes_whoever_raises_it(error: Exception, passes: bool, wrapp
         error = OperationalError("SELECT 1", {}, error)
 
     assert is_transient(error) is passes
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_deadlock_within_a_savepoint_passes(session: Session) -> None:
+    """The server has rolled back the whole transaction, and knows the savepoint no more."""
+    with pytest.raises(OperationalError) as raised, session.begin_nested():
+        session.connection().exec_driver_sql("ROLLBACK")
+
+    assert is_transient(raised.value)
 
 
 def test_an_error_that_was_raised_from_one_that_passes_passes_too() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +15,6 @@ from sa_jobqueue import JobQueue, Owner
 from sa_jobqueue.worker import Cancel, Failed, Retry, Worker
 from tests.contract.worker.faults import (
     KINDS,
-    Base,
     Fault,
     Faults,
     LostAnswer,
@@ -28,15 +27,6 @@ from tests.contract.worker.faults import (
 from tests.contract.worker.support import work
 from tests.models import Email, add_emails
 from tests.support import SERVERS, with_empty_tables
-
-
-@pytest.fixture
-def picky(engine: Engine) -> Iterator[Session]:
-    """A session on the empty table of Picky."""
-    Base.metadata.create_all(engine)
-    with_empty_tables(engine, Base.metadata)
-    with Session(engine) as session:
-        yield session
 
 
 def drained_with(engine: Engine, session: Session, faults: Any, **options: Any) -> None:
@@ -77,13 +67,15 @@ def test_an_error_at_any_statement_costs_no_job(
         drained_with(engine, session, faults, owner="w", reap_every=None)
 
 
+@pytest.mark.parametrize("autocommit", [False, True])
 @pytest.mark.only_on(*SERVERS)
 def test_a_connection_killed_at_any_statement_costs_no_job(
-    engine: Engine, session: Session, db_url: URL, db_alias: str
+    engine: Engine, session: Session, db_url: URL, db_alias: str, autocommit: bool
 ) -> None:
-    for number in range(statements_of_a_run(engine, session)):
-        faults = faults_in(engine, Faults(number, kill(db_url, db_alias)))
-        drained_with(engine, session, faults, owner="w", reap_every=None)
+    used = engine.execution_options(isolation_level="AUTOCOMMIT") if autocommit else engine
+    for number in range(statements_of_a_run(used, session)):
+        faults = faults_in(used, Faults(number, kill(db_url, db_alias)))
+        drained_with(used, session, faults, owner="w", reap_every=None)
 
 
 @pytest.mark.parametrize("autocommit", [False, True])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, StaticPool, create_engine, event, select, update
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Fence, JobQueue, reap
@@ -187,6 +187,34 @@ def test_a_renewal_that_failed_is_tried_again_soon(
     work(engine, queue, lambda email: until(lambda: renewals(session)))
 
     assert times[1] - times[0] < 0.7  # a beat takes a second
+
+
+def test_a_claim_that_cannot_be_renewed_costs_no_other_its_renewal(
+    engine: Engine,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = add_emails(session, *"abcde")[2].id
+    queue = JobQueue(Email, lease=SHORT_LEASE)
+    renew, beats = queue.renew, []
+
+    def refuse(session: Session, fences: Sequence[Fence]) -> None:
+        beats.append(len(fences))
+        if (refused,) in [fence.identity for fence in fences]:
+            raise IntegrityError("UPDATE", {}, Exception("refused"))
+        renew(session, fences)
+
+    def handler(email: Email) -> None:
+        if email.recipient == "a":
+            until(lambda: renewals(session) == 4 and beats.count(5) == 2)
+
+    monkeypatch.setattr(queue, "renew", refuse)
+    work(engine, queue, handler, limit=5)
+
+    session.rollback()
+    assert set(session.scalars(select(Email.status))) == {"done"}
+    assert len([text for text in caplog.messages if "renewing 1 claims failed" in text]) == 1
 
 
 @pytest.mark.only_on("sqlite")

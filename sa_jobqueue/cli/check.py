@@ -1,0 +1,51 @@
+"""``check``: judge the histories that a Ledger has recorded."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import click
+
+from ..errors import ArgumentError
+from ..evidence import History
+from ..evidence import check as find_faults
+from .options import seconds_option
+
+
+@click.command()
+@click.argument("files", metavar="FILE..", nargs=-1, required=True)
+@click.option(
+    "--drained", is_flag=True, help="Nothing was left at the end: a job without an end is lost."
+)
+@seconds_option(
+    "--skew",
+    default=1.0,
+    show_default=True,
+    help="By how much the clocks of processes and of the database may differ.",
+)
+@click.option(
+    "--most",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="NUMBER",
+    help="The most stories to print.",
+)
+def check(files: tuple[str, ...], drained: bool, skew: timedelta, most: int) -> None:
+    """Judge the history of a run, in one or several FILEs of a Ledger.
+
+    Exits with 0 if every promise was kept, with 1 if not, and with 2 if a file cannot be read.
+    """
+    try:
+        history = History.read(*files, skew=skew)
+    except ArgumentError as error:
+        raise click.UsageError(str(error)) from error
+    faults = list(find_faults(history, drained=drained))
+    for fault in faults[:most]:
+        click.echo("\n".join(fault.story()))
+    if len(faults) > most:
+        click.echo(f"and {len(faults) - most} more")
+    found = "1 fault" if len(faults) == 1 else f"{len(faults) or 'no'} faults"
+    click.echo(f"{len(history.records)} events of {len(history.rows)} rows: {found}")
+    if faults:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,25 @@
+"""Events: functions are called once a verb's transaction is committed.
+
+::
+
+    listen(Email, "after_claim", count_claims)
+
+    @listens_for(outbox, "after_fail")
+    def page_somebody(event: Event) -> None:
+        for job in event.jobs:
+            pager.send(f"email {job.key}: {event.error}")
+
+======================  =====================================================
+``event``               Event and EventJob: what a listener is told
+``listeners``           listen, listens_for, remove
+``listener``            a function or a recorder, and which events it is told of
+``notes``               what the verbs call, and when the listeners are called
+``connection_end``      the same for a verb on a plain Connection
+``flushed``             new jobs that a flush inserts
+======================  =====================================================
+"""
+
+from .event import EVENTS, Event, EventJob
+from .listeners import listen, listens_for, remove
+
+__all__ = ["EVENTS", "Event", "EventJob", "listen", "listens_for", "remove"]

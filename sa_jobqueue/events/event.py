@@ -1,0 +1,105 @@
+"""What a listener is told: one event, and each of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+
+#: The names of the events, each with the verbs that it tells of.
+EVENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "after_enqueue": ("enqueue", "flush"),
+        "after_claim": ("claim",),
+        "after_start": ("start",),
+        "after_renew": ("renew",),
+        "after_finish": ("complete",),
+        "after_fail": ("fail",),
+        "after_release": ("release",),
+        "after_cancel": ("cancel", "cancel_claimed"),
+        "after_lost": ("renew", "complete", "fail", "release", "cancel_claimed"),
+        "after_reap": ("reap",),
+        "after_change": ("retry", "signal", "reprioritize", "prune", "start_round"),
+        "after_lock_lost": ("check",),
+    }
+)
+
+EVENT_OF_VERB: Mapping[str, str] = MappingProxyType(
+    {verb: name for name, verbs in EVENTS.items() if name != "after_lost" for verb in verbs}
+)
+
+
+@dataclass(frozen=True)
+class EventJob:
+    """A job that an event tells of.
+
+    Attributes:
+        key: the values of its primary key.
+        status: the status that it has now, in the table's own word; None where only the
+            database knows it.
+        fence_status, owner, owner_dates: its fence, where it was claimed: what the claim wrote,
+            and every ``owner_date`` that the claim has had, the newest last.
+        unmarked: the claim wrote nothing, and has no date; its locks are the fence.
+        attempts: how often it was tried, this attempt included; None: not known, or the
+            class does not count.
+        order: its values in claim order; only of a claim, where the queue promises an order.
+        serial_keys: its serial key for each of the queue's limits; only of a claim.
+    """
+
+    key: tuple[Any, ...]
+    status: str | None = None
+    fence_status: str | None = None
+    owner: str | None = None
+    owner_dates: tuple[datetime, ...] = ()
+    attempts: int | None = None
+    order: tuple[Any, ...] | None = None
+    serial_keys: tuple[tuple[Any, ...], ...] = ()
+    unmarked: bool = False
+
+    @property
+    def owner_date(self) -> datetime | None:
+        """The time of the claim, or of its last renewal."""
+        return self.owner_dates[-1] if self.owner_dates else None
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a queue promises of its claims, beyond that each job is claimed once.
+
+    Attributes:
+        strict: the claims go in exact claim order.
+        limits: the names of each serial key's columns, how many of its jobs may be claimed at
+            a time, and whether they are claimed in claim order.
+    """
+
+    strict: bool
+    limits: tuple[tuple[tuple[str, ...], int, bool], ...]
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a verb did to some jobs.
+
+    Attributes:
+        name: the event, such as "after_claim"; see EVENTS.
+        verb: the verb, such as "claim"; after_lost: the verb that found the claims lost.
+        entity: the mapped class.
+        jobs: the jobs; empty where the verb does not know their keys.
+        count: the number of jobs; None where the database does not tell.
+        queue: the queue whose method was called, if that queue has listeners of its own.
+        error: the text of a failure, or the reason of a reap or of a cancel.
+        at: the time of the verb by the database's clock, where the verb knows it.
+        promise: what the queue promises of a claim; None: nothing more.
+    """
+
+    name: str
+    verb: str
+    entity: type[Any]
+    jobs: tuple[EventJob, ...] = ()
+    count: int | None = None
+    queue: Any = None
+    error: str | None = None
+    at: datetime | None = None
+    promise: Promise | None = None

@@ -1,0 +1,40 @@
+"""New jobs that a flush inserts: after_enqueue of ``session.add(Email(..))``."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakSet
+
+from sqlalchemy import Connection, event
+from sqlalchemy.orm import Mapper, object_session
+from sqlalchemy.orm.attributes import instance_dict
+
+from ..dialects import database_of
+from ..model.mapping import QueueMapping, any_mapping_of
+from ..sessions.writer import Writer
+from .event import Event, EventJob
+from .notes import note
+
+_watched: WeakSet[type[Any]] = WeakSet()
+
+
+def watch_flushes(mapping: QueueMapping) -> None:
+    """Note the new jobs of a class, its parents and its subclasses from now on."""
+    base = mapping.mapper.base_mapper.class_  # for all of them once
+    if base not in _watched:
+        _watched.add(base)
+        event.listen(base, "after_insert", _inserted, propagate=True)
+
+
+def _inserted(mapper: Mapper[Any], connection: Connection, entity: Any) -> None:
+    mapping, session = any_mapping_of(mapper), object_session(entity)
+    if not mapping.listeners or not mapping.is_queue or session is None:
+        return
+    status = instance_dict(entity).get(mapping.attributes["status"])
+    if status not in (None, *mapping.ready):  # None: the default of the table
+        return
+    database = database_of(connection)
+    in_autocommit = database.in_autocommit(connection)
+    writer = Writer(session, connection, database, in_autocommit, mapper)
+    job = EventJob(tuple(mapper.primary_key_from_instance(entity)), status)
+    note(writer, mapping, Event("after_enqueue", "flush", mapping.entity, (job,), 1))

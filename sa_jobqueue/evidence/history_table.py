@@ -1,0 +1,111 @@
+"""The history as a table of the user's own database, written in the verbs' own transactions.
+
+::
+
+    history = history_table(Base.metadata)           # before create_all(), or a migration
+    HistoryTable(history).listen(Email)
+
+Who had row 7 at 14:03, under which fence?
+
+.. code-block:: sql
+
+    SELECT event, owner, owner_date, noted_at FROM job_history
+    WHERE queue_table = 'email' AND job_key = '[7]' AND noted_at <= '2026-05-01 14:03'
+    ORDER BY id DESC LIMIT 1
+
+A row is there if and only if its verb was committed. It takes one INSERT for each event: the rows
+of a claim are inserted together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text, insert
+from sqlalchemy.dialects import sqlite
+
+from ..dialects.clock import utc_now
+from ..events.event import Event, EventJob
+from ..events.listener import Recorder
+from ..events.listeners import add_listener, remove_listener
+from ..model.mapping import any_mapping_of
+from ..model.mixins import OWNER_LENGTH, timestamp_type
+from ..model.status import STATUS_LENGTH
+from ..sessions.transaction_end import TransactionEnd
+from ..sessions.writer import Writer
+from .lines import key_text
+
+#: The longest text of a primary key, such as ``[7]``; a longer one is cut.
+KEY_LENGTH = 100
+
+
+def history_table(metadata: MetaData, name: str = "job_history") -> Table:
+    """Add the table of the history to a MetaData."""
+    return Table(
+        name,
+        metadata,
+        # SQLite numbers INTEGER keys alone.
+        Column("id", BigInteger().with_variant(sqlite.INTEGER(), "sqlite"), primary_key=True),
+        Column("noted_at", timestamp_type(), nullable=False),
+        Column("queue_table", String(64), nullable=False),
+        Column("job_key", String(KEY_LENGTH), nullable=False),
+        Column("event", String(20), nullable=False),
+        Column("verb", String(20), nullable=False),
+        Column("status", String(STATUS_LENGTH)),
+        Column("owner", String(OWNER_LENGTH)),
+        Column("owner_date", timestamp_type()),
+        Column("attempts", Integer),
+        Column("error", Text),
+        Index(f"{name}_job", "queue_table", "job_key", "id"),
+    )
+
+
+class HistoryTable(Recorder):
+    """Record the events of classes and queues as rows.
+
+    Events without a transaction, such as after_start, are not recorded.
+
+    Args:
+        table: what :func:`history_table` has returned.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    def listen(self, *targets: Any) -> HistoryTable:
+        """Record the events of mapped classes, or of JobQueues, from now on."""
+        for target in targets:
+            add_listener(target, self, None)
+        return self
+
+    def remove(self, *targets: Any) -> None:
+        """Stop recording the events of targets."""
+        for target in targets:
+            remove_listener(target, self, None)
+
+    def noted(self, event: Event, number: str, writer: Writer | None) -> None:
+        """Insert a row for each job, in the transaction of the verb."""
+        if writer is None or not event.jobs:
+            return
+        mapping = any_mapping_of(event.entity)
+        row = {
+            "queue_table": mapping.table.fullname,
+            "event": event.name,
+            "verb": event.verb,
+            "error": event.error,
+        }
+        rows = [{**row, **_of_job(job)} for job in event.jobs]
+        writer.connection.execute(insert(self.table).values(noted_at=utc_now()), rows)
+
+    def ended(self, number: str, end: TransactionEnd) -> None:
+        """Do nothing: the rows were committed with the verb, or not at all."""
+
+
+def _of_job(job: EventJob) -> dict[str, Any]:
+    return {
+        "job_key": key_text(job.key)[:KEY_LENGTH],
+        "status": job.status,
+        "owner": job.owner,
+        "owner_date": job.owner_date,
+        "attempts": job.attempts,
+    }

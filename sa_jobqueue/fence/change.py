@@ -1,0 +1,28 @@
+"""What a verb writes to the rows of a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..model.transitions import ClaimedValues
+from .token import LetGo
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a verb writes to the rows of a claim.
+
+    Attributes:
+        verb: its name, for messages.
+        values: returns the new values (no values leave the rows as they are); None
+            deletes the rows.
+        parameters: the values of further parameters of the statement.
+        let_go: when the write frees the rows of an unmarked claim.
+    """
+
+    verb: str
+    values: ClaimedValues | None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    let_go: LetGo = LetGo.AT_COMMIT

@@ -1,0 +1,102 @@
+"""Jobs that can be neither finished nor failed: set aside, and tried again beside the other work.
+
+A constraint or a trigger may refuse every write to a row, or somebody may lock it for long. Such a
+job was handled, so nobody may handle it again; and it must not hold up other jobs. So it stays
+claimed, and its claim is renewed as long as the worker lives.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from ..fence.claim import fence_of
+from ..fence.token import Fence
+from .batch import InHand
+from .refusals import Refused, RefusedFinish
+from .transactions import Transactions, cause_of
+
+log = logging.getLogger("sa_jobqueue.worker")
+
+T = TypeVar("T")
+
+#: The pauses between two tries: each is twice as long as the one before, and a try may have to
+#: wait for a lock.
+FIRST_PAUSE = timedelta(seconds=1)
+LONGEST_PAUSE = timedelta(minutes=5)
+
+
+@dataclass
+class SetAside(Generic[T]):
+    """The jobs of a worker that are set aside.
+
+    Attributes:
+        finishing: makes the way to finish jobs whose turn was refused.
+    """
+
+    transactions: Transactions
+    finishing: Callable[[], RefusedFinish[T]]
+    _refused: list[Refused[T]] = field(default_factory=list)
+    _next: float = 0.0
+    _pause: timedelta = FIRST_PAUSE
+
+    @property
+    def fences(self) -> list[Fence]:
+        """The fences of these jobs: their claims are renewed."""
+        return [fence_of(refused.in_hand.job) for refused in self._refused]
+
+    def add(self, jobs: Sequence[Refused[T]]) -> None:
+        """Set jobs aside, and log for each what refuses it."""
+        for refused in jobs:
+            log.error(
+                "%s can be neither finished nor failed, and is tried again beside other jobs; see "
+                "what refuses or locks its row: %s",
+                _name(refused.in_hand),
+                cause_of(refused.error),
+            )
+        if jobs:
+            self._refused += jobs
+            self._pause = FIRST_PAUSE
+            self._next = time.monotonic() + FIRST_PAUSE.total_seconds()
+
+    def try_again(self) -> list[InHand[T]]:
+        """Finish what the database takes by now, if it is time for that; return it."""
+        if not self._refused or time.monotonic() < self._next:
+            return []
+        finished = self._try()
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._next = time.monotonic() + self._pause.total_seconds()
+        return finished
+
+    def last_try(self) -> list[InHand[T]]:
+        """Finish what can be finished before the worker ends; return it.
+
+        A lock is waited for, for PATIENCE at most. What refuses a row does not pass.
+        """
+        finished: list[InHand[T]] = []
+        pauses = self.transactions.pauses()
+        while self._refused:
+            finished += self._try()
+            locked = any(self.transactions.is_temporary(left.error) for left in self._refused)
+            if pauses.are_over or not locked:
+                break
+            pauses.pause()
+        for refused in self._refused:
+            log.error("%s is left claimed, for a reap", _name(refused.in_hand))
+        self._refused = []
+        return finished
+
+    def _try(self) -> list[InHand[T]]:
+        finishing = self.finishing()
+        finishing.run_once([refused.in_hand for refused in self._refused])
+        self._refused = finishing.left
+        return finishing.finished
+
+
+def _name(in_hand: InHand[T]) -> str:
+    fence = fence_of(in_hand.job)
+    return f"{in_hand.lane.queue.mapping} {', '.join(map(repr, fence.identity))}"

@@ -1,0 +1,138 @@
+"""A held claim proves once for each engine and table that its row locks keep others out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, event
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue, UnsupportedDatabase, assume_locks, claim
+from sa_jobqueue.dialects import database_of_engine
+from tests.cutting_proxy import FOR_UPDATE, CuttingProxy
+from tests.models import Base, Email, Task, add_emails, add_tasks, recipients
+from tests.support import SERVERS, make_engine
+
+HELD = JobQueue(Email, strategy="held")
+
+pytestmark = pytest.mark.only_on(*SERVERS)
+
+
+@pytest.fixture
+def fresh(db_url: URL) -> Iterator[Engine]:
+    """An engine that has proved nothing, with a pool of one connection."""
+    engine = make_engine(db_url, pool_size=1, max_overflow=0, pool_timeout=1)
+    yield engine
+    engine.dispose()
+
+
+def connections(engine: Engine) -> list[Any]:
+    """Collect the connections that are made from now on."""
+    made: list[Any] = []
+    event.listen(engine, "connect", lambda connection, _: made.append(connection))
+    return made
+
+
+def test_the_locks_of_a_table_are_proved_once_beside_the_pool(
+    fresh: Engine, session: Session
+) -> None:
+    add_emails(session, *"abc")
+    add_tasks(session, "a")
+    made = connections(fresh)
+
+    for _ in range(3):
+        with Session(fresh) as one:
+            assert recipients(claim(one, Email, limit=2, strategy="held")) == ["a", "b"]
+    assert len(made) == 2
+    with Session(fresh) as one:
+        assert len(claim(one, Task, strategy="held")) == 1
+
+    assert len(made) == 3
+
+
+def test_an_empty_claim_proves_nothing(fresh: Engine, session: Session) -> None:
+    made = connections(fresh)
+
+    with Session(fresh) as one:
+        HELD.claim(one)
+
+    assert len(made) == 1
+
+
+def test_plain_rows_of_a_connection_are_proved_too(fresh: Engine, session: Session) -> None:
+    add_emails(session, "a")
+    with fresh.connect() as connection:
+        assert len(HELD.claim_rows(connection)) == 1
+
+    assert Email.__table__ in database_of_engine(fresh).proved_tables
+
+
+def test_a_row_that_is_not_committed_is_claimed_without_a_proof(
+    fresh: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sa_jobqueue.claim")
+    with Session(fresh) as one:
+        one.add(Email(recipient="a"))
+
+        assert recipients(HELD.claim(one)) == ["a"]
+
+    assert "could not be proved: others see no row" in caplog.text
+
+
+def test_a_server_that_takes_no_second_connection_is_trusted_with_a_warning(
+    fresh: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_emails(session, "a")
+    with Session(fresh) as one:
+        one.connection()
+        error = fresh.dialect.loaded_dbapi.OperationalError
+
+        @event.listens_for(fresh, "do_connect")
+        def refuse(*_: Any) -> None:
+            raise error("too many connections")
+
+        assert recipients(HELD.claim(one)) == ["a"]
+
+    assert "could not be proved: " in caplog.text
+    assert "too many connections" in caplog.text
+
+
+def test_where_locks_are_assumed_nothing_is_proved(db_url: URL, session: Session) -> None:
+    add_emails(session, "a")
+    with CuttingProxy(db_url, FOR_UPDATE) as proxy:
+        engine = make_engine(proxy.url)
+        assume_locks(engine)
+        with Session(engine) as one, Session(engine) as two:
+            assert recipients(HELD.claim(one)) == recipients(HELD.claim(two)) == ["a"]
+        engine.dispose()
+
+
+def test_every_held_claim_is_refused_where_the_proof_fails(db_url: URL, session: Session) -> None:
+    add_emails(session, "a")
+    with CuttingProxy(db_url, FOR_UPDATE) as proxy:
+        engine = make_engine(proxy.url)
+        for _ in range(2):
+            with Session(engine) as one, pytest.raises(UnsupportedDatabase, match="do not hold"):
+                HELD.claim(one)
+        engine.dispose()
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_table_that_the_session_found_in_a_schema_of_its_own_is_not_mistaken(
+    fresh_database: URL,
+) -> None:
+    """The second connection means public.email by the name, whose row 1 nobody has locked."""
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        add_emails(session, "in public")
+        session.connection().exec_driver_sql("CREATE SCHEMA tenant")
+        session.connection().exec_driver_sql("CREATE TABLE tenant.email AS SELECT * FROM email")
+        session.commit()
+        session.connection().exec_driver_sql("SET LOCAL search_path TO tenant")
+
+        assert recipients(HELD.claim(session)) == ["in public"]
+    engine.dispose()

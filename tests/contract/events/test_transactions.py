@@ -1,0 +1,195 @@
+"""Events wait for the commit that they tell of, in sessions and on Connections."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from sqlalchemy import Engine, event, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue, claim, complete
+from sa_jobqueue.events import Event, listen, remove
+from tests.contract.events.conftest import Hear
+from tests.contract.events.support import names
+from tests.models import Email, add_emails
+from tests.support import Sessions
+
+
+@pytest.fixture(autouse=True)
+def three_emails(session: Session) -> None:
+    add_emails(session, *"abc")
+
+
+def test_a_rollback_drops_the_events(session: Session, hear: Hear) -> None:
+    heard = hear(Email)
+
+    claim(session, Email, owner="w")
+    session.rollback()
+    claim(session, Email, owner="w")
+    session.close()
+
+    assert heard == []
+
+
+def test_a_savepoint_keeps_its_events_for_the_commit_around_it(
+    session: Session, hear: Hear
+) -> None:
+    heard = hear(Email)
+
+    with session.begin_nested(), session.begin_nested():
+        claim(session, Email, owner="w")
+    assert heard == []
+    session.commit()
+
+    assert names(heard) == ["after_claim"]
+
+
+def test_a_rolled_back_savepoint_drops_its_events_alone(session: Session, hear: Hear) -> None:
+    heard = hear(Email)
+
+    claimed = claim(session, Email, owner="w")
+    around = session.begin_nested()
+    with session.begin_nested():
+        complete(session, claimed)
+    around.rollback()
+    session.commit()
+
+    assert names(heard) == ["after_claim"]
+
+
+def test_a_listener_runs_outside_of_transactions(session: Session, engine: Engine) -> None:
+    seen: list[tuple[bool, list[str]]] = []
+
+    def look(event: Event) -> None:
+        with Session(engine) as other:
+            owners = [email.owner for email in other.query(Email) if email.owner]
+        seen.append((session.in_transaction(), owners))
+
+    listen(Email, "after_claim", look)
+    claim(session, Email, owner="w")
+    session.commit()
+    remove(Email, "after_claim", look)
+
+    assert seen == [(False, ["w"])]
+
+
+def test_an_error_of_a_listener_is_logged_and_the_others_are_called(
+    session: Session, hear: Hear, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(event: Event) -> None:
+        raise ValueError("no metrics today")
+
+    listen(Email, "after_claim", broken)
+    heard = hear(Email)
+    with caplog.at_level(logging.ERROR, "sa_jobqueue.events"):
+        claim(session, Email, owner="w")
+        session.commit()
+    remove(Email, "after_claim", broken)
+
+    assert names(heard) == ["after_claim"]
+    assert "no metrics today" in caplog.text
+
+
+def test_under_autocommit_events_are_told_at_once(
+    engine: Engine, new_session: Sessions, hear: Hear
+) -> None:
+    heard = hear(Email)
+    session = new_session(engine.execution_options(isolation_level="AUTOCOMMIT"))
+
+    claimed = claim(session, Email, owner="w", limit=2)
+    assert names(heard) == ["after_claim"]
+    complete(session, claimed)
+
+    assert names(heard) == ["after_claim", "after_finish"]
+
+
+def test_a_session_inside_of_a_transaction_tells_at_its_own_commit(
+    engine: Engine, new_session: Sessions, hear: Hear
+) -> None:
+    heard = hear(Email)
+
+    with engine.connect() as connection:
+        connection.begin()
+        session = new_session(connection, join_transaction_mode="create_savepoint")
+        claim(session, Email, owner="w")
+        session.commit()
+        told_at_commit = names(heard)
+        connection.rollback()
+
+    assert told_at_commit == ["after_claim"]
+
+
+def test_a_connection_tells_after_its_commit(engine: Engine, hear: Hear) -> None:
+    heard, queue = hear(Email), JobQueue(Email)
+
+    with engine.connect() as connection:
+        queue.claim_rows(connection, owner="w")
+        connection.rollback()
+        claimed = queue.claim_rows(connection, owner="w", limit=2)
+        assert heard == []
+        connection.commit()
+        assert names(heard) == ["after_claim"]
+        queue.complete(connection, claimed)
+
+    assert names(heard) == ["after_claim"]
+
+
+def test_a_connection_drops_the_events_of_a_rolled_back_savepoint(
+    engine: Engine, hear: Hear
+) -> None:
+    heard, queue = hear(Email), JobQueue(Email)
+
+    with engine.connect() as connection:
+        with connection.begin_nested():
+            claimed = queue.claim_rows(connection, owner="w", limit=2)
+        savepoint = connection.begin_nested()
+        queue.complete(connection, claimed)
+        savepoint.rollback()
+        with connection.begin_nested():
+            queue.release(connection, claimed)
+        connection.commit()
+
+    assert names(heard) == ["after_claim", "after_release"]
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_commit_that_the_server_makes_a_rollback_tells_nothing(
+    engine: Engine, session: Session, hear: Hear
+) -> None:
+    heard = hear(Email)
+
+    claim(session, Email, owner="w")
+    with pytest.raises(DBAPIError):
+        session.execute(text("SELECT 1 / 0"))
+    session.commit()
+    with engine.connect() as connection:
+        JobQueue(Email).claim_rows(connection, owner="w")
+        with pytest.raises(DBAPIError):
+            connection.execute(text("SELECT 1 / 0"))
+        connection.commit()
+
+    assert heard == []
+
+
+def test_a_commit_without_an_answer_tells_no_function(
+    engine: Engine, session: Session, hear: Hear
+) -> None:
+    heard = hear(Email)
+
+    def lose_the_answer(connection: object) -> None:
+        raise OperationalError("COMMIT", None, Exception("connection lost"))
+
+    claim(session, Email, owner="w")
+    event.listen(engine, "commit", lose_the_answer)
+    try:
+        with pytest.raises(OperationalError):
+            session.commit()
+    finally:
+        event.remove(engine, "commit", lose_the_answer)
+    session.rollback()
+    claim(session, Email, owner="w")
+    session.commit()
+
+    assert names(heard) == ["after_claim"]

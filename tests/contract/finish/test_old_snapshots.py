@@ -1,0 +1,143 @@
+"""Verbs in a caller's transaction that has read before others changed the rows.
+
+MariaDB's innodb_snapshot_isolation, on by default since 11.6, refuses the writes of such a
+transaction to those rows. The verbs are not refused: they compare what they change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from sqlalchemy import Engine, select, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    Claim,
+    ClaimLost,
+    cancel,
+    cancel_claimed,
+    claim,
+    complete,
+    fail,
+    is_transient,
+    release,
+    renew,
+    reprioritize,
+    retry,
+)
+from tests.contract.finish.support import statuses
+from tests.models import Email, Task, add_emails, add_tasks
+from tests.support import Sessions
+
+pytestmark = [pytest.mark.only_on("mysql", "mariadb"), pytest.mark.strategies("auto")]
+
+
+@pytest.fixture(params=["ON", "OFF"])
+def reader(
+    request: pytest.FixtureRequest, engine: Engine, new_session: Sessions, db_alias: str
+) -> Iterator[Session]:
+    """Open a REPEATABLE READ session, with both settings of MariaDB."""
+    if db_alias == "mysql" and request.param == "ON":
+        pytest.skip("MySQL has no innodb_snapshot_isolation")
+    with engine.connect() as connection:
+        if db_alias == "mariadb":
+            setting = f"SET SESSION innodb_snapshot_isolation = {request.param}"
+            connection.exec_driver_sql(setting)
+            connection.rollback()
+        session = new_session(connection)
+        yield session
+        session.close()
+        connection.invalidate()  # the setting ends with it
+
+
+def test_a_finish_accepts_a_renewal_since_the_snapshot(
+    reader: Session, other: Session, claimed: Claim[Email]
+) -> None:
+    reader.scalars(select(Email)).all()
+    renew(other, claimed.fences)
+    other.commit()
+
+    complete(reader, claimed.fences)
+    reader.commit()
+
+    assert [status for _, status, _ in statuses(other)] == ["done"] * 3
+
+
+@pytest.mark.parametrize("verb", [complete, fail, release, renew, cancel_claimed])
+def test_a_claim_taken_away_since_the_snapshot_is_lost(
+    reader: Session, other: Session, claimed: Claim[Email], verb: Callable[..., None]
+) -> None:
+    reader.scalars(select(Email)).all()
+    release(other, claimed.fences)
+    claim(other, Email, owner="thief", limit=3)
+    other.commit()
+
+    with pytest.raises(ClaimLost):
+        verb(reader, claimed.fences)
+    reader.commit()
+
+    assert statuses(other) == [(recipient, "claimed", "thief") for recipient in "abc"]
+
+
+def test_entities_show_what_was_written_to_rows_changed_since_the_snapshot(
+    reader: Session, other: Session
+) -> None:
+    add_tasks(other, "a", "b")
+    tasks = claim(reader, Task, owner="w", limit=2)
+    reader.commit()
+    reader.scalars(select(Task)).all()
+    renew(other, tasks.fences)
+    other.commit()
+
+    fail(reader, tasks, error="why")
+
+    assert [task.status for task in tasks] == ["unclaimed"] * 2
+    assert [task.last_error for task in tasks] == ["why"] * 2
+
+
+def test_jobs_that_others_made_claimable_since_the_snapshot_are_claimed(
+    reader: Session, other: Session, claimed: Claim[Email], strategy: str
+) -> None:
+    reader.scalars(select(Email)).all()
+    release(other, claimed.fences)
+    other.commit()
+
+    assert len(claim(reader, Email, owner="w", limit=3)) == 3
+
+
+def test_verbs_for_unclaimed_jobs_change_rows_changed_since_the_snapshot(
+    reader: Session, other: Session
+) -> None:
+    add_tasks(other, "a")
+    (task,) = reader.scalars(select(Task)).all()
+    other.execute(update(Task).values(priority=3))
+    other.commit()
+
+    assert reprioritize(reader, task, 7) == [task]
+    assert cancel(reader, task) == [task]
+    assert retry(reader, task) == [task]
+    reader.commit()
+
+    assert [(job.status, job.priority) for job in other.scalars(select(Task))] == [("unclaimed", 7)]
+
+
+@pytest.mark.only_on("mariadb")
+def test_the_callers_own_statements_keep_the_setting(
+    reader: Session, other: Session, claimed: Claim[Email]
+) -> None:
+    (setting,) = reader.connection().exec_driver_sql("SELECT @@innodb_snapshot_isolation").scalars()
+    add_emails(other, "d")
+    reader.scalars(select(Email)).all()
+    other.execute(update(Email).values(subject="changed"))
+    other.commit()
+    complete(reader, claimed.fences)
+
+    refused = []
+    try:
+        reader.execute(update(Email).where(Email.recipient == "d").values(subject="mine"))
+    except DBAPIError as error:
+        refused.append(is_transient(error))
+
+    assert refused == ([True] if setting else [])

@@ -1,0 +1,157 @@
+"""A claim's owner_date is never one that its owner had before, however coarse the clock.
+
+The clocks of these tests stand still, so that two claims of one owner happen at the same time
+by construction and not by luck.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Claim, ClaimLost, JobQueue, claim, complete, release, renew
+from tests.contract.finish.support import statuses
+from tests.models import Email, Task, add_emails, add_tasks
+from tests.support import MARKING
+
+pytestmark = pytest.mark.strategies(*MARKING)
+
+# On PostgreSQL two statements begin at the same time; the clock goes on while they run.
+STAND_STILL = {
+    "mysql": "SET timestamp = 1700000000.123456",
+    "mariadb": "SET timestamp = 1700000000.123456",
+    "postgresql": "SET search_path = standing, public, pg_catalog",
+}
+
+STATEMENTS_BEGIN_TOGETHER = """
+CREATE SCHEMA IF NOT EXISTS standing;
+CREATE OR REPLACE FUNCTION standing.statement_timestamp() RETURNS timestamptz
+LANGUAGE sql STABLE AS 'SELECT timestamptz ''2023-11-14 22:13:20.123456+00'''
+"""
+
+
+@pytest.fixture(autouse=True)
+def standing_clock(engine: Engine, db_alias: str) -> Iterator[None]:
+    """Have the clock stand still in all connections that are made meanwhile."""
+
+    def stand_still(connection: Any, *_: Any) -> None:
+        if db_alias == "sqlite":
+            connection.create_function("strftime", -1, lambda *_: "2023-11-14 22:13:20.123")
+        else:
+            connection.cursor().execute(STAND_STILL[db_alias])
+            connection.commit()
+
+    if db_alias == "postgresql":
+        with engine.begin() as connection:
+            connection.exec_driver_sql(STATEMENTS_BEGIN_TOGETHER)
+    engine.dispose()
+    event.listen(engine, "connect", stand_still)
+    yield
+    event.remove(engine, "connect", stand_still)
+    engine.dispose()
+
+
+def test_the_fence_of_a_claim_that_was_rolled_back_does_not_fit_the_next(
+    session: Session, other: Session, strategy: str
+) -> None:
+    add_emails(session, "a")
+    stale = claim(session, Email, owner="w", strategy=strategy)
+    session.rollback()
+    present = claim(other, Email, owner="w", strategy=strategy)
+    other.commit()
+
+    with pytest.raises(ClaimLost):
+        complete(session, stale.fences)
+    session.rollback()
+
+    complete(other, present)
+    other.commit()
+    assert [status for _, status, _ in statuses(session)] == ["done"]
+
+
+def test_plain_rows_have_such_fences_too(session: Session, other: Session, strategy: str) -> None:
+    queue = JobQueue(Task, strategy=strategy)
+    add_tasks(session, "a", "b")
+    stale = queue.claim_rows(session, owner="w", limit=2)
+    session.rollback()
+    present = queue.claim_rows(other, owner="w", limit=2)
+    other.commit()
+
+    with pytest.raises(ClaimLost):
+        complete(session, stale)
+    session.rollback()
+
+    complete(other, present)
+
+
+def test_a_claim_behind_a_savepoint_that_was_rolled_back_has_another_date(
+    session: Session, strategy: str
+) -> None:
+    add_emails(session, "a")
+    savepoint = session.begin_nested()
+    stale = claim(session, Email, owner="w", strategy=strategy).fences
+    savepoint.rollback()
+    present = claim(session, Email, owner="w", strategy=strategy).fences
+
+    with pytest.raises(ClaimLost):
+        complete(session, stale)
+
+    complete(session, present)
+
+
+def test_a_claim_after_a_release_in_the_same_transaction_has_another_date(
+    session: Session, strategy: str
+) -> None:
+    add_emails(session, "a")
+    stale = claim(session, Email, owner="w", strategy=strategy).fences
+    release(session, stale)
+    present = claim(session, Email, owner="w", strategy=strategy).fences
+
+    with pytest.raises(ClaimLost):
+        complete(session, stale)
+
+    complete(session, present)
+
+
+def test_the_renewal_of_a_lost_claim_does_not_take_the_present_one(
+    session: Session, claimed: Claim[Email], strategy: str
+) -> None:
+    stale = claimed.fences
+    release(session, claimed)
+    present = claim(session, Email, owner="w", limit=3, strategy=strategy).fences
+    session.commit()
+
+    with pytest.raises(ClaimLost):
+        renew(session, [*stale, *present])
+    session.commit()
+
+    with pytest.raises(ClaimLost) as lost:
+        complete(session, stale)
+    assert len(lost.value.lost) == 3
+    complete(session, present)
+
+
+def test_threads_that_share_a_name_have_dates_of_their_own(
+    engine: Engine, new_session: Callable[[], Session], strategy: str
+) -> None:
+    add_emails(new_session(), *"abcdefgh")
+    fences: list[Any] = []
+
+    def claim_and_roll_back() -> None:
+        for _ in range(5):
+            with Session(engine) as session:
+                fences.extend(claim(session, Email, owner="w", strategy=strategy).fences)
+                session.rollback()
+
+    threads = [threading.Thread(target=claim_and_roll_back) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len({fence.owner_date for fence in fences}) == len(fences) == 15

@@ -1,0 +1,202 @@
+"""What versions, audit listeners and soft deletes of an application see of claims and finishes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, FetchedValue, String, event, select, text, update
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    ORMExecuteState,
+    Session,
+    mapped_column,
+    with_loader_criteria,
+)
+
+from sa_jobqueue import JobMixin, RetryMixin, claim, complete, enqueue, fail
+from tests.support import make_engine, with_empty_tables
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Note(JobMixin, RetryMixin, Base):
+    """A queue whose versions the mapper counts."""
+
+    __tablename__ = "versioned_note"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    text: Mapped[str | None] = mapped_column(String(20))
+    deleted: Mapped[bool] = mapped_column(default=False)
+    version: Mapped[int] = mapped_column()
+    __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 - as users write it
+
+
+@pytest.fixture(scope="module")
+def tables(db_url: URL) -> Iterator[Engine]:
+    engine = make_engine(db_url)
+    Base.metadata.create_all(engine)
+    yield engine
+    Base.metadata.drop_all(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def engine(tables: Engine) -> Engine:
+    return with_empty_tables(tables, Base.metadata)
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with Session(engine, expire_on_commit=False) as session:
+        session.add(Note(text="new"))
+        session.commit()
+        yield session
+
+
+def stored(session: Session) -> tuple[str, int]:
+    """Return status and version of the only note."""
+    status, version = session.execute(select(Note.status, Note.version)).one()
+    return status, version
+
+
+def test_a_claim_and_its_finish_keep_the_version_and_a_handlers_change_raises_it(
+    session: Session, strategy: str
+) -> None:
+    (note,) = claim(session, Note, owner="w", strategy=strategy)
+    assert note.version == 1
+
+    note.text = "handled"
+    complete(session, note)
+    session.commit()
+
+    assert stored(session) == ("done", 2)
+    note.text = "changed once more"
+    session.commit()
+    assert stored(session) == ("done", 3)
+
+
+@pytest.mark.strategies("auto")
+def test_a_change_by_somebody_else_is_no_obstacle_to_a_finish(
+    session: Session, engine: Engine, strategy: str
+) -> None:
+    (note,) = claim(session, Note, owner="w", strategy=strategy)
+    session.commit()
+    with Session(engine) as other:
+        other.scalars(select(Note)).one().text = "theirs"
+        other.commit()
+
+    complete(session, note)
+    session.commit()
+
+    assert stored(session) == ("done", 2)
+
+
+def test_enqueued_jobs_have_a_first_version(session: Session) -> None:
+    session.execute(text("DELETE FROM versioned_note"))
+
+    enqueue(session, Note, [{"text": "bulk"}])
+    session.commit()
+
+    assert stored(session) == ("unclaimed", 1)
+
+
+class Row(DeclarativeBase):
+    pass
+
+
+class Page(JobMixin, RetryMixin, Row):
+    """A queue whose versions PostgreSQL counts, in each row's xmin."""
+
+    __tablename__ = "versioned_page"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    text: Mapped[str | None] = mapped_column(String(20))
+    xmin = mapped_column("xmin", String, system=True, server_default=FetchedValue())
+    __mapper_args__ = {"version_id_col": xmin, "version_id_generator": False}  # noqa: RUF012 - as users write it
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_handler_changes_a_job_whose_version_is_the_servers(
+    fresh_database: URL, strategy: str
+) -> None:
+    engine = make_engine(fresh_database)
+    Row.metadata.create_all(engine)
+    with Session(engine, expire_on_commit=False) as session:
+        session.add(Page())
+        session.commit()
+        (page,) = claim(session, Page, owner="w", strategy=strategy)
+        if strategy != "held":
+            session.commit()
+
+        page.text = "handled"
+        complete(session, page)
+        session.commit()
+        page.text = "changed once more"
+        session.commit()
+
+        assert (page.status, page.text) == ("done", "changed once more")
+    engine.dispose()
+
+
+def test_mapper_events_see_a_handlers_change_and_neither_claim_nor_finish(
+    session: Session, strategy: str
+) -> None:
+    audited: list[tuple[str, str, Any]] = []
+
+    def audit(name: str) -> Any:
+        return lambda mapper, connection, note: audited.append((name, note.text, note.status))
+
+    listeners = [(name, audit(name)) for name in ("before_update", "after_update")]
+    for listener in listeners:
+        event.listen(Note, *listener)
+    try:
+        (note,) = claim(session, Note, owner="w", strategy=strategy)
+        assert audited == []
+        note.text = "handled"
+        complete(session, note)
+        session.commit()
+    finally:
+        for listener in listeners:
+            event.remove(Note, *listener)
+
+    marked = "unclaimed" if strategy == "held" else "claimed"
+    assert audited == [("before_update", "handled", marked), ("after_update", "handled", marked)]
+
+
+class SoftDeleting(Session):
+    """A session that does not see what is deleted, in reads and in writes of many rows."""
+
+
+@event.listens_for(SoftDeleting, "do_orm_execute")
+def _hide_deleted(state: ORMExecuteState) -> None:
+    hidden = with_loader_criteria(Note, Note.deleted.is_(False))
+    state.statement = state.statement.options(hidden)
+
+
+def test_a_soft_deleted_job_is_not_claimed(session: Session, engine: Engine, strategy: str) -> None:
+    session.add(Note(text="gone", deleted=True))
+    session.commit()
+
+    with SoftDeleting(engine) as soft:
+        claimed = claim(soft, Note, owner="w", limit=9, strategy=strategy)
+
+        assert [note.text for note in claimed] == ["new"]
+
+
+@pytest.mark.parametrize(("finish", "left"), [(complete, "done"), (fail, "unclaimed")])
+def test_a_job_that_was_soft_deleted_after_its_claim_is_finished(
+    session: Session, engine: Engine, finish: Any, left: str
+) -> None:
+    with SoftDeleting(engine, expire_on_commit=False) as soft:
+        claimed = claim(soft, Note, owner="w")
+        soft.commit()
+        session.execute(update(Note).values(deleted=True))
+        session.commit()
+
+        finish(soft, claimed)
+        soft.commit()
+
+    assert stored(session)[0] == left

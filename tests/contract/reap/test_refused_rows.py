@@ -1,0 +1,46 @@
+"""A row that refuses to be taken back keeps no other row from it."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import reap
+from tests.contract.reap.support import of_the_dead
+from tests.contract.worker.faults import Base, Picky, add_picky, picky_states
+from tests.support import with_empty_tables
+
+
+@pytest.fixture
+def picky(engine: Engine) -> Engine:
+    """The engine with the empty table of Picky."""
+    Base.metadata.create_all(engine)
+    return with_empty_tables(engine, Base.metadata)
+
+
+def test_a_row_that_refuses_to_be_taken_back_keeps_its_claim_and_costs_no_other(
+    picky: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_picky(session, "a", "b", "stuck", "c", "d")
+    of_the_dead(picky, session, Picky)
+
+    reaped = reap(session, Picky)
+    session.commit()
+
+    assert len(reaped) == 4
+    assert picky_states(session) == {
+        **dict.fromkeys("abcd", ("unclaimed", 1)),
+        "stuck": ("claimed", 1),
+    }
+    assert len([text for text in caplog.messages if "cannot be taken back" in text]) == 1
+
+
+def test_a_reap_in_autocommit_leaves_a_row_that_refuses_it(picky: Engine, session: Session) -> None:
+    add_picky(session, "stuck", "a")
+    of_the_dead(picky, session, Picky)
+
+    with Session(picky.execution_options(isolation_level="AUTOCOMMIT")) as alone:
+        assert len(reap(alone, Picky)) == 1
+
+    assert picky_states(session) == {"stuck": ("claimed", 1), "a": ("unclaimed", 1)}

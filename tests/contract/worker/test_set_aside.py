@@ -1,0 +1,109 @@
+"""A job that can be neither finished nor failed holds up no other, and is not handled again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select, update
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue
+from tests.contract.worker.faults import Picky, add_picky, picky_states
+from tests.contract.worker.support import transient, work
+from tests.support import until
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again soon, and wait for nothing for long."""
+    monkeypatch.setattr("sa_jobqueue.worker.transactions.PATIENCE", timedelta(seconds=10))
+    monkeypatch.setattr("sa_jobqueue.worker.set_aside.FIRST_PAUSE", timedelta(milliseconds=1))
+    monkeypatch.setattr("sa_jobqueue.worker.refusals.UNDIVIDED", timedelta(milliseconds=1))
+    monkeypatch.setattr("sa_jobqueue.worker.turns.UNDIVIDED", timedelta(milliseconds=1))
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_a_job_that_can_be_neither_finished_nor_failed_holds_up_no_other(
+    engine: Engine, picky: Session, limit: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_picky(picky, "a", "stuck", "b", "c")
+    handled: Counter[str] = Counter()
+
+    work(engine, JobQueue(Picky), lambda job: handled.update([job.name]), limit=limit)
+
+    assert handled == Counter(["a", "stuck", "b", "c"])
+    assert picky_states(picky) == {**dict.fromkeys("abc", ("done", 1)), "stuck": ("claimed", 1)}
+    told = [text for text in caplog.messages if "neither finished nor failed" in text]
+    assert len(told) == 1
+    assert "see what refuses or locks its row" in told[0]
+    assert "is left claimed" in caplog.messages[-1]
+
+
+def test_it_is_finished_as_soon_as_the_database_takes_it(engine: Engine, picky: Session) -> None:
+    add_picky(picky, "stuck", "a", "b")
+    handled: Counter[str] = Counter()
+    ended: list[str] = []
+
+    def handler(job: Picky) -> None:
+        handled.update([job.name])
+        if job.name == "a":
+            picky.execute(update(Picky).where(Picky.name == "stuck").values(name="free"))
+            picky.commit()
+
+    work(
+        engine,
+        JobQueue(Picky),
+        handler,
+        limit=1,
+        on_outcome=lambda job, outcome: ended.append(job.name),
+    )
+
+    assert handled == Counter(["stuck", "a", "b"])
+    assert picky_states(picky) == dict.fromkeys(["free", "a", "b"], ("done", 1))
+    assert sorted(ended) == ["a", "b", "stuck"]
+
+
+def test_its_claim_is_renewed_while_the_worker_handles_other_jobs(
+    engine: Engine, picky: Session
+) -> None:
+    add_picky(picky, "stuck", "a", "b")
+    claimed = select(Picky.owner_date).where(Picky.name == "stuck")
+    dates: list[Any] = []
+
+    def renewed() -> bool:
+        picky.rollback()
+        dates.append(picky.scalars(claimed).one())
+        return len(set(dates)) > 1
+
+    def handler(job: Picky) -> None:
+        if job.name != "stuck":
+            dates.clear()
+            until(renewed)
+
+    work(engine, JobQueue(Picky, lease=timedelta(milliseconds=300)), handler, limit=1, owner="w")
+
+    assert picky_states(picky)["stuck"] == ("claimed", 1)
+
+
+def test_a_job_whose_row_others_lock_for_long_is_finished_later(
+    engine: Engine, picky: Session, db_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_picky(picky, "a", "locked", "b", "c")
+    queue = JobQueue(Picky)
+    complete = queue.complete
+    handled: list[str] = []
+
+    def wait_for_lock(session: Any, jobs: Any, **options: Any) -> None:
+        if any(job.name == "locked" for job in jobs) and len(handled) < 4:
+            raise OperationalError("UPDATE", {}, transient(db_alias))
+        complete(session, jobs, **options)
+
+    monkeypatch.setattr(queue, "complete", wait_for_lock)
+    work(engine, queue, lambda job: handled.append(job.name), limit=2)
+
+    assert handled == ["a", "locked", "b", "c"]
+    assert set(picky_states(picky).values()) == {("done", 1)}

@@ -1,0 +1,77 @@
+"""What a driver of the tests works with: sessions, a ledger, and short ways to use the verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Claim, ClaimLost, reap
+from sa_jobqueue.evidence import Fault, Ledger, check_files
+
+ALL = timedelta(0)
+
+
+@dataclass
+class Bench:
+    """A database with empty tables, and the ledger of what is done to them."""
+
+    engine: Engine
+    path: Path
+    opened: list[Session] = field(default_factory=list)
+
+    def session(self) -> Session:
+        """Open a session that is closed at the end."""
+        self.opened.append(Session(self.engine, expire_on_commit=False))
+        return self.opened[-1]
+
+    @contextmanager
+    def recording(self, *classes: type[Any]) -> Any:
+        """Record what is done to the jobs of classes."""
+        with Ledger(self.path) as ledger:
+            ledger.listen(*classes)
+            try:
+                yield
+            finally:
+                for session in self.opened:
+                    session.close()
+
+    def faults(self, *, drained: bool = False) -> list[Fault]:
+        """Judge what was recorded; the clocks of one machine agree."""
+        return check_files(self.path, drained=drained, skew=ALL)
+
+    def add(self, *entities: Any) -> None:
+        """Commit new jobs, in this order."""
+        with self.session() as session:
+            for entity in entities:
+                session.add(entity)
+                session.flush()
+            session.commit()
+
+    def take_all_back(self, entity: type[Any]) -> None:
+        """Reap every claim, by force."""
+        with self.session() as session:
+            reap(session, entity, max_runtime=ALL)
+            session.commit()
+
+
+def committed(session: Session, claim: Callable[..., Claim[Any]], **arguments: Any) -> Claim[Any]:
+    """Claim and commit."""
+    claimed = claim(session, **arguments)
+    session.commit()
+    return claimed
+
+
+def tried(session: Session, finish: Callable[..., None], claimed: Claim[Any], **how: Any) -> None:
+    """Finish a claim that may be lost, and commit."""
+    try:
+        finish(session, claimed, **how)
+    except ClaimLost:
+        session.rollback()
+    session.commit()

@@ -1,0 +1,271 @@
+"""PgBouncer: jobs are claimed and finished through it, with the settings that a driver needs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, NullPool, create_engine, select, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+import sa_jobqueue.asyncio as queues
+from sa_jobqueue import (
+    JobQueue,
+    Owner,
+    UnsupportedDatabase,
+    claim,
+    complete,
+    enqueue,
+    named_lock,
+)
+from sa_jobqueue.doctor import examine
+from sa_jobqueue.migration import (
+    add_job_columns,
+    backfill,
+    create_claim_index,
+    create_reap_index,
+    drop_claim_index,
+    drop_job_columns,
+    drop_reap_index,
+    patiently,
+    tune_storage,
+)
+from sa_jobqueue.worker import Worker
+from tests.migration.support import MIXINS, ORDERS, insert_orders, migrating
+from tests.models import Task
+from tests.servers.errors import NotHere
+from tests.servers.pgbouncer import pooler, transaction_pooler
+
+pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.xdist_group("pgbouncer")]
+
+UNPREPARED: dict[str, dict[str, Any]] = {
+    "psycopg2": {},
+    "psycopg": {"prepare_threshold": None},
+    "asyncpg": {
+        "statement_cache_size": 0,
+        "prepared_statement_cache_size": 0,
+        "prepared_statement_name_func": lambda: "",
+    },
+}
+#: So often a statement runs until psycopg would have prepared it.
+OFTEN = 8
+
+
+@pytest.fixture(scope="module")
+def pooled_url(db_url: URL) -> Iterator[URL]:
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(transaction_pooler(db_url))
+        except NotHere as missing:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(str(missing))
+        yield url
+
+
+@pytest.fixture
+def pooled(pooled_url: URL) -> Iterator[Callable[..., Any]]:
+    """Make an engine of a driver that goes through PgBouncer."""
+    made: list[Engine] = []
+
+    def make(driver: str, *, settings: dict[str, Any] | None = None) -> Any:
+        url = pooled_url.set(drivername=f"postgresql+{driver}")
+        given = UNPREPARED[driver] if settings is None else settings
+        if driver == "asyncpg":  # disposed of in its event loop
+            return create_async_engine(url, connect_args=given)
+        made.append(create_engine(url, connect_args=given))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.dispose()
+
+
+def add_tasks(engine: Engine, number: int) -> None:
+    with Session(engine) as session:
+        enqueue(session, Task, [{"name": str(name)} for name in range(number)])
+        session.commit()
+
+
+def statuses(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        return list(connection.scalars(select(Task.status)))
+
+
+@pytest.fixture
+def elsewhere(pooled: Callable[..., Engine]) -> Iterator[Callable[[], None]]:
+    """Have the next transaction run on another server connection than the last."""
+    others = pooled("psycopg2")
+    with others.connect() as holding, others.connect() as idle:
+        connections = deque([holding, idle])
+
+        def swap() -> None:
+            connections[1].execute(text("SELECT 1"))  # takes the server connection used last
+            connections[0].rollback()
+            connections.rotate()
+
+        yield swap
+
+
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_claims_and_finishes_run_on_whatever_server_connection_is_free(
+    engine: Engine,
+    pooled: Callable[..., Engine],
+    elsewhere: Callable[[], None],
+    driver: str,
+) -> None:
+    add_tasks(engine, OFTEN)
+    through = pooled(driver)
+
+    for _ in range(OFTEN):
+        with Session(through, expire_on_commit=False) as session:
+            tasks = claim(session, Task, owner="w", limit=1)
+            session.commit()
+            elsewhere()
+            complete(session, tasks)
+            session.commit()
+
+    assert statuses(engine) == ["done"] * OFTEN
+
+
+def test_asyncpg_claims_and_finishes_on_whatever_server_connection_is_free(
+    engine: Engine, pooled: Callable[..., Any], elsewhere: Callable[[], None]
+) -> None:
+    add_tasks(engine, OFTEN)
+    through = pooled("asyncpg")
+
+    async def work() -> None:
+        for _ in range(OFTEN):
+            async with AsyncSession(through, expire_on_commit=False) as session:
+                tasks = await queues.claim(session, Task, owner="w", limit=1)
+                await session.commit()
+                elsewhere()
+                await queues.complete(session, tasks)
+                await session.commit()
+        await through.dispose()
+
+    asyncio.run(work())
+
+    assert statuses(engine) == ["done"] * OFTEN
+
+
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_a_worker_goes_through_it_and_its_owner_by_the_direct_way(
+    engine: Engine, pooled: Callable[..., Engine], driver: str
+) -> None:
+    add_tasks(engine, 3)
+
+    with Owner(engine) as owner:
+        through = pooled(driver)
+        Worker(through, JobQueue(Task), lambda task: None, owner=owner, drain=True).run()
+
+    assert statuses(engine) == ["done"] * 3
+
+
+def test_an_async_worker_goes_through_it_and_its_owner_by_the_direct_way(
+    engine: Engine, pooled: Callable[..., Any]
+) -> None:
+    add_tasks(engine, 3)
+
+    async def handle(task: Task) -> None: ...
+
+    async def work(owner: Owner) -> None:
+        through = pooled("asyncpg")
+        worker = queues.AsyncWorker(through, JobQueue(Task), handle, owner=owner, drain=True)
+        await worker.run()
+        await through.dispose()
+
+    with Owner(engine) as owner:
+        asyncio.run(work(owner))
+
+    assert statuses(engine) == ["done"] * 3
+
+
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_the_doctor_names_the_settings_of_a_driver_that_prepares_statements(
+    engine: Engine, pooled: Callable[..., Engine], driver: str
+) -> None:
+    (as_it_is,) = fixes(pooled(driver, settings={}))
+    (with_settings,) = fixes(pooled(driver))
+
+    assert ("prepare_threshold" in as_it_is) == (driver == "psycopg")
+    assert "prepare_threshold" not in with_settings
+
+
+def test_the_doctor_names_the_settings_of_asyncpg(
+    engine: Engine, pooled: Callable[..., Any]
+) -> None:
+    async def examined(settings: dict[str, Any] | None) -> list[str]:
+        through = pooled("asyncpg", settings=settings)
+        async with AsyncSession(through) as session:
+            found = await session.run_sync(fixes)
+        await through.dispose()
+        return found
+
+    (as_it_is,) = asyncio.run(examined({}))
+    (with_settings,) = asyncio.run(examined(None))
+
+    assert "prepared_statement_cache_size" in as_it_is
+    assert "prepared_statement_cache_size" not in with_settings
+
+
+def fixes(bind: Any) -> list[str]:
+    findings = examine(bind, Task, run=False).findings
+    return [finding.fix for finding in findings if finding.check == "pooler"]
+
+
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_what_belongs_to_a_connection_is_refused_in_either_mode(db_url: URL, mode: str) -> None:
+    try:
+        with pooler(db_url, mode=mode) as url:
+            through = create_engine(url, poolclass=NullPool)
+            with pytest.raises(UnsupportedDatabase, match="leads to the server itself"):
+                Owner(through).open()
+            with pytest.raises(UnsupportedDatabase, match="names the server itself"):
+                named_lock(through, "report", timeout=timedelta(0)).acquire()
+    except NotHere as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))
+
+
+# -- migrations -----------------------------------------------------------
+
+
+def settings_left(url: URL, number: int = 5) -> set[str]:
+    """Return the settings of the session on each of the pooler's server connections."""
+    engine = create_engine(url, poolclass=NullPool)
+    connections = [engine.connect() for _ in range(number)]
+    asked = text("SELECT name FROM pg_settings WHERE source = 'session'")
+    left = {name for connection in connections for name in connection.scalars(asked)}
+    for connection in connections:
+        connection.close()
+    return left
+
+
+def test_migrations_leave_no_setting_behind(fresh_database: URL) -> None:
+    direct = create_engine(fresh_database, poolclass=NullPool)
+    ORDERS.create(direct)
+    insert_orders(direct, range(20))
+    with transaction_pooler(fresh_database) as url:
+        before = settings_left(url)
+        with migrating(create_engine(url, poolclass=NullPool)) as op:
+            add_job_columns(op, "orders", *MIXINS, existing_rows="amount > 10", batch=3)
+            create_claim_index(op, "orders", *MIXINS)
+            create_claim_index(op, "orders", *MIXINS, queue_args={"equality": "note"}, replace=True)
+            create_reap_index(op, "orders", *MIXINS)
+            backfill(op, "orders", "amount < 5", values={"note": "few"}, batch=2)
+            patiently(op, lambda: op.create_index("ix_note", "orders", ["note"]))
+            tune_storage(op, "orders")
+            drop_reap_index(op, "orders")
+            drop_claim_index(op, "orders")
+            drop_job_columns(op, "orders", *MIXINS)
+
+        assert settings_left(url) == before

@@ -1,0 +1,204 @@
+"""A claim index with other columns replaces the one in use, which serves claims until then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from alembic.operations import Operations
+from sqlalchemy import Connection, Engine, event, text
+
+from sa_jobqueue import JobMixin
+from sa_jobqueue.migration import (
+    create_claim_index,
+    create_index_online,
+    create_key_index,
+    drop_index_online,
+)
+from tests.migration.support import (
+    MIXINS,
+    breaks_at,
+    columns_of,
+    index_names,
+    migrating,
+    scalar,
+    writing_script,
+)
+
+BY_NOTE = {"equality": "note", "order_by": ["amount desc"]}
+CHANGES = ("ALTER", "CREATE", "DROP", "COMMIT")
+
+
+@pytest.fixture
+def served(queue: Engine) -> Engine:
+    """A queue whose claim index is in use."""
+    with migrating(queue) as op:
+        create_claim_index(op, "orders", *MIXINS)
+    return queue
+
+
+def replace(op: Operations, **options: Any) -> None:
+    create_claim_index(op, "orders", *MIXINS, queue_args=BY_NOTE, replace=True, **options)
+
+
+@contextmanager
+def claim_index_seen(engine: Engine, observer: Engine) -> Iterator[list[bool]]:
+    """Note after each statement that commits whether other connections see the claim index."""
+    seen: list[bool] = []
+    # Inside of a transaction the observer could wait for the lock of the index for ever.
+    commits = ("CREATE", "ALTER TABLE", "COMMIT")
+
+    def look(connection: Connection, cursor: Any, statement: str, *args: Any) -> None:
+        if statement.startswith(commits):
+            seen.append("ix_orders_claim" in index_names(observer))
+
+    event.listen(engine, "after_cursor_execute", look)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "after_cursor_execute", look)
+
+
+def test_claims_have_an_index_at_every_moment_of_a_replacement(
+    served: Engine, observer: Engine
+) -> None:
+    with claim_index_seen(served, observer) as seen, migrating(served) as op:
+        replace(op)
+
+    assert len(seen) >= 2
+    assert all(seen)
+    assert index_names(served) == {"ix_orders_claim"}
+    assert columns_of(served, "ix_orders_claim") == ["note", "status", "amount", "id"]
+
+
+def test_a_broken_off_replacement_is_run_again(served: Engine) -> None:
+    def run() -> None:
+        with migrating(served) as op:
+            replace(op)
+
+    stop = 1
+    while breaks_at(served, stop, run, before=CHANGES):
+        assert "ix_orders_claim" in index_names(served)
+        stop += 1
+    run()
+
+    assert stop > 1
+    assert index_names(served) == {"ix_orders_claim"}
+    assert columns_of(served, "ix_orders_claim")[0] == "note"
+
+
+def test_a_leftover_of_other_columns_is_built_anew(served: Engine) -> None:
+    with served.begin() as connection:
+        connection.execute(text("CREATE INDEX ix_orders_claim_new ON orders (amount)"))
+
+    with migrating(served) as op:
+        replace(op)
+
+    assert columns_of(served, "ix_orders_claim")[0] == "note"
+    assert "ix_orders_claim_new" not in index_names(served) or served.name == "sqlite"
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_where_there_is_no_index_or_the_wanted_one_nothing_is_replaced(
+    queue: Engine, online: bool
+) -> None:
+    for _ in range(2):
+        with migrating(queue) as op:
+            replace(op, online=online)
+
+    assert index_names(queue) == {"ix_orders_claim"}
+    assert columns_of(queue, "ix_orders_claim")[0] == "note"
+
+
+def test_an_index_is_replaced_in_the_transaction_of_the_migration(served: Engine) -> None:
+    with migrating(served) as op:
+        replace(op, online=False)
+
+    assert columns_of(served, "ix_orders_claim")[0] == "note"
+
+
+def test_the_index_of_a_key_is_replaced(queue: Engine) -> None:
+    with migrating(queue) as op:
+        create_key_index(op, "orders", JobMixin, queue_args={"per_key": "amount"})
+        args = {"per_key": "amount", "equality": "note"}
+        create_key_index(op, "orders", JobMixin, queue_args=args, replace=True)
+
+    assert columns_of(queue, "ix_orders_key_amount")[0] == "note"
+
+
+@pytest.mark.only_on("postgresql")
+def test_the_indexes_of_partitions_are_replaced_and_named_as_before(engine: Engine) -> None:
+    with engine.begin() as connection:
+        for statement in (
+            "CREATE TABLE orders (id int, note text, status text, amount int, PRIMARY KEY (id)) "
+            "PARTITION BY RANGE (id)",
+            "CREATE TABLE orders_1 PARTITION OF orders FOR VALUES FROM (0) TO (10)",
+            "CREATE TABLE orders_2 PARTITION OF orders FOR VALUES FROM (10) TO (20)",
+        ):
+            connection.execute(text(statement))
+
+    with migrating(engine) as op:
+        create_claim_index(op, "orders", JobMixin)
+        create_claim_index(op, "orders", JobMixin, queue_args=BY_NOTE, replace=True)
+
+    assert index_names(engine) == {"ix_orders_claim"}
+    assert index_names(engine, "orders_2") == {"ix_orders_claim_orders_2"}
+    assert scalar(engine, "SELECT bool_and(indisvalid) FROM pg_index") is True
+
+
+@pytest.mark.parametrize(
+    ("engine_name", "swap"),
+    [
+        (
+            "postgresql",
+            [
+                "CREATE INDEX CONCURRENTLY ix_orders_claim_new",
+                "DROP INDEX ix_orders_claim;",
+                "ALTER INDEX ix_orders_claim_new RENAME TO ix_orders_claim",
+            ],
+        ),
+        (
+            "mysql",
+            [
+                "CREATE INDEX ix_orders_claim_new",
+                "ALTER TABLE orders DROP INDEX ix_orders_claim, "
+                "RENAME INDEX ix_orders_claim_new TO ix_orders_claim",
+            ],
+        ),
+    ],
+)
+def test_a_script_builds_the_new_index_beside_the_old_one(
+    engine_name: str, swap: list[str]
+) -> None:
+    with writing_script(engine_name) as (op, script):
+        replace(op, key="id")
+
+    written = script.getvalue()
+    found = [written.find(statement) for statement in swap]
+    assert -1 not in found
+    assert found == sorted(found)
+
+
+def test_an_index_of_ones_own_is_made_replaced_and_dropped_online(queue: Engine) -> None:
+    with migrating(queue) as op:
+        create_index_online(op, "ix_own", "orders", ["note"])
+        create_index_online(op, "ix_own", "orders", ["note", "amount"], replace=True)
+
+    assert columns_of(queue, "ix_own") == ["note", "amount"]
+
+    with migrating(queue) as op:
+        drop_index_online(op, "ix_own", table_name="orders")
+
+    assert index_names(queue) == set()
+
+
+@pytest.mark.only_on("postgresql", "sqlite")
+def test_an_index_of_expressions_alone_is_made_online(queue: Engine) -> None:
+    with migrating(queue) as op:
+        create_index_online(op, "ix_own", "orders", [text("lower(note)")])
+
+    assert scalar(queue, "SELECT count(*) FROM orders") == 0
+    with migrating(queue) as op:
+        drop_index_online(op, "ix_own", table_name="orders")
