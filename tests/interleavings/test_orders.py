@@ -1,0 +1,124 @@
+"""Whatever the order of two sessions' steps, the checker finds no broken promise."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, Engine, NullPool, create_engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import claim, complete, reap
+from sa_jobqueue.evidence import Ledger, check_files
+from tests.interleavings.scripts import AT_ONCE, SCRIPTS, SERIAL_SCRIPTS, Actor, Base, Job
+from tests.interleavings.stepper import Script, Stepped, Stepper
+from tests.support import make_engine, with_empty_tables
+
+KEYS = "xxyz"
+
+PAIRS = [
+    *itertools.combinations_with_replacement(SCRIPTS.items(), 2),
+    *itertools.combinations_with_replacement(SERIAL_SCRIPTS.items(), 2),
+]
+TRIOS = [
+    tuple(SCRIPTS[name] for name in names)
+    for names in (
+        ("claim and complete", "reap and claim", "renew and complete"),
+        ("turns", "turns", "reap and claim"),
+        ("round and claim", "fail and claim", "cancel and retry"),
+    )
+]
+
+
+def orders(sessions: int) -> Iterator[tuple[int, ...]]:
+    """Yield every order of four steps of each session: 70 for two."""
+    if sessions == 2:
+        for first in itertools.combinations(range(8), 4):
+            yield tuple(0 if place in first else 1 for place in range(8))
+        return
+    steps = [session for session in range(sessions) for _ in range(4)]
+    dice = random.Random(0)
+    for _ in range(300):
+        yield tuple(dice.sample(steps, len(steps)))
+
+
+@pytest.fixture(scope="module")
+def kept_engine(db_url: URL, db_alias: str) -> Iterator[Engine]:
+    """An engine with the table, whose SQLite refuses at once what would wait."""
+    if db_alias == "sqlite":
+        at_once = {"timeout": 0, "check_same_thread": False}
+        engine = create_engine(db_url, poolclass=NullPool, connect_args=at_once)
+    else:
+        engine = make_engine(db_url, isolation_level="READ COMMITTED")
+    Base.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+def judged(
+    engine: Engine, alias: str, scripts: Sequence[Script], order: Sequence[int], path: Path
+) -> list[str]:
+    """Take the steps in an order, drain the table, and return what the checker finds."""
+    with_empty_tables(engine, Base.metadata)
+    with Ledger(path).listen(Job), ExitStack() as stack:
+        with Session(engine) as session:
+            session.add_all(Job(key=key, max_attempts=9) for key in KEYS)
+            session.commit()
+        stepped = [
+            Stepped(Actor(engine, f"worker {number}"), script, alias)
+            for number, script in enumerate(scripts)
+        ]
+        for actor in stepped:
+            stack.callback(actor.close)
+        Stepper(engine, alias, stepped).run(order)
+        drain(engine)
+    return [str(fault) for fault in check_files(path, drained=True)]
+
+
+def drain(engine: Engine) -> None:
+    """Take back what is claimed, and complete what is left."""
+    with Session(engine) as session:
+        reap(session, Job, lease=AT_ONCE)
+        session.commit()
+        while left := claim(session, Job, owner="drain", limit=10):
+            complete(session, left)
+            session.commit()
+
+
+def sample(sessions: int, full: bool) -> list[tuple[int, ...]]:
+    """Choose the orders of a test: all, or one by chance."""
+    every = list(orders(sessions))
+    return every if full else [random.choice(every)]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.by_turns("mysql", "mariadb")
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair[0][0]} | {pair[1][0]}")
+def test_no_order_of_two_sessions_breaks_a_promise(
+    kept_engine: Engine,
+    db_alias: str,
+    full: bool,
+    pair: Sequence[tuple[str, Script]],
+    tmp_path: Path,
+) -> None:
+    scripts = [script for _, script in pair]
+
+    for number, order in enumerate(sample(2, full)):
+        faults = judged(kept_engine, db_alias, scripts, order, tmp_path / f"{number}.jsonl")
+
+        assert faults == [], order
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("trio", TRIOS)
+def test_no_order_of_three_sessions_breaks_a_promise(
+    kept_engine: Engine, db_alias: str, full: bool, trio: Sequence[Script], tmp_path: Path
+) -> None:
+    for number, order in enumerate(sample(3, full)):
+        faults = judged(kept_engine, db_alias, trio, order, tmp_path / f"{number}.jsonl")
+
+        assert faults == [], order
