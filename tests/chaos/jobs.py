@@ -1,0 +1,109 @@
+"""The jobs of a run, and a table of the calls of their handlers, which is a proof of its own."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import URL, Engine, String, insert
+from sqlalchemy.exc import IntegrityError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from sa_jobqueue import ConstantBackoff, JobQueue
+from tests.models import Task
+from tests.support import make_engine
+
+LEASE = timedelta(seconds=2)
+REAP_EVERY = timedelta(milliseconds=500)
+POLL = timedelta(milliseconds=50)
+
+#: Of so many calls one raises, after it has been noted.
+RAISES_ONE_OF = 20
+
+#: What passes: a lost connection, a deadlock, a busy database.
+PASSING = (OperationalError, InterfaceError, InternalError)
+
+
+class ChaosBase(DeclarativeBase):
+    pass
+
+
+class Handled(ChaosBase):
+    """A call of the handler.
+
+    Attributes:
+        id: made for the call, so that it is noted once even where a COMMIT's answer is lost.
+        attempt: the job's attempt; no two calls of a job have the same.
+        player: the process.
+        raised: the handler raises after this, so the job is tried again.
+    """
+
+    __tablename__ = "handled"
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    job: Mapped[int]
+    attempt: Mapped[int]
+    player: Mapped[str] = mapped_column(String(40))
+    raised: Mapped[bool]
+
+
+class Planned(Exception):
+    """What a handler raises now and then."""
+
+
+def isolation(url: URL) -> dict[str, Any]:
+    """Return the options of a run's engines."""
+    sqlite = url.get_backend_name() == "sqlite"
+    return {} if sqlite else {"isolation_level": "READ COMMITTED"}
+
+
+def new_queue() -> JobQueue[Task]:
+    """Make the queue of a run: its lease and its delays are short."""
+    return JobQueue(Task, lease=LEASE, backoff=ConstantBackoff(timedelta(milliseconds=100)))
+
+
+def create_tables(engine: Engine) -> None:
+    """Create the table of the jobs, and that of the calls."""
+    Task.metadata.create_all(engine, tables=[Task.metadata.tables["task"]])
+    ChaosBase.metadata.create_all(engine)
+
+
+@dataclass
+class Calls:
+    """Notes the calls of a player's handler, each in a transaction of its own."""
+
+    engine: Engine
+    player: str
+    dice: random.Random
+    raises: bool = True
+
+    @classmethod
+    def of(cls, url: URL, player: str, seed: int, *, raises: bool = True) -> Calls:
+        """Note over connections of their own, on which no fault is injected."""
+        engine = make_engine(url, **isolation(url))
+        return cls(engine, player, random.Random(seed), raises)
+
+    def note(self, job: int, attempt: int) -> None:
+        """Note a call, and raise now and then."""
+        raised = self.raises and self.dice.randrange(RAISES_ONE_OF) == 0
+        row = {"id": uuid.uuid4().hex, "job": job, "attempt": attempt}
+        self._insert({**row, "player": self.player, "raised": raised})
+        if raised:
+            raise Planned
+
+    def work_time(self) -> float:
+        """Return how many seconds a job takes: milliseconds, and at times long enough to be hit."""
+        return self.dice.uniform(0, 0.01) if self.dice.randrange(8) else self.dice.uniform(0, 0.4)
+
+    def _insert(self, row: dict[str, Any]) -> None:
+        while True:
+            try:
+                with self.engine.begin() as connection:
+                    connection.execute(insert(Handled), row)
+            except PASSING:
+                continue
+            except IntegrityError:  # it was committed before, and only the answer was lost
+                pass
+            return

@@ -1,0 +1,170 @@
+"""The processes of a run: workers, async workers and producers, until SIGTERM or worse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Engine, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.asyncio import AsyncWorker
+from sa_jobqueue.evidence import Ledger
+from sa_jobqueue.worker import Worker
+from tests.chaos.jobs import PASSING, POLL, REAP_EVERY, Calls, isolation, new_queue
+from tests.contract.asyncio.support import make_async_engine
+from tests.contract.worker.fault_injection import KILLED, NOTHING, Fault, FaultInjection
+from tests.models import Task
+from tests.support import make_engine
+
+#: The async driver of each database.
+DRIVERS = {
+    "sqlite": "aiosqlite",
+    "postgresql": "asyncpg",
+    "mysql": "aiomysql",
+    "mariadb": "asyncmy",
+}
+
+#: Of so many statements and COMMITs of a worker one loses its connection.
+LOSES_ONE_OF = 150
+
+#: Databases whose connections no other player ends.
+ADMINISTRATIVE = {
+    "postgresql": "postgres",
+    "mysql": "information_schema",
+    "mariadb": "information_schema",
+}
+
+
+@dataclass(frozen=True)
+class Player:
+    """What a process needs to know.
+
+    Attributes:
+        kind: worker, async worker or producer.
+        folder: of the history files.
+    """
+
+    kind: str
+    name: str
+    url: str
+    folder: str
+    seed: int
+
+    @property
+    def history(self) -> Path:
+        """The player's own ledger."""
+        return Path(self.folder) / f"{self.name}.jsonl"
+
+    @property
+    def losses(self) -> Path:
+        """Where each connection that the player itself has lost is noted."""
+        return Path(self.folder) / f"{self.name}.losses"
+
+
+def play(player: Player) -> None:
+    """Play until told to stop; the log is beside the history."""
+    logging.basicConfig(filename=player.history.with_suffix(".log"), level=logging.INFO)
+    with Ledger(player.history).listen(Task):
+        {"worker": work, "async worker": work_async, "producer": produce}[player.kind](player)
+
+
+def work(player: Player) -> None:
+    """Run a Worker."""
+    url, calls = _url_and_calls(player)
+    engine = make_engine(url, **isolation(url))
+
+    losses = LostConnections(engine, url, player)
+
+    def handler(task: Task) -> None:
+        losses.begin()
+        time.sleep(calls.work_time())
+        calls.note(task.id, task.attempts)
+
+    worker = Worker(engine, new_queue(), handler, limit=3, poll=POLL, reap_every=REAP_EVERY)
+    with losses, worker.stopping_on_signals():
+        worker.run()
+
+
+def work_async(player: Player) -> None:
+    """Run an AsyncWorker, which has no Owner: when it dies, its claims wait for the lease."""
+    url, calls = _url_and_calls(player)
+    engine = make_async_engine(url, DRIVERS[url.get_backend_name()], **isolation(url))
+
+    losses = LostConnections(engine.sync_engine, url, player)
+
+    async def handler(task: Task) -> None:
+        losses.begin()
+        await asyncio.sleep(calls.work_time())
+        await asyncio.to_thread(calls.note, task.id, task.attempts)
+
+    async def run() -> None:
+        options: Any = {"poll": POLL, "reap_every": REAP_EVERY}
+        worker = AsyncWorker(engine, new_queue(), handler, limit=4, concurrency=2, **options)
+        with losses, worker.stopping_on_signals():
+            await worker.run()
+        await engine.dispose()
+
+    asyncio.run(run())
+
+
+def produce(player: Player) -> None:
+    """Insert a few jobs at a time; those of a lost COMMIT are there or not."""
+    dice, told = random.Random(player.seed), threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: told.set())
+    url = make_url(player.url)
+    with Session(make_engine(url, **isolation(url))) as session:
+        while not told.wait(dice.uniform(0.04, 0.12)):
+            try:
+                jobs = range(dice.randrange(1, 8))
+                session.add_all(Task(name=player.name, priority=dice.randrange(3)) for _ in jobs)
+                session.commit()
+            except PASSING:
+                session.rollback()
+
+
+def _url_and_calls(player: Player) -> tuple[URL, Calls]:
+    url = make_url(player.url)
+    return url, Calls.of(url, player.name, player.seed)
+
+
+class LostConnections(FaultInjection):
+    """From its first job on a worker loses its connection before and after statements and COMMITs.
+
+    After a COMMIT means that its answer is lost. Each loss is noted in a file, which outlives the
+    process.
+    """
+
+    def __init__(self, engine: Engine, url: URL, player: Player) -> None:
+        # No other player ends the connection that ends ours: it is in another database.
+        apart = ADMINISTRATIVE.get(url.get_backend_name(), url.database)
+        super().__init__(
+            engine,
+            url.set(database=apart),
+            seed=player.seed,
+            wanted=1_000_000,
+            when_over=lambda: None,
+            one_of=LOSES_ONE_OF,
+        )
+        self.kinds = [fault for fault in self.kinds if fault[0] == KILLED]
+        self._noted = os.open(player.losses, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
+
+    def _draw(self, *moments: str) -> Fault:
+        fault = super()._draw(*moments)
+        if fault != NOTHING:
+            os.write(self._noted, f"{fault[1]}\n".encode())
+        return fault
+
+    def _kill(self, connection: Any) -> None:
+        with suppress(DBAPIError):  # another player has ended it in this moment
+            super()._kill(connection)

@@ -1,0 +1,163 @@
+"""What a run has shown: its counts, and its faults by the checker and by the table of calls."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from operator import attrgetter
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.evidence import History, check
+from sa_jobqueue.evidence.history import COMMITTED, UNKNOWN, Record
+from tests.chaos.jobs import Handled
+from tests.chaos.storm import Storm
+from tests.models import Task
+from tests.support import make_engine
+
+
+@dataclass
+class Verdict:
+    """A judged run.
+
+    Attributes:
+        counts: what happened, by name, in the order in which it is printed.
+        faults: what must not have happened, each as text.
+    """
+
+    counts: dict[str, int]
+    faults: list[str]
+
+    def lines(self) -> Iterator[str]:
+        """Write the counts, then the faults."""
+        for name, count in self.counts.items():
+            yield f"{count:>8,}  {name}"
+        yield f"{len(self.faults):>8,}  faults found"
+        yield from self.faults
+
+
+def judge(storm: Storm) -> Verdict:
+    """Judge a run that has been drained."""
+    history = History.read(*storm.histories)
+    calls = Calls.read(storm, history)
+    faults = ["\n".join(fault.story()) for fault in check(history, drained=True)]
+    ended = [f"{name} ended by itself: {code}" for name, code in storm.ended.items()]
+    return Verdict(_counts(storm, history, calls), [*faults, *calls.faults(), *ended])
+
+
+def _counts(storm: Storm, history: History, calls: Calls) -> dict[str, int]:
+    return {
+        "jobs": len(calls.jobs),
+        "claims of jobs": _rows(history, "after_claim"),
+        "renewals of jobs": _rows(history, "after_renew"),
+        "jobs taken back by a reap": _rows(history, "after_reap"),
+        "claims found lost": sum(len(jobs(record)) for record in of(history, "after_lost")),
+        "locks of Owners found lost": len(of(history, "after_lock_lost")),
+        "transactions whose end is unknown": sum(r.end == UNKNOWN for r in history.records),
+        "calls of the handler": len(calls.calls),
+        "calls after which the handler raised": sum(call.raised for call in calls.calls),
+        **calls.repeated(),
+        **{f"faults done: {name}": count for name, count in sorted(storm.done.items())},
+        **_losses(storm),
+    }
+
+
+def _losses(storm: Storm) -> dict[str, int]:
+    noted = [player.losses for player in storm.players if player.losses.exists()]
+    counted = Counter(line for path in noted for line in path.read_text().splitlines())
+    return {
+        f"faults done: a worker's connection lost {when}": count
+        for when, count in sorted(counted.items())
+    }
+
+
+def of(history: History, event: str) -> list[Record]:
+    """Return the records of an event."""
+    return [record for record in history.records if record.event == event]
+
+
+def jobs(record: Record) -> list[str]:
+    """Return the keys of a record's jobs, as text."""
+    return [json.dumps(job["key"]) for job in record.written.get("jobs", ())]
+
+
+def _rows(history: History, event: str) -> int:
+    return sum(len(jobs(record)) for record in of(history, event) if record.end == COMMITTED)
+
+
+@dataclass
+class Calls:
+    """The calls of the handlers, as the table has them.
+
+    Attributes:
+        jobs: the status of each job.
+        calls: by job and attempt.
+        harmed: the players that were killed or stopped.
+        without_lock: the players whose Owner lost its lock.
+        lost: the claims that living players found lost, as player and key.
+    """
+
+    jobs: dict[int, str]
+    calls: list[Handled]
+    harmed: set[str]
+    without_lock: set[str]
+    lost: set[tuple[str, str]]
+
+    @classmethod
+    def read(cls, storm: Storm, history: History) -> Calls:
+        """Read the tables, and from the history what excuses a second call."""
+        engine = make_engine(storm.url)
+        with Session(engine) as session:
+            found = {row.id: row.status for row in session.execute(select(Task.id, Task.status))}
+            calls = list(session.scalars(select(Handled).order_by(Handled.job, Handled.attempt)))
+            session.expunge_all()
+        engine.dispose()
+        without_lock = {Path(record.file).stem for record in of(history, "after_lock_lost")}
+        lost = {
+            (Path(record.file).stem, key)
+            for record in of(history, "after_lost")
+            for key in jobs(record)
+        }
+        return cls(found, calls, storm.harmed, without_lock, lost)
+
+    def faults(self) -> Iterator[str]:
+        """Find jobs that were not handled, or more often than the faults explain."""
+        yield from (
+            f"job {job} is {status}" for job, status in self.jobs.items() if status != "done"
+        )
+        handled = {call.job for call in self.calls if not call.raised}
+        yield from (f"job {job} was never handled" for job in self.jobs.keys() - handled)
+        for call, later in self._pairs():
+            if call.attempt == later.attempt:
+                yield f"attempt {call.attempt} of job {call.job} was handled twice"
+            if not call.raised and self._excuse(call) is None:
+                yield (
+                    f"job {call.job} was handled by {call.player} in attempt {call.attempt}, "
+                    f"and again by {later.player} in attempt {later.attempt}"
+                )
+
+    def repeated(self) -> dict[str, int]:
+        """Count the calls that were followed by another though they did not raise."""
+        excuses = (self._excuse(call) for call, _ in self._pairs() if not call.raised)
+        counted = Counter(excuse or "no reason" for excuse in excuses)
+        return {f"calls repeated: {excuse}": count for excuse, count in sorted(counted.items())}
+
+    def _pairs(self) -> Iterator[tuple[Handled, Handled]]:
+        """Yield each call of a job with the next one."""
+        for _, calls in groupby(self.calls, attrgetter("job")):
+            yield from pairwise(calls)
+
+    def _excuse(self, call: Handled) -> str | None:
+        """Tell why a call that did not raise may be followed by another."""
+        if call.player in self.harmed:
+            return "its worker was killed or stopped"
+        if call.player in self.without_lock:
+            return "its worker's Owner lost its lock"
+        if (call.player, f"[{call.job}]") in self.lost:
+            return "its worker found the claim lost"
+        return None
