@@ -87,9 +87,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--by-turns",
-        default="",
+        action="append",
+        default=[],
         metavar="ALIAS,ALIAS",
-        help="run a test that is for all of these databases on one of them, chosen by its name",
+        help="run a test that is for all of these databases on one of them, chosen by its name; "
+        "the reverse order chooses the other; not with --full, and not tests under load",
     )
 
 
@@ -240,19 +242,24 @@ def databases_of(item: pytest.Item, alias: str) -> list[str]:
     databases = list(DATABASES if marker is None else marker.args)
     if any(item.nodeid.startswith(folder) for folder in item.config.getoption("on_two")):
         databases = [database for database in databases if database in TWO]
-    turns = [name for name in turns_of(item) if name in databases]
-    if len(turns) > 1:
-        chosen = turns[crc32(name_without(alias, item).encode()) % len(turns)]
-        databases = [name for name in databases if name == chosen or name not in turns]
+    for taking_turns in turns_of(item):
+        turns = [name for name in taking_turns if name in databases]
+        if len(turns) > 1:
+            chosen = turns[crc32(name_without(alias, item).encode()) % len(turns)]
+            databases = [name for name in databases if name == chosen or name not in turns]
     return databases
 
 
-def turns_of(item: pytest.Item) -> Sequence[str]:
+def turns_of(item: pytest.Item) -> Sequence[Sequence[str]]:
     """Name the databases that take turns: those of the test's marker, else of the command line."""
+    if item.config.getoption("full"):
+        return ()
     marker = item.get_closest_marker("by_turns")
-    if marker is not None and not item.config.getoption("full"):
-        return marker.args
-    return str(item.config.getoption("by_turns")).split(",")
+    if marker is not None:
+        return (marker.args,)
+    if item.get_closest_marker("load"):
+        return ()
+    return [turns.split(",") for turns in item.config.getoption("by_turns")]
 
 
 def name_without(alias: str, item: Any) -> str:

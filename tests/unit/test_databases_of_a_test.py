@@ -18,12 +18,13 @@ def item_of(
     *,
     only_on: Sequence[str] = (),
     turns: Sequence[str] = (),
-    by_turns: str = "",
+    by_turns: Sequence[str] = (),
+    load: bool = False,
     on_two: str = "",
     full: bool = False,
 ) -> Any:
     """Stand in for a test that pytest has collected."""
-    given = {"only_on": only_on, "by_turns": turns}
+    given = {"only_on": only_on, "by_turns": turns, "load": ["load"] if load else ()}
     markers = {mark: SimpleNamespace(args=tuple(args)) for mark, args in given.items() if args}
     options = {"by_turns": by_turns, "on_two": [on_two] if on_two else [], "full": full}
     return SimpleNamespace(
@@ -51,15 +52,36 @@ def test_a_test_runs_on_every_database() -> None:
 def test_by_turns_a_test_runs_on_exactly_one_of_two_databases() -> None:
     names = [f"test_on_mysql_{number}" for number in range(20)]
 
-    kept = [run_on(name, by_turns="mysql,mariadb") for name in names]
+    kept = [run_on(name, by_turns=["mysql,mariadb"]) for name in names]
 
     assert {tuple(databases) for databases in kept} == {
         tuple(name for name in DATABASES if name != left_out) for left_out in ("mysql", "mariadb")
     }
 
 
+def test_the_reverse_order_chooses_the_other_database() -> None:
+    for number in range(20):
+        kept = run_on(f"test_{number}", by_turns=["mysql,mariadb"])
+        kept_else = run_on(f"test_{number}", by_turns=["mariadb,mysql"])
+
+        assert {*kept, *kept_else} == set(DATABASES)
+        assert len(kept) == len(kept_else) == 3
+
+
+def test_two_pairs_of_databases_take_turns() -> None:
+    kept = run_on("test_a", by_turns=["sqlite,postgresql", "mysql,mariadb"])
+
+    assert len(kept) == 2
+    assert len({"sqlite", "postgresql"}.intersection(kept)) == 1
+
+
+def test_a_test_under_load_and_the_full_run_take_no_turns() -> None:
+    assert run_on("test_a", by_turns=["mysql,mariadb"], load=True) == list(DATABASES)
+    assert run_on("test_a", by_turns=["mysql,mariadb"], full=True) == list(DATABASES)
+
+
 def test_by_turns_a_test_of_one_of_the_databases_alone_runs_there() -> None:
-    kept = run_on("test_a", only_on=("mariadb",), by_turns="mysql,mariadb")
+    kept = run_on("test_a", only_on=("mariadb",), by_turns=["mysql,mariadb"])
 
     assert kept == ["mariadb"]
 
@@ -70,7 +92,7 @@ def test_a_test_with_the_marker_runs_on_exactly_one_of_its_databases_and_on_all_
 
 
 def test_by_turns_leaves_the_two_databases_of_a_folder_alone() -> None:
-    kept = run_on("test_a", on_two="tests/contract", by_turns="mysql,mariadb")
+    kept = run_on("test_a", on_two="tests/contract", by_turns=["mysql,mariadb"])
 
     assert set(kept) == {"sqlite", "mysql"}
 
