@@ -70,16 +70,24 @@ PLAIN: dict[str, dict[str, Any]] = {
 }
 
 
-def make_engine(url: URL | str, *, tls: bool = False, **options: Any) -> Engine:
+#: Connect so that a COMMIT waits for the disk of a server that does.
+DURABLE = {**CONNECT, "postgresql": {"options": f"-c lock_timeout={LOCK_WAIT}s"}}
+
+
+def make_engine(
+    url: URL | str, *, tls: bool = False, durable: bool = False, **options: Any
+) -> Engine:
     """Create an engine whose statements wait for locks, but not for long.
 
     Args:
         tls: connect as the driver does by default, which is with TLS if the server offers it.
+        durable: a server that crashes has what was committed.
     """
     url = make_url(url)
     alias = url.get_backend_name()
     plain = {} if tls or _names_tls(url) else PLAIN[alias]
-    return create_engine(url, connect_args={**CONNECT[alias], **plain}, **options)
+    connect = (DURABLE if durable else CONNECT)[alias]
+    return create_engine(url, connect_args={**connect, **plain}, **options)
 
 
 def _names_tls(url: URL) -> bool:

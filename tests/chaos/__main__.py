@@ -7,44 +7,82 @@ histories of a run with faults are kept, and their folder is printed.
 from __future__ import annotations
 
 import argparse
+import os
 import random
-import secrets
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+from tests.chaos.clock import FILE, Clock
+from tests.chaos.ground import FAULTS, ground
 from tests.chaos.storm import Storm
 from tests.chaos.verdict import judge
-from tests.servers import DATABASES, ServerUnavailable, provide
+from tests.servers import DATABASES, ServerUnavailable
+from tests.servers.errors import NotHere
 
 
 def main() -> int:
     """Run, judge and print; return 1 if a fault was found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--database", choices=DATABASES, required=True)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    given = parser.parse_args()
+    given = parser().parse_args()
+    if given.database == "sqlite" and "clock" in given.faults and FILE not in os.environ:
+        start_under_clock()
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     try:
-        server = provide(given.database)
+        found = run(given, folder)
     except ServerUnavailable as error:
         sys.exit(str(error))
-    name, folder = f"sa_jobqueue_{secrets.token_hex(4)}", Path(tempfile.mkdtemp(prefix="chaos-"))
-    print(f"{server.version}, {given.seconds:g} s, seed {given.seed}")  # noqa: T201 - its purpose
-    try:
-        storm = Storm(server.create_database(name), folder, given.seconds, given.seed)
-        storm.run()
-        verdict = judge(storm)
-    finally:
-        server.drop_database(name)
-        server.stop()
-    print("\n".join(verdict.lines()))  # noqa: T201 - its purpose
-    if verdict.faults:
-        print(f"The histories are in {folder}")  # noqa: T201 - its purpose
+    if found:
+        tell(f"The histories are in {folder}")
         return 1
     shutil.rmtree(folder)
     return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    described = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    described.add_argument("--database", choices=DATABASES, required=True)
+    described.add_argument("--seconds", type=float, default=60)
+    described.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    described.add_argument(
+        "--faults", type=listed, default=FAULTS, help=f"of {','.join(FAULTS)}; default: all"
+    )
+    return described
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Read names that are divided by commas."""
+    names = tuple(text.split(","))
+    if unknown := set(names).difference(FAULTS):
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}")
+    return names
+
+
+def start_under_clock() -> None:
+    """Become a process whose clock can be stepped, with all that it will start."""
+    with suppress(NotHere):  # the run itself says what is left out
+        command = (sys.executable, "-m", "tests.chaos", *sys.argv[1:])
+        os.execve(sys.executable, command, {**os.environ, **Clock.make().variables})
+
+
+def run(given: argparse.Namespace, folder: Path) -> bool:
+    """Run and print; tell whether a fault was found."""
+    with ground(given.database, given.faults) as (made, url):
+        tell(f"{given.database} {made.version}, {given.seconds:g} s, seed {given.seed}")
+        for why in made.left_out:
+            tell(f"left out: {why}")
+        storm = Storm(url, folder, given.seconds, given.seed, made.faults, made.far)
+        storm.run()
+        verdict = judge(storm)
+    tell("\n".join(verdict.lines()))
+    return bool(verdict.faults)
+
+
+def tell(line: str) -> None:
+    """Print at once, so that a long run is seen to have begun."""
+    print(line, flush=True)  # noqa: T201 - its purpose
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import URL, Engine, String, insert
+from sqlalchemy import URL, Engine, LargeBinary, String, insert
 from sqlalchemy.exc import IntegrityError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -49,6 +50,14 @@ class Handled(ChaosBase):
     raised: Mapped[bool]
 
 
+class Ballast(ChaosBase):
+    """What is written to use up the room of a full disk."""
+
+    __tablename__ = "ballast"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    content: Mapped[bytes] = mapped_column(LargeBinary(1_000_000))
+
+
 class Planned(Exception):
     """What a handler raises now and then."""
 
@@ -57,6 +66,11 @@ def isolation(url: URL) -> dict[str, Any]:
     """Return the options of a run's engines."""
     sqlite = url.get_backend_name() == "sqlite"
     return {} if sqlite else {"isolation_level": "READ COMMITTED"}
+
+
+def open_engine(url: URL) -> Engine:
+    """Make an engine of a run: what it has committed outlives a crash of the server."""
+    return make_engine(url, durable=True, **isolation(url))
 
 
 def new_queue() -> JobQueue[Task]:
@@ -82,8 +96,7 @@ class Calls:
     @classmethod
     def of(cls, url: URL, player: str, seed: int, *, raises: bool = True) -> Calls:
         """Note over connections of their own, on which no fault is injected."""
-        engine = make_engine(url, **isolation(url))
-        return cls(engine, player, random.Random(seed), raises)
+        return cls(open_engine(url), player, random.Random(seed), raises)
 
     def note(self, job: int, attempt: int) -> None:
         """Note a call, and raise now and then."""
@@ -103,6 +116,7 @@ class Calls:
                 with self.engine.begin() as connection:
                     connection.execute(insert(Handled), row)
             except PASSING:
+                time.sleep(0.05)
                 continue
             except IntegrityError:  # it was committed before, and only the answer was lost
                 pass

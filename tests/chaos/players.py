@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import random
@@ -11,6 +12,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,11 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.evidence import Ledger
 from sa_jobqueue.worker import Worker
-from tests.chaos.jobs import PASSING, POLL, REAP_EVERY, Calls, isolation, new_queue
+from tests.chaos.jobs import PASSING, POLL, REAP_EVERY, Calls, isolation, new_queue, open_engine
+from tests.chaos.link import enter
 from tests.contract.asyncio.support import make_async_engine
 from tests.contract.worker.fault_injection import KILLED, NOTHING, Fault, FaultInjection
 from tests.models import Task
-from tests.support import make_engine
 
 #: The async driver of each database.
 DRIVERS = {
@@ -53,6 +55,7 @@ class Player:
     Attributes:
         kind: worker, async worker or producer.
         folder: of the history files.
+        namespace: the network namespace that it lives in; None: that of the machine.
     """
 
     kind: str
@@ -60,6 +63,7 @@ class Player:
     url: str
     folder: str
     seed: int
+    namespace: str | None = None
 
     @property
     def history(self) -> Path:
@@ -75,14 +79,16 @@ class Player:
 def play(player: Player) -> None:
     """Play until told to stop; the log is beside the history."""
     logging.basicConfig(filename=player.history.with_suffix(".log"), level=logging.INFO)
-    with Ledger(player.history).listen(Task):
+    if player.namespace is not None:
+        enter(player.namespace)
+    with SteadyLedger(player.history).listen(Task):
         {"worker": work, "async worker": work_async, "producer": produce}[player.kind](player)
 
 
 def work(player: Player) -> None:
     """Run a Worker."""
     url, calls = _url_and_calls(player)
-    engine = make_engine(url, **isolation(url))
+    engine = open_engine(url)
 
     losses = LostConnections(engine, url, player)
 
@@ -123,7 +129,7 @@ def produce(player: Player) -> None:
     dice, told = random.Random(player.seed), threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: told.set())
     url = make_url(player.url)
-    with Session(make_engine(url, **isolation(url))) as session:
+    with Session(open_engine(url)) as session:
         while not told.wait(dice.uniform(0.04, 0.12)):
             try:
                 jobs = range(dice.randrange(1, 8))
@@ -131,11 +137,23 @@ def produce(player: Player) -> None:
                 session.commit()
             except PASSING:
                 session.rollback()
+                told.wait(0.1)
 
 
 def _url_and_calls(player: Player) -> tuple[URL, Calls]:
     url = make_url(player.url)
     return url, Calls.of(url, player.name, player.seed)
+
+
+class SteadyLedger(Ledger):
+    """A ledger whose times are not stepped: SQLite's clock is that of its processes."""
+
+    def _write(self, line: str) -> None:
+        written = json.loads(line)
+        since_boot = timedelta(seconds=time.clock_gettime(time.CLOCK_MONOTONIC))
+        moment = (datetime(2000, 1, 1, tzinfo=UTC) + since_boot).replace(tzinfo=None)
+        written["t"] = f"{moment.isoformat(timespec='microseconds')}Z"
+        super()._write(f"{json.dumps(written)}\n")
 
 
 class LostConnections(FaultInjection):

@@ -73,9 +73,9 @@ class Keeper:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def make_folder(database: str, *, user: str | None = None) -> Path:
+def make_folder(database: str, *, user: str | None = None, within: Path | None = None) -> Path:
     """Make a temporary folder that belongs to the user whom the server runs as."""
-    folder = Path(tempfile.mkdtemp(prefix=f"sa_jobqueue_{database}_"))
+    folder = Path(tempfile.mkdtemp(prefix=f"sa_jobqueue_{database}_", dir=within))
     if user is not None:
         shutil.chown(folder, user=user)
     return folder

@@ -122,19 +122,27 @@ class NetworkProvider(Provider):
     def version_of(self, url: URL) -> str:
         """Ask for the server's version; refuse a server of another database."""
 
-    def start(self, binaries: Binaries, *, origin: Origin, port: int | None = None) -> Server:
+    def start(
+        self,
+        binaries: Binaries,
+        *,
+        origin: Origin,
+        port: int | None = None,
+        within: Path | None = None,
+    ) -> Server:
         """Run these binaries in a temporary folder, on a free port if none is named."""
-        folder = make_folder(self.name, user=binaries.user)
+        folder = make_folder(self.name, user=binaries.user, within=within)
         try:
             initialize(binaries, folder)
-            return self._serve(binaries, folder, origin=origin, port=port)
+            return self.serve(binaries, folder, origin=origin, port=port)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def _serve(
-        self, binaries: Binaries, folder: Path, *, origin: Origin, port: int | None
+    def serve(
+        self, binaries: Binaries, folder: Path, *, origin: Origin, port: int | None = None
     ) -> Server:
+        """Run these binaries on a folder that was made before."""
         # A free port may be taken by the time the server listens on it.
         for _ in range(PORT_ATTEMPTS):
             number = port or free_port()

@@ -1,0 +1,123 @@
+"""What a fault is, and those that are done to processes and connections."""
+
+from __future__ import annotations
+
+import signal
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from sqlalchemy import NullPool
+from sqlalchemy.exc import DBAPIError
+
+from tests.chaos.jobs import LEASE
+from tests.contract.worker.fault_injection import ENDING
+from tests.support import cut_connections, make_engine
+
+if TYPE_CHECKING:
+    from tests.chaos.storm import Storm
+
+#: The fault that could not be done, since there was nobody to do it to.
+NOTHING = "nothing"
+
+#: Seconds beyond a lease.
+BEYOND_LEASE = LEASE.total_seconds() * 1.5
+
+#: The connections to a database, but our own.
+LISTED = {
+    "postgresql": "SELECT pid FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    "mysql": "SELECT id FROM information_schema.processlist "
+    "WHERE db = DATABASE() AND id <> CONNECTION_ID()",
+}
+LISTED["mariadb"] = LISTED["mysql"]
+
+
+class Fault(ABC):
+    """One kind of fault, done again and again.
+
+    Attributes:
+        name: as --faults has it.
+        cards: how many times it lies in the deck from which the next fault is drawn.
+    """
+
+    name: ClassVar[str]
+    cards: ClassVar[int] = 1
+
+    @abstractmethod
+    def happen(self, storm: Storm) -> str:
+        """Do it, and return what was done; what lasts is ended by ``storm.later()``."""
+
+    def settle(self) -> None:  # noqa: B027 - most faults leave nothing behind
+        """Before the end: undo what would keep jobs from being finished."""
+
+
+class Kill(Fault):
+    """Kill a player, stopped or not, and start another in its place."""
+
+    name = "kill"
+    cards = 2
+
+    def happen(self, storm: Storm) -> str:
+        victim = storm.dice.choice(storm.running)
+        storm.harmed.add(victim.player.name)
+        victim.process.kill()
+        victim.process.join()
+        storm.replace(victim)
+        return f"SIGKILL, {victim.player.kind}"
+
+
+class Stop(Fault):
+    """Let a player stand still until its lease is over, unless most of them do."""
+
+    name = "stop"
+    cards = 2
+
+    def happen(self, storm: Storm) -> str:
+        moving = [running for running in storm.running if not running.stopped]
+        if len(moving) < 3:
+            return NOTHING
+        victim = storm.dice.choice(moving)
+        storm.harmed.add(victim.player.name)
+        victim.signal(signal.SIGSTOP)
+        storm.later(BEYOND_LEASE, partial(victim.signal, signal.SIGCONT))
+        return f"SIGSTOP, {victim.player.kind}"
+
+
+class EndConnection(Fault):
+    """Have the server end one connection."""
+
+    name = "connections"
+    cards = 2
+
+    def happen(self, storm: Storm) -> str:
+        alias = storm.url.get_backend_name()
+        engine = make_engine(storm.url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as connection:
+                numbers = sorted(connection.exec_driver_sql(LISTED[alias]).scalars())
+                if not numbers:
+                    return NOTHING
+                number = storm.dice.choice(numbers)
+                connection.exec_driver_sql(ENDING[alias][0].format(number))
+        except DBAPIError:  # it has ended meanwhile, or the server is down
+            return NOTHING
+        return "a connection ended by the server"
+
+
+class EndConnections(Fault):
+    """Have the server end all connections."""
+
+    name = "connections"
+
+    def happen(self, storm: Storm) -> str:
+        with suppress(DBAPIError):  # one has ended meanwhile, or the server is down
+            cut_connections(storm.url, storm.url.get_backend_name())
+        return "all connections ended by the server"
+
+
+def everywhere(alias: str) -> list[Fault]:
+    """Return the faults that can be done on any server, also on one that others use."""
+    ending: list[Fault] = [EndConnection(), EndConnections()] if alias in ENDING else []
+    return [Kill(), Stop(), *ending]
