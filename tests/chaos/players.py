@@ -56,6 +56,7 @@ class Player:
         kind: worker, async worker or producer.
         folder: of the history files.
         namespace: the network namespace that it lives in; None: that of the machine.
+        loses: a worker loses connections of its own.
     """
 
     kind: str
@@ -64,6 +65,7 @@ class Player:
     folder: str
     seed: int
     namespace: str | None = None
+    loses: bool = True
 
     @property
     def history(self) -> Path:
@@ -170,7 +172,7 @@ class LostConnections(FaultInjection):
             engine,
             url.set(database=apart),
             seed=player.seed,
-            wanted=1_000_000,
+            wanted=1_000_000 if player.loses else 0,
             when_over=lambda: None,
             one_of=LOSES_ONE_OF,
         )

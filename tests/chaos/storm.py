@@ -58,6 +58,7 @@ class Storm:
         players: all that have ever played.
         running: those that play.
         clock_steps: the database's clock may have been stepped.
+        loses_connections: workers lose connections of their own.
     """
 
     url: URL
@@ -72,6 +73,7 @@ class Storm:
     players: list[Player] = field(default_factory=list)
     running: list[Running] = field(default_factory=list)
     clock_steps: bool = False
+    loses_connections: bool = True
 
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
@@ -87,9 +89,7 @@ class Storm:
 
     def run(self) -> None:
         """Play with faults, end the players, and drain the table."""
-        engine = open_engine(self.url)
-        create_tables(engine)
-        engine.dispose()
+        self.create_tables()
         try:
             for number, kind in enumerate(PLAYERS):
                 self._start(kind, far=number % 2 == 1)
@@ -99,6 +99,12 @@ class Storm:
             for running in self.running:
                 running.process.kill()
         self._drain()
+
+    def create_tables(self) -> None:
+        """Create the tables, unless they are there."""
+        engine = open_engine(self.url)
+        create_tables(engine)
+        engine.dispose()
 
     # -- faults ---------------------------------------------------------
 
@@ -140,7 +146,7 @@ class Storm:
 
     def _start(self, kind: str, *, far: bool) -> None:
         name = f"{kind.replace(' ', '-')}-{len(self.players)}"
-        url, namespace = self.far if far and self.far else (self.url, None)
+        url, namespace = self._way_in(far=far)
         player = Player(
             kind,
             name,
@@ -148,11 +154,16 @@ class Storm:
             str(self.folder),
             self.dice.getrandbits(32),
             namespace=namespace,
+            loses=self.loses_connections,
         )
         process = FORKSERVER.Process(target=play, args=(player,), daemon=True)
         process.start()
         self.players.append(player)
         self.running.append(Running(player, process))
+
+    def _way_in(self, *, far: bool) -> tuple[URL, str | None]:
+        """Return the next player's URL, and its network namespace."""
+        return self.far if far and self.far else (self.url, None)
 
     def _note_ended(self) -> None:
         """Replace players that ended by themselves: this is a fault of its own."""

@@ -1,0 +1,14 @@
+"""Real clusters, started here and stopped here; no part of the ordinary tests.
+
+::
+
+    python -m tests.clusters galera --seconds 60 --seed 15
+"""
+
+from __future__ import annotations
+
+from tests.clusters.cluster import Cluster
+from tests.clusters.galera import Galera
+
+#: The clusters by their names on the command line.
+CLUSTERS: dict[str, type[Cluster]] = {cluster.name: cluster for cluster in (Galera,)}

@@ -1,0 +1,103 @@
+"""What a run asks of a cluster: its URLs, its faults, and that it ends with the run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from sqlalchemy import URL
+
+from tests.chaos.fault import NOTHING, Fault
+from tests.clusters.node import Node
+
+if TYPE_CHECKING:
+    from tests.chaos.storm import Storm
+
+#: Seconds that a node is down; it takes some more to join.
+DOWN = (0.5, 10.0)
+
+
+class Cluster(ABC):
+    """Nodes in temporary folders, from ``with`` until its end.
+
+    Attributes:
+        name: as on the command line.
+        title: what runs, with versions; known once it runs.
+        nodes: those that may be killed.
+    """
+
+    name: ClassVar[str]
+    title: str
+    nodes: list[Node]
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start all nodes, and create an empty database."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop whatever was started, also where start() has failed half-way."""
+
+    @abstractmethod
+    def kill(self, node: Node) -> None:
+        """Kill a node, which may come back later."""
+
+    @abstractmethod
+    def revive(self, node: Node) -> None:
+        """Start a node that was killed, and wait until it takes part again."""
+
+    @property
+    @abstractmethod
+    def urls(self) -> Sequence[URL]:
+        """The ways into the database, of synchronous drivers; players take them in turn."""
+
+    @property
+    @abstractmethod
+    def faults(self) -> Sequence[Fault]:
+        """What is done to the nodes, besides what is done to the players."""
+
+    def settle(self) -> None:  # noqa: B027 - for most clusters there is nothing to wait for
+        """Wait until the first URL shows all that was committed through any."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class KillNode(Fault):
+    """Kill a node, one at a time, and bring it back."""
+
+    name = "node"
+    cards = 2
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._down = False
+
+    def happen(self, storm: Storm) -> str:
+        if self._down:
+            return NOTHING
+        node = storm.dice.choice(self._cluster.nodes)
+        self._cluster.kill(node)
+        self._down = True
+        storm.later(storm.dice.uniform(*DOWN), partial(self._revive, node))
+        return "SIGKILL, a node"
+
+    def _revive(self, node: Node) -> None:
+        self._cluster.revive(node)
+        self._down = False

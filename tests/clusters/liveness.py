@@ -1,0 +1,92 @@
+"""Which life of an owner is known on which node, and that nobody living is taken for dead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import URL, Engine, delete, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Owner, claim, owner_state, reap
+from tests.chaos.jobs import isolation
+from tests.models import Task
+from tests.support import make_engine, until
+
+LONG = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a node says of an owner while it lives, and after its end.
+
+    Attributes:
+        where: "its own node", or "another node".
+        reaped: of the living owner's claims, far from the end of their lease.
+    """
+
+    where: str
+    alive: str
+    ended: str
+    reaped: int
+
+    @property
+    def fault(self) -> str | None:
+        """What must not be: a living owner that is dead to somebody, or loses its claim."""
+        if self.alive == "dead" or self.reaped:
+            return f"asked at {self.where}, a living owner is {self.alive}; reaped: {self.reaped}"
+        return None
+
+    def __str__(self) -> str:
+        return f"asked at {self.where}, an owner is {self.alive}, and after its end {self.ended}"
+
+
+def known_liveness(urls: Sequence[URL]) -> Counter[Known]:
+    """Ask each node of an owner of each, with one committed claim."""
+    engines = [make_engine(url, **isolation(url)) for url in urls]
+    try:
+        return Counter(_known(own, asked) for own in engines for asked in engines)
+    finally:
+        for engine in engines:
+            engine.dispose()
+
+
+def _known(own: Engine, asked: Engine) -> Known:
+    with Owner(own) as owner, Session(own) as session:
+        name = owner.name
+        session.add(Task(name="liveness"))
+        session.commit()
+        (task,) = claim(session, Task, owner=owner, limit=1)
+        session.commit()
+        until(lambda: _owner_seen(asked, task.id) == name)
+        alive = _state(asked, name)
+        with Session(asked) as other:
+            reaped = len(reap(other, Task, lease=LONG))
+            other.commit()
+    ended = _state(asked, name)
+    _delete_tasks(asked)
+    until(lambda: not _tasks(own))
+    return Known("its own node" if own is asked else "another node", alive, ended, reaped)
+
+
+def _state(engine: Engine, name: str) -> str:
+    with Session(engine) as session:
+        return str(owner_state(session, name))
+
+
+def _owner_seen(engine: Engine, key: int) -> str | None:
+    with Session(engine) as session:
+        return session.scalar(select(Task.owner).where(Task.id == key))
+
+
+def _tasks(engine: Engine) -> Sequence[int]:
+    with Session(engine) as session:
+        return session.scalars(select(Task.id)).all()
+
+
+def _delete_tasks(engine: Engine) -> None:
+    with Session(engine) as session:
+        session.execute(delete(Task))
+        session.commit()

@@ -1,0 +1,54 @@
+"""A run of tests.chaos on a cluster: the players are spread over its URLs, and nodes fail."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy import URL, inspect
+
+from tests.chaos.fault import Kill, Stop
+from tests.chaos.jobs import ChaosBase
+from tests.chaos.storm import Storm
+from tests.clusters.cluster import Cluster
+from tests.clusters.liveness import Known, known_liveness
+from tests.support import make_engine, until
+
+
+class ClusterStorm(Storm):
+    """A run of some seconds on a cluster: players are killed and stopped, and nodes fail."""
+
+    def __init__(self, cluster: Cluster, folder: Path, seconds: float, seed: int) -> None:
+        faults = (Kill(), Stop(), *cluster.faults)
+        super().__init__(cluster.urls[0], folder, seconds, seed, faults)
+        self._cluster = cluster
+        # They are ended by their numbers, and a number is one node's.
+        self.loses_connections = False
+
+    def known_liveness(self) -> Counter[Known]:
+        """Ask the nodes of owners, before the run."""
+        self.create_tables()
+        return known_liveness(self._cluster.urls)
+
+    def create_tables(self) -> None:
+        """Create the tables through one node, and wait until all have them."""
+        super().create_tables()
+        for url in self._cluster.urls:
+            until(partial(_has_tables, url))
+
+    def _way_in(self, *, far: bool) -> tuple[URL, str | None]:
+        return self._cluster.urls[len(self.players) % len(self._cluster.urls)], None
+
+    def _drain(self) -> None:
+        self._cluster.settle()
+        super()._drain()
+
+
+def _has_tables(url: URL) -> bool:
+    """Tell whether the tables that are created last are there."""
+    engine = make_engine(url)
+    try:
+        return ChaosBase.metadata.tables.keys() <= set(inspect(engine).get_table_names())
+    finally:
+        engine.dispose()
