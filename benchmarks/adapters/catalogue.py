@@ -93,7 +93,11 @@ CATALOGUE: dict[str, Entry] = {
         _ours("rows, turn", "Turn"),
         _ours("rows, held", "Held", SERVERS),
         _ours("rows, advisory", "Advisory", (PG,)),
+        _ours("entities, turn", "TurnOfEntities"),
+        _ours("Worker", "TheWorker"),
         _ours("rows, asyncio", "Asyncio"),
+        _ours("entities, turn, asyncio", "TurnsInLoop"),
+        _ours("AsyncWorker", "TheAsyncWorker"),
         # pgmq's package brings the SQL of the extension: nothing is compiled.
         _peer("pgmq:Pgmq", (PG,), "pgmq==1.1.4", *PSYCOPG),
         _peer("pgqueuer:PgQueuer", (PG,), "pgqueuer==1.6.0", "asyncpg==0.32.0", UVLOOP),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from benchmarks.adapters.model import Job
+from benchmarks.adapters.model import Job, make_engine
 from benchmarks.adapters.shared_table import (
     HeldTransaction,
     OnSharedTable,
@@ -17,7 +18,8 @@ from benchmarks.adapters.shared_table import (
     TurnTransaction,
 )
 from sa_jobqueue import JobQueue
-from sa_jobqueue.asyncio import AsyncJobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
+from sa_jobqueue.worker import Worker
 
 ASYNC_DRIVERS = {
     "postgresql": "asyncpg",
@@ -92,30 +94,117 @@ class Turn(TurnTransaction, Rows):
         )
 
 
-class Asyncio(OnSharedTable):
-    """The verbs of sa_jobqueue.asyncio, on rows."""
+class TurnOfEntities(Turn):
+    """The loop that a Worker does: turn() with entities, in a Session of its own each time."""
+
+    session = pooled = True
+
+    def turn(self, jobs: Any) -> Any:
+        return self.queue.turn(
+            self.connection, jobs, owner=self.owner, limit=self.batch, delete=True
+        )
+
+    def claim(self) -> Any:
+        return self.queue.claim(self.connection, owner=self.owner, limit=self.batch)
+
+    def numbers(self, jobs: Any) -> list[int]:
+        return [job.id for job in jobs]
+
+
+class TheWorker(OnSharedTable):
+    """A Worker as an application runs it: an Owner, a heartbeat, reaps, a handler for each job."""
+
+    def open(self) -> None:
+        self.engine = make_engine(self.url)
+        assert not self.drain()
+
+    def drain(self) -> list[int]:
+        run: list[int] = []
+
+        def handle(job: Job) -> None:
+            run.append(job.id)
+
+        Worker(self.engine, JobQueue(Job), handle, limit=self.batch, delete=True, drain=True).run()
+        return run
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+class InLoop(OnSharedTable):
+    """An adapter in an event loop, with an engine of an async driver."""
 
     def open(self) -> None:
         url = make_url(self.url)
         driver = f"{url.get_backend_name()}+{ASYNC_DRIVERS[url.get_backend_name()]}"
         self.loop = asyncio.Runner()
-        self.queue = AsyncJobQueue(JobQueue(Job))
         self.owner = f"worker-{os.getpid()}"
         options = {"connect_args": {"timeout": 60}} if driver.startswith("sqlite") else {}
-        engine = create_async_engine(url.set(drivername=driver), **options)
-        self.session = AsyncSession(engine, expire_on_commit=False)
+        self.engine = create_async_engine(url.set(drivername=driver), **options)
         assert not self.drain()
 
     def drain(self) -> list[int]:
         return self.loop.run(self._drain())
 
+    @abstractmethod
+    async def _drain(self) -> list[int]: ...
+
+    def close(self) -> None:
+        self.loop.run(self.engine.dispose())
+        self.loop.close()
+
+
+class TheAsyncWorker(InLoop):
+    """An AsyncWorker as an application runs it."""
+
     async def _drain(self) -> list[int]:
         run: list[int] = []
-        while True:
-            jobs = await self.queue.claim_rows(self.session, owner=self.owner, limit=self.batch)
-            await self.session.commit()
-            if not jobs:
-                return run
-            run += [job[0] for job in jobs]
-            await self.queue.complete(self.session, jobs, delete=True)
-            await self.session.commit()
+
+        async def handle(job: Job) -> None:
+            run.append(job.id)
+
+        worker = AsyncWorker(
+            self.engine, JobQueue(Job), handle, limit=self.batch, delete=True, drain=True
+        )
+        await worker.run()
+        return run
+
+
+class TurnsInLoop(InLoop):
+    """The loop that an AsyncWorker does: turn() with entities."""
+
+    async def _drain(self) -> list[int]:
+        run: list[int] = []
+        queue = AsyncJobQueue(JobQueue(Job))
+        async with AsyncSession(self.engine, expire_on_commit=False) as session:
+            jobs = await queue.claim(session, owner=self.owner, limit=self.batch)
+            await session.commit()
+            while jobs:
+                run += [job.id for job in jobs]
+                jobs = await queue.turn(
+                    session, jobs, owner=self.owner, limit=self.batch, delete=True
+                )
+                await session.commit()
+        return run
+
+
+class Asyncio(InLoop):
+    """The verbs of sa_jobqueue.asyncio, on rows."""
+
+    def open(self) -> None:
+        self.queue = AsyncJobQueue(JobQueue(Job))
+        super().open()
+
+    async def _drain(self) -> list[int]:
+        run: list[int] = []
+        async with AsyncSession(self.engine, expire_on_commit=False) as session:
+            while jobs := await self._claim(session):
+                run += [job[0] for job in jobs]
+                await self.queue.complete(session, jobs, delete=True)
+                await session.commit()
+        return run
+
+    async def _claim(self, session: AsyncSession) -> Any:
+        jobs = await self.queue.claim_rows(session, owner=self.owner, limit=self.batch)
+        await session.commit()
+        return jobs
