@@ -9,6 +9,8 @@
     sa-jobqueue work shop.models:Email shop.mail:send --drain
     sa-jobqueue work shop.films:workflow --step render
     sa-jobqueue reap shop.models:Email --every 60
+    sa-jobqueue pause shop.models:Email     # workers claim nothing of it, until `resume`
+    sa-jobqueue workers shop.models:Email   # who works, and whether they are alive
     sa-jobqueue load shop.imports:emails --log loads/may
     sa-jobqueue sql shop.models:Email --dialect postgresql
     sa-jobqueue doctor shop.models:Email    # does an index serve the claim, at what cost
@@ -30,10 +32,12 @@ from .demo.start_processing import start_processing
 from .doctor import doctor
 from .errors import OneLineErrors
 from .load import load
+from .pause import pause, resume
 from .reap import reap
 from .sql import sql
 from .status import status
 from .work import work
+from .workers import workers
 
 __all__ = ["cli"]
 
@@ -49,6 +53,9 @@ cli.add_command(start_processing)
 cli.add_command(status)
 cli.add_command(work)
 cli.add_command(reap)
+cli.add_command(pause)
+cli.add_command(resume)
+cli.add_command(workers)
 cli.add_command(load)
 cli.add_command(sql)
 cli.add_command(doctor)

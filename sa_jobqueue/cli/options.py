@@ -56,3 +56,9 @@ def seconds_option(name: str, *, zero: bool = True, **options: Any) -> Option:
 
 def _as_timedelta(_context: object, _option: object, number: float | None) -> timedelta | None:
     return None if number is None else timedelta(seconds=number)
+
+
+#: --json, for a program that reads what a command prints.
+json_option: Option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON instead of a table."
+)

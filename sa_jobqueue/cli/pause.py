@@ -1,0 +1,61 @@
+"""``pause`` and ``resume``: keep workers from claiming from a queue, and let them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from ..control import ControlTables
+from ..control import pause as pause_queue
+from ..control import resume as resume_queue
+from ..control.tables import tables_for
+from ..model.queue_name import queue_name
+from ..queue import JobQueue
+from ..sessions.transactions import run_with_retries
+from .engine import open_engine, require_table
+from .options import assume_locks_option, queue_argument, url_option
+from .targets import load_queue
+
+
+@click.command()
+@queue_argument
+@url_option
+@assume_locks_option
+def pause(queue: str, url: str) -> None:
+    """Keep all workers from claiming jobs of MODULE:QUEUE; what is claimed is finished."""
+    found = load_queue(queue)
+    changed = _run(url, found, lambda session: pause_queue(session, found))
+    click.echo(f"{queue_name(found)} {'is paused' if changed else 'was paused already'}")
+
+
+@click.command()
+@queue_argument
+@url_option
+@assume_locks_option
+def resume(queue: str, url: str) -> None:
+    """Let workers claim jobs of MODULE:QUEUE again."""
+    found = load_queue(queue)
+    changed = _run(url, found, lambda session: resume_queue(session, found))
+    click.echo(f"{queue_name(found)} {'is resumed' if changed else 'was not paused'}")
+
+
+def open_control(url: str, queue: JobQueue[Any]) -> tuple[Engine, ControlTables]:
+    """Connect, and find the control tables beside a queue.
+
+    Raises:
+        ClickException: they are not in the database.
+        ArgumentError: they are not in the metadata.
+    """
+    tables = tables_for(None, queue.mapping)
+    engine = open_engine(url)
+    require_table(engine, tables.workers)
+    return engine, tables
+
+
+def _run(url: str, queue: JobQueue[Any], work: Callable[[Session], bool]) -> bool:
+    engine, _ = open_control(url, queue)
+    return run_with_retries(engine, work)

@@ -1,0 +1,77 @@
+"""read_control(): what a worker asks once a second, in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Select, literal, null, select, union_all
+from sqlalchemy.orm import Session
+
+from ..dialects.clock import as_utc
+from ..fence.token import Fence
+from ..model.mapping import any_mapping_of
+from ..model.queue_name import queue_name
+from .stops import key_text
+from .tables import ControlTables
+
+
+@dataclass(frozen=True)
+class ControlState:
+    """What others ask of a worker.
+
+    Attributes:
+        paused: the names of its queues that are paused.
+        stops: of each claim to stop the table, the key as text and an owner_date.
+    """
+
+    paused: frozenset[str] = frozenset()
+    stops: frozenset[tuple[str, str, datetime]] = frozenset()
+
+    def is_paused(self, queue: Any) -> bool:
+        """Tell whether a queue is paused."""
+        return bool(self.paused) and queue_name(queue) in self.paused
+
+    def asks_to_stop(self, fence: Fence) -> bool:
+        """Tell whether a claim is to be stopped; a renewal does not hide it from the request."""
+        if not self.stops:
+            return False
+        table = any_mapping_of(fence.entity).table.fullname
+        key = key_text(fence.identity)
+        return any((table, key, as_utc(date)) in self.stops for date in fence.token.dates)
+
+
+def read_control(
+    session: Session | Connection, queues: Iterable[Any], *, owner: str, tables: ControlTables
+) -> ControlState:
+    """Read which of the queues are paused, and which claims of an owner to stop.
+
+    It is one statement by two primary keys and an index, cheap enough for once a second.
+
+    Args:
+        queues: as for :func:`sa_jobqueue.control.pause`.
+        owner: the owner of the worker's claims.
+    """
+    rows = session.execute(_statement(tables, [queue_name(queue) for queue in queues], owner))
+    paused: set[str] = set()
+    stops: set[tuple[str, str, datetime]] = set()
+    for kind, name, key, date in rows:
+        if kind == "pause":
+            paused.add(name)
+        else:
+            stops.add((name, key, as_utc(date)))
+    return ControlState(frozenset(paused), frozenset(stops))
+
+
+def _statement(tables: ControlTables, names: list[str], owner: str) -> Any:
+    stops, pauses = tables.stops.c, tables.pauses.c
+    # The stops come first: a UNION takes its types from there, and NULL has none.
+    asked: Select[Any] = select(
+        literal("stop"), stops.queue_table, stops.job_key, stops.owner_date
+    ).where(stops.owner == owner)
+    at_rest: Select[Any] = select(literal("pause"), pauses.queue, null(), null()).where(
+        pauses.queue.in_(names)
+    )
+    return union_all(asked, at_rest)

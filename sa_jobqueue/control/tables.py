@@ -1,0 +1,147 @@
+"""The tables of workers, pauses and stop requests, in the user's own metadata.
+
+``create_all()`` and Alembic's autogenerate create them. They are found again by the metadata of
+a queue's table; a verb that is given no queue takes the only ones of the process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+from sqlalchemy import Column, Index, Integer, MetaData, String, Table, Text
+
+from ..errors import ArgumentError
+from ..model.mapping import QueueMapping
+from ..model.mixins import OWNER_LENGTH, timestamp_type
+
+#: The longest name of a queue: its table's schema and name, and a status.
+QUEUE_LENGTH = 150
+
+#: The longest text of a primary key; a longer one is cut. Its claim's time tells it from others.
+KEY_LENGTH = 255
+
+HOST_LENGTH = 64
+
+_INFO = "sa_jobqueue.control"
+
+_metadata: WeakSet[MetaData] = WeakSet()
+
+
+@dataclass(frozen=True)
+class ControlTables:
+    """The tables that :func:`control_tables` has made."""
+
+    workers: Table
+    pauses: Table
+    stops: Table
+
+
+def control_tables(
+    metadata: MetaData, *, prefix: str = "job", schema: str | None = None
+) -> ControlTables:
+    """Add the tables of workers, pauses and stop requests to a MetaData, once.
+
+    Args:
+        prefix: the names are ``<prefix>_workers``, ``<prefix>_pauses`` and ``<prefix>_stops``.
+        schema: by default that of the metadata.
+
+    Raises:
+        ArgumentError: the metadata has tables of these names already, which are not ours.
+    """
+    if _INFO in metadata.info:
+        found: ControlTables = metadata.info[_INFO]
+        return found
+    _check_free(metadata, prefix, schema or metadata.schema)
+    tables = ControlTables(
+        _workers(metadata, prefix, schema),
+        _pauses(metadata, prefix, schema),
+        _stops(metadata, prefix, schema),
+    )
+    metadata.info[_INFO] = tables
+    _metadata.add(metadata)
+    return tables
+
+
+def _check_free(metadata: MetaData, prefix: str, schema: str | None) -> None:
+    for end in ("workers", "pauses", "stops"):
+        name = f"{prefix}_{end}"
+        if (name if schema is None else f"{schema}.{name}") in metadata.tables:
+            raise ArgumentError(f"the metadata has a table {name!r}: give another prefix=")
+
+
+def _workers(metadata: MetaData, prefix: str, schema: str | None) -> Table:
+    return Table(
+        f"{prefix}_workers",
+        metadata,
+        Column("name", String(OWNER_LENGTH), primary_key=True),
+        # Workers without an Owner may share a name.
+        Column("host", String(HOST_LENGTH), primary_key=True),
+        Column("pid", Integer, primary_key=True, autoincrement=False),
+        Column("queues", Text, nullable=False),
+        Column("since", timestamp_type(), nullable=False),
+        Column("seen_at", timestamp_type(), nullable=False),
+        Column("jobs", Integer, nullable=False),
+        schema=schema,
+    )
+
+
+def _pauses(metadata: MetaData, prefix: str, schema: str | None) -> Table:
+    return Table(
+        f"{prefix}_pauses",
+        metadata,
+        Column("queue", String(QUEUE_LENGTH), primary_key=True),
+        Column("since", timestamp_type(), nullable=False),
+        schema=schema,
+    )
+
+
+def _stops(metadata: MetaData, prefix: str, schema: str | None) -> Table:
+    return Table(
+        f"{prefix}_stops",
+        metadata,
+        Column("queue_table", String(QUEUE_LENGTH), primary_key=True),
+        Column("job_key", String(KEY_LENGTH), primary_key=True),
+        Column("owner", String(OWNER_LENGTH), nullable=False),
+        Column("owner_date", timestamp_type(), nullable=False),
+        Column("since", timestamp_type(), nullable=False),
+        Index(f"{prefix}_stops_owner", "owner"),
+        schema=schema,
+    )
+
+
+def tables_beside(mapping: QueueMapping) -> ControlTables | None:
+    """Return the control tables in the metadata of a queue's table; None: there are none."""
+    found: ControlTables | None = mapping.table.metadata.info.get(_INFO)
+    return found
+
+
+def tables_for(given: ControlTables | None, mapping: QueueMapping | None = None) -> ControlTables:
+    """Return the tables that were given, those beside a queue, or the only ones of the process.
+
+    Raises:
+        ArgumentError: there are none, or several.
+    """
+    if given is not None:
+        return given
+    if mapping is not None:
+        beside = tables_beside(mapping)
+        if beside is None:
+            raise ArgumentError(
+                f"there are no control tables beside {mapping}: call control_tables(metadata) "
+                "with the metadata of its table, before the tables are created"
+            )
+        return beside
+    return _the_only_ones()
+
+
+def _the_only_ones() -> ControlTables:
+    known: list[Any] = [metadata.info[_INFO] for metadata in _metadata]
+    if len(known) != 1:
+        raise ArgumentError(
+            f"this process has {len(known)} sets of control tables: name yours by tables=, "
+            "as control_tables(metadata) returns it"
+        )
+    found: ControlTables = known[0]
+    return found

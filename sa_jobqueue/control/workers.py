@@ -1,0 +1,132 @@
+"""The rows of workers: each writes its own, and anybody reads whether it is alive."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, update
+
+from ..dialects.clock import as_utc, utc_now
+from ..model.queue_name import queue_name
+from ..owners.alive import OwnerState, owner_states
+from ..sessions.writer import AnySession, session_of
+from .tables import HOST_LENGTH, ControlTables, tables_for
+
+#: How long the row of a worker that was killed, and a stop request, stay to be seen.
+KEPT = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A worker, as its row tells.
+
+    Attributes:
+        name: the owner of its claims.
+        queues: the names of its queues.
+        since: when it was registered, by the database's clock.
+        seen_at: when it last wrote its row.
+        jobs: how many jobs it had in hand then.
+        state: ALIVE or DEAD by its lock; UNKNOWN for a plain name.
+    """
+
+    name: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    since: datetime
+    seen_at: datetime
+    jobs: int
+    state: OwnerState
+
+
+def workers(session: AnySession, *, tables: ControlTables | None = None) -> list[WorkerInfo]:
+    """List the workers, the oldest first, with their liveness.
+
+    A worker that was killed stays in the list, as DEAD, for a day.
+
+    Raises:
+        ArgumentError: the process has no control tables, or several, and `tables` is not given.
+    """
+    session, table = session_of(session), tables_for(tables).workers
+    rows = session.execute(select(table).order_by(table.c.since, table.c.name)).all()
+    connection = session.connection(bind_arguments={"clause": select(table)})
+    states = owner_states(connection, {row.name for row in rows})
+    return [_info(row, states[row.name]) for row in rows]
+
+
+def register_worker(
+    session: AnySession, name: str, queues: Iterable[Any], *, tables: ControlTables | None = None
+) -> None:
+    """Write the row of this process's worker; forget what was not seen for a day.
+
+    Args:
+        name: the owner of its claims.
+        queues: as for :func:`sa_jobqueue.control.pause`.
+    """
+    session, found = session_of(session), tables_for(tables)
+    _forget(session, found)
+    session.execute(delete(found.workers).where(_is_ours(found, name)))
+    row = {
+        "name": name,
+        "host": _host(),
+        "pid": os.getpid(),
+        "queues": json.dumps([queue_name(queue) for queue in queues]),
+        "jobs": 0,
+    }
+    written = insert(found.workers).values(since=utc_now(), seen_at=utc_now(), **row)
+    session.execute(written)
+
+
+def update_worker(
+    session: AnySession, name: str, *, jobs: int, tables: ControlTables | None = None
+) -> bool:
+    """Write how many jobs this process's worker has in hand; return whether its row is there."""
+    found = tables_for(tables)
+    written = update(found.workers).where(_is_ours(found, name))
+    result: Any = session_of(session).execute(written.values(jobs=jobs, seen_at=utc_now()))
+    return bool(result.rowcount)
+
+
+def unregister_worker(
+    session: AnySession, name: str, *, tables: ControlTables | None = None
+) -> None:
+    """Delete the row of this process's worker."""
+    found = tables_for(tables)
+    session_of(session).execute(delete(found.workers).where(_is_ours(found, name)))
+
+
+def _forget(session: Any, tables: ControlTables) -> None:
+    """Delete rows of workers, and stop requests, that nobody has written for a day."""
+    long_ago = utc_now(-(KEPT // timedelta(microseconds=1)))
+    workers, stops = tables.workers, tables.stops
+    old = session.execute(select(workers).where(workers.c.seen_at < long_ago)).all()
+    states = owner_states(session.connection(), {row.name for row in old}) if old else {}
+    gone = [
+        and_(workers.c.name == row.name, workers.c.host == row.host, workers.c.pid == row.pid)
+        for row in old
+        if states[row.name] is not OwnerState.ALIVE
+    ]
+    if gone:
+        session.execute(delete(workers).where(or_(*gone)))
+    session.execute(delete(stops).where(stops.c.since < long_ago))
+
+
+def _is_ours(tables: ControlTables, name: str) -> ColumnElement[bool]:
+    columns = tables.workers.c
+    return and_(columns.name == name, columns.host == _host(), columns.pid == os.getpid())
+
+
+def _host() -> str:
+    return socket.gethostname()[:HOST_LENGTH]
+
+
+def _info(row: Any, state: OwnerState) -> WorkerInfo:
+    queues = tuple(json.loads(row.queues))
+    since, seen_at = as_utc(row.since), as_utc(row.seen_at)
+    return WorkerInfo(row.name, row.host, row.pid, queues, since, seen_at, row.jobs, state)

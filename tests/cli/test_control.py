@@ -1,0 +1,71 @@
+"""``pause``, ``resume`` and ``workers``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Owner
+from sa_jobqueue.control import paused, register_worker, update_worker
+
+from .conftest import Run
+from .controlled import TABLES, Base, Letter
+
+LETTERS = "tests.cli.controlled:Letter"
+
+
+@pytest.fixture
+def tables(engine: Engine) -> None:
+    Base.metadata.create_all(engine)
+
+
+def pauses(engine: Engine) -> list[str]:
+    with Session(engine) as session:
+        return [found.queue for found in paused(session, tables=TABLES)]
+
+
+@pytest.mark.usefixtures("tables")
+def test_pause_and_resume_commit_and_tell_what_was(run: Run, url: str, engine: Engine) -> None:
+    assert run("pause", LETTERS, "--url", url).stdout == "letter is paused\n"
+    assert pauses(engine) == ["letter"]
+    assert run("pause", LETTERS, "--url", url).stdout == "letter was paused already\n"
+
+    assert run("resume", LETTERS, "--url", url).stdout == "letter is resumed\n"
+    assert pauses(engine) == []
+    assert run("resume", LETTERS, "--url", url).stdout == "letter was not paused\n"
+
+
+@pytest.mark.usefixtures("tables")
+def test_workers_shows_who_is_alive_and_what_is_paused(run: Run, url: str, engine: Engine) -> None:
+    with Owner(engine, "mailer") as owner:
+        with Session(engine) as session, session.begin():
+            register_worker(session, owner.name, [Letter], tables=TABLES)
+            update_worker(session, owner.name, jobs=2, tables=TABLES)
+        run("pause", LETTERS, "--url", url)
+
+        living = json.loads(run("workers", LETTERS, "--url", url, "--json").stdout)
+        name = owner.name
+    dead = run("workers", LETTERS, "--url", url)
+
+    (worker,) = living["workers"]
+    assert (worker["name"], worker["state"], worker["jobs"]) == (name, "alive", 2)
+    assert worker["queues"] == ["letter"]
+    assert [pause["queue"] for pause in living["paused"]] == ["letter"]
+    assert "dead" in dead.stdout
+    assert "letter is paused since" in dead.stdout
+
+
+def test_without_control_tables_the_commands_name_the_way_out(
+    run: Run, url: str, engine: Engine
+) -> None:
+    Letter.__table__.create(engine)  # type: ignore[attr-defined]  # it is a Table
+
+    missing = run("pause", LETTERS, "--url", url)
+    undeclared = run("workers", "tests.cli.shop:Message", "--url", url)
+
+    assert missing.exit_code == undeclared.exit_code == 1
+    assert "there is no table 'job_workers'" in missing.stderr
+    assert "control_tables(metadata)" in undeclared.stderr

@@ -1,0 +1,74 @@
+"""The rows of workers, with their liveness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from sqlalchemy import Engine, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Owner, OwnerState, utc_now
+from sa_jobqueue.control import register_worker, unregister_worker, update_worker, workers
+
+from .conftest import TABLES, Letter, Parcel
+
+
+def test_a_worker_is_seen_with_its_queues_and_its_jobs(session: Session) -> None:
+    register_worker(session, "w-1", [Letter, Parcel], tables=TABLES)
+    assert update_worker(session, "w-1", jobs=3, tables=TABLES)
+    session.commit()
+
+    (found,) = workers(session, tables=TABLES)
+    assert found.name == "w-1"
+    assert found.queues == ("controlled_letter", "controlled_parcel")
+    assert found.jobs == 3
+    assert found.host
+    assert found.pid
+    assert found.since <= found.seen_at
+    assert found.since.tzinfo is not None
+
+
+def test_a_worker_that_ends_is_not_seen_any_more(session: Session) -> None:
+    register_worker(session, "w-1", [Letter], tables=TABLES)
+    register_worker(session, "w-1", [Letter], tables=TABLES)  # it took up its work again
+    assert len(workers(session, tables=TABLES)) == 1
+
+    unregister_worker(session, "w-1", tables=TABLES)
+
+    assert workers(session, tables=TABLES) == []
+    assert not update_worker(session, "w-1", jobs=0, tables=TABLES)
+
+
+def test_the_lock_of_a_worker_tells_whether_it_is_alive(engine: Engine, session: Session) -> None:
+    def states() -> dict[str, OwnerState]:
+        found = {worker.name: worker.state for worker in workers(session, tables=TABLES)}
+        session.commit()
+        return found
+
+    with Owner(engine) as owner:
+        name = owner.name
+        register_worker(session, name, [Letter], tables=TABLES)
+        register_worker(session, "plain", [Letter], tables=TABLES)
+        session.commit()
+        assert states() == {name: OwnerState.ALIVE, "plain": OwnerState.UNKNOWN}
+
+    assert states() == {name: OwnerState.DEAD, "plain": OwnerState.UNKNOWN}
+
+
+def test_a_dead_worker_is_forgotten_after_a_day_and_a_living_one_never(
+    engine: Engine, session: Session, new_session: Callable[[], Session]
+) -> None:
+    with Owner(engine) as owner:
+        for name in (owner.name, "killed", "new"):
+            register_worker(session, name, [Letter], tables=TABLES)
+        old = utc_now(-(timedelta(days=2) // timedelta(microseconds=1)))
+        table = TABLES.workers
+        session.execute(update(table).where(table.c.name != "new").values(seen_at=old))
+        session.commit()
+
+        register_worker(session, "last", [Letter], tables=TABLES)
+        session.commit()
+
+        left = {worker.name for worker in workers(session, tables=TABLES)}
+        assert left == {owner.name, "new", "last"}
