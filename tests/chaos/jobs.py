@@ -116,6 +116,7 @@ class Calls:
                 with self.engine.begin() as connection:
                     connection.execute(insert(Handled), row)
             except PASSING:
+                self.engine.dispose()  # another connection may lead to a server that takes writes
                 time.sleep(0.05)
                 continue
             except IntegrityError:  # it was committed before, and only the answer was lost

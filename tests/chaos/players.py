@@ -131,7 +131,8 @@ def produce(player: Player) -> None:
     dice, told = random.Random(player.seed), threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: told.set())
     url = make_url(player.url)
-    with Session(open_engine(url)) as session:
+    engine = open_engine(url)
+    with Session(engine) as session:
         while not told.wait(dice.uniform(0.04, 0.12)):
             try:
                 jobs = range(dice.randrange(1, 8))
@@ -139,6 +140,7 @@ def produce(player: Player) -> None:
                 session.commit()
             except PASSING:
                 session.rollback()
+                engine.dispose()
                 told.wait(0.1)
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from tests.clusters.cluster import Cluster
 from tests.clusters.galera import Galera
+from tests.clusters.group_replication import MultiPrimary, SinglePrimary
 
 #: The clusters by their names on the command line.
-CLUSTERS: dict[str, type[Cluster]] = {cluster.name: cluster for cluster in (Galera,)}
+CLUSTERS: dict[str, type[Cluster]] = {
+    cluster.name: cluster for cluster in (Galera, SinglePrimary, MultiPrimary)
+}

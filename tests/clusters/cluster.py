@@ -41,6 +41,10 @@ class Cluster(ABC):
     def stop(self) -> None:
         """Stop whatever was started, also where start() has failed half-way."""
 
+    def role(self, node: Node) -> str:
+        """Say in the report what a node is, where they are not all the same."""
+        return "a node"
+
     @abstractmethod
     def kill(self, node: Node) -> None:
         """Kill a node, which may come back later."""
@@ -93,10 +97,11 @@ class KillNode(Fault):
         if self._down:
             return NOTHING
         node = storm.dice.choice(self._cluster.nodes)
+        role = self._cluster.role(node)
         self._cluster.kill(node)
         self._down = True
         storm.later(storm.dice.uniform(*DOWN), partial(self._revive, node))
-        return "SIGKILL, a node"
+        return f"SIGKILL, {role}"
 
     def _revive(self, node: Node) -> None:
         self._cluster.revive(node)

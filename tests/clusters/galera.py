@@ -10,7 +10,7 @@ from sqlalchemy import URL
 
 from tests.chaos.fault import Fault
 from tests.clusters.cluster import Cluster, KillNode
-from tests.clusters.innodb import ask, tell, url_of
+from tests.clusters.innodb import DATABASE, ask, tell, url_of
 from tests.clusters.node import Node, free_ports
 from tests.servers import debian
 from tests.servers.errors import NotHere
@@ -23,7 +23,6 @@ PROVIDER = Path("/usr/lib/galera/libgalera_smm.so")
 
 #: The state transfer by rsync refuses to run as root.
 USER = "mysql"
-DATABASE = "clusters"
 
 #: A node that is not ready refuses this with error 1047.
 SYNCED = (
@@ -91,7 +90,7 @@ class Galera(Cluster):
     name = "galera"
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        self.nodes = []
 
     def start(self) -> None:
         self._make_nodes()
@@ -115,7 +114,7 @@ class Galera(Cluster):
 
     @property
     def urls(self) -> Sequence[URL]:
-        return [url_of(node, DATABASE, "mariadb") for node in self.nodes]
+        return [url_of(node.port, DATABASE, "mariadb") for node in self.nodes]
 
     @property
     def faults(self) -> Sequence[Fault]:

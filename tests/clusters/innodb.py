@@ -10,21 +10,24 @@ from tests.servers.given import DRIVERS
 from tests.servers.keeping import LOCALHOST
 from tests.servers.server import connected
 
+#: Where the players' tables are.
+DATABASE = "clusters"
 
-def url_of(node: Node, database: str, dialect: str = "mysql") -> URL:
-    """Return the way to a database on a node."""
+
+def url_of(port: int, database: str, dialect: str = "mysql") -> URL:
+    """Return the way to a database."""
     return URL.create(
-        DRIVERS[dialect], username="root", host=LOCALHOST, port=node.port, database=database
+        DRIVERS[dialect], username="root", host=LOCALHOST, port=port, database=database
     )
 
 
 def ask(node: Node, query: str) -> str:
     """Return the only value of an answer; NotHere if the node gives none."""
-    return provider.ask(url_of(node, "information_schema"), query)
+    return provider.ask(url_of(node.port, "information_schema"), query)
 
 
 def tell(node: Node, *statements: str) -> None:
     """Execute statements in one connection, outside of transactions."""
-    with connected(url_of(node, "information_schema")) as connection:
+    with connected(url_of(node.port, "information_schema")) as connection:
         for statement in statements:
             connection.exec_driver_sql(statement)
