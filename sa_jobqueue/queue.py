@@ -19,7 +19,7 @@ A new verb is a function in ``verbs/``, its name in :data:`VERBS`, and a method 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -46,6 +46,7 @@ from .verbs.reap import Reaped, reap_claims
 from .verbs.stats import Counted, QueueStats, count_jobs, stats_of
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: The verbs of a job's life, in its order. :mod:`sa_jobqueue` and :mod:`sa_jobqueue.asyncio`
 #: have each as a function, JobQueue, AsyncJobQueue and the queue of a workflow's step as a
@@ -203,6 +204,45 @@ class JobQueue(Generic[T]):
             run_at=run_at,
             skip_duplicates=skip_duplicates,
             ready=self.ready,
+        )
+
+    def every(
+        self,
+        cron: str,
+        *,
+        name: str | None = None,
+        timezone: str = "UTC",
+        values: Mapping[str, Any] | None = None,
+        missed: str = "once",
+        revision: int = 1,
+    ) -> Callable[[F], F]:
+        """Declare a schedule, which inserts a job of this queue at each tick.
+
+        ``Schedules.declare()`` writes it to the table. As a decorator of a function, which it
+        returns unchanged, it takes the function's name for that of the schedule.
+
+        Args:
+            cron: such as ``"0 7 * * mon-fri"``; with six fields the first is the seconds.
+            name: the name of the schedule in the table; with it nothing needs to be decorated.
+            timezone: the time zone of the expression.
+            values: the attributes of the job, as JSON has them.
+            missed: what becomes of ticks while no scheduler ran: ``"skip"``, ``"once"`` (one job
+                for all) or ``"all"``.
+            revision: raise it with each change of the declaration.
+
+        Raises:
+            ArgumentError: the arguments make no schedule, or cronsim is not installed.
+        """
+        from .schedules.declared import declare_every
+
+        return declare_every(
+            self,
+            cron,
+            name=name,
+            timezone=timezone,
+            values=values,
+            missed=missed,
+            revision=revision,
         )
 
     # -- claims ---------------------------------------------------------

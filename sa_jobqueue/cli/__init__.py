@@ -11,6 +11,7 @@
     sa-jobqueue reap shop.models:Email --every 60
     sa-jobqueue pause shop.models:Email     # workers claim nothing of it, until `resume`
     sa-jobqueue workers shop.models:Email   # who works, and whether they are alive
+    sa-jobqueue schedules shop.models:Email # when they run, and what was missed
     sa-jobqueue load shop.imports:emails --log loads/may
     sa-jobqueue sql shop.models:Email --dialect postgresql
     sa-jobqueue doctor shop.models:Email    # does an index serve the claim, at what cost
@@ -34,6 +35,7 @@ from .errors import OneLineErrors
 from .load import load
 from .pause import pause, resume
 from .reap import reap
+from .schedules import schedules
 from .sql import sql
 from .status import status
 from .work import work
@@ -56,6 +58,7 @@ cli.add_command(reap)
 cli.add_command(pause)
 cli.add_command(resume)
 cli.add_command(workers)
+cli.add_command(schedules)
 cli.add_command(load)
 cli.add_command(sql)
 cli.add_command(doctor)

@@ -1,4 +1,4 @@
-"""A user's own module: a queue with control tables."""
+"""A user's own module: a queue with control tables and schedules."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin
 from sa_jobqueue.control import control_tables
+from sa_jobqueue.schedules import Schedules
 
 
 class Base(DeclarativeBase):
@@ -20,3 +21,5 @@ class Letter(JobMixin, Base):
 
 
 TABLES = control_tables(Base.metadata)
+
+SCHEDULES = Schedules(Base.metadata)

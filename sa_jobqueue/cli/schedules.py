@@ -1,0 +1,119 @@
+"""``schedules``: when they run, and what was missed; to pause one, to resume it, to run it now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from ..model.mapping import mapping_of
+from ..queue import JobQueue
+from ..schedules import ScheduleInfo, Schedules
+from ..sessions.transactions import run_with_retries
+from .engine import open_engine, require_table
+from .options import assume_locks_option, json_option, queue_argument, url_option
+from .targets import load_queue
+
+
+@click.command()
+@queue_argument
+@url_option
+@assume_locks_option
+@json_option
+@click.option("--pause", metavar="NAME", help="Let this schedule rest.")
+@click.option("--resume", metavar="NAME", help="Let this schedule run again.")
+@click.option("--run", metavar="NAME", help="Insert a job of this schedule of MODULE:QUEUE now.")
+def schedules(
+    queue: str, url: str, as_json: bool, pause: str | None, resume: str | None, run: str | None
+) -> None:
+    """Show the schedules of the application that MODULE:QUEUE belongs to."""
+    found = load_queue(queue)
+    listed = schedules_beside(found)
+    engine = open_engine(url)
+    require_table(engine, mapping_of(listed.entity).table)
+    change(engine, listed, found, pause=pause, resume=resume, run=run)
+    with Session(engine) as session:
+        infos = listed.all(session)
+    if as_json:
+        click.echo(json.dumps([as_data(info) for info in infos], indent=2))
+    else:
+        Console().print(schedules_table(infos))
+
+
+def schedules_beside(queue: JobQueue[Any]) -> Schedules:
+    """Return the schedules in the metadata of a queue's table.
+
+    Raises:
+        ClickException: there are none; names the way out.
+    """
+    found = Schedules.beside(queue)
+    if found is None:
+        raise click.ClickException(
+            f"there are no schedules beside {queue.mapping}: make Schedules(metadata) with the "
+            "metadata of its table"
+        )
+    return found
+
+
+def change(
+    engine: Engine,
+    listed: Schedules,
+    queue: JobQueue[Any],
+    *,
+    pause: str | None,
+    resume: str | None,
+    run: str | None,
+) -> None:
+    """Do what the options ask for, each in a transaction."""
+    work: list[tuple[str | None, Callable[[Session, str], object]]] = [
+        (pause, listed.pause),
+        (resume, listed.resume),
+        (run, lambda session, name: listed.run_now(session, name, queue)),
+    ]
+    for name, verb in work:
+        if name is not None:
+            _commit(engine, verb, name)
+
+
+def _commit(engine: Engine, verb: Callable[[Session, str], object], name: str) -> None:
+    run_with_retries(engine, lambda session: verb(session, name))
+
+
+def as_data(info: ScheduleInfo) -> dict[str, Any]:
+    """Return what --json prints for a schedule."""
+    return {name: _plain(value) for name, value in vars(info).items()}
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def schedules_table(infos: Iterable[ScheduleInfo]) -> Table:
+    """Lay out the schedules by name."""
+    table = Table("schedule", "queue", "times", "next", "last", "state")
+    for info in infos:
+        times = f"{info.cron} {info.timezone}"
+        table.add_row(
+            info.name, info.queue, times, _time(info.next_tick), _time(info.last_tick), _state(info)
+        )
+    return table
+
+
+def _time(value: datetime | None) -> str:
+    return "-" if value is None else f"{value:%Y-%m-%d %H:%M:%S}"
+
+
+def _state(info: ScheduleInfo) -> str:
+    words = ["paused" if info.paused else "runs"]
+    if info.skipped_from is not None:
+        words.append(f"missed {_time(info.skipped_from)} until {_time(info.skipped_to)}")
+    if info.last_error is not None:
+        words.append(f"failed: {info.last_error}")
+    return ", ".join(words)

@@ -1,0 +1,106 @@
+"""The times of a cron expression in a time zone, as times in UTC.
+
+cronsim does as Debian's cron does when the clocks change. Where minute and hour are both fixed, as
+in ``30 2 * * *``, a time that does not exist comes right after the gap, and a time that exists
+twice comes once, the first time. Where either begins with ``*``, real time counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from itertools import takewhile
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from ..errors import ArgumentError
+
+#: How far back the latest tick is looked for: each step reads some dozens of ticks at most.
+_STEPS = (
+    timedelta(minutes=1),
+    timedelta(hours=1),
+    timedelta(days=1),
+    timedelta(days=31),
+    timedelta(days=366),
+)
+
+
+@dataclass(frozen=True)
+class Cron:
+    """An expression of five fields, or of six with the seconds first, in a time zone."""
+
+    expression: str
+    timezone: str = "UTC"
+
+    @cached_property
+    def zone(self) -> ZoneInfo:
+        """The time zone.
+
+        Raises:
+            ArgumentError: this machine does not know it.
+        """
+        try:
+            return ZoneInfo(self.timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ArgumentError(
+                f"{self.timezone!r} is no time zone that this machine knows, such as "
+                "Europe/Berlin; where it knows none, install tzdata"
+            ) from error
+
+    def after(self, moment: datetime) -> datetime:
+        """Return the first tick after an aware time.
+
+        Raises:
+            ArgumentError: the expression is not valid, or never comes true.
+        """
+        return next(self.all_after(moment))
+
+    def all_after(self, moment: datetime) -> Iterator[datetime]:
+        """Yield the ticks after an aware time, each later than the one before.
+
+        Raises:
+            ArgumentError: as for :meth:`after`.
+        """
+        latest = moment
+        for local in self._local_after(moment):
+            tick = local.astimezone(UTC)
+            # In the second of two equal hours, cronsim begins in the first.
+            if tick > latest:
+                yield tick
+                latest = tick
+        raise ArgumentError(f"the cron expression {self.expression!r} never comes true")
+
+    def latest(self, first: datetime, now: datetime) -> datetime:
+        """Return the last tick until `now`, at least `first`, which is a tick until `now`."""
+        for step in _STEPS:
+            if now - step <= first:
+                break
+            found = list(takewhile(lambda tick: tick <= now, self.all_after(now - step)))
+            if found:
+                return found[-1]
+        return [first, *takewhile(lambda tick: tick <= now, self.all_after(first))][-1]
+
+    def _local_after(self, moment: datetime) -> Iterator[datetime]:
+        cronsim = _cronsim()
+        try:
+            ticks: Iterator[datetime] = cronsim.CronSim(
+                self.expression, moment.astimezone(self.zone)
+            )
+        except cronsim.CronSimError as error:
+            raise ArgumentError(
+                f"{self.expression!r} is no cron expression: {error}; the fields are minute, hour, "
+                "day of the month, month and day of the week, as in '0 7 * * mon-fri'"
+            ) from error
+        return ticks
+
+
+def _cronsim() -> Any:
+    try:
+        import cronsim
+    except ImportError as error:
+        raise ArgumentError(
+            "schedules need the package cronsim: pip install 'sa_jobqueue[schedules]'"
+        ) from error
+    return cronsim

@@ -1,0 +1,210 @@
+"""What the code declares by ``queue.every()``, and how it comes into the table.
+
+Several versions of an application may declare the same schedule, one after the other or at once.
+The row has the revision that was declared; the UPDATE names the revisions that it leaves, which
+are older. So the order in which they start does not matter.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import case, select, update
+
+from ..dialects.clock import as_utc, utc_now
+from ..errors import ArgumentError
+from ..model.mapping import QueueMapping, mapping_of
+from ..model.queue_name import queue_name
+from ..sessions.writer import AnySession, Writer, writing
+from .cron import Cron
+from .table import NAME_LENGTH, Schedule
+from .ticks import Missed
+
+log = logging.getLogger("sa_jobqueue.schedules")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """A schedule as the code declares it."""
+
+    name: str
+    queue: str
+    cron: str
+    timezone: str
+    values_json: str
+    missed: Missed
+    revision: int | None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What is written to its row, without the ticks."""
+        return {**vars(self), "missed": self.missed.value}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What became of the declarations, by name.
+
+    Attributes:
+        added, updated: written to the table.
+        older: the table has a newer revision, which stays.
+        different: the table has this revision with other contents, which stay: give the
+            declaration a higher revision.
+        undeclared: rows of these queues that an earlier version of the code has declared; they
+            go on until they are removed.
+    """
+
+    added: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    older: tuple[str, ...] = ()
+    different: tuple[str, ...] = ()
+    undeclared: tuple[str, ...] = ()
+
+
+#: What each queue declares, by name.
+_declarations: WeakKeyDictionary[Any, dict[str, Declaration]] = WeakKeyDictionary()
+
+
+def declaration(
+    name: str,
+    queue: Any,
+    cron: str,
+    *,
+    timezone: str,
+    values: Mapping[str, Any] | None,
+    missed: str,
+    revision: int | None,
+) -> Declaration:
+    """Check what a schedule is made of.
+
+    Raises:
+        ArgumentError: the name is empty or too long, the expression or the time zone is not
+            valid, or the values are no attributes of the queue's class or no JSON.
+    """
+    if not 1 <= len(name) <= NAME_LENGTH:
+        raise ArgumentError(f"the name of a schedule has 1 to {NAME_LENGTH} characters: {name!r}")
+    if missed not in list(Missed):
+        raise ArgumentError(f"missed= is 'skip', 'once' or 'all', not {missed!r}")
+    Cron(cron, timezone).after(datetime.fromisoformat("2000-01-01T00:00+00:00"))
+    return Declaration(
+        name=name,
+        queue=queue_name(queue),
+        cron=cron,
+        timezone=timezone,
+        values_json=_json(queue.mapping, values or {}),
+        missed=Missed(missed),
+        revision=revision,
+    )
+
+
+def _json(mapping: QueueMapping, values: Mapping[str, Any]) -> str:
+    unknown = sorted(set(values) - set(mapping.mapper.columns.keys()))
+    if unknown:
+        raise ArgumentError(f"{mapping} has no column {', '.join(unknown)}")
+    try:
+        return json.dumps(dict(values), sort_keys=True)
+    except TypeError as error:
+        raise ArgumentError(f"the values of a schedule are JSON: {error}") from error
+
+
+def declare_every(queue: Any, cron: str, *, name: str | None, **given: Any) -> Callable[[F], F]:
+    """Declare a schedule of a queue; see :meth:`sa_jobqueue.JobQueue.every`."""
+
+    def declare_named(name: str) -> None:
+        declared = _declarations.setdefault(queue, {})
+        if name in declared:
+            raise ArgumentError(f"{queue!r} declares two schedules {name!r}: name= one otherwise")
+        declared[name] = declaration(name, queue, cron, **given)
+
+    def decorate(function: F) -> F:
+        if name is None:
+            declare_named(function.__name__)
+        return function
+
+    if name is not None:
+        declare_named(name)
+    return decorate
+
+
+def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) -> Declared:
+    """Write the schedules that the queues declare; see :meth:`Schedules.declare`."""
+    queues = list(queues)
+    mapping = mapping_of(entity)
+    declarations = sorted(
+        (each for queue in queues for each in _declarations.get(queue, {}).values()),
+        key=lambda each: each.name,  # two who declare at once take the rows in one order
+    )
+    found: dict[str, list[str]] = {}
+    with writing(session, mapping) as writer, writer.atomically():
+        writer.lock_writes(mapping.table)
+        now = as_utc(writer.core(select(utc_now())).scalar_one())
+        for each in declarations:
+            found.setdefault(_upsert(writer, mapping, each, now), []).append(each.name)
+        names = {each.name for each in declarations}
+        found["undeclared"] = _undeclared(writer, entity, set(map(queue_name, queues)), names)
+    declared = Declared(**{what: tuple(names) for what, names in found.items() if what})
+    _warn(declared)
+    return declared
+
+
+def _upsert(writer: Writer, mapping: QueueMapping, each: Declaration, now: datetime) -> str:
+    """Write a declaration; return what became of it, in the words of Declared, or nothing."""
+    table = mapping.table.c
+    tick = Cron(each.cron, each.timezone).after(now)
+    if writer.core(_update(mapping, each, tick)).rowcount:
+        return "updated"
+    read = select(mapping.table).where(table.name == each.name)
+    row = writer.core(read).first()
+    if row is None:
+        new = writer.database.insert_new(mapping.table)
+        writer.core(new.values(next_tick=tick, run_at=tick, **each.columns))
+        return "added"
+    if row.revision is None:
+        raise ArgumentError(
+            f"the schedule {each.name!r} was made at run time: give the declaration another name"
+        )
+    if row.revision != each.revision:
+        return "older"
+    same = all(getattr(row, name) == value for name, value in each.columns.items())
+    return "" if same else "different"
+
+
+def _update(mapping: QueueMapping, each: Declaration, tick: datetime) -> Any:
+    """Overwrite an older revision; the next tick stays where the times are the same."""
+    table = mapping.table
+    same = (table.c.cron == each.cron) & (table.c.timezone == each.timezone)
+    # The ticks come first: MySQL's assignments see what the earlier ones wrote.
+    ticks = {name: case((same, table.c[name]), else_=tick) for name in ("run_at", "next_tick")}
+    older = table.c.revision < each.revision
+    statement = update(table).where(table.c.name == each.name, older)
+    return statement.ordered_values(*{**ticks, **each.columns}.items())
+
+
+def _undeclared(
+    writer: Writer, entity: type[Schedule], queues: set[str], names: set[str]
+) -> list[str]:
+    from_code = select(entity.name).where(entity.revision.is_not(None), entity.queue.in_(queues))
+    rows = writer.core(from_code.order_by(entity.name)).scalars()
+    return [name for name in rows if name not in names]
+
+
+def _warn(declared: Declared) -> None:
+    if declared.different:
+        log.warning(
+            "the schedules %s are declared otherwise than in the table, with the same revision: "
+            "the table's stay; give the declarations a higher revision",
+            ", ".join(declared.different),
+        )
+    if declared.undeclared:
+        log.warning(
+            "the schedules %s are not declared any more, and go on until they are removed",
+            ", ".join(declared.undeclared),
+        )

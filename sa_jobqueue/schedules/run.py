@@ -1,0 +1,147 @@
+"""run_due(): schedules that are due become jobs, and wait for their next ticks.
+
+The claim of a schedule, its jobs and its release are one transaction. A scheduler that is killed
+leaves nothing, and the next one finds the schedule as it was; two schedulers cannot have the same
+schedule, since the claim locks its row. Nobody leads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from ..dialects import database_of, is_transient
+from ..dialects.clock import as_utc, utc_now
+from ..errors import ArgumentError
+from ..model.last_error import error_text, first_line
+from ..model.mapping import mapping_of
+from ..model.mixins import OWNER_LENGTH
+from ..model.queue_name import queue_name
+from ..sessions.writer import AnySession, session_of
+from ..verbs.claim import claim
+from ..verbs.finish import release
+from .cron import Cron
+from .table import Schedule
+from .ticks import Due, Missed, due_ticks
+
+log = logging.getLogger("sa_jobqueue.schedules")
+
+#: When a schedule whose jobs could not be inserted is tried again.
+TRY_AGAIN = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of a schedule that was due.
+
+    Attributes:
+        ticks: the ticks that became jobs.
+        skipped: the first tick that became none, as it was missed; None: none was.
+        next_tick: the tick that comes then.
+        error: why nothing was inserted; the ticks stay due. None: it was.
+    """
+
+    name: str
+    ticks: tuple[datetime, ...]
+    skipped: datetime | None
+    next_tick: datetime
+    error: str | None = None
+
+
+def run_due(
+    session: AnySession, entity: type[Schedule], queues: Iterable[Any], *, limit: int
+) -> list[Ran]:
+    """Run schedules that are due; see :meth:`Schedules.run_due`."""
+    session = session_of(session)
+    known = {queue_name(queue): queue for queue in queues}
+    _refuse_autocommit(session, entity)
+    of_queues = entity.queue.in_(sorted(known))
+    claimed = claim(session, entity, of_queues, owner=_owner(), limit=limit)
+    if not claimed:
+        return []
+    now = as_utc(session.execute(select(utc_now())).scalar_one())
+    ran = [_run(session, schedule, known[schedule.queue], now) for schedule in claimed]
+    release(session, claimed)  # it flushes what _run has written
+    return ran
+
+
+def _refuse_autocommit(session: Session, entity: type[Schedule]) -> None:
+    connection = session.connection(bind_arguments={"mapper": mapping_of(entity).mapper})
+    if database_of(connection).in_autocommit(connection):
+        raise ArgumentError(
+            "a schedule's job and its next tick are one transaction: use a session that is not "
+            "in AUTOCOMMIT"
+        )
+
+
+def _owner() -> str:
+    """Return a name of this process: no claim of another has its fence."""
+    process = f"-{os.getpid()}"
+    return socket.gethostname().replace("~", "-")[: OWNER_LENGTH - len(process)] + process
+
+
+def _run(session: Session, schedule: Schedule, queue: Any, now: datetime) -> Ran:
+    """Insert the jobs of a claimed schedule, and write its next tick to it."""
+    try:
+        due = _due(schedule, now)
+        if due.ticks:
+            with session.begin_nested():
+                insert_ticks(session, queue, schedule, due.ticks)
+    except SQLAlchemyError as error:
+        if is_transient(error) or (isinstance(error, DBAPIError) and error.connection_invalidated):
+            raise
+        return _failed(schedule, now, error)
+    schedule.run_at = schedule.next_tick = due.next
+    schedule.last_error = None
+    if due.ticks:
+        schedule.last_tick = due.ticks[-1]
+    if due.skipped is not None:
+        _note_skipped(schedule, due, now)
+    return Ran(schedule.name, due.ticks, due.skipped, due.next)
+
+
+def _due(schedule: Schedule, now: datetime) -> Due:
+    cron = Cron(schedule.cron, schedule.timezone)
+    return due_ticks(cron, as_utc(schedule.next_tick), now, Missed(schedule.missed))
+
+
+def insert_ticks(
+    session: Session, queue: Any, schedule: Schedule, ticks: Iterable[datetime | None]
+) -> None:
+    """Insert a job for each tick; a class with ScheduleMixin gets the tick as its run_at."""
+    values: dict[str, Any] = json.loads(schedule.values_json)
+    run_at = queue.mapping.attributes.get("run_at")
+    rows = [
+        {run_at: tick, **values} if run_at is not None and tick is not None else dict(values)
+        for tick in ticks
+    ]
+    queue.enqueue(session, rows)
+
+
+def _failed(schedule: Schedule, now: datetime, error: SQLAlchemyError) -> Ran:
+    """Leave the tick due, and try it again in a while: it does not hold up other schedules."""
+    schedule.last_error = text = error_text(error)
+    schedule.run_at = now + TRY_AGAIN
+    log.error("the schedule %s inserted no job: %s", schedule.name, first_line(error))
+    return Ran(schedule.name, (), None, as_utc(schedule.next_tick), text)
+
+
+def _note_skipped(schedule: Schedule, due: Due, now: datetime) -> None:
+    """Keep the times between which ticks became no jobs, for who looks at the schedule."""
+    schedule.skipped_from, schedule.skipped_to = due.skipped, min((*due.ticks, now))
+    log.warning(
+        "the schedule %s has missed its ticks from %s, before %s",
+        schedule.name,
+        schedule.skipped_from,
+        schedule.skipped_to,
+    )

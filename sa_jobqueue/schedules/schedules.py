@@ -1,0 +1,210 @@
+"""Schedules: all that is done to schedules, by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import MetaData, select
+from sqlalchemy.orm import Session
+
+from ..dialects.clock import as_utc, utc_now
+from ..errors import ArgumentError
+from ..model.queue_name import mapping_of_queue, queue_name
+from ..sessions.writer import AnySession, session_of
+from ..verbs.manage import cancel, retry
+from .cron import Cron
+from .declared import Declared, declaration, declare
+from .run import Ran, insert_ticks, run_due
+from .table import PAUSED, Schedule, schedule_class
+from .ticks import Missed
+
+_INFO = "sa_jobqueue.schedules"
+
+#: How many schedules a call of run_due() takes.
+LIMIT = 10
+
+
+@dataclass(frozen=True)
+class ScheduleInfo:
+    """A schedule as its row tells; see :class:`Schedule` for the attributes."""
+
+    name: str
+    queue: str
+    cron: str
+    timezone: str
+    values: Mapping[str, Any]
+    missed: Missed
+    revision: int | None
+    paused: bool
+    next_tick: datetime
+    last_tick: datetime | None
+    skipped_from: datetime | None
+    skipped_to: datetime | None
+    last_error: str | None
+
+
+class Schedules:
+    """The schedules of an application, as rows of a table in its metadata.
+
+    No method commits.
+
+    Args:
+        metadata: that of the queues; ``create_all()`` and Alembic create the table.
+        name: the name of the table.
+        schema: by default that of the metadata.
+
+    Raises:
+        ArgumentError: the metadata has schedules already, or another table of this name.
+    """
+
+    def __init__(
+        self, metadata: MetaData, *, name: str = "job_schedules", schema: str | None = None
+    ) -> None:
+        if _INFO in metadata.info:
+            raise ArgumentError("this metadata has schedules already: use Schedules.beside(queue)")
+        self.entity = schedule_class(metadata, name, schema)
+        metadata.info[_INFO] = self
+
+    @classmethod
+    def beside(cls, queue: Any) -> Schedules | None:
+        """Return the schedules in the metadata of a queue's table; None: there are none."""
+        found: Schedules | None = mapping_of_queue(queue).table.metadata.info.get(_INFO)
+        return found
+
+    # -- what the code declares -----------------------------------------
+
+    def declare(self, session: AnySession, queues: Iterable[Any]) -> Declared:
+        """Write what the queues declare by ``every()`` to the table, once at the start.
+
+        A newer revision replaces an older one, never the reverse. Schedules that are no longer
+        declared are reported, and go on.
+
+        Raises:
+            ArgumentError: a name is that of a schedule that was made at run time.
+        """
+        return declare(session, self.entity, queues)
+
+    def run_due(
+        self, session: AnySession, queues: Iterable[Any], *, limit: int = LIMIT
+    ) -> list[Ran]:
+        """Insert the jobs of schedules that are due, and let these wait for their next ticks.
+
+        Commit then: the jobs and the next ticks are one transaction. Any number of schedulers
+        may do so at once. Schedules of other queues are left alone.
+
+        Args:
+            queues: JobQueues, into which the jobs are inserted.
+            limit: the most schedules for this call; call again while it returns as many.
+
+        Raises:
+            ArgumentError: the session is in AUTOCOMMIT.
+            DBAPIError: a transient error of the database; the whole transaction is rolled back.
+        """
+        return run_due(session, self.entity, queues, limit=limit)
+
+    # -- rows at run time -----------------------------------------------
+
+    def add(
+        self,
+        session: AnySession,
+        name: str,
+        queue: Any,
+        cron: str,
+        *,
+        timezone: str = "UTC",
+        values: Mapping[str, Any] | None = None,
+        missed: str = Missed.ONCE,
+    ) -> None:
+        """Make a schedule at run time; the arguments are those of ``every()``.
+
+        Raises:
+            ArgumentError: see :func:`declaration`.
+            IntegrityError: there is a schedule of this name.
+        """
+        given = declaration(
+            name, queue, cron, timezone=timezone, values=values, missed=missed, revision=None
+        )
+        session = session_of(session)
+        now = as_utc(session.execute(select(utc_now())).scalar_one())
+        tick = Cron(cron, timezone).after(now)
+        entity: Any = self.entity  # its constructor is that of the declarative base
+        session.add(entity(next_tick=tick, run_at=tick, **given.columns))
+        session.flush()
+
+    def remove(self, session: AnySession, name: str) -> None:
+        """Delete a schedule.
+
+        Raises:
+            ArgumentError: there is none of this name.
+        """
+        session = session_of(session)
+        session.delete(self._row(session, name))
+        session.flush()
+
+    def pause(self, session: AnySession, name: str) -> bool:
+        """Let a schedule rest; return whether it was not paused before.
+
+        Raises:
+            ArgumentError: there is none of this name.
+        """
+        return bool(cancel(session, self._row(session_of(session), name)))
+
+    def resume(self, session: AnySession, name: str) -> bool:
+        """Let a schedule run again; return whether it was paused.
+
+        The ticks meanwhile were missed; ``missed`` tells what becomes of them.
+
+        Raises:
+            ArgumentError: there is none of this name.
+        """
+        return bool(retry(session, self._row(session_of(session), name)))
+
+    def run_now(self, session: AnySession, name: str, queue: Any) -> None:
+        """Insert a job of a schedule now; its ticks stay as they are.
+
+        Raises:
+            ArgumentError: there is no schedule of this name, or it is one of another queue.
+        """
+        session = session_of(session)
+        row = self._row(session, name)
+        if row.queue != queue_name(queue):
+            raise ArgumentError(f"{name!r} is a schedule of {row.queue!r}, not of {queue!r}")
+        insert_ticks(session, queue, row, [None])
+
+    def all(self, session: AnySession) -> list[ScheduleInfo]:
+        """List the schedules by name."""
+        rows = select(self.entity).order_by(self.entity.name)
+        found = session_of(session).scalars(rows.execution_options(populate_existing=True))
+        return [_info(row) for row in found]
+
+    def _row(self, session: Session, name: str) -> Schedule:
+        found = session.get(self.entity, name, populate_existing=True)
+        if found is None:
+            raise ArgumentError(f"there is no schedule {name!r}")
+        return found
+
+
+def _info(row: Schedule) -> ScheduleInfo:
+    return ScheduleInfo(
+        name=row.name,
+        queue=row.queue,
+        cron=row.cron,
+        timezone=row.timezone,
+        values=json.loads(row.values_json),
+        missed=Missed(row.missed),
+        revision=row.revision,
+        paused=row.status == PAUSED,
+        next_tick=as_utc(row.next_tick),
+        last_tick=_time(row.last_tick),
+        skipped_from=_time(row.skipped_from),
+        skipped_to=_time(row.skipped_to),
+        last_error=row.last_error,
+    )
+
+
+def _time(value: datetime | None) -> datetime | None:
+    return None if value is None else as_utc(value)

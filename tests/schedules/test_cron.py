@@ -1,0 +1,123 @@
+"""The times of cron expressions: clock changes, leap days, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sa_jobqueue import ArgumentError
+from sa_jobqueue.schedules.cron import Cron
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def berlin(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=BERLIN)
+
+
+def ticks(expression: str, start: str, count: int, zone: str = "Europe/Berlin") -> list[str]:
+    """Return ticks after a time in Berlin, as Berlin's clocks show them, with the offset."""
+    found = islice(Cron(expression, zone).all_after(berlin(start)), count)
+    return [f"{tick.astimezone(BERLIN):%m-%d %H:%M %z}" for tick in found]
+
+
+def test_workdays_at_seven_in_berlin() -> None:
+    assert ticks("0 7 * * mon-fri", "2026-01-01T00:00", 3) == [
+        "01-01 07:00 +0100",
+        "01-02 07:00 +0100",
+        "01-05 07:00 +0100",
+    ]
+
+
+def test_seven_stays_seven_when_the_clocks_change() -> None:
+    assert ticks("0 7 * * *", "2026-03-28T00:00", 2) == ["03-28 07:00 +0100", "03-29 07:00 +0200"]
+    assert ticks("0 7 * * *", "2026-10-24T00:00", 2) == ["10-24 07:00 +0200", "10-25 07:00 +0100"]
+
+
+def test_a_time_that_does_not_exist_comes_after_the_gap() -> None:
+    assert ticks("30 2 * * *", "2026-03-28T12:00", 2) == ["03-29 03:00 +0200", "03-30 02:30 +0200"]
+
+
+def test_a_time_that_exists_twice_comes_once() -> None:
+    expected = ["10-25 02:30 +0200", "10-26 02:30 +0100"]
+
+    assert ticks("30 2 * * *", "2026-10-24T12:00", 2) == expected
+
+
+def test_who_asks_in_the_second_of_two_equal_hours_gets_no_past_tick() -> None:
+    asked = datetime(2026, 10, 25, 1, 10, tzinfo=UTC)  # 02:10 for the second time
+
+    tick = Cron("30 2 * * *", "Europe/Berlin").after(asked)
+
+    assert tick == datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
+
+
+def test_every_quarter_of_an_hour_comes_in_both_of_two_equal_hours_and_not_in_a_gap() -> None:
+    assert len(ticks("*/15 * * * *", "2026-10-25T01:59", 8)) == 8
+    twice = ticks("*/30 * * * *", "2026-10-25T01:59", 4)
+    assert twice == [f"10-25 02:{m} {o}" for o in ("+0200", "+0100") for m in ("00", "30")]
+    assert ticks("*/30 * * * *", "2026-03-29T01:15", 2) == [
+        "03-29 01:30 +0100",
+        "03-29 03:00 +0200",
+    ]
+
+
+def test_leap_days_come_in_leap_years() -> None:
+    found = islice(Cron("0 0 29 2 *").all_after(datetime(2026, 1, 1, tzinfo=UTC)), 2)
+
+    assert [tick.year for tick in found] == [2028, 2032]
+
+
+def test_six_fields_begin_with_the_seconds() -> None:
+    moment = datetime(2026, 1, 1, 0, 0, 1, 5, tzinfo=UTC)
+
+    assert Cron("*/20 * * * * *").after(moment).second == 20
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone", "what"),
+    [
+        ("61 * * * *", "UTC", "is no cron expression: Bad minute"),
+        ("* * *", "UTC", "is no cron expression"),
+        ("0 0 30 2 *", "UTC", "is no cron expression"),
+        ("0 0 * * *", "Europe/Bielefeld", "is no time zone"),
+        ("0 0 * * *", "../etc/passwd", "is no time zone"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(expression: str, zone: str, what: str) -> None:
+    with pytest.raises(ArgumentError, match=what):
+        Cron(expression, zone).after(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_without_cronsim_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+
+    with pytest.raises(ArgumentError, match=r"sa_jobqueue\[schedules\]"):
+        Cron("* * * * *").after(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+EXPRESSIONS = ("30 2 * * *", "0,30 1-3 * * *", "*/15 * * * *", "0 */2 * * sun", "0 0 29 2 *")
+MOMENTS = st.datetimes(datetime(2026, 3, 20), datetime(2026, 11, 1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(EXPRESSIONS), MOMENTS, st.integers(0, 60 * 24 * 10))
+def test_ticks_do_not_depend_on_where_one_begins_to_count(
+    expression: str, begin: datetime, minutes: int
+) -> None:
+    cron, start = Cron(expression, "Europe/Berlin"), begin.replace(tzinfo=UTC)
+    later = start + timedelta(minutes=minutes)
+
+    chain = list(takewhile(lambda tick: tick <= later, islice(cron.all_after(start), 2000)))
+    jumped = cron.after(later)
+
+    assert sorted(set(chain)) == chain
+    assert jumped == next(tick for tick in cron.all_after(start) if tick > later)
+    if chain:
+        assert cron.latest(chain[0], later) == chain[-1]

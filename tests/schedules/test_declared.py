@@ -1,0 +1,137 @@
+"""Schedules that the code declares, in several versions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import URL, MetaData
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import ArgumentError, JobQueue
+from sa_jobqueue.schedules import Declared, ScheduleInfo, Schedules
+from tests.migration.support import differences
+from tests.support import make_engine
+
+from .models import SCHEDULES, Plain, reports
+
+HOURLY, DAILY = "0 * * * *", "0 0 * * *"
+
+
+def declare(session: Session, *queues: JobQueue[object]) -> Declared:
+    found = SCHEDULES.declare(session, queues)
+    session.commit()
+    return found
+
+
+def version(cron: str, revision: int, **values: str) -> JobQueue[object]:
+    """Make the queue of a version of an application."""
+    queue: JobQueue[object] = reports()  # type: ignore[assignment]  # any job will do
+    queue.every(cron, name="r", values={"title": "r", **values}, revision=revision)
+    return queue
+
+
+def row(session: Session) -> ScheduleInfo:
+    (found,) = SCHEDULES.all(session)
+    return found
+
+
+def test_a_decorated_function_stays_as_it_is_and_names_its_schedule(session: Session) -> None:
+    queue: JobQueue[object] = reports()  # type: ignore[assignment]  # any job will do
+
+    @queue.every(HOURLY, timezone="Europe/Berlin", values={"title": "a"}, missed="all")
+    def morning(job: object) -> str:
+        return "sent"
+
+    assert morning(None) == "sent"
+    assert declare(session, queue) == Declared(added=("morning",))
+    found = row(session)
+    assert (found.name, found.queue, found.cron) == ("morning", "scheduled_report", HOURLY)
+    assert (found.timezone, found.values) == ("Europe/Berlin", {"title": "a"})
+    assert (found.missed, found.revision) == ("all", 1)
+
+
+def test_a_newer_revision_replaces_an_older_one_and_never_the_reverse(session: Session) -> None:
+    old, new = version(HOURLY, 1), version(DAILY, 2)
+    assert declare(session, old) == Declared(added=("r",))
+    assert declare(session, old) == Declared()
+
+    assert declare(session, new) == Declared(updated=("r",))
+    assert (row(session).cron, row(session).revision) == (DAILY, 2)
+    assert row(session).next_tick.hour == 0
+
+    assert declare(session, old) == Declared(older=("r",))
+    assert (row(session).cron, row(session).revision) == (DAILY, 2)
+
+
+def test_a_revision_that_leaves_the_times_leaves_the_next_tick(session: Session) -> None:
+    declare(session, version(HOURLY, 1))
+    past = row(session).next_tick - timedelta(hours=5)
+    schedule = session.get_one(SCHEDULES.entity, "r")
+    schedule.next_tick = schedule.run_at = past
+    session.commit()
+
+    declare(session, version(HOURLY, 2, title="new"))
+
+    assert (row(session).next_tick, row(session).values) == (past, {"title": "new"})
+
+
+def test_other_contents_with_the_same_revision_are_reported_and_not_written(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    declare(session, version(HOURLY, 1))
+
+    assert declare(session, version(DAILY, 1)) == Declared(different=("r",))
+    assert row(session).cron == HOURLY
+    assert "higher revision" in caplog.text
+
+
+def test_what_is_no_longer_declared_is_reported_and_goes_on(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    declare(session, version(HOURLY, 1))
+    SCHEDULES.add(session, "by hand", reports(), HOURLY, values={"title": "r"})
+    plain: JobQueue[object] = JobQueue(Plain)
+
+    assert declare(session, plain) == Declared()  # another queue's
+    queue: JobQueue[object] = reports()  # type: ignore[assignment]  # as above
+    assert declare(session, queue) == Declared(undeclared=("r",))
+    assert "go on until they are removed" in caplog.text
+    assert len(SCHEDULES.all(session)) == 2
+
+
+def test_a_paused_schedule_stays_paused_when_it_is_declared_anew(session: Session) -> None:
+    declare(session, version(HOURLY, 1))
+    SCHEDULES.pause(session, "r")
+
+    declare(session, version(DAILY, 2))
+
+    assert row(session).paused
+
+
+def test_a_schedule_made_at_run_time_is_not_taken_over(session: Session) -> None:
+    SCHEDULES.add(session, "r", reports(), HOURLY, values={"title": "r"})
+    session.commit()
+
+    with pytest.raises(ArgumentError, match="made at run time"):
+        declare(session, version(DAILY, 1))
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_queue_declares_a_name_once() -> None:
+    queue = version(HOURLY, 1)
+
+    with pytest.raises(ArgumentError, match="two schedules 'r'"):
+        queue.every(DAILY, name="r")
+
+
+def test_autogenerate_adds_the_table_of_schedules_once(fresh_database: URL) -> None:
+    engine, metadata = make_engine(fresh_database), MetaData()
+    Schedules(metadata)
+
+    missing = {change[1].name for change in differences(engine, metadata)}
+    metadata.create_all(engine)
+
+    assert "job_schedules" in missing
+    assert differences(engine, metadata) == []
+    engine.dispose()
