@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ class InHand(Generic[T]):
 class Batch(Generic[T]):
     """What a turn claimed: the jobs that are still to be handled, and those that were."""
 
-    unhandled: list[InHand[T]] = field(default_factory=list)
+    unhandled: deque[InHand[T]] = field(default_factory=deque)
     handled: list[InHand[T]] = field(default_factory=list)
 
     @property
@@ -52,12 +53,12 @@ class Batch(Generic[T]):
             given_back_by: tells whether an error interrupted the handler without its doing:
                 then the job is put back in front.
         """
-        in_hand = self.unhandled.pop(0)
+        in_hand = self.unhandled.popleft()
         try:
             yield in_hand
         except BaseException as error:
             if given_back_by(error):
-                self.unhandled.insert(0, in_hand)
+                self.unhandled.appendleft(in_hand)
             else:
                 self.handled.append(in_hand)
             raise

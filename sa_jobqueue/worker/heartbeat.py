@@ -116,10 +116,13 @@ class Heartbeat:
         """Count the running time of a job from now on."""
         with self._changed:
             self._job_began = time.monotonic()
-            self._changed.notify_all()
+            if self._longest is not None:  # else the thread wakes for nothing, after each job
+                self._changed.notify_all()
 
     def has_lost(self, fence: Fence) -> bool:
         """Tell whether a renewal found that this claim was lost."""
+        if not self._lost:  # as nearly always: then there is nothing to wait for
+            return False
         with self._changed:
             return _job(fence) in self._lost
 

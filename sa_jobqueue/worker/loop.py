@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -173,7 +174,7 @@ class Worker(Generic[T]):
         while True:
             stopping = self.stopping
             result = self._end(batch) if stopping else self._turn_or_end(batch)
-            batch = Batch(unhandled=result.in_hand)
+            batch = Batch(deque(result.in_hand))
             try:
                 self._call_back(result)
                 if stopping:
@@ -262,18 +263,21 @@ class Worker(Generic[T]):
     def _handle_all(self, batch: Batch[T]) -> None:
         """Handle the jobs of a batch until stopped."""
         while batch.unhandled and not self.stopping:
+            # For the next job only: to look at all that wait, after each job, was quadratic.
+            if self._heartbeat.has_lost(fence_of(batch.unhandled[0].job)):
+                batch.unhandled.popleft()
+                continue
             with batch.next(given_back_by=self._is_own_stop) as in_hand:
                 self._heartbeat.job_begins()
                 self._handle(in_hand)
-            self._drop_lost(batch)
 
     def _drop_lost(self, batch: Batch[T]) -> None:
         """Drop the jobs whose claim a renewal found lost: they have a new owner."""
-        batch.unhandled = [
+        batch.unhandled = deque(
             in_hand
             for in_hand in batch.unhandled
             if not self._heartbeat.has_lost(fence_of(in_hand.job))
-        ]
+        )
 
     def _handle(self, in_hand: InHand[T]) -> None:
         """Call the handler, and note the outcome."""

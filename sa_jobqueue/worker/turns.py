@@ -198,13 +198,13 @@ class Turns(Generic[T]):
 
     def _finish(self, session: Session, handled: Sequence[InHand[T]]) -> list[InHand[T]]:
         """Write the outcomes; return the jobs whose claim was not lost."""
-        lost: list[Any] = []
+        lost: set[int] = set()
         for lane in self.lanes:
             of_lane: list[tuple[T, Outcome]] = [
                 (in_hand.job, in_hand.outcome) for in_hand in handled if in_hand.lane is lane
             ]
-            lost += lane.finish(session, of_lane, delete=self.delete)
-        return [in_hand for in_hand in handled if not any(in_hand.job is job for job in lost)]
+            lost.update(map(id, lane.finish(session, of_lane, delete=self.delete)))
+        return [in_hand for in_hand in handled if id(in_hand.job) not in lost]
 
     def _release(self, session: Session, jobs: Iterable[tuple[Lane[T], Any]]) -> None:
         by_lane: dict[Lane[T], list[Any]] = {}
