@@ -10,6 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql
 
+from sa_jobqueue.migration import clock_default
+
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -36,14 +38,9 @@ def upgrade() -> None:
         sa.Column("status", sa.String(length=16), server_default="unclaimed", nullable=False),
         sa.Column("owner", sa.String(length=64), nullable=True),
         sa.Column("owner_date", TIMESTAMP, nullable=True),
-        sa.Column(
-            "run_at",
-            TIMESTAMP,
-            server_default=sa.text("'1970-01-01 00:00:00.000000'"),
-            nullable=False,
-        ),
+        sa.Column("run_at", TIMESTAMP, server_default=clock_default(), nullable=False),
         sa.Column("attempts", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("max_attempts", sa.Integer(), nullable=True),
+        sa.Column("max_attempts", sa.Integer(), server_default="20", nullable=True),
         sa.Column("last_error", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
     )

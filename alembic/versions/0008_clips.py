@@ -10,6 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql
 
+from sa_jobqueue.migration import clock_default
+
 revision = "0008"
 down_revision = "0007"
 branch_labels = None
@@ -26,14 +28,15 @@ def upgrade() -> None:
         sa.Column("status", sa.String(length=16), server_default="submitted", nullable=False),
         sa.Column("owner", sa.String(length=64), nullable=True),
         sa.Column("owner_date", TIMESTAMP, nullable=True),
+        sa.Column("run_at", TIMESTAMP, server_default=clock_default(), nullable=False),
         sa.Column("attempts", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("max_attempts", sa.Integer(), nullable=True),
+        sa.Column("max_attempts", sa.Integer(), server_default="20", nullable=True),
         sa.Column("last_error", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
     )
     # Each index serves several statuses; SQLite would use a partial index of them for no query.
     for purpose, columns, statuses in (
-        ("claim", ["status", "attempts", "id"], "'submitted', 'checked', 'rendered'"),
+        ("claim", ["status", "run_at", "id"], "'submitted', 'checked', 'rendered'"),
         ("reap", ["status", "owner_date"], "'checking', 'sending', 'publishing'"),
     ):
         op.create_index(

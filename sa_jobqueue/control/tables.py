@@ -13,8 +13,8 @@ from weakref import WeakSet
 from sqlalchemy import Column, Index, Integer, MetaData, String, Table, Text
 
 from ..errors import ArgumentError
+from ..model.columns import OWNER_LENGTH, timestamp_type
 from ..model.mapping import QueueMapping
-from ..model.mixins import OWNER_LENGTH, timestamp_type
 
 #: The longest name of a queue: its table's schema and name, and a status.
 QUEUE_LENGTH = 150

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import DateTime, String
 from sqlalchemy.engine import Dialect
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
@@ -36,6 +37,30 @@ def as_utc(value: datetime) -> datetime:
     if value.tzinfo is None:
         return value.replace(tzinfo=UTC)
     return value.astimezone(UTC)
+
+
+class clock_default(FunctionElement[datetime]):  # noqa: N801 - as above
+    """The server default of a time: the database's own clock, in UTC.
+
+    ::
+
+        sa.Column("run_at", timestamp_type(), server_default=clock_default(), nullable=False)
+
+    MySQL before 8.0.13 takes no expression for a default; there it is :data:`LONG_AGO`.
+    """
+
+    name = "clock_default"
+    inherit_cache = True
+    type: Any = DateTime(timezone=True)
+
+
+#: The default of a time where it has to be a constant, as MySQL and MariaDB reflect it.
+LONG_AGO = "1970-01-01 00:00:00.000000"
+
+
+@compiles(clock_default)
+def _clock_default(element: clock_default, compiler: Any, **kw: Any) -> str:
+    return str(compiler.process(utc_now(), **kw))
 
 
 class UtcText(TypeDecorator[datetime]):

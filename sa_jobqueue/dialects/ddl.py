@@ -68,7 +68,8 @@ class SetDefault(TableChange):
     def changes(self, compiler: Any) -> str:
         name = compiler.preparer.format_column(self.column)
         default = compiler.get_column_default_string(self.column)
-        return f"ALTER COLUMN {name} SET DEFAULT {default}"
+        literal = default.startswith(("'", "("))  # MySQL wants parentheses around all others
+        return f"ALTER COLUMN {name} SET DEFAULT {default if literal else f'({default})'}"
 
 
 class RenameColumn(TableChange):

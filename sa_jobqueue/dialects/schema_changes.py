@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Index, Table
+from sqlalchemy import Column, Connection, Index, Table
 from sqlalchemy.schema import ExecutableDDLElement
 
 from .capabilities import Capabilities
@@ -22,6 +22,8 @@ class SchemaChanges:
     Attributes:
         keeps_added_default: rows from before ADD COLUMN keep the default of that
             statement, even if the column's default changes later.
+        sets_defaults: ALTER TABLE gives a column another default. Without it there is
+            :meth:`replace_column`, for which every row must store a value of its own.
         alters_many: one ALTER TABLE adds, or drops, several columns.
         concurrent_indexes: CREATE INDEX CONCURRENTLY, outside of a transaction; when it
             fails, it leaves an invalid index.
@@ -37,6 +39,7 @@ class SchemaChanges:
     """
 
     keeps_added_default: ClassVar[bool] = True
+    sets_defaults: ClassVar[bool] = True
     alters_many: ClassVar[bool] = True
     concurrent_indexes: ClassVar[bool] = False
     create_online: ClassVar[str] = ""
@@ -54,6 +57,16 @@ class SchemaChanges:
     def instant(self, *, drop: bool = False) -> str:
         """Return the clause at the end of ALTER TABLE that refuses a change which rewrites rows."""
         return ""
+
+    def declares(self, connection: Connection, column: Column[Any]) -> bool:
+        """Tell whether the table's stored text has a column just so; without `sets_defaults`."""
+        raise NotImplementedError
+
+    def replace_column(
+        self, connection: Connection, column: Column[Any], declared: Column[Any]
+    ) -> None:
+        """Declare a column of the table's stored text in another way; without `sets_defaults`."""
+        raise NotImplementedError
 
     def table_lock(self, table: Table) -> tuple[ExecutableDDLElement, str] | None:
         """Return the statements that lock and unlock a table around several changes.

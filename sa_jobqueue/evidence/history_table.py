@@ -28,8 +28,8 @@ from ..dialects.clock import utc_now
 from ..events.event import Event, EventJob
 from ..events.listener import Recorder
 from ..events.listeners import add_listener, remove_listener
+from ..model.columns import OWNER_LENGTH, timestamp_type
 from ..model.mapping import any_mapping_of
-from ..model.mixins import OWNER_LENGTH, timestamp_type
 from ..model.status import STATUS_LENGTH
 from ..sessions.transaction_end import TransactionEnd
 from ..sessions.writer import Writer

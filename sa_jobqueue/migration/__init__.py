@@ -21,7 +21,8 @@ They commit by themselves, so give ``context.configure()`` the setting
 one that imports Alembic, and ``import sa_jobqueue`` does not import it.
 """
 
-from ..model.mixins import timestamp_type
+from ..dialects.clock import clock_default
+from ..model.columns import timestamp_type
 from .autogenerate import create_index_online, drop_index_online, online_indexes
 from .backfill_rows import BATCH, Progress, backfill
 from .columns import add_job_columns, drop_job_columns
@@ -45,6 +46,7 @@ __all__ = [
     "Progress",
     "add_job_columns",
     "backfill",
+    "clock_default",
     "create_claim_index",
     "create_index_online",
     "create_key_index",

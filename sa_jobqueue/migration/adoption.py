@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -15,16 +16,18 @@ from sqlalchemy import (
     false,
     literal,
     select,
+    true,
     update,
 )
 
+from ..dialects.clock import LONG_AGO
 from ..dialects.ddl import AddColumns, RenameColumn, SetDefault
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
 from ..model.status import DONE, UNCLAIMED, status_is
 from ..model.types import same_kind
 from .backfill_rows import Batches, bind_criterion, update_rows
-from .runner import Runner
+from .runner import Runner, log
 from .tables import add_column, bare_table, existing_columns, reflect_table
 
 #: The name of SQLite's status column until all rows have a status: no claim knows it.
@@ -56,9 +59,9 @@ class Adoption:
             )
         if self.has_criterion:
             self._check_criterion()
-        elif self.runner.offline and not self._by_default:
+        elif self.runner.offline and not (self._by_default and self._sets_clock):
             raise ArgumentError(
-                f"on {self.runner.database} existing rows become done batch by batch, which a "
+                f"on {self.runner.database} existing rows are written batch by batch, which a "
                 "--sql script cannot do: run the migration with a database"
             )
 
@@ -122,16 +125,17 @@ class Adoption:
 
     def run(self) -> None:
         """Add the columns that are missing, and give the existing rows their status."""
-        added = not self.runner.offline and self._are_added()
-        if not self._by_default:
-            if not added:
-                self._add_hidden()
-            return
-        self._add(added=added)
-        if self.has_criterion:
+        missing = self.columns if self.runner.offline else self._missing()
+        if self._by_default:
+            self._add(missing)
+        elif missing:
+            self._add_hidden()
+        if self._by_default and self.has_criterion:
             self._enqueue()
+        if not self._sets_clock:
+            self._replace_constant()
 
-    def _add(self, *, added: bool) -> None:
+    def _add(self, missing: list[Column[Any]]) -> None:
         """Add the columns: the default of the status is done first, then the model's.
 
         So existing rows are done, and new rows are jobs. A row inserted between the two
@@ -141,22 +145,62 @@ class Adoption:
         ending = self.runner.changes.instant()
         then_unclaimed = self.adds_status and not self._all_unclaimed
         scratch = bare_table(self.queue.table)
-        columns = [
-            add_column(scratch, self._with_done(column) if then_unclaimed else _copy(column))
-            for column in self.columns
-        ]
-        statements: list[Any] = []
-        if not added:
-            groups = self.runner.altered_together(columns)
-            statements += [AddColumns(scratch, group, ending=ending) for group in groups]
+        copied = self._with_done if then_unclaimed else self._with_constant
+        columns = [add_column(scratch, copied(column)) for column in missing]
+        groups = self.runner.altered_together(columns)
+        statements: list[Any] = [AddColumns(scratch, group, ending=ending) for group in groups]
         if then_unclaimed:
             statements.append(SetDefault(self.status, ending=ending))
+        if self._sets_clock and self._run_at is not None:
+            statements.append(SetDefault(self._run_at, ending=ending))
         self.runner.change(
             statements, what=f"{scratch.description}: ADD COLUMN", locked=self.queue.table
         )
 
     def _with_done(self, column: Column[Any]) -> Column[Any]:
-        return _copy(column, default=self._done if column is self.status else None)
+        if column is self.status:
+            return _copy(column, default=self._done)
+        return self._with_constant(column)
+
+    # -- run_at, whose default is the database's clock ------------------------
+
+    @property
+    def _run_at(self) -> Column[Any] | None:
+        """The run_at column, if it is among the columns."""
+        column = self.queue.column("run_at") if self.queue.has("run_at") else None
+        return next((own for own in self.columns if own is column), None)
+
+    @property
+    def _sets_clock(self) -> bool:
+        """Whether ALTER TABLE makes the clock the default of run_at, if that is to be done."""
+        return self._run_at is None or self.runner.changes.sets_defaults
+
+    def _with_constant(self, column: Column[Any]) -> Column[Any]:
+        """Copy a column; one with the clock for a default would be refused, or copy the table."""
+        return _copy(column, default=LONG_AGO if column is self._run_at else None)
+
+    def _replace_constant(self) -> None:
+        """Make the clock the default of SQLite's run_at.
+
+        A row from before ADD COLUMN stores no run_at, and would have none: so all rows are
+        written once.
+        """
+        assert self._run_at is not None
+        constant = add_column(bare_table(self.queue.table), self._with_constant(self._run_at))
+        connection, changes = self.runner.connection, self.runner.changes
+        if not changes.declares(connection, constant):
+            return
+        real = self._reflected()
+        own = real.c[self._run_at.name]
+        log.info("%s: all rows are written once, for the default of %s", real.name, own.name)
+        batches = replace(self.batches, progress=lambda state: None)
+        update_rows(self.runner, real, true(), values={own.name: own}, batches=batches)
+        edit = partial(changes.replace_column, connection, constant, self._run_at)
+        self.runner.retry_while_locked(
+            partial(self.runner.try_briefly, edit), what=f"{real.description}: SET DEFAULT"
+        )
+
+    # -- existing rows --------------------------------------------------------
 
     def _enqueue(self) -> None:
         """Turn the existing rows that fit the criterion into jobs.
@@ -193,7 +237,7 @@ class Adoption:
         values = {_HIDDEN: self._done}
         update_rows(self.runner, real, where, values=values, batches=self.batches)
         others = [
-            add_column(scratch, _copy(column))
+            add_column(scratch, self._with_constant(column))
             for column in self.columns
             if column is not self.status
         ]
@@ -211,8 +255,10 @@ class Adoption:
         # CASE, because NOT would miss rows where the criterion is NULL.
         return and_(unclaimed, case((self._jobs(real), 0), else_=1) == 1)
 
-    def _are_added(self) -> bool:
-        """Tell whether an earlier, interrupted run has added the columns.
+    def _missing(self) -> list[Column[Any]]:
+        """List the columns that no earlier, interrupted run has added.
+
+        RetryMixin leaves the run_at of a queue alone that has had ScheduleMixin before.
 
         Raises:
             ArgumentError: the table has columns of its own with these names.
@@ -222,14 +268,15 @@ class Adoption:
         same_name = [column for column in self.columns if column.name in existing]
         alike = [column for column in same_name if _is_alike(column, existing[column.name])]
         if len(alike) == len(self.columns):
-            return True
-        if same_name:
-            name = same_name[0].name
+            return []
+        shared = [] if self.adds_status else [column for column in alike if column is self._run_at]
+        if own := [column for column in same_name if not any(column is each for each in shared)]:
+            name = own[0].name
             raise ArgumentError(
                 f"{table.description!r} has a column {name!r} of its own: give the queue's column "
                 f'another name, in the model and here, as in JobMixin.named({name}="job_{name}")'
             )
-        return False
+        return [column for column in self.columns if column.name not in existing]
 
 
 def _copy(
@@ -239,7 +286,7 @@ def _copy(
         name or column.name,
         column.type,
         nullable=column.nullable,
-        server_default=column.server_default.arg  # type: ignore[attr-defined]  # the mixins' defaults are texts
+        server_default=column.server_default.arg  # type: ignore[attr-defined]  # the mixins' defaults are texts, or the clock
         if default is None and column.server_default is not None
         else default,
     )

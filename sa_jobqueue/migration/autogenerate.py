@@ -145,12 +145,20 @@ class _CreateOnline(ops.MigrateOperation):
         self.plain = plain
         self.replace = replace
 
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        """Return what ``alembic check`` says of it."""
+        return self.plain.to_diff_tuple()
+
 
 class _DropOnline(ops.MigrateOperation):
     """A call of :func:`drop_index_online`."""
 
     def __init__(self, plain: ops.DropIndexOp) -> None:
         self.plain = plain
+
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        """Return what ``alembic check`` says of it."""
+        return self.plain.to_diff_tuple()
 
 
 @renderers.dispatch_for(_CreateOnline)

@@ -38,10 +38,8 @@ from .options import QueueArgs
 from .status import CLAIMED, JobStatus, status_is, status_word
 
 #: The roles of the claim order, as far as a class has columns for them; the primary key is
-#: always the last. Without ScheduleMixin nothing delays a failed job, so jobs that were tried
-#: less often come first: else the first job would be tried again and again, before all others.
+#: always the last.
 ORDER_ROLES = ("round", "priority", "run_at")
-ORDER_ROLES_WITHOUT_SCHEDULE = ("round", "priority", "attempts")
 
 #: The roles that hold points in time, which are read back as aware UTC.
 TIME_ROLES = ("owner_date", "run_at")
@@ -202,8 +200,7 @@ class QueueMapping:
     @property
     def order_roles(self) -> list[str]:
         """The roles of the mixins' claim order that the class has."""
-        roles = ORDER_ROLES if self.has("run_at") else ORDER_ROLES_WITHOUT_SCHEDULE
-        return [role for role in roles if self.has(role)]
+        return [role for role in ORDER_ROLES if self.has(role)]
 
     @cached_property
     def order(self) -> tuple[ColumnElement[Any], ...]:

@@ -30,94 +30,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from sqlalchemy import (
     Column,
     DateTime,
-    Integer,
     Join,
-    SmallInteger,
     String,
     Table,
     Text,
     event,
-    text,
 )
 from sqlalchemy.dialects import mysql
-from sqlalchemy.orm import Mapped, Mapper, declared_attr, mapped_column
+from sqlalchemy.orm import Mapped, Mapper, declared_attr
 from sqlalchemy.types import NullType, TypeEngine
 
 from ..dialects import dialect_of
-from ..dialects.clock import as_utc, utc_now
+from ..dialects.clock import as_utc
 from ..errors import ArgumentError
+from .columns import MARK, column_of, timestamp_type
 from .indexes import add_indexes
 from .last_error import SHORTEST_LENGTH
 from .mapping import QueueMapping
 from .microseconds import DIGITS, named_digits
-from .options import QueueArgs
 from .round_table import add_round_table
-from .status import STATUS_LENGTH, UNCLAIMED
 from .types import same_kind, variant_of
-
-OWNER_LENGTH = 64
-
-#: The key in Column.info by which we recognise our columns.
-_MARK = "sa_jobqueue"
-
-
-def timestamp_type() -> TypeEngine[datetime]:
-    """Return the type of every point in time: UTC with microseconds, on each database."""
-    return DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-
-
-def _status(entity: type) -> Any:
-    word = QueueArgs.of(entity).word(UNCLAIMED)
-    return String(STATUS_LENGTH), _required(word, insert_default=word)
-
-
-def _priority(entity: type) -> Any:
-    return SmallInteger(), _required("0", insert_default=0)
-
-
-def _run_at(entity: type) -> Any:
-    # A constant makes plain SQL inserts due at once. With a function as server default,
-    # ALTER TABLE would rewrite the table, or be refused. It is written as MySQL and MariaDB
-    # reflect it, for Alembic's compare_server_default.
-    return timestamp_type(), _required(
-        text("'1970-01-01 00:00:00.000000'"), insert_default=utc_now()
-    )
-
-
-def _count(entity: type) -> Any:
-    return Integer(), _required("0", insert_default=0)
-
-
-def _required(server_default: Any, *, insert_default: Any) -> dict[str, Any]:
-    return {
-        "nullable": False,
-        "server_default": server_default,
-        "insert_default": insert_default,
-    }
-
-
-_OPTIONAL = {"nullable": True}
-
-#: Each role's type and options, for the class that gets the column.
-_COLUMNS: Mapping[str, Callable[[type], tuple[TypeEngine[Any], dict[str, Any]]]] = {
-    "status": _status,
-    "owner": lambda entity: (String(OWNER_LENGTH), _OPTIONAL),
-    "owner_date": lambda entity: (timestamp_type(), _OPTIONAL),
-    "priority": _priority,
-    "run_at": _run_at,
-    "attempts": _count,
-    "max_attempts": lambda entity: (Integer(), _OPTIONAL),
-    "last_error": lambda entity: (Text(), _OPTIONAL),
-    "round": _count,
-}
-
-#: The mixins' columns come behind the user's own, in this order.
-_SORT_ORDER = {role: 1_000 + ordinal for ordinal, role in enumerate(_COLUMNS)}
-
-
-def _column(role: str, name: str, entity: type) -> Any:
-    type_, options = _COLUMNS[role](entity)
-    return mapped_column(name, type_, sort_order=_SORT_ORDER[role], info={_MARK: role}, **options)
 
 
 def _declare(role: str, name: str) -> Any:
@@ -126,7 +58,7 @@ def _declare(role: str, name: str) -> Any:
     # Un-annotated: SQLAlchemy would take a return annotation for that of the attribute.
     def declare(cls):  # type: ignore[no-untyped-def]
         table = vars(cls).get("__table__")  # its own; a subclass inherits its parent's
-        return _column(role, name, cls) if table is None else table.c.get(name)
+        return column_of(role, name, cls) if table is None else table.c.get(name)
 
     declare.__name__ = name
     return declared_attr(declare)
@@ -269,20 +201,27 @@ class PriorityMixin(QueueColumns):
 
 @_declares("run_at")
 class ScheduleMixin(QueueColumns):
-    """Add ``run_at``: no claim takes a job before that time; by default it is due at once."""
+    """Add ``run_at``: no claim takes a job before that time.
+
+    By default it is the time of the insert by the database's clock, also for rows that are
+    inserted by plain SQL.
+    """
 
     if TYPE_CHECKING:
         run_at: Mapped[datetime]
 
 
-@_declares("attempts", "max_attempts", "last_error")
+@_declares("run_at", "attempts", "max_attempts", "last_error")
 class RetryMixin(QueueColumns):
     """Add ``attempts`` (counted by the claim), ``max_attempts`` and ``last_error``.
 
-    By default ``max_attempts`` is None: a job is tried until it succeeds.
+    By default a job is tried :data:`MAX_ATTEMPTS` times; a ``max_attempts`` of None means
+    until it succeeds. No job is tried again without a wait, so ``run_at`` comes with this
+    mixin: it is that of ScheduleMixin, and a class may have both.
     """
 
     if TYPE_CHECKING:
+        run_at: Mapped[datetime]
         attempts: Mapped[int]
         max_attempts: Mapped[int | None]
         last_error: Mapped[str | None]
@@ -320,6 +259,7 @@ def _become_queue(mapper: Mapper[Any], class_: type) -> None:
         # An AbstractConcreteBase is mapped to the UNION of its subclasses. They are queues; a
         # verb on the base itself is refused by QueueMapping.table.
         return
+    _check_run_at(mapping)
     for role in mapping.attributes:
         _check_column(mapping, role)
     if mapping.is_ordered:
@@ -328,6 +268,17 @@ def _become_queue(mapper: Mapper[Any], class_: type) -> None:
         add_round_table(mapping, timestamp_type())
     if mapping.time_keys:
         _read_back_as_utc(mapping)
+
+
+def _check_run_at(mapping: QueueMapping) -> None:
+    """Refuse two names for the column that ScheduleMixin and RetryMixin share."""
+    given = [vars(base).get("__queue_attributes__", {}) for base in mapping.entity.__mro__]
+    names = list(dict.fromkeys(names["run_at"] for names in given if "run_at" in names))
+    if len(names) > 1:
+        raise ArgumentError(
+            f"{mapping} has run_at by two names, {' and '.join(names)}; ScheduleMixin and "
+            f"RetryMixin share it: give both one name, as in RetryMixin.named(run_at={names[0]!r})"
+        )
 
 
 def _check_column(mapping: QueueMapping, role: str) -> None:
@@ -356,7 +307,7 @@ def _check_column(mapping: QueueMapping, role: str) -> None:
         )
     # An annotation by a name that was given for ours is the user's word on its type; by a role's
     # own name it may be a column of the user's.
-    if column.info.get(_MARK) == role and (name != role or not _annotated(mapping.entity, name)):
+    if column.info.get(MARK) == role and (name != role or not _annotated(mapping.entity, name)):
         return
     if hasattr(mapping.entity, "__tablename__") and column.name == name:
         raise ArgumentError(
@@ -377,7 +328,7 @@ def _annotated(entity: type, name: str) -> bool:
 
 def _adopt(mapping: QueueMapping, role: str, column: Column[Any]) -> None:
     """Fill in what the declaration of a renamed column left open, and check the rest."""
-    pattern: Column[Any] = _column(role, column.name, mapping.entity).column
+    pattern: Column[Any] = column_of(role, column.name, mapping.entity).column
     if isinstance(column.type, NullType):
         column.type = pattern.type
     if not _fits(column.type, pattern.type):
@@ -394,7 +345,16 @@ def _adopt(mapping: QueueMapping, role: str, column: Column[Any]) -> None:
         column.server_default = pattern.server_default
         if column.default is None:
             column.default = pattern.default
-    column.info[_MARK] = role
+    if role == "max_attempts":
+        _limit_attempts(column, pattern)
+    column.info[MARK] = role
+
+
+def _limit_attempts(column: Column[Any], pattern: Column[Any]) -> None:
+    """Give a column the usual number where the model says none; None stays what it means."""
+    column.type = column.type.evaluates_none()
+    if column.default is None and column.server_default is None:
+        column.default, column.server_default = pattern.default, pattern.server_default
 
 
 def _with_microseconds(mapping: QueueMapping, role: str, type_: DateTime) -> TypeEngine[datetime]:

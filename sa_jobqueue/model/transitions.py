@@ -84,7 +84,7 @@ def words_of(mapping: QueueMapping, statuses: Sequence[JobStatus]) -> tuple[str,
 # -- insert and claim ---------------------------------------------------------
 
 
-def enqueued(mapping: QueueMapping) -> Values:
+def enqueued(mapping: QueueMapping) -> dict[Column[Any], Any]:
     """Return what a new job holds, as literals: a parameter for each row would take longer."""
     values = {
         "status": word_literal(mapping.word(UNCLAIMED)),
@@ -92,7 +92,17 @@ def enqueued(mapping: QueueMapping) -> Values:
         "attempts": literal_column("0"),
         "round": literal_column("0"),
     }
-    return {mapping.column(role): value for role, value in values.items() if mapping.has(role)}
+    own = {mapping.column(role): value for role, value in values.items() if mapping.has(role)}
+    return {**own, **_limited(mapping)}
+
+
+def _limited(mapping: QueueMapping) -> Values:
+    """Return the default of max_attempts, where it is a plain number."""
+    most = mapping.column("max_attempts") if mapping.has("max_attempts") else None
+    number = getattr(None if most is None else most.default, "arg", None)
+    if most is None or not isinstance(number, int):
+        return {}
+    return {most: literal_column(str(number))}
 
 
 def claimed(

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 
 from ..dialects import Database, database_of
 from ..dialects.owner_liveness import IDENTITY_LENGTH, OwnerState, Process, Server
-from ..model.mixins import OWNER_LENGTH
+from ..model.columns import OWNER_LENGTH
 from ..sessions.writer import AnySession, session_of
 
 __all__ = ["OwnerState", "is_connection_owner", "owner_state", "owner_states"]

@@ -31,7 +31,7 @@ from sqlalchemy.orm import Session
 from ..dialects import Database, database_of
 from ..dialects.owner_liveness import IDENTITY_LENGTH, OwnerState, Server
 from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
-from ..model.mixins import OWNER_LENGTH
+from ..model.columns import OWNER_LENGTH
 from ..sessions.transactions import connected_outside_pool
 from ..sessions.writer import AnySession, session_of
 from .alive import LABEL_LENGTH, RANDOM_LENGTH, SEPARATOR, lock_name, owner_states

@@ -23,9 +23,9 @@ from sqlalchemy.orm import Session
 from ..dialects import database_of, is_transient
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
+from ..model.columns import OWNER_LENGTH
 from ..model.last_error import error_text, first_line
 from ..model.mapping import mapping_of
-from ..model.mixins import OWNER_LENGTH
 from ..model.queue_name import queue_name
 from ..sessions.writer import AnySession, session_of
 from ..verbs.claim import claim

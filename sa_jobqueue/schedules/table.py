@@ -13,7 +13,8 @@ from sqlalchemy import Integer, MetaData, String, Text
 from sqlalchemy.orm import Mapped, declarative_base, mapped_column
 
 from ..errors import ArgumentError
-from ..model.mixins import JobMixin, ScheduleMixin, timestamp_type
+from ..model.columns import timestamp_type
+from ..model.mixins import JobMixin, ScheduleMixin
 
 #: The longest name of a queue: its table's schema and name, and a status.
 QUEUE_LENGTH = 150

@@ -122,8 +122,8 @@ def _check_on_retry(mapping: QueueMapping, serial_by: Any, on_retry: str) -> Non
             "on_retry= decides whether the next jobs of a key wait while a failed job is in its "
             "retry delay; without serial_by= they never wait: leave on_retry= out"
         )
-    if not (mapping.has("attempts") and mapping.has("run_at")):
+    if not mapping.has("attempts"):
         raise ArgumentError(
             f"on_retry='skip' passes over jobs in their retry delay, and jobs of {mapping} have "
-            "no retry delay: add RetryMixin and ScheduleMixin"
+            "no retry delay: add RetryMixin"
         )

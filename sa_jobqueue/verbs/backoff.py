@@ -6,7 +6,7 @@
     ExponentialBackoff(timedelta(seconds=2), longest=timedelta(minutes=10))
 
     queue = JobQueue(Email, backoff=ConstantBackoff(timedelta(minutes=5)))
-    queue.fail(session, email, error=error)  # unclaimed again, and due in five minutes
+    queue.fail(session, email, error=error)  # unclaimed again, and due in about five minutes
 
 A backoff is called with the number of attempts that a job has had, this one
 included, and returns a timedelta. So a function of your own does as well as the two here.
@@ -41,6 +41,9 @@ Backoff: TypeAlias = Callable[[int], timedelta]
 #: The longest delay: some databases could not store the time that a longer one leads to.
 LONGEST_DELAY = timedelta(days=3650)
 
+#: By which share of itself a delay may be shorter, where nobody says.
+JITTER = 0.1
+
 #: The most attempts that the column can count.
 _MOST_ATTEMPTS = 2**31
 
@@ -49,23 +52,26 @@ _KEYS = "failed_keys"
 
 @dataclass(frozen=True)
 class ConstantBackoff:
-    """Wait equally long after each attempt.
+    """Wait equally long after each attempt, or up to a tenth shorter.
 
     Attributes:
-        delay: how long.
+        delay: how long, at most.
+        jitter: as for :class:`ExponentialBackoff`.
 
     Raises:
-        ArgumentError: `delay` is not a timedelta, is negative, or is over ten years.
+        ArgumentError: a value is of the wrong type or out of its range.
     """
 
     delay: timedelta
+    jitter: float = JITTER
 
     def __post_init__(self) -> None:
         _check_delay("delay", self.delay)
+        _check_jitter(self.jitter)
 
     def __call__(self, attempts: int) -> timedelta:
         """Return the delay after so many attempts."""
-        return self.delay
+        return _shorter(self.delay, self.jitter)
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ class ExponentialBackoff:
     first: timedelta = timedelta(seconds=1)
     factor: float = 2.0
     longest: timedelta = timedelta(hours=1)
-    jitter: float = 0.1
+    jitter: float = JITTER
 
     def __post_init__(self) -> None:
         _check_delay("first", self.first)
@@ -101,12 +107,11 @@ class ExponentialBackoff:
             )
         if not _is_number(self.factor) or not 1 <= self.factor < math.inf:
             raise ArgumentError(f"factor is a number, 1 or more: {self.factor!r}")
-        if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
-            raise ArgumentError(f"jitter is a share, from 0 to 1: {self.jitter!r}")
+        _check_jitter(self.jitter)
 
     def __call__(self, attempts: int) -> timedelta:
         """Return the delay after so many attempts."""
-        return self._without_jitter(attempts) * (1 - self.jitter * random.random())
+        return _shorter(self._without_jitter(attempts), self.jitter)
 
     def _without_jitter(self, attempts: int) -> timedelta:
         grown = min(max(attempts, 1), _MOST_ATTEMPTS) - 1
@@ -122,19 +127,17 @@ def check_backoff(mapping: QueueMapping, backoff: Any) -> None:
     """Refuse what is not a backoff, and a class whose failed jobs cannot be delayed.
 
     Raises:
-        ArgumentError: it cannot be called, or there is no RetryMixin or ScheduleMixin.
+        ArgumentError: it cannot be called, or there is no RetryMixin.
     """
     if not callable(backoff):
         raise ArgumentError(
             "a backoff is called with the number of attempts and returns a timedelta: "
             f"ConstantBackoff(..), ExponentialBackoff(..) or a function, not {backoff!r}"
         )
-    mixins = {"attempts": "RetryMixin", "run_at": "ScheduleMixin"}
-    missing = [mixin for role, mixin in mixins.items() if not mapping.has(role)]
-    if missing:
+    if not mapping.has("attempts"):
         raise ArgumentError(
-            f"a backoff delays the next attempt, which {mapping} cannot have: add "
-            f"{' and '.join(missing)}, or leave backoff= out"
+            f"a backoff delays the next attempt, which {mapping} cannot have: add RetryMixin, or "
+            "leave backoff= out"
         )
 
 
@@ -163,11 +166,21 @@ def _check_delay(name: str, delay: Any) -> None:
         raise ArgumentError(f"{name} is a timedelta from nothing to ten years: {delay!r}")
 
 
+def _check_jitter(jitter: Any) -> None:
+    if not _is_number(jitter) or not 0 <= jitter <= 1:
+        raise ArgumentError(f"jitter is a share, from 0 to 1: {jitter!r}")
+
+
+def _shorter(delay: timedelta, jitter: float) -> timedelta:
+    """Return a delay, shorter by a random share: jobs that failed together come back apart."""
+    return delay * (1 - jitter * random.random())
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-#: The backoff of a worker that was given none.
+#: The backoff where none was given: no job is tried again without a wait.
 DEFAULT_BACKOFF = ExponentialBackoff()
 
 
@@ -175,20 +188,27 @@ DEFAULT_BACKOFF = ExponentialBackoff()
 
 
 def by_delay(
-    session: AnyConnection, parts: list[FencedJobs], backoff: Backoff
+    session: AnyConnection, parts: list[FencedJobs], backoff: Backoff | None
 ) -> dict[timedelta | None, list[FencedJobs]]:
     """Group failed jobs by their delays: each is asked for by the job's own attempts.
+
+    Jobs without RetryMixin have no delay: they are not tried again.
 
     Raises:
         ArgumentError: a class whose jobs cannot be delayed, or a backoff that does not
             return a delay.
     """
-    for mapping, _ in by_mapping(parts):
-        check_backoff(mapping, backoff)
+    if backoff is not None:
+        for mapping, _ in by_mapping(parts):
+            check_backoff(mapping, backoff)
     delays: dict[timedelta | None, list[FencedJobs]] = {}
     for part in parts:
+        if not part.mapping.has("attempts"):
+            delays.setdefault(None, []).append(part)
+            continue
         attempts = _attempts(session, part)
-        delay_of = {identity: delay_after(backoff, count) for identity, count in attempts.items()}
+        wait = backoff or DEFAULT_BACKOFF
+        delay_of = {identity: delay_after(wait, count) for identity, count in attempts.items()}
         for delay, alike in _divided(part, delay_of).items():
             delays.setdefault(delay, []).append(alike)
     return delays

@@ -45,11 +45,8 @@ class Lane(Generic[T]):
 
     @property
     def attempts_key(self) -> str | None:
-        """The attribute by which a failed job waits; None: no run_at or no attempts."""
-        mapping = self.queue.mapping
-        if not (mapping.has("run_at") and mapping.has("attempts")):
-            return None
-        return mapping.attributes["attempts"]
+        """The attribute by which a failed job waits; None: it is not tried again."""
+        return self.queue.mapping.attributes.get("attempts")
 
     @property
     def is_async(self) -> bool:

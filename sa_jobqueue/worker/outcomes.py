@@ -72,7 +72,5 @@ def check_outcome(outcome: Any, mapping: QueueMapping) -> None:
         raise ArgumentError(f"{mapping} counts no attempts: Retry(..) needs RetryMixin")
     if outcome.in_ is None:
         return
-    if not mapping.has("run_at"):
-        raise ArgumentError(f"{mapping} has no run_at: Retry(in_=..) needs ScheduleMixin")
     if not isinstance(outcome.in_, timedelta) or not abs(outcome.in_) <= LONGEST_DELAY:
         raise ArgumentError(f"Retry(in_=) takes a timedelta of at most ten years: {outcome!r}")

@@ -44,7 +44,7 @@ def test_errors_end_with_1_and_name_the_fix(run: Run, url: str, engine: Engine) 
 
     assert result.exit_code == 1
     assert "error   index     no index serves the claim" in result.stdout
-    assert "fix: CREATE INDEX ix_message_claim ON message (status, attempts, id)" in result.stdout
+    assert "fix: CREATE INDEX ix_message_claim ON message (status, run_at, id)" in result.stdout
     assert result.stdout.splitlines()[-1] == "2 errors, 0 warnings"
 
 
@@ -52,7 +52,7 @@ def test_errors_end_with_1_and_name_the_fix(run: Run, url: str, engine: Engine) 
 def test_warnings_alone_end_with_3(run: Run, url: str, engine: Engine) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP INDEX ix_message_claim")
-        connection.exec_driver_sql("CREATE INDEX ix_all ON message (status, attempts, id)")
+        connection.exec_driver_sql("CREATE INDEX ix_all ON message (status, run_at, id)")
 
     result = run("doctor", MESSAGES, "--url", url)
 

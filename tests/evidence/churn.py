@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
@@ -37,7 +38,7 @@ QUEUES: tuple[Callable[[], JobQueue[Any]], ...] = (
     lambda: JobQueue(Mail, limit_by={Mail.account_id: 1}),
 )
 
-FINISHES = (complete, complete, fail, release, cancel_claimed, None)
+FINISHES = (complete, complete, partial(fail, retry_in=timedelta(0)), release, cancel_claimed, None)
 
 
 def new_jobs(dice: random.Random) -> list[Any]:

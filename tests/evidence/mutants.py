@@ -347,6 +347,10 @@ def release_counts(patch: Patch) -> None:
     patch.setattr(finish, "released", counting)
 
 
+def try_again(session: Any, jobs: Any) -> None:
+    fail(session, jobs, retry_in=timedelta(0))
+
+
 def claim_after(verb: Callable[..., None]) -> Callable[[Bench], None]:
     def drive(bench: Bench) -> None:
         queue, session = JobQueue(Task), bench.session()
@@ -488,7 +492,7 @@ MUTANTS = (
         finish_during_a_reap,
         SERVERS,
     ),
-    Mutant("fail that forgets attempts", "attempts", fail_forgets_attempts, claim_after(fail)),
+    Mutant("fail that forgets attempts", "attempts", fail_forgets_attempts, claim_after(try_again)),
     Mutant("release that counts", "attempts", release_counts, claim_after(release)),
     Mutant(
         "complete that leaves the status", "fenced finish", completes_nothing, complete_and_reap

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Engine, String, select
@@ -99,7 +100,7 @@ class Actor:
 
     def fail(self) -> None:
         """Fail what was claimed."""
-        self.finish(fail)
+        self.finish(partial(fail, retry_in=timedelta(0)))
 
     def release(self) -> None:
         """Release what was claimed."""

@@ -79,7 +79,7 @@ class Worker:
         if step.how == "done":
             queue.complete(self.session, fence)
         elif step.how == "failed":
-            queue.fail(self.session, fence)
+            queue.fail(self.session, fence, retry_in=timedelta(0))
         else:
             queue.release(self.session, fence)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Column, ForeignKey, Index, Integer, String, Table, UniqueConstraint
+from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.declarative import AbstractConcreteBase
 from sqlalchemy.orm import (
     DeclarativeBase,
@@ -16,6 +17,7 @@ from sqlalchemy.orm import (
     mapped_column,
     registry,
 )
+from sqlalchemy.schema import CreateTable
 from sqlmodel import Field, SQLModel
 
 from sa_jobqueue import ArgumentError, JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
@@ -43,7 +45,7 @@ def test_times_have_microseconds_on_every_database() -> None:
     table = table_of(Appointment)
 
     assert columns(table, "run_at", "owner_date", dialect="mysql") == [
-        "run_at DATETIME(6) NOT NULL DEFAULT '1970-01-01 00:00:00.000000'",
+        "run_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6))",
         "owner_date DATETIME(6)",
     ]
     assert columns(table, "owner_date", dialect="sqlite") == ["owner_date DATETIME"]
@@ -91,19 +93,65 @@ def test_several_mixins_order_the_index_by_priority_time_and_key() -> None:
     optional = ("priority", "run_at", "attempts", "max_attempts", "last_error")
     assert columns(table_of(Task), *optional) == [
         "priority SMALLINT DEFAULT '0' NOT NULL",
-        "run_at TIMESTAMP WITH TIME ZONE DEFAULT '1970-01-01 00:00:00.000000' NOT NULL",
+        "run_at TIMESTAMP WITH TIME ZONE DEFAULT statement_timestamp() NOT NULL",
         "attempts INTEGER DEFAULT '0' NOT NULL",
-        "max_attempts INTEGER",
+        "max_attempts INTEGER DEFAULT '20'",
         "last_error TEXT",
     ]
 
 
-def test_retried_jobs_without_a_schedule_come_behind_the_others() -> None:
+def test_retries_bring_a_time_to_wait_for_along() -> None:
     class Upload(JobMixin, RetryMixin, PriorityMixin, Base):
         __tablename__ = "upload"
         id: Mapped[int] = mapped_column(primary_key=True)
 
-    assert_queue(Upload, claim="status, priority, attempts, id")
+    assert_queue(Upload, claim="status, priority, run_at, id")
+
+
+def test_retries_and_a_schedule_share_one_time() -> None:
+    scheduled, retried = ScheduleMixin.named(run_at="due"), RetryMixin.named(run_at="due")
+
+    class Download(JobMixin, scheduled, retried, Base):  # type: ignore[misc, valid-type]  # calls
+        __tablename__ = "download"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    assert_queue(Download, claim="status, due, id")
+    with pytest.raises(ArgumentError, match=r"run_at by two names, due and run_at"):
+
+        class Twice(JobMixin, ScheduleMixin.named(run_at="due"), RetryMixin, Base):  # type: ignore[misc]  # a call
+            __tablename__ = "twice"
+            id: Mapped[int] = mapped_column(primary_key=True)
+
+
+def test_an_old_mysql_has_a_constant_for_its_clock() -> None:
+    class Fossil(JobMixin, ScheduleMixin, Base):
+        __tablename__ = "fossil"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    old = mysql.dialect()
+    old.server_version_info = (5, 7, 44)
+    old._support_default_function = False  # as SQLAlchemy's initialize() sets it by the version
+
+    assert "run_at DATETIME(6) NOT NULL DEFAULT '1970-01-01 00:00:00.000000'" in str(
+        CreateTable(table_of(Fossil)).compile(dialect=old)
+    )
+
+
+def test_a_number_of_attempts_is_filled_in_where_the_model_says_none() -> None:
+    class Open(JobMixin, RetryMixin, Base):
+        __tablename__ = "open_number"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        max_attempts = mapped_column("most", Integer)
+
+    class Closed(JobMixin, RetryMixin, Base):
+        __tablename__ = "closed_number"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        max_attempts = mapped_column("most", Integer, default=5)
+
+    assert columns(table_of(Open), "most") == ["most INTEGER DEFAULT '20'"]
+    assert columns(table_of(Closed), "most") == ["most INTEGER"]
+    defaults: list[Any] = [table_of(entity).c.most.default for entity in (Open, Closed)]
+    assert [default.arg for default in defaults] == [20, 5]
 
 
 def test_the_base_may_stand_before_the_mixins() -> None:

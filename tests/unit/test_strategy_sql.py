@@ -395,7 +395,7 @@ def test_a_claim_counts_the_attempt(alias: str) -> None:
     texts = " ".join(claim_sql(Upload, alias))
 
     assert "attempts=(upload.attempts + :attempts_1)" in texts
-    assert "ORDER BY upload.attempts, upload.id" in texts
+    assert "ORDER BY upload.run_at, upload.id" in texts
 
 
 def test_a_queue_prints_the_statements_that_it_runs() -> None:

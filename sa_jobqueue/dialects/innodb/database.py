@@ -27,7 +27,7 @@ from sqlalchemy.dialects.mysql import dialect
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 
-from ..clock import UtcText, utc_now
+from ..clock import LONG_AGO, UtcText, clock_default, utc_now
 from ..connections import driver_connection
 from ..database import Database
 from ..owner_liveness import OwnerState, Process, Server
@@ -280,3 +280,16 @@ def _utc_now(element: utc_now, compiler: Any, **kw: Any) -> str:
         return "UTC_TIMESTAMP(6)"
     shift = compiler.process(element.clauses, **kw)
     return f"(UTC_TIMESTAMP(6) + INTERVAL {shift} MICROSECOND)"
+
+
+@compiles(clock_default, "mysql", "mariadb")
+def _clock_default(element: clock_default, compiler: Any, **kw: Any) -> str:
+    if _takes_expressions(compiler.dialect):
+        return f"({compiler.process(utc_now(), **kw)})"
+    return f"'{LONG_AGO}'"
+
+
+def _takes_expressions(dialect: Any) -> bool:
+    """Tell whether an expression may be a column's default; not connected: as the newest."""
+    version = getattr(dialect, "server_version_info", None)
+    return dialect.is_mariadb or not version or version >= (8, 0, 13)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
@@ -148,7 +149,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
 
     @rule(worker=workers, place=places)
     def fail(self, worker: int, place: int) -> None:
-        self._finish(worker, place, fail, Job.freed)
+        self._finish(worker, place, partial(fail, retry_in=timedelta(0)), Job.freed)
 
     @rule(worker=workers, place=places)
     def release(self, worker: int, place: int) -> None:

@@ -201,7 +201,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
     @rule(worker=workers, place=places)
     def fail(self, worker: int, place: int) -> None:
         def verb(session: Session, hand: InHand) -> None:
-            hand.step.queue.fail(session, hand.video, error="no")
+            hand.step.queue.fail(session, hand.video, error="no", retry_in=timedelta(0))
 
         self._finish(worker, place, verb, lambda job, step: job.freed(step, "fail"))
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, Claim, cancel_claimed, claim, fail, release
+from sa_jobqueue import ArgumentError, Claim, cancel_claimed, claim, enqueue, fail, release
 from tests.contract.finish.support import statuses
 from tests.models import Email, Order, Task, add_tasks
 
 pytestmark = pytest.mark.strategies("auto")
+
+ALL = select(Task)
 
 
 def test_release_gives_back_and_takes_the_attempt_back(
@@ -43,7 +45,7 @@ def test_a_failed_job_is_tried_again_while_attempts_remain(session: Session, str
     for _ in range(2):
         task = claim(session, Task, owner="w", strategy=strategy).first()
         assert task is not None
-        fail(session, task, error=ValueError("no luck"))
+        fail(session, task, error=ValueError("no luck"), retry_in=timedelta(0))
         session.commit()
         states.append((task.status, task.owner, task.attempts, task.last_error))
 
@@ -56,16 +58,44 @@ def test_a_failed_job_is_tried_again_while_attempts_remain(session: Session, str
 def test_a_job_without_a_limit_of_attempts_is_tried_until_it_succeeds(
     session: Session, strategy: str
 ) -> None:
-    add_tasks(session, "a")
+    add_tasks(session, "a", max_attempts=None)
 
-    for _ in range(5):
+    for _ in range(25):
         task = claim(session, Task, owner="w", strategy=strategy).first()
         assert task is not None
-        fail(session, task)
+        fail(session, task, retry_in=timedelta(0))
         session.commit()
 
     (task,) = session.scalars(select(Task))
-    assert (task.status, task.attempts) == ("unclaimed", 5)
+    assert (task.status, task.attempts) == ("unclaimed", 25)
+
+
+def test_a_job_whose_model_does_not_say_is_tried_20_times(session: Session, strategy: str) -> None:
+    add_tasks(session, "a")
+    enqueue(session, Task, [{"name": "b"}])
+    session.execute(text("INSERT INTO task (name) VALUES ('c')"))
+
+    for _ in range(21):
+        tasks = claim(session, Task, owner="w", limit=3, strategy=strategy)
+        fail(session, tasks, retry_in=timedelta(0))
+        session.commit()
+
+    found = {(task.max_attempts, task.status, task.attempts) for task in session.scalars(ALL)}
+    assert found == {(20, "failed", 20)}
+
+
+def test_no_job_is_tried_again_without_a_wait(session: Session, strategy: str) -> None:
+    session.add_all([Order(), Order(status="tried often", attempts=4)])  # no ScheduleMixin
+    session.commit()
+    orders = claim(session, Order, owner="w", limit=2, strategy=strategy)
+
+    fail(session, orders)
+    session.commit()
+
+    assert not claim(session, Order, owner="w", limit=2, strategy=strategy)
+    first, often = ((order.run_at - datetime.now(UTC)).total_seconds() for order in orders)
+    assert 0 < first <= 1
+    assert 10 < often <= 16
 
 
 def test_a_job_that_keeps_failing_does_not_hold_up_the_jobs_behind_it(
@@ -82,24 +112,6 @@ def test_a_job_that_keeps_failing_does_not_hold_up_the_jobs_behind_it(
     assert bad[0].run_at > datetime.now(UTC) + timedelta(minutes=58)
 
 
-def test_without_a_schedule_jobs_with_fewer_attempts_come_first(
-    session: Session, strategy: str
-) -> None:
-    session.add_all([Order(), Order()])  # RetryMixin, and nothing that delays a failed job
-    session.commit()
-    tried = []
-
-    for _ in range(4):
-        order = claim(session, Order, owner="w", strategy=strategy).first()
-        assert order is not None
-        tried.append(order.id)
-        fail(session, order)
-        session.commit()
-
-    first, second = sorted(set(tried))
-    assert tried == [first, second, first, second]
-
-
 def test_without_retry_mixin_a_failed_job_is_failed(
     session: Session, other: Session, claimed: Claim[Email]
 ) -> None:
@@ -109,8 +121,8 @@ def test_without_retry_mixin_a_failed_job_is_failed(
     assert statuses(other)[0] == ("a", "failed", "w")
 
 
-def test_retry_in_needs_a_schedule(session: Session, claimed: Claim[Email]) -> None:
-    with pytest.raises(ArgumentError, match="ScheduleMixin"):
+def test_retry_in_needs_retries(session: Session, claimed: Claim[Email]) -> None:
+    with pytest.raises(ArgumentError, match="add RetryMixin"):
         fail(session, claimed, retry_in=timedelta(seconds=1))
 
 

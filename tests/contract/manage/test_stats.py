@@ -8,6 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim, count_by_status, stats
+from sa_jobqueue.dialects.clock import LONG_AGO
 from tests.models import Email, Message, Task, add_emails, add_tasks
 
 
@@ -41,11 +42,20 @@ def test_stats_tell_depth_schedule_age_and_owners(session: Session) -> None:
     assert timedelta(minutes=59) < seen.oldest_waiting < timedelta(minutes=61)
 
 
+def test_the_waiting_age_of_a_row_by_plain_sql_is_known(session: Session) -> None:
+    session.execute(text("INSERT INTO task (name) VALUES ('plain')"))
+
+    waiting = stats(session, Task).oldest_waiting
+
+    assert waiting is not None
+    assert timedelta(0) <= waiting < timedelta(minutes=1)
+
+
 def test_the_waiting_age_is_none_where_nothing_tells_it(session: Session) -> None:
     add_emails(session, "a")
-    session.execute(
-        text("INSERT INTO task (name) VALUES ('plain')")
-    )  # due at once: nobody knows since when
+    session.execute(  # as a row that was there before the column
+        text(f"INSERT INTO task (name, run_at) VALUES ('adopted', '{LONG_AGO}')")
+    )
 
     assert stats(session, Email).oldest_waiting is None
     assert stats(session, Task).oldest_waiting is None

@@ -52,7 +52,7 @@ class Note(JobMixin, KeyedBase):
 
 
 class Errand(JobMixin, RetryMixin, KeyedBase):
-    """A class with attempts and no schedule, so no attempt is delayed."""
+    """A class with attempts, and no index of its serial keys."""
 
     __tablename__ = "errand"
     id: Mapped[int] = mapped_column(primary_key=True)

@@ -93,7 +93,7 @@ def test_the_callers_order_holds_within_a_key(session: Session) -> None:
     for _ in range(2):
         jobs = queue.claim(session, owner="w", limit=2)
         assert ids(jobs) == [second.id]
-        fail(session, jobs)
+        fail(session, jobs, retry_in=timedelta(0))
     complete(session, queue.claim(session, owner="w"))
     assert ids(queue.claim(session, owner="w")) == [first.id]
 

@@ -80,7 +80,11 @@ def reap_at_once(session: Session, job: Mail) -> None:
     assert len(BY_ACCOUNT.reap(session)) == 1
 
 
-@pytest.mark.parametrize("end", [release, fail, reap_at_once])
+def fail_at_once(session: Session, job: Mail) -> None:
+    fail(session, job, retry_in=timedelta(0))
+
+
+@pytest.mark.parametrize("end", [release, fail_at_once, reap_at_once])
 def test_a_job_that_is_released_failed_or_reaped_is_the_next_of_its_key(
     session: Session, other: Session, end: Callable[..., None]
 ) -> None:
@@ -262,10 +266,12 @@ def test_other_jobs_of_a_key_go_on_where_delayed_jobs_are_skipped(session: Sessi
     assert third.status == "unclaimed"
 
 
-def test_without_a_schedule_a_failed_job_is_the_next_of_its_key_at_once(session: Session) -> None:
+def test_a_job_that_failed_without_a_delay_is_the_next_of_its_key_at_once(
+    session: Session,
+) -> None:
     queue = JobQueue(Errand, serial_by=Errand.account_id)
     first, second = add(session, Errand, 1, 1)
-    fail(session, queue.claim(session, owner="w"))
+    fail(session, queue.claim(session, owner="w"), retry_in=timedelta(0))
     session.commit()
 
     jobs = queue.claim(session, owner="w", limit=2)

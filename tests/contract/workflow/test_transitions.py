@@ -63,8 +63,8 @@ def test_the_listener_hears_of_every_verb_and_each_transition_is_declared(sessio
         return check.queue.claim(session, owner="w")
 
     check.queue.release(session, claimed())
-    check.queue.fail(session, claimed(), error="no")
-    check.queue.fail(session, claimed(), error="no")
+    check.queue.fail(session, claimed(), error="no", retry_in=FORCE)
+    check.queue.fail(session, claimed(), error="no", retry_in=FORCE)
     claimed()
     session.commit()
     check.queue.reap(session, max_runtime=FORCE)
