@@ -10,8 +10,8 @@ row by hand, and the checker tells the story. The comment at the end shows the o
 from __future__ import annotations
 
 import argparse
-import logging
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 
 from sqlalchemy import Engine, create_engine, update
@@ -35,8 +35,7 @@ class Parcel(JobMixin, RetryMixin, Base):
 
 
 parcels = JobQueue(Parcel)
-
-logging.getLogger("sa_jobqueue.failure").setLevel(logging.ERROR)  # our listener tells of failures
+AT_ONCE = timedelta(0)
 
 
 @listens_for(parcels, "after_fail")
@@ -51,7 +50,7 @@ def deliver(session: Session, driver: str) -> None:
     session.commit()
     for parcel in claimed:
         if parcel.weight > 30 and parcel.attempts == 1:
-            parcels.fail(session, parcel, error="too heavy for one")
+            parcels.fail(session, parcel, error="too heavy for one", retry_in=AT_ONCE)
         else:
             parcels.complete(session, parcel)
     session.commit()

@@ -17,8 +17,10 @@
     sa-jobqueue doctor shop.models:Email    # does an index serve the claim, at what cost
     sa-jobqueue check history.jsonl         # did a recorded run keep every promise
 
-Commands that connect to a database take ``--url``; the default is an SQLite file in
-the current directory. ``docs/adding-a-command.md`` says how to add a command.
+Commands on your own queue take the database from ``--url``, from ``--engine MODULE:ENGINE``,
+or from SA_JOBQUEUE_URL in the environment, and do not guess. The first three, on the example
+model, work on an SQLite file in the current directory, or on ``--url``.
+``docs/adding-a-command.md`` says how to add a command.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.OK: "
 def doctor(
     context: click.Context,
     queue: str,
-    url: str,
+    url: str | None,
     limit: int,
     run: bool,
     old_snapshot: timedelta,

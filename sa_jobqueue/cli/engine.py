@@ -1,4 +1,4 @@
-"""The SQLAlchemy engine that ``--url`` asks for."""
+"""The SQLAlchemy engine that ``--url``, ``--engine`` or the environment asks for."""
 
 from __future__ import annotations
 
@@ -6,39 +6,48 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from sqlalchemy import Engine, Table, create_engine, event, inspect, make_url
 from sqlalchemy.exc import NoSuchModuleError
 
 from ..dialects import Database, database_of, database_of_dialect
 from ..dialects import assume_locks as trust_locks
 from .errors import in_one_line
+from .targets import load_target
 
-DEFAULT_URL = "sqlite:///sa_jobqueue.db"
+#: The environment variable that names the database where no option does.
+URL_VARIABLE = "SA_JOBQUEUE_URL"
+
+EXAMPLE_URL = "sqlite:///sa_jobqueue.db"
 DRIVERS = ("postgresql+psycopg2://", "mysql+pymysql://", "mariadb+pymysql://")
 
 #: How long an SQLite connection waits for another writer, in milliseconds.
 BUSY_TIMEOUT = 30_000
 
-#: Where a command's context keeps what --assume-locks says.
+#: Where a command's context keeps what --assume-locks and --engine say.
 ASSUME_LOCKS = "sa_jobqueue.assume_locks"
+ENGINE = "sa_jobqueue.engine"
 
 IN_MEMORY = (None, "", ":memory:")
 
 
-def open_engine(url: str, *, create_file: bool = False, assume_locks: bool = False) -> Engine:
+def open_engine(
+    url: str | None, *, create_file: bool = False, assume_locks: bool = False
+) -> Engine:
     """Return an engine that has connected once; it is disposed of when the command ends.
 
     Args:
-        url: as the user wrote it.
+        url: as the user wrote it; None goes by --engine.
         create_file: whether a missing SQLite file is created.
         assume_locks: whether a server is trusted that is refused as a look-alike, also
             without the command's option.
 
     Raises:
+        UsageError: neither or both of a URL and --engine are given.
         ClickException: no connection can be made; says why in one line.
     """
     try:
-        engine = make_engine(url)
+        engine = _chosen_engine(url)
         _check_synchronous(engine)
         context = click.get_current_context()
         context.call_on_close(engine.dispose)
@@ -50,6 +59,28 @@ def open_engine(url: str, *, create_file: bool = False, assume_locks: bool = Fal
     # A missing driver raises ImportError; PyMySQL without cryptography raises RuntimeError.
     except (ImportError, RuntimeError, NoSuchModuleError) as error:
         raise click.ClickException(f"{in_one_line(error)}{_hint(url)}") from error
+    return engine
+
+
+def _chosen_engine(url: str | None) -> Engine:
+    context = click.get_current_context()
+    target = context.meta.get(ENGINE)
+    if target is None:
+        if url is None:
+            raise click.UsageError(
+                f"which database? Give --url URL or --engine MODULE:ENGINE, or set {URL_VARIABLE}"
+            )
+        return make_engine(url)
+    if context.get_parameter_source("url") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--url and --engine both name the database: give one of them")
+    return _application_engine(target)
+
+
+def _application_engine(target: str) -> Engine:
+    found = load_target(target)
+    engine = getattr(found, "sync_engine", found)  # an AsyncEngine is refused by its driver
+    if not isinstance(engine, Engine):
+        raise click.ClickException(f"{target} is no Engine, but {found!r}")
     return engine
 
 
@@ -110,7 +141,7 @@ def _check_file(engine: Engine, *, create_file: bool) -> None:
         )
 
 
-def _hint(url: str) -> str:
-    if "+" in make_url(url).drivername:
+def _hint(url: str | None) -> str:
+    if url is None or "+" in make_url(url).drivername:
         return ""
     return f"; name the driver in the URL, as in {', '.join(DRIVERS)}"

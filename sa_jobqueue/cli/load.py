@@ -48,12 +48,13 @@ STATUS = "status"
 @click.option("--resume", "verb", flag_value="restore", help="Go on after a crash or Ctrl-C.")
 @click.option("--rollback", "verb", flag_value="rollback", help="Delete what was inserted.")
 @click.option("--clean", "verb", flag_value="clean", help="Delete the log of a finished load.")
-def load(source: str, folder: Path, url: str, workers: int, verb: str | None) -> None:
+def load(source: str, folder: Path, url: str | None, workers: int, verb: str | None) -> None:
     """Insert many rows; a load that crashes can be resumed or rolled back.
 
     MODULE:SOURCE names a source, such as an InsertSource, or a function that returns a
-    source. The function takes no argument, or the Engine of --url. Ctrl-C stops the load
-    after the current batches. `status` instead of MODULE:SOURCE prints how far the load is.
+    source. The function takes no argument, or the Engine of --url or --engine. Ctrl-C stops
+    the load after the current batches. `status` instead of MODULE:SOURCE prints how far the
+    load is.
     """
     log = FileLog(folder)
     with one_line_file_errors():
@@ -120,7 +121,7 @@ def ways_on() -> str:
     return "--resume goes on, --rollback takes back what is in the table"
 
 
-def load_source(target: str, url: str) -> DivisibleSource[Any]:
+def load_source(target: str, url: str | None) -> DivisibleSource[Any]:
     """Import a source, or import a function and have it make the source.
 
     Raises:
@@ -136,7 +137,7 @@ def load_source(target: str, url: str) -> DivisibleSource[Any]:
     return found
 
 
-def make_source(make: Callable[..., Any], url: str) -> Any:
+def make_source(make: Callable[..., Any], url: str | None) -> Any:
     """Call a function, with the engine if it takes an argument."""
     return make(open_engine(url)) if inspect.signature(make).parameters else make()
 

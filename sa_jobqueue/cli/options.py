@@ -8,20 +8,41 @@ from typing import Any, TypeAlias
 
 import click
 
-from .engine import ASSUME_LOCKS, DEFAULT_URL, DRIVERS
+from .engine import ASSUME_LOCKS, DRIVERS, ENGINE, EXAMPLE_URL, URL_VARIABLE
 
 Option: TypeAlias = Callable[[Any], Any]
 
 #: MODULE:QUEUE, the target that most commands work on; :mod:`.targets` imports it.
 queue_argument: Option = click.argument("queue", metavar="MODULE:QUEUE")
 
-url_option: Option = click.option(
-    "--url",
-    default=DEFAULT_URL,
-    show_default=True,
-    metavar="URL",
-    help=f"The database, with its driver: {', '.join(DRIVERS)}, or sqlite:///FILE.",
+_URL_HELP = f"The database, with its driver: {', '.join(DRIVERS)}, or sqlite:///FILE."
+
+#: --url of the example's commands. They drop tables, so no environment names their database.
+example_url_option: Option = click.option(
+    "--url", default=EXAMPLE_URL, show_default=True, metavar="URL", help=_URL_HELP
 )
+
+
+def url_option(command: Any) -> Any:
+    """Add ``--url`` and ``--engine``: the database of the user's own queue.
+
+    The command gets ``url``, or None, and open_engine() knows about ``--engine``.
+    """
+    url = click.option(
+        "--url", envvar=URL_VARIABLE, show_envvar=True, metavar="URL", help=_URL_HELP
+    )
+    engine = click.option(
+        "--engine",
+        metavar="MODULE:ENGINE",
+        expose_value=False,
+        callback=_note_engine,
+        help="The application's own Engine, instead of a URL.",
+    )
+    return url(engine(command))
+
+
+def _note_engine(context: click.Context, _option: object, target: str | None) -> None:
+    context.meta[ENGINE] = target
 
 
 def _note(context: click.Context, _option: object, assumes: bool) -> None:

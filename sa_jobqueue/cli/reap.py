@@ -47,7 +47,7 @@ LOOK_EVERY = 0.1
 )
 def reap(
     queue: str,
-    url: str,
+    url: str | None,
     lease: timedelta | None,
     max_runtime: timedelta | None,
     limit: int | None,

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from ..queue import JobQueue
 from ..verbs.stats import QueueStats, count_by_status, stats
 from ..workflow import Step, Workflow
-from .engine import open_engine, require_table
+from .engine import EXAMPLE_URL, open_engine, require_table
 from .options import assume_locks_option, url_option
 from .targets import load_queue_or_workflow, load_target
 
@@ -23,7 +23,7 @@ EXAMPLE = "sa_jobqueue.cli.demo.model:Record"
 @url_option
 @assume_locks_option
 @click.argument("queue", metavar="[MODULE:QUEUE]", default=EXAMPLE)
-def status(url: str, queue: str) -> None:
+def status(url: str | None, queue: str) -> None:
     """Show how many jobs a queue has by status, and how long they wait.
 
     MODULE:QUEUE names a JobQueue, a workflow or a mapped class; the example model by default.
@@ -33,7 +33,7 @@ def status(url: str, queue: str) -> None:
     found = load_queue_or_workflow(queue)
     if isinstance(found, Step):
         found = found.queue
-    engine = open_engine(url)
+    engine = open_engine(EXAMPLE_URL if url is None and queue == EXAMPLE else url)
     require_table(engine, found.mapping.table)
     with Session(engine) as session:
         if whole or isinstance(found, Workflow):  # all jobs of the class

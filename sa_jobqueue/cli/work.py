@@ -65,7 +65,7 @@ AGAIN = " (will be tried again)"
 def work(
     queue: str,
     handler: str | None,
-    url: str,
+    url: str | None,
     names: tuple[str, ...],
     drain: bool,
     interval: timedelta,

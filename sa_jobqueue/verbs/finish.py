@@ -104,13 +104,13 @@ def fail(
     Args:
         session, jobs: as for :func:`complete`.
         error: text or an exception, kept in ``last_error``.
-        retry_in: the delay of the next attempt; needs ScheduleMixin.
+        retry_in: the delay of the next attempt; nothing, ``timedelta(0)``, is at once.
         backoff: without `retry_in`, returns the delay from the number of attempts of
-            each job; needs RetryMixin and ScheduleMixin.
+            each job; by default ExponentialBackoff(). Needs RetryMixin.
         ready: the status of a job that has attempts left.
 
     Raises:
-        ArgumentError: `retry_in` or `backoff` without the mixins, or a backoff that
+        ArgumentError: `retry_in` or `backoff` without the mixin, or a backoff that
             does not return a delay; nothing was written.
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
@@ -119,13 +119,13 @@ def fail(
     if retry_in is not None:
         _check_schedule(parts)
     delays: dict[timedelta | None, list[FencedJobs]] = {retry_in: parts}
-    if retry_in is None and backoff is not None:
+    if retry_in is None:
         delays = by_delay(session, parts, backoff)
     text = _text_for(parts, error)
     write(session, [(_failure(text, delay, ready), alike) for delay, alike in delays.items()])
     if parts:
         count = sum(len(part.jobs) for part in parts)
-        failure_log.warning("failed jobs: %d: %s", count, first_line(error))
+        failure_log.info("failed jobs: %d: %s", count, first_line(error))
 
 
 def cancel_claimed(session: AnyConnection, jobs: Any, *, reason: str | None = None) -> None:
@@ -219,5 +219,5 @@ def _check_schedule(parts: list[FencedJobs]) -> None:
     for mapping, _ in by_mapping(parts):
         if not mapping.has("run_at"):
             raise ArgumentError(
-                f"retry_in= needs a time to wait for, and {mapping} has none: add ScheduleMixin"
+                f"retry_in= needs a time to wait for, and {mapping} has none: add RetryMixin"
             )

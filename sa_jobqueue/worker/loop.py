@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import signal
 from collections import deque
@@ -29,13 +28,12 @@ from .batch import Batch, InHand
 from .events import tell_lock_lost, tell_start
 from .heartbeat import Heartbeat
 from .lanes import Lane, lanes_of
+from .log_records import Attempt
 from .outcomes import Cancel, Failed, Outcome, Retry
 from .owner_name import OwnerName
 from .reaper import REAP_EVERY, Reaper
 from .transactions import Refusals, Stopped, Transactions
 from .turns import TurnResult, Turns
-
-log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
 
@@ -282,6 +280,7 @@ class Worker(Generic[T]):
     def _handle(self, in_hand: InHand[T]) -> None:
         """Call the handler, and note the outcome."""
         lane, job, attempts = in_hand.lane, in_hand.job, in_hand.attempts
+        attempt = Attempt(in_hand)
         if lane.queue.mapping.listeners:
             tell_start(lane.queue, fence_of(job), attempts)
         try:
@@ -290,8 +289,8 @@ class Worker(Generic[T]):
             if isinstance(outcome, Retry) and outcome.in_ is None:
                 outcome = replace(outcome, in_=self._delay_after(lane, attempts))
         except BaseException as error:  # the only catch-all: a handler fails no job but its own
-            log.warning("handler failed: %s", type(error).__name__, exc_info=error)
             in_hand.outcome = Failed(error, self._delay_after(lane, attempts))
+            attempt.log_failure(error, in_hand.outcome.retry_in)
             if not isinstance(error, Exception):
                 raise
         else:
@@ -305,7 +304,7 @@ class Worker(Generic[T]):
         return handler(job)
 
     def _delay_after(self, lane: Lane[T], attempts: int | None) -> timedelta | None:
-        """Return the delay of a failed job; None: the model has no run_at or no attempts."""
+        """Return the delay of a failed job; None: the model counts no attempts."""
         if attempts is None:
             return None
         return delay_or_default(self.backoff or lane.queue.backoff or DEFAULT_BACKOFF, attempts)

@@ -23,7 +23,8 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an empty folder."""
+    """Work in an empty folder, where no environment names a database."""
+    monkeypatch.delenv("SA_JOBQUEUE_URL", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

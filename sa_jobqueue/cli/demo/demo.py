@@ -16,7 +16,7 @@ from ...strategies import AUTO, STRATEGIES
 from ...strategies.candidates import Candidates
 from ...verbs.stats import count_by_status
 from ..engine import open_engine, shown_url
-from ..options import url_option
+from ..options import example_url_option
 from ..stop_signals import StopSignals
 from .child_process import Phase, Report
 from .consumer import Consumed, queue_of
@@ -43,7 +43,7 @@ STRATEGY_NAMES = [AUTO, *(name for name, strategy in STRATEGIES.items() if strat
 
 
 @click.command()
-@url_option
+@example_url_option
 @click.option(
     "--seconds",
     type=click.FloatRange(min=1),

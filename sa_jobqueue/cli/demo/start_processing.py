@@ -9,7 +9,7 @@ from datetime import timedelta
 import click
 
 from ..engine import open_engine, require_table
-from ..options import seconds_option, url_option
+from ..options import example_url_option, seconds_option
 from ..stop_signals import StopSignals
 from .child_process import LOOK_EVERY, Phase, Report
 from .consumer import Consumed
@@ -24,7 +24,7 @@ FOREVER = float("inf")
 
 
 @click.command()
-@url_option
+@example_url_option
 @process_options(least=0)
 @click.option(
     "--seconds",
