@@ -91,7 +91,7 @@ class JobQueue(Generic[T]):
         strict_order: claims go in exact order: one claimer at a time, until its
             transaction ends. Needs ``strategy="auto"``.
         backoff: the delay of a failed job, from its number of attempts; needs
-            RetryMixin and ScheduleMixin. None: the delay that ``fail()`` is given.
+            RetryMixin. None: the default, ``ExponentialBackoff()``.
         serial_by: an attribute, or a tuple of several, whose value is a key: of each
             key one job is claimed at a time, the oldest first.
         limit_by: attributes, or tuples of them, each with how many jobs of one key
