@@ -24,6 +24,12 @@ from .options import seconds_option
     help="By how much the clocks of processes and of the database may differ.",
 )
 @click.option(
+    "--clock-steps",
+    is_flag=True,
+    help="The database's clock was stepped: order claims by the clocks of processes, which have to "
+    "agree, and judge neither that clock nor claim order.",
+)
+@click.option(
     "--most",
     type=click.IntRange(min=1),
     default=10,
@@ -31,13 +37,15 @@ from .options import seconds_option
     metavar="NUMBER",
     help="The most stories to print.",
 )
-def check(files: tuple[str, ...], drained: bool, skew: timedelta, most: int) -> None:
+def check(
+    files: tuple[str, ...], drained: bool, skew: timedelta, clock_steps: bool, most: int
+) -> None:
     """Judge the history of a run, in one or several FILEs of a Ledger.
 
     Exits with 0 if every promise was kept, with 1 if not, and with 2 if a file cannot be read.
     """
     try:
-        history = History.read(*files, skew=skew)
+        history = History.read(*files, skew=skew, clock_steps=clock_steps)
     except ArgumentError as error:
         raise click.UsageError(str(error)) from error
     faults = list(find_faults(history, drained=drained))

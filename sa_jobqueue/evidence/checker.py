@@ -34,15 +34,20 @@ def check(history: History, *, drained: bool = False) -> Iterator[Fault]:
 
 
 def check_files(
-    *paths: str | Path, drained: bool = False, skew: timedelta = timedelta(seconds=1)
+    *paths: str | Path,
+    drained: bool = False,
+    skew: timedelta = timedelta(seconds=1),
+    clock_steps: bool = False,
 ) -> list[Fault]:
     """Judge the files of a run; see :func:`check`.
 
     Args:
         skew: by how much the clocks of processes with files of their own, and of the database,
             may differ; a positive timedelta or zero.
+        clock_steps: the database's clock was stepped: claims are ordered by the clocks of
+            processes, which have to agree, and neither that clock nor claim order is judged.
 
     Raises:
         ArgumentError: a file cannot be read, or is no ledger's.
     """
-    return list(check(History.read(*paths, skew=skew), drained=drained))
+    return list(check(History.read(*paths, skew=skew, clock_steps=clock_steps), drained=drained))

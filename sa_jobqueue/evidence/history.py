@@ -111,6 +111,8 @@ class History:
         openings: for each table the first and the last record that may have made any row
             claimable: a round was started, or jobs were inserted whose keys are not known.
         skew: by how much the clocks of processes and of the database may differ.
+        clock_steps: the database's clock was stepped, so only the clocks of processes tell the
+            order of claims.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -118,9 +120,15 @@ class History:
     rolled_back: dict[Row, list[Entry]] = field(default_factory=dict)
     openings: dict[str, tuple[Record, Record]] = field(default_factory=dict)
     skew: timedelta = timedelta(seconds=1)
+    clock_steps: bool = False
 
     @classmethod
-    def read(cls, *paths: str | Path, skew: timedelta = timedelta(seconds=1)) -> History:
+    def read(
+        cls,
+        *paths: str | Path,
+        skew: timedelta = timedelta(seconds=1),
+        clock_steps: bool = False,
+    ) -> History:
         """Read the files of a run.
 
         Raises:
@@ -128,7 +136,8 @@ class History:
         """
         # Within a file the lines have their order, even where a clock was set back.
         files = [_in_order(_records(Path(path))) for path in paths]
-        history = cls(list(heapq.merge(*files, key=attrgetter("time"))), skew=skew)
+        records = list(heapq.merge(*files, key=attrgetter("time")))
+        history = cls(records, skew=skew, clock_steps=clock_steps)
         for record in history.records:
             kept = history.rolled_back if record.end == ROLLED_BACK else history.rows
             for entry in _entries(record):
@@ -137,6 +146,10 @@ class History:
                 first, _ = history.openings.get(record.table, (record, record))
                 history.openings[record.table] = first, record
         return history
+
+    def when(self, claim: Entry) -> datetime:
+        """Tell when a claim was made, by the clock that orders claims."""
+        return claim.record.time if self.clock_steps else claim.date
 
     def surely_before(self, first: Record, second: Record) -> bool:
         """Tell whether a record was noted before another, whatever the clocks say."""

@@ -31,10 +31,11 @@ def judge_queues(
     stories = list(stories)
     claims = sorted(
         (held for story in stories for held in story.claims if held.sure),
-        key=lambda held: held.claim.date,
+        key=lambda held: history.when(held.claim),
     )
-    yield from _order(history, stories, claims, "claim order", _of_strict_queue)
-    yield from _order(history, stories, claims, "key order", _of_serial_key)
+    if not history.clock_steps:  # a job is due by the database's clock
+        yield from _order(history, stories, claims, "claim order", _of_strict_queue)
+        yield from _order(history, stories, claims, "key order", _of_serial_key)
     yield from _limits(history, claims)
     yield from _dead_owners(history, claims)
     if drained:

@@ -129,7 +129,7 @@ def read_row(history: History, row: Row, entries: list[Entry]) -> RowStory:
             reader.add_to_claim(entry)
         elif entry.verb != "claim":
             story.others.append(entry)
-    story.claims.sort(key=lambda held: held.claim.dates[0])
+    story.claims.sort(key=lambda held: history.when(held.claim))
     return story
 
 
@@ -154,10 +154,12 @@ def judge_row(history: History, story: RowStory) -> Iterator[Fault]:
 def _own_fences(story: RowStory) -> Iterator[Fault]:
     for entry in story.no_fence:
         yield Fault("own fence", "a claim has recorded no owner_date", [entry])
-    for before, after in pairwise(held.claim for held in story.claims if held.sure):
-        if (before.owner, before.dates[0]) == (after.owner, after.dates[0]):
+    known: dict[tuple[str | None, str], Entry] = {}
+    for claim in (held.claim for held in story.claims if held.sure):
+        before = known.setdefault((claim.owner, claim.dates[0]), claim)
+        if before is not claim:
             text = "two claims have one owner and owner_date"
-            yield Fault("own fence", text, [before, after])
+            yield Fault("own fence", text, [before, claim])
 
 
 def _known_fences(history: History, story: RowStory) -> Iterator[Fault]:
@@ -186,14 +188,23 @@ def _one_end(held: Held) -> Iterator[Fault]:
 def _renewals(history: History, held: Held) -> Iterator[Fault]:
     """A reap sees the last renewal that was committed before it."""
     for reap in held.sure_endings:
-        if reap.verb != "reap":
-            continue
-        for renewal in reversed(held.renewals):
-            later = history.surely_before(reap.record, renewal.record)
-            if renewal.sure and not later and reap.dates[-1] < renewal.dates[-1]:
-                text = "a reap did not see the renewal: it found an older owner_date"
-                yield Fault("renewal", text, [held.claim, renewal, reap])
-                break
+        overlooked = _overlooked(history, held, reap) if reap.verb == "reap" else None
+        if overlooked is not None:
+            text = "a reap did not see the renewal: it found an older owner_date"
+            yield Fault("renewal", text, [held.claim, overlooked, reap])
+
+
+def _overlooked(history: History, held: Held, reap: Entry) -> Entry | None:
+    """Return the last renewal that a reap should have seen, if it saw an older one."""
+    seen = reap.dates[-1]
+    for renewal in reversed(held.renewals):
+        if history.clock_steps and renewal.dates[-1] == seen:  # what comes before it is older
+            return None
+        later = history.surely_before(reap.record, renewal.record)
+        older = history.clock_steps or seen < renewal.dates[-1]
+        if renewal.sure and not later and older:
+            return renewal
+    return None
 
 
 def _ended_before(history: History, story: RowStory, before: Held, after: Held) -> Iterator[Fault]:
@@ -206,7 +217,9 @@ def _ended_before(history: History, story: RowStory, before: Held, after: Held) 
     if not again and not _reopened(history, story, before, after):
         text = "a finished job was claimed again"
         yield Fault("finished", text, [first, before.endings[0], second])
-    late = [entry for entry in before.renewals if entry.sure and _renewed_after(entry, second)]
+    late = [
+        entry for entry in before.renewals if entry.sure and _renewed_after(history, entry, second)
+    ]
     if late:
         text = "it was renewed after another had claimed it"
         yield Fault("fenced finish", text, [first, second, late[0]])
@@ -221,7 +234,9 @@ def _finishes(ending: Entry, next_claim: Entry) -> bool:
     return ending.verb == "cancel_claimed" or (ending.verb == "complete" and same_step)
 
 
-def _renewed_after(renewal: Entry, next_claim: Entry) -> bool:
+def _renewed_after(history: History, renewal: Entry, next_claim: Entry) -> bool:
+    if history.clock_steps:
+        return history.surely_before(next_claim.record, renewal.record)
     return renewal.record.at is not None and renewal.record.at > next_claim.date
 
 
@@ -240,6 +255,8 @@ def _reopened(history: History, story: RowStory, before: Held, after: Held) -> b
 
 def _clock(history: History, before: Held, after: Held) -> Iterator[Fault]:
     """The times of claims grow as the database's clock does."""
+    if history.clock_steps:
+        return
     first = before.claim.record
     # `before` has the earlier owner_date: it was not noted after the end of the other.
     ended = [entry.record for entry in after.sure_endings if entry.record.file == first.file]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, update
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from ..dialects import connect_errors, database_of, is_read_only, is_transient
@@ -126,6 +126,15 @@ def _roll_back(connection: Connection) -> None:
 
 
 @contextmanager
+def connected(engine: Engine) -> Iterator[Connection]:
+    """Connect; where a driver lets errors of its own out, OperationalError is raised."""
+    with _connecting(engine):
+        connection = engine.connect()
+    with connection:
+        yield connection
+
+
+@contextmanager
 def connected_outside_pool(engine: Engine) -> Iterator[Connection]:
     """Connect with the engine's settings and events, but not from its pool.
 
@@ -148,3 +157,8 @@ def _connecting(bind: Engine | Connection) -> Iterator[None]:
         yield
     except connect_errors(bind.dialect) as error:
         raise OperationalError(None, None, error) from error
+    except DBAPIError as error:
+        # asyncpg's errors have no class of PEP 249 beneath Error.
+        if isinstance(error, OperationalError | InterfaceError) or error.statement is not None:
+            raise
+        raise OperationalError(None, None, error.orig or error) from error

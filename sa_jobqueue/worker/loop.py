@@ -22,7 +22,7 @@ from ..owners.owner import Owner
 from ..process.runtime import THREADS, Runtime
 from ..process.signals import signals_handled
 from ..queue import JobQueue
-from ..sessions.transactions import routed_to_writes
+from ..sessions.transactions import connected, routed_to_writes
 from ..verbs.backoff import DEFAULT_BACKOFF, Backoff, check_backoff, delay_or_default
 from .batch import Batch, InHand
 from .events import tell_lock_lost, tell_start
@@ -328,7 +328,7 @@ class Worker(Generic[T]):
         )
 
     def _seen_by_others(self) -> bool:
-        with self.engine.connect() as connection:
+        with connected(self.engine) as connection:
             return database_of(connection).seen_by_others(connection)
 
     @property

@@ -7,27 +7,21 @@ histories of a run with faults are kept, and their folder is printed.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import shutil
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
-from tests.chaos.clock import FILE, Clock
 from tests.chaos.ground import FAULTS, ground
 from tests.chaos.storm import Storm
 from tests.chaos.verdict import judge
 from tests.servers import DATABASES, ServerUnavailable
-from tests.servers.errors import NotHere
 
 
 def main() -> int:
     """Run, judge and print; return 1 if a fault was found."""
     given = parser().parse_args()
-    if given.database == "sqlite" and "clock" in given.faults and FILE not in os.environ:
-        start_under_clock()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     try:
         found = run(given, folder)
@@ -60,20 +54,13 @@ def listed(text: str) -> tuple[str, ...]:
     return names
 
 
-def start_under_clock() -> None:
-    """Become a process whose clock can be stepped, with all that it will start."""
-    with suppress(NotHere):  # the run itself says what is left out
-        command = (sys.executable, "-m", "tests.chaos", *sys.argv[1:])
-        os.execve(sys.executable, command, {**os.environ, **Clock.make().variables})
-
-
 def run(given: argparse.Namespace, folder: Path) -> bool:
     """Run and print; tell whether a fault was found."""
     with ground(given.database, given.faults) as (made, url):
         tell(f"{given.database} {made.version}, {given.seconds:g} s, seed {given.seed}")
         for why in made.left_out:
             tell(f"left out: {why}")
-        storm = Storm(url, folder, given.seconds, given.seed, made.faults, made.far)
+        storm = Storm(url, folder, given.seconds, given.seed, made.faults, made.far, made.clock)
         storm.run()
         verdict = judge(storm)
     tell("\n".join(verdict.lines()))

@@ -1,15 +1,20 @@
 """A clock that can be stepped: libfaketime in front of the C library of a server.
 
-SQLite has no server: there the clock is that of the players' processes.
+SQLite has no server, and Python cannot sleep behind libfaketime. There SQLite's own function, which
+reads the clock of its process, is replaced in each connection.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Engine, event
 
 from tests.chaos.fault import Fault
 from tests.servers.errors import NotHere
@@ -20,47 +25,39 @@ if TYPE_CHECKING:
 #: Seconds of a step.
 HOUR = 3600
 
-#: The variable that names the file of a clock; a process that has it is under it already.
-FILE = "FAKETIME_TIMESTAMP_FILE"
-
 
 class Clock:
     """The clock of the processes that have its variables."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self.file = str(file)
         self.offset = self.highest = 0
         self.step(0)
 
     @classmethod
     def make(cls) -> Clock:
-        """Make a clock that is right, where anybody may read it; raise NotHere if it cannot be."""
-        library()
+        """Make a clock that is right, where anybody may read it."""
         folder = Path(tempfile.mkdtemp(prefix="chaos-clock-"))
         folder.chmod(0o755)
         return cls(folder / "offset")
-
-    @classmethod
-    def of_this_process(cls) -> Clock:
-        """Return the clock that this process was started under; raise NotHere if there is none."""
-        if FILE not in os.environ:
-            library()
-            raise NotHere(f"this process was started without {FILE}")
-        return cls(Path(os.environ[FILE]))
 
     def remove(self) -> None:
         """Remove its file, when no process needs it any more."""
         shutil.rmtree(self._file.parent)
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """The environment of the processes."""
+    def variables(self, *, processes: bool) -> dict[str, str]:
+        """Return the environment of a server of one process, or several.
+
+        Raises:
+            NotHere: there is no libfaketime.
+        """
         return {
             "LD_PRELOAD": str(library()),
-            FILE: str(self._file),
-            "FAKETIME_NO_CACHE": "1",  # else each process steps when it likes
+            "FAKETIME_TIMESTAMP_FILE": self.file,
+            # A server of one process steps within a second; of several, each would by itself.
+            "FAKETIME_NO_CACHE" if processes else "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "FAKETIME_DISABLE_SHM": "1",
         }
 
     def step(self, offset: int) -> None:
@@ -91,6 +88,34 @@ class StepClock(Fault):
 
     def settle(self) -> None:
         self._clock.step(self._clock.highest)
+
+
+def under(engine: Engine, file: str | None) -> Engine:
+    """Have SQLite's connections of an engine read a clock; without one they read the machine's."""
+    if file is not None:
+        event.listen(engine, "connect", partial(_replace_strftime, file))
+    return engine
+
+
+def _replace_strftime(file: str, connection: Any, record: object) -> None:
+    plain = sqlite3.connect(":memory:", check_same_thread=False)
+
+    def strftime(*arguments: str) -> str:
+        step = (f"{Path(file).read_text().strip()} seconds",) if arguments[1] == "now" else ()
+        marks = ", ".join("?" * len(arguments + step))
+        found: str = plain.execute(f"SELECT strftime({marks})", arguments + step).fetchone()[0]
+        return found
+
+    # Deterministic: SQLite's own is called once for all rows of a statement, too.
+    connection.create_function("strftime", -1, strftime, deterministic=True)
+
+
+def can_be_stepped(database: str) -> None:
+    """Raise NotHere where the clock of a database cannot be stepped."""
+    if database == "mysql":
+        raise NotHere("MySQL 9.7 takes more than a minute to start behind libfaketime 0.9.10")
+    if database != "sqlite":
+        library()
 
 
 def library() -> Path:

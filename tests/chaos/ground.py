@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import URL
 
-from tests.chaos.clock import Clock, StepClock
+from tests.chaos.clock import Clock, StepClock, can_be_stepped
 from tests.chaos.disk import Disk, FullDisk
 from tests.chaos.fault import Fault, everywhere
 from tests.chaos.link import Cut, Link
@@ -31,6 +31,7 @@ class Ground:
         faults: those that are wanted and can be done here.
         left_out: why others cannot be done here.
         far: the URL and the name of the network that can be cut off.
+        clock: the file of SQLite's clock.
     """
 
     database: str
@@ -39,6 +40,7 @@ class Ground:
     faults: list[Fault] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     far: tuple[URL, str] | None = None
+    clock: str | None = None
     version: str = ""
 
     def prepare(self) -> URL:
@@ -55,12 +57,13 @@ class Ground:
         if self.database == "sqlite":
             folder = OwnFolder(disk.folder if disk else None)
             self._has(folder, disk, clock)
+            self.clock = clock.file if clock else None
             return folder.create_database("chaos")
         link = self._link()
         server = OwnServer(
             self.database,
             disk.folder if disk else None,
-            clock.variables if clock else {},
+            clock.variables(processes=self.database == "postgresql") if clock else {},
             link.near if link else None,
         )
         self._has(server, disk, clock)
@@ -116,10 +119,11 @@ class Ground:
         if "clock" not in self.wanted:
             return None
         try:
-            clock = Clock.of_this_process() if self.database == "sqlite" else Clock.make()
+            can_be_stepped(self.database)
         except NotHere as missing:
             self.left_out.append(f"clock: {missing}")
             return None
+        clock = Clock.make()
         self.stack.callback(clock.remove)
         return clock
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import random
@@ -12,7 +11,6 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.evidence import Ledger
 from sa_jobqueue.worker import Worker
+from tests.chaos.clock import under
 from tests.chaos.jobs import PASSING, POLL, REAP_EVERY, Calls, isolation, new_queue, open_engine
 from tests.chaos.link import enter
 from tests.contract.asyncio.support import make_async_engine
@@ -57,6 +56,7 @@ class Player:
         folder: of the history files.
         namespace: the network namespace that it lives in; None: that of the machine.
         loses: a worker loses connections of its own.
+        clock: the file of SQLite's clock; None: it is the machine's.
     """
 
     kind: str
@@ -66,6 +66,7 @@ class Player:
     seed: int
     namespace: str | None = None
     loses: bool = True
+    clock: str | None = None
 
     @property
     def history(self) -> Path:
@@ -83,14 +84,14 @@ def play(player: Player) -> None:
     logging.basicConfig(filename=player.history.with_suffix(".log"), level=logging.INFO)
     if player.namespace is not None:
         enter(player.namespace)
-    with SteadyLedger(player.history).listen(Task):
+    with Ledger(player.history).listen(Task):
         {"worker": work, "async worker": work_async, "producer": produce}[player.kind](player)
 
 
 def work(player: Player) -> None:
     """Run a Worker."""
     url, calls = _url_and_calls(player)
-    engine = open_engine(url)
+    engine = under(open_engine(url), player.clock)
 
     losses = LostConnections(engine, url, player)
 
@@ -108,6 +109,7 @@ def work_async(player: Player) -> None:
     """Run an AsyncWorker, which has no Owner: when it dies, its claims wait for the lease."""
     url, calls = _url_and_calls(player)
     engine = make_async_engine(url, DRIVERS[url.get_backend_name()], **isolation(url))
+    under(engine.sync_engine, player.clock)
 
     losses = LostConnections(engine.sync_engine, url, player)
 
@@ -131,7 +133,7 @@ def produce(player: Player) -> None:
     dice, told = random.Random(player.seed), threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: told.set())
     url = make_url(player.url)
-    engine = open_engine(url)
+    engine = under(open_engine(url), player.clock)
     with Session(engine) as session:
         while not told.wait(dice.uniform(0.04, 0.12)):
             try:
@@ -147,17 +149,6 @@ def produce(player: Player) -> None:
 def _url_and_calls(player: Player) -> tuple[URL, Calls]:
     url = make_url(player.url)
     return url, Calls.of(url, player.name, player.seed)
-
-
-class SteadyLedger(Ledger):
-    """A ledger whose times are not stepped: SQLite's clock is that of its processes."""
-
-    def _write(self, line: str) -> None:
-        written = json.loads(line)
-        since_boot = timedelta(seconds=time.clock_gettime(time.CLOCK_MONOTONIC))
-        moment = (datetime(2000, 1, 1, tzinfo=UTC) + since_boot).replace(tzinfo=None)
-        written["t"] = f"{moment.isoformat(timespec='microseconds')}Z"
-        super()._write(f"{json.dumps(written)}\n")
 
 
 class LostConnections(FaultInjection):

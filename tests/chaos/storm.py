@@ -16,10 +16,12 @@ from pathlib import Path
 from sqlalchemy import URL, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.evidence import Ledger
 from sa_jobqueue.worker import Worker
+from tests.chaos.clock import under
 from tests.chaos.fault import NOTHING, Fault, everywhere
 from tests.chaos.jobs import POLL, REAP_EVERY, Calls, create_tables, new_queue, open_engine
-from tests.chaos.players import Player, SteadyLedger, play
+from tests.chaos.players import Player, play
 from tests.models import Task
 from tests.processes import FORKSERVER
 from tests.support import until
@@ -52,6 +54,7 @@ class Storm:
     Attributes:
         faults: what is done, each as often as it has cards; None: what can be done everywhere.
         far: the URL and the network namespace of every second player; None: they are not apart.
+        clock: the file of SQLite's clock; None: it is the machine's.
         done: how often each fault was done.
         harmed: the names of the players that were killed or stopped.
         ended: the players that ended by themselves or not at all, with their exit codes.
@@ -67,6 +70,7 @@ class Storm:
     seed: int
     faults: Sequence[Fault] | None = None
     far: tuple[URL, str] | None = None
+    clock: str | None = None
     done: Counter[str] = field(default_factory=Counter)
     harmed: set[str] = field(default_factory=set)
     ended: dict[str, int | None] = field(default_factory=dict)
@@ -79,6 +83,8 @@ class Storm:
         self.dice = random.Random(self.seed)
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._deck: list[Fault] = []
+        self._postponed: list[Fault] = []
+        self._begun = time.monotonic()
         if self.faults is None:
             self.faults = everywhere(self.url.get_backend_name())
 
@@ -118,7 +124,7 @@ class Storm:
             time.sleep(self.dice.uniform(0.2, 0.6))
             self._do_what_is_due(now)
             self._note_ended()
-            self.done[self._draw().happen(self)] += 1
+            self._do(self._draw())
         self._do_what_is_due(float("inf"))
         for fault in self.faults or ():
             fault.settle()
@@ -129,7 +135,18 @@ class Storm:
         if not self._deck:
             self._deck = [fault for fault in self.faults or () for _ in range(fault.cards)]
             self.dice.shuffle(self._deck)
+            self._deck += self._postponed
+            self._postponed.clear()
         return self._deck.pop()
+
+    def _do(self, fault: Fault) -> None:
+        begin = time.monotonic()
+        what = fault.happen(self)
+        self.done[what] += 1
+        if what == NOTHING and fault not in self._postponed:
+            self._postponed.append(fault)
+        with (self.folder / "faults.log").open("a") as log:
+            log.write(f"{begin - self._begun:8.2f} {time.monotonic() - begin:6.2f} {what}\n")
 
     def _do_what_is_due(self, now: float) -> None:
         due = [do for when, do in self._later if when <= now]
@@ -155,6 +172,7 @@ class Storm:
             self.dice.getrandbits(32),
             namespace=namespace,
             loses=self.loses_connections,
+            clock=self.clock,
         )
         process = FORKSERVER.Process(target=play, args=(player,), daemon=True)
         process.start()
@@ -185,7 +203,8 @@ class Storm:
 
     def _drain(self) -> None:
         """Have a sound worker finish all jobs, also those that wait for a lease."""
-        engine, calls = open_engine(self.url), Calls.of(self.url, "last", self.seed, raises=False)
+        engine = under(open_engine(self.url), self.clock)
+        calls = Calls.of(self.url, "last", self.seed, raises=False)
         worker = Worker(
             engine,
             new_queue(),
@@ -202,7 +221,7 @@ class Storm:
                 left = session.scalars(select(Task.id).where(Task.status != "done").limit(1))
                 return left.first() is None
 
-        with SteadyLedger(self.folder / "last.jsonl").listen(Task):
+        with Ledger(self.folder / "last.jsonl").listen(Task):
             until(drained, PATIENCE)
         engine.dispose()
         calls.engine.dispose()

@@ -43,7 +43,7 @@ class Verdict:
 
 def judge(storm: Storm) -> Verdict:
     """Judge a run that has been drained."""
-    history = History.read(*storm.histories)
+    history = History.read(*storm.histories, clock_steps=storm.clock_steps)
     calls = Calls.read(storm, history)
     faults = ["\n".join(fault.story()) for fault in check(history, drained=True)]
     ended = [f"{name} ended by itself: {code}" for name, code in storm.ended.items()]

@@ -203,3 +203,48 @@ def test_twice_the_history_takes_twice_the_work(run: Written) -> None:
 
     half = asked(lines[: len(lines) // 2])
     assert asked(lines) < 2.1 * half
+
+
+def test_a_clock_that_was_set_back_leaves_the_order_to_the_processes(run: Written) -> None:
+    run.claim("a", 3000)
+    run.note("reap", "a", 3000)
+    run.claim("b", 5, attempts=2)  # the clock says earlier, and it is later
+    run.note("complete", "b", 5)
+
+    assert rules(run) != []
+    assert rules(run, clock_steps=True) == []
+
+
+def test_a_clock_that_was_set_back_between_renewals_misleads_no_rule(run: Written) -> None:
+    run.claim("a", 3000)
+    run.note("renew", "a", 3000, 3001)
+    run.note("renew", "a", 3001, 5)
+    run.note("reap", "a", 5)
+    run.claim("b", 3300, attempts=2)
+
+    assert rules(run) == ["renewal"]
+    assert rules(run, clock_steps=True) == []
+
+
+def test_fences_stay_fences_while_the_clock_is_stepped(run: Written) -> None:
+    run.claim("a", 3000)
+    run.claim("b", 5, attempts=2)
+    assert rules(run, clock_steps=True) == ["one fence"]
+
+    run.note("complete", "b", 5)
+    run.note("complete", "a", 3000)
+    assert "finished" in rules(run, clock_steps=True)
+
+    run.note("retry")
+    run.claim("a", 3000)
+    assert "own fence" in rules(run, clock_steps=True)
+
+
+def test_a_renewal_that_a_reap_overlooked_is_found_while_the_clock_is_stepped(
+    run: Written,
+) -> None:
+    run.claim("a", 3000)
+    run.note("renew", "a", 3000, 5)
+    run.note("reap", "a", 3000)
+
+    assert rules(run, clock_steps=True) == ["renewal"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, Connection, Insert, literal_column
@@ -60,7 +61,8 @@ class SQLite(Database):
         driver = driver_connection(connection)
         try:
             return driver.isolation_level is None and not driver.in_transaction
-        except ValueError:  # aiosqlite: the connection is closed, as the next statement tells
+        # The connection is closed, as the next statement tells: aiosqlite, and sqlite3.
+        except (ValueError, sqlite3.ProgrammingError):
             return False
 
     def claim_date(self) -> ColumnElement[Any]:

@@ -43,6 +43,9 @@ _LOOK_LASTS, _LOOKS = 0.002, 500
 
 _ANYBODY_WHO_MAY_WRITE = 0o666
 
+#: How a full disk refuses a write, or a quota.
+_NO_ROOM = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+
 #: Follow no link, and wait for no writer of a pipe. Windows has neither flag, and no flock().
 _NO_LINK_NO_PIPE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -60,8 +63,9 @@ class SQLiteNamedLocks(NamedLocks):
             if deadline.passed:
                 return None
             time.sleep(deadline.left(_AGAIN))
+        held = _HeldByFile(file, name)
         file.sign(mode=_mode_of(database))
-        return _HeldByFile(file, name)
+        return held
 
     def holder(self, connection: Connection, name: str) -> Holder | None:
         database = file_of(connection) or memory_path(connection.engine.pool)
@@ -131,7 +135,11 @@ class _LockFile:
         if mode is not None and os.fstat(number).st_uid == os.geteuid():
             os.fchmod(number, mode)
         os.ftruncate(number, 0)
-        os.pwrite(number, f"{os.getpid()}\n{socket.gethostname()}\n".encode(), 0)
+        try:
+            os.pwrite(number, f"{os.getpid()}\n{socket.gethostname()}\n".encode(), 0)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:  # the lock is held, and only nobody can tell by whom
+                raise
 
     @property
     def ours(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable
@@ -215,3 +216,41 @@ def test_a_platform_without_file_locks_is_refused_with_the_way_out(
 
     with pytest.raises(UnsupportedDatabase, match=r"flock.*Linux or macOS"):
         lock.acquire()
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_full_disk_costs_the_holders_name_and_not_the_lock(
+    fresh_database: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(fresh_database)
+
+    def no_room(*args: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", no_room)
+    lock = named_lock(engine, "report", timeout=NOW)
+    with lock:
+        holder = lock.holder()
+
+        assert holder is not None
+        assert holder.process is None
+    assert is_free(named_lock(engine, "report"))
+    engine.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_lock_whose_file_cannot_be_written_is_given_back(
+    fresh_database: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(fresh_database)
+
+    def broken(*args: Any) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", broken)
+        with pytest.raises(OSError, match="Input/output"):
+            named_lock(engine, "report", timeout=NOW).acquire()
+
+    assert is_free(named_lock(engine, "report"))
+    engine.dispose()
