@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
@@ -14,8 +14,7 @@ from sa_jobqueue.dialects import database_of
 def test_a_closed_connection_is_told_of_by_the_next_statement() -> None:
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
-        driver = connection.connection.dbapi_connection
-        assert isinstance(driver, sqlite3.Connection)
+        driver: Any = connection.connection.dbapi_connection
         driver.close()
 
         assert not database_of(connection).in_autocommit(connection)
