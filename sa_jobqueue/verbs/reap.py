@@ -330,16 +330,20 @@ class _Reaper:
         connection = self.writer.connection
         connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         try:
-            self.writer.core(update, {_KEYS: key_values(keys)})
+            written = self.writer.core(update, {_KEYS: key_values(keys)}).rowcount
         except DBAPIError as error:
             if not is_refusal(error) or is_mistake(error):
                 raise
-            connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
-            if len(keys) == 1:
-                log.warning("%s %r cannot be taken back: %s", self.mapping, keys[0], error.orig)
-                return set(keys)
+            reason = str(error.orig)
         else:
-            return set()
+            if written == len(keys):
+                return set()
+            # Group Replication lets another member's transaction break our row locks.
+            reason = "its lock was lost, and its claim has ended"
+        connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+        if len(keys) == 1:
+            log.warning("%s %r cannot be taken back: %s", self.mapping, keys[0], reason)
+            return set(keys)
         half = len(keys) // 2
         return self._write(update, keys[:half]) | self._write(update, keys[half:])
 

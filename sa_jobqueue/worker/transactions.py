@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.orm import Session
 
 from ..dialects import is_mistake, is_of_driver, is_refused_login, is_shortage, is_transient
@@ -117,11 +117,11 @@ class Transactions:
             return is_of_driver(error) and self._is_disconnect(error)
         if error.connection_invalidated:
             return True
-        # A failure to connect is an error without a statement. Before the first success the URL
-        # may be wrong: then the server says so.
-        connecting = (
-            isinstance(error, OperationalError | InterfaceError) and error.statement is None
-        )
+        # A failure to connect is an error without a statement: PyMySQL's InternalError, too, if the
+        # server ends amid the login. Before the first success the URL may be wrong: then the
+        # server says so.
+        failures = OperationalError | InterfaceError | InternalError
+        connecting = isinstance(error, failures) and error.statement is None
         return connecting and (self._succeeded_once or not is_refused_login(error))
 
     def _is_disconnect(self, error: BaseException) -> bool:

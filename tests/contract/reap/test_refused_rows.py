@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import reap
+from sa_jobqueue.verbs.reap import _Reaper
 from tests.contract.reap.support import of_the_dead
 from tests.contract.worker.faults import Base, Picky, add_picky, picky_states
+from tests.models import Email, add_emails
 from tests.support import with_empty_tables
 
 
@@ -44,3 +48,27 @@ def test_a_reap_in_autocommit_leaves_a_row_that_refuses_it(picky: Engine, sessio
         assert len(reap(alone, Picky)) == 1
 
     assert picky_states(session) == {"stuck": ("claimed", 1), "a": ("unclaimed", 1)}
+
+
+def test_a_claim_that_ended_behind_a_lost_row_lock_is_not_reported_as_taken_back(
+    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two members of a Group Replication both reported the same reap."""
+    add_emails(session, "a", "b", "c")
+    of_the_dead(engine, session, Email)
+    lock = _Reaper._lock
+
+    def lose_a_lock(reaper: _Reaper, *args: Any) -> Any:
+        locked = lock(reaper, *args)
+        reaper.writer.core(
+            update(Email.__table__)  # type: ignore[arg-type]  # a FromClause to mypy
+            .where(Email.recipient == "b")
+            .values(status="done", owner=None, owner_date=None)
+        )
+        return locked
+
+    monkeypatch.setattr(_Reaper, "_lock", lose_a_lock)
+    reaped = reap(session, Email)
+    session.commit()
+
+    assert len(reaped) == 2

@@ -119,3 +119,28 @@ def test_a_worker_waits_for_a_server_that_is_read_only_for_a_moment(
     assert handled == ["a", "b"]
     assert invalidated
     assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_worker_waits_for_a_server_that_ends_in_the_middle_of_a_login(
+    engine: Engine, session: Session
+) -> None:
+    """PyMySQL calls it an InternalError; seen when a member of a group was killed."""
+    add_emails(session, "a")
+    # The first connection is made, the two after it are not.
+    fails = iter([False, True, True])
+    handled: list[str] = []
+
+    def connect(*args: Any) -> None:
+        if next(fails, False):
+            raise engine.dialect.loaded_dbapi.InternalError("Packet sequence number wrong")
+
+    engine.dispose()
+    event.listen(engine, "do_connect", connect)
+    try:
+        work(engine, JobQueue(Email), lambda email: handled.append(email.recipient))
+    finally:
+        event.remove(engine, "do_connect", connect)
+
+    assert handled == ["a"]
+    assert next(fails, None) is None
