@@ -11,5 +11,8 @@ import multiprocessing
 
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(
-    ["pytest", "psycopg2", "pymysql", "sqlalchemy.orm", "sa_jobqueue.bulk", "tests.models"]
+    [
+        *("pytest", "psycopg2", "pymysql", "sqlalchemy.orm"),
+        *("sa_jobqueue.bulk", "sa_jobqueue.evidence", "sa_jobqueue.schedules", "tests.models"),
+    ]
 )
