@@ -57,6 +57,7 @@ class Job:
 
     Attributes:
         claim: which claim of all it was, while somebody has the job.
+        failures: how many there were at its latest: it is due from then on.
         deleted: the log stays.
     """
 
@@ -66,6 +67,7 @@ class Job:
     attempts: int = 0
     claim: int | None = None
     deleted: bool = False
+    failures: int = 0
     log: tuple[Move, ...] = ()
 
     @property
@@ -203,7 +205,11 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
         def verb(session: Session, hand: InHand) -> None:
             hand.step.queue.fail(session, hand.video, error="no", retry_in=timedelta(0))
 
-        self._finish(worker, place, verb, lambda job, step: job.freed(step, "fail"))
+        def failed(job: Job, step: Step[Video]) -> Job:
+            latest = max(other.failures for other in self.jobs.values())
+            return replace(job.freed(step, "fail"), failures=latest + 1)
+
+        self._finish(worker, place, verb, failed)
 
     @rule(worker=workers, place=places)
     def release(self, worker: int, place: int) -> None:
@@ -441,5 +447,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
 
 def _waiting(jobs: dict[int, Job], step: Step[Video]) -> list[int]:
     """List the jobs that wait for a step, in claim order."""
-    waiting = [(job.priority, n) for n, job in jobs.items() if job.status == step.ready]
-    return [number for _, number in sorted(waiting)]
+    waiting = [
+        (job.priority, job.failures, n) for n, job in jobs.items() if job.status == step.ready
+    ]
+    return [number for *_, number in sorted(waiting)]
