@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import is_transient
 from sa_jobqueue.evidence import Ledger
-from sa_jobqueue.model.mixins import timestamp_type
+from sa_jobqueue.model.columns import timestamp_type
 from sa_jobqueue.schedules import Ran
 from tests.support import make_engine
 
