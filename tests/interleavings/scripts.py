@@ -50,10 +50,9 @@ SERIAL = JobQueue(Job, serial_by=Job.key)
 
 
 class Actor:
-    """A session with a name, and the fences of what it has claimed.
+    """A session with a name, and the fences of what it has claimed."""
 
-    It has claimed one job before its first step.
-    """
+    entity: type[Any] = Job
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.name = name
@@ -61,8 +60,16 @@ class Actor:
         self.session = Session(self.connection)
         self.fences: list[Fence] = []
         self._before: list[Fence] = []
+
+    def begin(self) -> None:
+        """Claim one job before the first step."""
         self.claim()
         self.commit()
+
+    def close(self) -> None:
+        """End the session."""
+        self.session.close()
+        self.connection.close()
 
     def commit(self) -> None:
         """Commit; what was claimed is kept."""
@@ -128,7 +135,19 @@ class Actor:
         start_round(self.session, Job)
 
     def _jobs(self) -> list[Any]:
-        return list(self.session.scalars(select(Job).order_by(Job.id)))
+        return list(self.session.scalars(select(self.entity).order_by(self.entity.id)))
+
+    def drain(self) -> None:
+        """Take back what is claimed, and complete what is left."""
+        self.reap()
+        self.commit()
+        while self.fences or self._claims_more():
+            self.complete()
+            self.commit()
+
+    def _claims_more(self) -> bool:
+        self.claim()
+        return bool(self.fences)
 
 
 #: Four steps each.

@@ -72,8 +72,7 @@ class Stepped:
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown()
-        self.actor.session.close()
-        self.actor.connection.close()
+        self.actor.close()
 
     def _take(self, step: Callable[[Actor], None]) -> bool:
         """Take a step; tell whether it was taken: SQLite refuses what would wait."""

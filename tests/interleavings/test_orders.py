@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from sqlalchemy import URL, Engine, NullPool, create_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import claim, complete, reap
 from sa_jobqueue.evidence import Ledger, check_files
-from tests.interleavings.scripts import AT_ONCE, SCRIPTS, SERIAL_SCRIPTS, Actor, Base, Job
+from tests.interleavings.scripts import SCRIPTS, SERIAL_SCRIPTS, Actor, Base
 from tests.interleavings.stepper import Script, Stepped, Stepper
+from tests.interleavings.workflows import WORKFLOW_SCRIPTS, Sender
 from tests.support import make_engine, with_empty_tables
 
 KEYS = "xxyz"
@@ -24,6 +24,7 @@ PAIRS = [
     *itertools.combinations_with_replacement(SCRIPTS.items(), 2),
     *itertools.combinations_with_replacement(SERIAL_SCRIPTS.items(), 2),
 ]
+WORKFLOW_PAIRS = [*itertools.combinations_with_replacement(WORKFLOW_SCRIPTS.items(), 2)]
 TRIOS = [
     tuple(SCRIPTS[name] for name in names)
     for names in (
@@ -60,33 +61,29 @@ def kept_engine(db_url: URL, db_alias: str) -> Iterator[Engine]:
 
 
 def judged(
-    engine: Engine, alias: str, scripts: Sequence[Script], order: Sequence[int], path: Path
+    engine: Engine,
+    alias: str,
+    scripts: Sequence[Script],
+    order: Sequence[int],
+    path: Path,
+    actor: type[Actor] = Actor,
 ) -> list[str]:
     """Take the steps in an order, drain the table, and return what the checker finds."""
     with_empty_tables(engine, Base.metadata)
-    with Ledger(path).listen(Job), ExitStack() as stack:
+    with Ledger(path).listen(actor.entity), ExitStack() as stack:
         with Session(engine) as session:
-            session.add_all(Job(key=key, max_attempts=9) for key in KEYS)
+            session.add_all(actor.entity(key=key, max_attempts=9) for key in KEYS)
             session.commit()
-        stepped = [
-            Stepped(Actor(engine, f"worker {number}"), script, alias)
-            for number, script in enumerate(scripts)
-        ]
-        for actor in stepped:
-            stack.callback(actor.close)
+        actors = [actor(engine, f"worker {number}") for number in range(len(scripts))]
+        for one in actors:
+            one.begin()
+        stepped = list(map(Stepped, actors, scripts, itertools.repeat(alias)))
+        for each in stepped:
+            stack.callback(each.close)
         Stepper(engine, alias, stepped).run(order)
-        drain(engine)
+        with closing(actor(engine, "drain")) as drain:
+            drain.drain()
     return [str(fault) for fault in check_files(path, drained=True)]
-
-
-def drain(engine: Engine) -> None:
-    """Take back what is claimed, and complete what is left."""
-    with Session(engine) as session:
-        reap(session, Job, lease=AT_ONCE)
-        session.commit()
-        while left := claim(session, Job, owner="drain", limit=10):
-            complete(session, left)
-            session.commit()
 
 
 def sample(sessions: int, full: bool) -> list[tuple[int, ...]]:
@@ -109,6 +106,25 @@ def test_no_order_of_two_sessions_breaks_a_promise(
 
     for number, order in enumerate(sample(2, full)):
         faults = judged(kept_engine, db_alias, scripts, order, tmp_path / f"{number}.jsonl")
+
+        assert faults == [], order
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.by_turns("mysql", "mariadb")
+@pytest.mark.parametrize("pair", WORKFLOW_PAIRS, ids=lambda pair: f"{pair[0][0]} | {pair[1][0]}")
+def test_no_order_of_two_sessions_breaks_a_promise_of_a_workflow(
+    kept_engine: Engine,
+    db_alias: str,
+    full: bool,
+    pair: Sequence[tuple[str, Script]],
+    tmp_path: Path,
+) -> None:
+    scripts = [script for _, script in pair]
+
+    for number, order in enumerate(sample(2, full)):
+        path = tmp_path / f"{number}.jsonl"
+        faults = judged(kept_engine, db_alias, scripts, order, path, Sender)
 
         assert faults == [], order
 
