@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
@@ -28,7 +29,9 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.evidence import Ledger
 from tests.contract.serial.keyed import Mail
+from tests.evidence.bench import Bench
 from tests.models import Email, Task
+from tests.processes import FORKSERVER
 from tests.support import make_engine
 
 QUEUES: tuple[Callable[[], JobQueue[Any]], ...] = (
@@ -131,3 +134,28 @@ def drain(url: str, path: str, options: dict[str, Any]) -> None:
                 session.commit()
             session.commit()
     engine.dispose()
+
+
+def run_churn(bench: Bench, *, seconds: float) -> list[Path]:
+    """Let three processes churn, kill one of them, drain the tables; return the ledgers."""
+    url = bench.engine.url.render_as_string(hide_password=False)
+    on_sqlite = bench.engine.url.get_backend_name() == "sqlite"
+    options = {} if on_sqlite else {"isolation_level": "READ COMMITTED"}
+    # A file of its own for one process; the others share a file.
+    paths = [bench.path.with_name(f"{number}.jsonl") for number in range(2)]
+    processes = [
+        FORKSERVER.Process(
+            target=churn,
+            args=(url, str(paths[number % 2]), f"churn-{number}", seconds, options),
+        )
+        for number in range(3)
+    ]
+    for process in processes:
+        process.start()
+    time.sleep(seconds / 2)
+    processes[0].kill()
+    for process in processes:
+        process.join()
+    drain(url, str(paths[0]), options)
+    assert [process.exitcode for process in processes] == [-9, 0, 0]
+    return paths

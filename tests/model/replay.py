@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -76,12 +77,13 @@ class Worker:
     def finish(self, step: Step) -> None:
         """End a claim in the way that the model chose."""
         queue, fence = QUEUES[step.row], self.held.pop(step.row)
-        if step.how == "done":
-            queue.complete(self.session, fence)
-        elif step.how == "failed":
-            queue.fail(self.session, fence, retry_in=timedelta(0))
-        else:
-            queue.release(self.session, fence)
+        verbs: dict[str, Callable[[Session, Fence], None]] = {
+            "done": queue.complete,
+            "failed": partial(queue.fail, retry_in=timedelta(0)),
+            "released": queue.release,
+            "cancelled": queue.cancel_claimed,
+        }
+        verbs[step.how](self.session, fence)
 
     def findLost(self, step: Step) -> None:  # noqa: N802 - the action's name in the model
         """Finish a claim that is somebody else's by now."""

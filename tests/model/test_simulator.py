@@ -10,8 +10,16 @@ import secrets
 import pytest
 from sqlalchemy import Engine
 
+from sa_jobqueue.evidence.history import History
+from tests.contract.serial.keyed import Mail
+from tests.evidence.bench import Bench
+from tests.evidence.churn import run_churn
+from tests.evidence.conftest import CLASSES
+from tests.evidence.mutants import MUTANTS, Mutant
+from tests.model.histories import accepted
 from tests.model.replay import Base, replaying
 from tests.model.simulator import make_traces, quint, simulate
+from tests.models import Task
 from tests.support import with_empty_tables
 
 pytestmark = pytest.mark.timeout(600)
@@ -65,3 +73,43 @@ def test_the_verbs_take_every_step_of_new_traces(
     for trace in make_traces(configuration, count=200 if full else 5, steps=80, seed=seed):
         with replaying(with_empty_tables(migrated, Base.metadata)) as replay:
             replay.run(trace)
+
+
+@pytest.mark.parametrize("table", [Task.__tablename__, Mail.__tablename__])
+def test_the_model_accepts_the_history_of_a_run(bench: Bench, full: bool, table: str) -> None:
+    paths = run_churn(bench, seconds=3 if full else 0.5)
+
+    assert accepted(*paths, table=table)
+
+
+#: Mutants of what the model describes.
+MODELLED = {
+    "finish without a fence",
+    "fence without its owner_date",
+    "claims that share an owner_date",
+    "claim and mark without the status",
+    "reap that ignores life",
+    "renewal without its date",
+    "fail that forgets attempts",
+    "release that counts",
+    "complete that leaves the status",
+    "key without its lock",
+}
+
+
+@pytest.mark.parametrize("sound", [True, False], ids=["sound", "mutant"])
+@pytest.mark.parametrize(
+    "mutant",
+    [mutant for mutant in MUTANTS if mutant.name in MODELLED],
+    ids=lambda mutant: mutant.name.replace(" ", "-"),
+)
+def test_the_model_refuses_the_history_of_a_mutant_and_accepts_that_of_the_library(
+    bench: Bench, mutant: Mutant, sound: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bench.recording(*CLASSES):
+        if not sound:
+            mutant.breaks(monkeypatch)
+        mutant.drive(bench)
+
+    (table,) = {row.table for row in History.read(bench.path).records}
+    assert accepted(bench.path, table=table) == sound
