@@ -8,9 +8,11 @@ from __future__ import annotations
 import secrets
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
+from sa_jobqueue import JobQueue, retry
 from sa_jobqueue.evidence.history import History
+from sa_jobqueue.worker import Worker
 from tests.contract.serial.keyed import Mail
 from tests.evidence.bench import Bench
 from tests.evidence.churn import run_churn
@@ -80,6 +82,19 @@ def test_the_model_accepts_the_history_of_a_run(bench: Bench, full: bool, table:
     paths = run_churn(bench, seconds=3 if full else 0.5)
 
     assert accepted(*paths, table=table)
+
+
+def test_the_model_accepts_the_history_of_workers(bench: Bench) -> None:
+    with bench.recording(Task):
+        bench.add(*(Task(name=str(number)) for number in range(5)))
+        for _ in range(2):
+            worker = Worker(bench.engine, JobQueue(Task), lambda task: None, limit=2, drain=True)
+            worker.run()
+            with bench.session() as session:
+                retry(session, session.scalars(select(Task)).all())
+                session.commit()
+
+    assert accepted(bench.path, table=Task.__tablename__)
 
 
 #: Mutants of what the model describes.
