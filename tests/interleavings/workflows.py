@@ -73,7 +73,7 @@ class Sender(Actor):
 
     def fail(self) -> None:
         """Fail what was claimed."""
-        self._finish(lambda step, fences: step.queue.fail(self.session, fences))
+        self._finish(lambda step, fences: step.queue.fail(self.session, fences, retry_in=AT_ONCE))
 
     def _finish(self, verb: Callable[[Step[Clip], list[Any]], None]) -> None:
         finished, self.fences = self.fences, []
