@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,14 @@ QUEUES: tuple[Callable[[], JobQueue[Any]], ...] = (
     lambda: JobQueue(Mail, limit_by={Mail.account_id: 1}),
 )
 
-FINISHES = (complete, complete, partial(fail, retry_in=timedelta(0)), release, cancel_claimed, None)
+
+def _fail(session: Session, claimed: Any) -> None:
+    """Fail jobs, to be tried again at once where their class counts attempts."""
+    waits = timedelta(0) if all(hasattr(job, "attempts") for job in claimed) else None
+    fail(session, claimed, retry_in=waits)
+
+
+FINISHES = (complete, complete, _fail, release, cancel_claimed, None)
 
 
 def new_jobs(dice: random.Random) -> list[Any]:
