@@ -25,11 +25,13 @@ class Cluster(ABC):
 
     Attributes:
         name: as on the command line.
+        down: between how many seconds a killed node stays down; it takes some more to join.
         title: what runs, with versions; known once it runs.
         nodes: those that may be killed.
     """
 
     name: ClassVar[str]
+    down: ClassVar[tuple[float, float]] = DOWN
     title: str
     nodes: list[Node]
 
@@ -100,7 +102,7 @@ class KillNode(Fault):
         role = self._cluster.role(node)
         self._cluster.kill(node)
         self._down = True
-        storm.later(storm.dice.uniform(*DOWN), partial(self._revive, node))
+        storm.later(storm.dice.uniform(*self._cluster.down), partial(self._revive, node))
         return f"SIGKILL, {role}"
 
     def _revive(self, node: Node) -> None:
