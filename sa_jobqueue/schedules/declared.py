@@ -166,6 +166,8 @@ def _upsert(writer: Writer, mapping: QueueMapping, each: Declaration, now: datet
     if row is None:
         new = writer.database.insert_new(mapping.table)
         writer.core(new.values(next_tick=tick, run_at=tick, **each.columns))
+        # An older version may have inserted it while we waited for its row.
+        writer.core(_update(mapping, each, tick))
         return "added"
     if row.revision is None:
         raise ArgumentError(

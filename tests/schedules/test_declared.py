@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -135,3 +137,23 @@ def test_autogenerate_adds_the_table_of_schedules_once(fresh_database: URL) -> N
     assert "job_schedules" in missing
     assert differences(engine, metadata) == []
     engine.dispose()
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")  # SQLite has one writer at a time
+def test_of_two_versions_that_start_at_once_the_newer_is_in_the_table(
+    session: Session, new_session: Callable[[], Session]
+) -> None:
+    other = new_session()
+    other.connection()
+    SCHEDULES.declare(session, [version(HOURLY, 1)])
+
+    def start_too() -> None:
+        declare(other, version(DAILY, 2))
+
+    waiting = threading.Thread(target=start_too)
+    waiting.start()
+    waiting.join(0.3)  # it waits for the row of the first
+    session.commit()
+    waiting.join(10)
+
+    assert (row(session).cron, row(session).revision) == (DAILY, 2)

@@ -32,6 +32,7 @@ from sa_jobqueue import (
     JobQueue,
     JobStatus,
     NotClaimed,
+    OwnerState,
     PriorityMixin,
     QueueColumns,
     RetryMixin,
@@ -76,9 +77,20 @@ from sa_jobqueue.bulk import (
     Progress,
     load_tables,
 )
+from sa_jobqueue.control import (
+    Pause,
+    control_tables,
+    pause,
+    paused,
+    read_control,
+    request_stop,
+    resume,
+    workers,
+)
 from sa_jobqueue.events import Event, listens_for
 from sa_jobqueue.evidence import Fault, HistoryTable, Ledger, check_files, history_table
 from sa_jobqueue.rounds import RoundProgress, RoundStart
+from sa_jobqueue.schedules import Ran, ScheduleInfo, Schedules
 from sa_jobqueue.verbs import QueueStats, Reaped, ReapedJob
 from sa_jobqueue.worker import Cancel, Retry, Worker
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting, Step, Transition, Workflow
@@ -514,3 +526,27 @@ def recorded() -> None:
     HistoryTable(history_table(Base.metadata)).listen(Email)
     for fault in check_files("history.jsonl", drained=True):
         assert_type(fault, Fault)
+
+
+def controlled(session: Session, email: Email) -> None:
+    tables = control_tables(Base.metadata)
+    assert_type(pause(session, Email), bool)
+    assert_type(resume(session, JobQueue(Email), tables=tables), bool)
+    assert_type(paused(session), list[Pause])
+    assert_type(workers(session)[0].state, OwnerState)
+    assert_type(request_stop(session, email), bool)
+    state = read_control(session.connection(), [Email], owner="w", tables=tables)
+    assert_type(state.is_paused(Email), bool)
+
+
+def scheduled(session: Session) -> None:
+    schedules, outbox = Schedules(Base.metadata), JobQueue(Email)
+
+    @outbox.every("0 7 * * *", timezone="Europe/Berlin", values={"recipient": "a"})
+    def send_digest(email: Email) -> int:
+        return email.id
+
+    assert_type(send_digest(Email()), int)
+    assert_type(schedules.declare(session, [outbox]).undeclared, tuple[str, ...])
+    assert_type(schedules.run_due(session, [outbox]), list[Ran])
+    assert_type(schedules.all(session), list[ScheduleInfo])
