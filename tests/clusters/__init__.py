@@ -11,9 +11,11 @@ from tests.clusters.cluster import Cluster
 from tests.clusters.galera import Galera
 from tests.clusters.group_replication import MultiPrimary, SinglePrimary
 from tests.clusters.patroni import Patroni
+from tests.clusters.pooler import Pooler
 from tests.clusters.standby import Standby
 
 #: The clusters by their names on the command line.
 CLUSTERS: dict[str, type[Cluster]] = {
-    cluster.name: cluster for cluster in (Galera, SinglePrimary, MultiPrimary, Standby, Patroni)
+    cluster.name: cluster
+    for cluster in (Galera, SinglePrimary, MultiPrimary, Standby, Patroni, Pooler)
 }

@@ -61,6 +61,11 @@ class Cluster(ABC):
         """The ways into the database, of synchronous drivers; players take them in turn."""
 
     @property
+    def ways_of_owners(self) -> Sequence[URL]:
+        """The ways on which each is asked of owners; none where there can be no Owner."""
+        return self.urls
+
+    @property
     @abstractmethod
     def faults(self) -> Sequence[Fault]:
         """What is done to the nodes, besides what is done to the players."""

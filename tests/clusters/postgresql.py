@@ -6,11 +6,12 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import URL
 
-from tests.chaos.own_server import children_of
+from tests.chaos.own_server import DURABLE, children_of
 from tests.clusters.node import Node
 from tests.servers import provider
 from tests.servers.errors import NotHere
@@ -26,6 +27,21 @@ DATABASE = "clusters"
 IN_STEP = "SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')"
 
 IN_RECOVERY = "SELECT pg_is_in_recovery()"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DurableBinaries(PostgreSQLBinaries):
+    """Serve a node that another may copy, and whose COMMITs outlive it."""
+
+    def serve(self, folder: Path, *, port: int) -> tuple[str, ...]:
+        served = super().serve(folder, port=port)
+        return (*served, *DURABLE["postgresql"], "--wal_level=replica", "--max_wal_senders=8")
+
+
+def durable_programs() -> DurableBinaries:
+    """Find the programs, for a server whose COMMITs outlive it."""
+    found = programs()
+    return DurableBinaries(folder=found.folder, user=found.user)
 
 
 def programs() -> PostgreSQLBinaries:

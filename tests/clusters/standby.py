@@ -8,22 +8,20 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy import URL
 
 from tests.chaos.fault import Fault
-from tests.chaos.own_server import DURABLE
 from tests.clusters.cluster import Cluster, KillNode
 from tests.clusters.node import Node, free_ports
 from tests.clusters.postgresql import (
     DATABASE,
     IN_RECOVERY,
     IN_STEP,
+    DurableBinaries,
     ask,
+    durable_programs,
     kill_postgres,
-    programs,
     says,
     tell,
     wait_while_running,
@@ -31,7 +29,6 @@ from tests.clusters.postgresql import (
 from tests.servers._keeper import as_user
 from tests.servers.errors import NotHere
 from tests.servers.keeping import LOCALHOST, make_folder
-from tests.servers.postgresql import PostgreSQLBinaries
 
 #: Seconds in which a server answers, copies the other, or catches up with it.
 WITHIN = 60
@@ -39,15 +36,6 @@ WITHIN = 60
 ANY_STANDBY = "ALTER SYSTEM SET synchronous_standby_names = '*'"
 NO_STANDBY = "ALTER SYSTEM SET synchronous_standby_names = ''"
 RELOAD = "SELECT pg_reload_conf()"
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeBinaries(PostgreSQLBinaries):
-    """Serve a node that another may copy, and whose COMMITs outlive it."""
-
-    def serve(self, folder: Path, *, port: int) -> tuple[str, ...]:
-        served = super().serve(folder, port=port)
-        return (*served, *DURABLE["postgresql"], "--wal_level=replica", "--max_wal_senders=8")
 
 
 class Standby(Cluster):
@@ -59,8 +47,7 @@ class Standby(Cluster):
         self.nodes = []
 
     def start(self) -> None:
-        found = programs()
-        binaries = NodeBinaries(folder=found.folder, user=found.user)
+        binaries = durable_programs()
         for number, port in enumerate(free_ports(2), start=1):
             folder = make_folder(self.name, user=binaries.user)
             self.nodes.append(Node(f"node {number}", folder, port, binaries))
@@ -121,7 +108,7 @@ class Standby(Cluster):
         self._wait_until_in_step(node)
 
     def _copy(self, node: Node) -> None:
-        assert isinstance(node.binaries, NodeBinaries)
+        assert isinstance(node.binaries, DurableBinaries)
         with (node.folder / "log").open("ab") as log:
             done = subprocess.run(
                 (

@@ -29,7 +29,7 @@ class ClusterStorm(Storm):
     def known_liveness(self) -> Counter[Known]:
         """Ask the nodes of owners, before the run."""
         self.create_tables()
-        return known_liveness(self._cluster.urls)
+        return known_liveness(self._cluster.ways_of_owners)
 
     def create_tables(self) -> None:
         """Create the tables through one node, and wait until all have them."""

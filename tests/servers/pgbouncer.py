@@ -90,9 +90,13 @@ def start(program: PgBouncerBinaries, server: URL, *, mode: str) -> tuple[Keeper
 
 
 def write_configuration(
-    folder: Path, server: URL, *, port: int, mode: str, user: str | None
+    folder: Path, server: URL, *, port: int, mode: str, user: str | None, **more: object
 ) -> None:
-    """Write the settings, readable for its user only, since they hold the password."""
+    """Write the settings, readable for its user only, since they hold the password.
+
+    Args:
+        more: further settings, or others in the place of these.
+    """
     login = {"host": server.host or LOCALHOST, "port": server.port or 5432}
     login |= {"user": server.username or "postgres"}
     if server.password:  # an empty one is a syntax error
@@ -105,6 +109,7 @@ def write_configuration(
         "pool_mode": mode,
         "default_pool_size": 5,
         "ignore_startup_parameters": "extra_float_digits,options",
+        **more,
     }
     words = " ".join(f"{name}={quoted(value)}" for name, value in login.items())
     lines = [f"{name} = {value}" for name, value in settings.items()]
