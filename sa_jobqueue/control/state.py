@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, literal, null, select, union_all
+from sqlalchemy import Connection, literal, null, select, union_all
 from sqlalchemy.orm import Session
 
 from ..dialects.clock import as_utc
@@ -54,7 +54,7 @@ def read_control(
         queues: as for :func:`sa_jobqueue.control.pause`.
         owner: the owner of the worker's claims.
     """
-    rows = session.execute(_statement(tables, [queue_name(queue) for queue in queues], owner))
+    rows: Any = session.execute(_statement(tables, [queue_name(queue) for queue in queues], owner))
     paused: set[str] = set()
     stops: set[tuple[str, str, datetime]] = set()
     for kind, name, key, date in rows:
@@ -68,10 +68,10 @@ def read_control(
 def _statement(tables: ControlTables, names: list[str], owner: str) -> Any:
     stops, pauses = tables.stops.c, tables.pauses.c
     # The stops come first: a UNION takes its types from there, and NULL has none.
-    asked: Select[Any] = select(
-        literal("stop"), stops.queue_table, stops.job_key, stops.owner_date
-    ).where(stops.owner == owner)
-    at_rest: Select[Any] = select(literal("pause"), pauses.queue, null(), null()).where(
+    asked: Any = select(literal("stop"), stops.queue_table, stops.job_key, stops.owner_date).where(
+        stops.owner == owner
+    )
+    at_rest: Any = select(literal("pause"), pauses.queue, null(), null()).where(
         pauses.queue.in_(names)
     )
     return union_all(asked, at_rest)
