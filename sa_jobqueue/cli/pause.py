@@ -25,7 +25,7 @@ from .targets import load_queue
 @queue_argument
 @url_option
 @assume_locks_option
-def pause(queue: str, url: str) -> None:
+def pause(queue: str, url: str | None) -> None:
     """Keep all workers from claiming jobs of MODULE:QUEUE; what is claimed is finished."""
     found = load_queue(queue)
     changed = _run(url, found, lambda session: pause_queue(session, found))
@@ -36,14 +36,14 @@ def pause(queue: str, url: str) -> None:
 @queue_argument
 @url_option
 @assume_locks_option
-def resume(queue: str, url: str) -> None:
+def resume(queue: str, url: str | None) -> None:
     """Let workers claim jobs of MODULE:QUEUE again."""
     found = load_queue(queue)
     changed = _run(url, found, lambda session: resume_queue(session, found))
     click.echo(f"{queue_name(found)} {'is resumed' if changed else 'was not paused'}")
 
 
-def open_control(url: str, queue: JobQueue[Any]) -> tuple[Engine, ControlTables]:
+def open_control(url: str | None, queue: JobQueue[Any]) -> tuple[Engine, ControlTables]:
     """Connect, and find the control tables beside a queue.
 
     Raises:
@@ -56,6 +56,6 @@ def open_control(url: str, queue: JobQueue[Any]) -> tuple[Engine, ControlTables]
     return engine, tables
 
 
-def _run(url: str, queue: JobQueue[Any], work: Callable[[Session], bool]) -> bool:
+def _run(url: str | None, queue: JobQueue[Any], work: Callable[[Session], bool]) -> bool:
     engine, _ = open_control(url, queue)
     return run_with_retries(engine, work)

@@ -31,7 +31,12 @@ from .targets import load_queue
 @click.option("--resume", metavar="NAME", help="Let this schedule run again.")
 @click.option("--run", metavar="NAME", help="Insert a job of this schedule of MODULE:QUEUE now.")
 def schedules(
-    queue: str, url: str, as_json: bool, pause: str | None, resume: str | None, run: str | None
+    queue: str,
+    url: str | None,
+    as_json: bool,
+    pause: str | None,
+    resume: str | None,
+    run: str | None,
 ) -> None:
     """Show the schedules of the application that MODULE:QUEUE belongs to."""
     found = load_queue(queue)

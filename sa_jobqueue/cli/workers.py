@@ -22,7 +22,7 @@ from .targets import load_queue
 @url_option
 @assume_locks_option
 @json_option
-def workers(queue: str, url: str, as_json: bool) -> None:
+def workers(queue: str, url: str | None, as_json: bool) -> None:
     """Show the workers of the application that MODULE:QUEUE belongs to, and its paused queues."""
     engine, tables = open_control(url, load_queue(queue))
     with Session(engine) as session:
