@@ -20,6 +20,7 @@ A new verb is a function in ``verbs/``, its name in :data:`VERBS`, and a method 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -47,6 +48,7 @@ from .verbs.stats import Counted, QueueStats, count_jobs, stats_of
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 #: The verbs of a job's life, in its order. :mod:`sa_jobqueue` and :mod:`sa_jobqueue.asyncio`
 #: have each as a function, JobQueue, AsyncJobQueue and the queue of a workflow's step as a
@@ -72,6 +74,19 @@ VERBS = (
     "finish_rate",
     "waiting_time",
 )
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A function that handles the jobs of a queue.
+
+    Attributes:
+        function: called with each job, or with a session and a job.
+        transactional: it is called with a session, whose commit finishes the job, too.
+    """
+
+    function: Callable[..., Any]
+    transactional: bool = False
 
 
 class JobQueue(Generic[T]):
@@ -139,6 +154,7 @@ class JobQueue(Generic[T]):
         self.lease = self.mapping.args.lease if lease is None else lease
         if self.lease <= timedelta(0):
             raise ArgumentError(f"lease= must be longer than zero: {self.lease!r}")
+        self._handler: Handler | None = None
 
     @property
     def mapping(self) -> QueueMapping:
@@ -159,6 +175,43 @@ class JobQueue(Generic[T]):
         strict = ", strict_order=True" if self.plan.spec.strict else ""
         limits = arguments_text(self.plan.spec.limits, self.plan.spec.on_retry)
         return f"<JobQueue {self.mapping}, strategy={self.plan.strategy!r}{strict}{limits}>"
+
+    # -- who handles its jobs -------------------------------------------
+
+    @overload
+    def handler(self, function: Callable[[T], R], /) -> Callable[[T], R]: ...
+    @overload
+    def handler(
+        self, /, *, transactional: Literal[False] = False
+    ) -> Callable[[Callable[[T], R]], Callable[[T], R]]: ...
+    @overload
+    def handler(
+        self, /, *, transactional: Literal[True]
+    ) -> Callable[[Callable[[Any, T], R]], Callable[[Any, T], R]]: ...
+    def handler(
+        self, function: Callable[..., Any] | None = None, /, *, transactional: bool = False
+    ) -> Any:
+        """Have workers on this queue call a function with each job; a decorator.
+
+        It gets the job detached. With ``transactional=True`` it gets a session and the job in
+        it: what it writes there and the job's finish are one commit, or none.
+
+        Raises:
+            ArgumentError: the queue has a handler already.
+        """
+
+        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            if self._handler is not None:
+                raise ArgumentError(f"{self!r} has a handler already: {self._handler.function!r}")
+            self._handler = Handler(function, transactional)
+            return function
+
+        return declare if function is None else declare(function)
+
+    @property
+    def handled_by(self) -> Handler | None:
+        """What :meth:`handler` has declared."""
+        return self._handler
 
     # -- new jobs -------------------------------------------------------
 

@@ -212,6 +212,11 @@ class AsyncJobQueue(Generic[T]):
     def __repr__(self) -> str:
         return f"<AsyncJobQueue of {self.sync_queue!r}>"
 
+    @property
+    def handler(self) -> Any:
+        """Declare who handles its jobs; see :meth:`sa_jobqueue.JobQueue.handler`."""
+        return self.sync_queue.handler
+
     @overload
     async def enqueue(
         self,

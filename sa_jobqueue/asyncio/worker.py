@@ -21,7 +21,7 @@ from signal import Signals
 from typing import Any, Generic, TypeVar, Unpack
 
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
-from sqlalchemy.orm import sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..errors import ArgumentError
@@ -60,7 +60,10 @@ class AsyncWorker(Generic[T]):
     def __init__(
         self,
         engine: AsyncEngine | async_sessionmaker[Any],
-        queue: JobQueue[T] | AsyncJobQueue[T] | Lane[T] | Iterable[Lane[T]],
+        queue: JobQueue[T]
+        | AsyncJobQueue[T]
+        | Lane[T]
+        | Iterable[JobQueue[T] | AsyncJobQueue[T] | Lane[T]],
         handler: AsyncHandler[T] | None = None,
         *,
         concurrency: int = 1,
@@ -77,7 +80,7 @@ class AsyncWorker(Generic[T]):
             raise ArgumentError(f"concurrency is a number of jobs, at least 1: {concurrency!r}")
         self._worker = _GreenWorker(
             engine.sync_engine if isinstance(engine, AsyncEngine) else _SyncSessions(engine),
-            queue.sync_queue if isinstance(queue, AsyncJobQueue) else queue,
+            _sync_queues(queue),
             handler,
             concurrency,
             on_claim=_in_greenlet(on_claim),
@@ -122,6 +125,15 @@ class AsyncWorker(Generic[T]):
         return self._worker.stopping_on_signals(*signals)
 
 
+def _sync_queues(queue: Any) -> Any:
+    """Return what a Worker takes for one queue or several."""
+    if isinstance(queue, AsyncJobQueue):
+        return queue.sync_queue
+    if isinstance(queue, Sequence) and not isinstance(queue, str):
+        return [_sync_queues(each) for each in queue]
+    return queue
+
+
 class _SyncSessions(sessionmaker[Any]):
     """Opens the synchronous sessions inside of those of an async_sessionmaker."""
 
@@ -130,7 +142,13 @@ class _SyncSessions(sessionmaker[Any]):
         self._maker = maker
 
     def __call__(self, **options: Any) -> Any:
-        return self._maker(**options).sync_session
+        opened = self._maker(**options)
+        opened.sync_session.info[_ASYNC_SESSION] = opened
+        return opened.sync_session
+
+
+#: Where a session inside of an AsyncSession keeps that, for a transactional handler.
+_ASYNC_SESSION = "sa_jobqueue.async_session"
 
 
 class _GreenWorker(Worker[T]):
@@ -159,11 +177,28 @@ class _GreenWorker(Worker[T]):
             task.cancel()
 
     def _check_handlers(self) -> None:
-        """Check nothing: only a call tells whether a handler returns something awaitable."""
+        """Refuse plain transactional handlers; of others only a call tells what they return."""
+        for lane in self.lanes:
+            if lane.transactional and not lane.is_async:
+                raise ArgumentError(
+                    f"{lane.handler!r} is transactional, and its session is an AsyncSession here: "
+                    "make it async def, or use a Worker on a synchronous engine"
+                )
 
-    def _call(self, handler: AsyncHandler[T], job: T) -> Any:
+    def _open_for_handler(self) -> Session:
+        opened: Session
+        if self._open_session is None:
+            opened = _SyncSessions(async_sessionmaker(AsyncEngine(self.engine)))()
+        else:
+            opened = self._open_session()
+        return opened
+
+    def _call_with_session(self, handler: Callable[..., Any], session: Session, job: Any) -> Any:
+        return self._call(handler, session.info[_ASYNC_SESSION], job)
+
+    def _call(self, handler: Callable[..., Any], *arguments: Any) -> Any:
         """Run the handler in a task of its own: so it can be cancelled without the worker."""
-        called = handler(job)
+        called = handler(*arguments)
         if not isawaitable(called):
             raise ArgumentError(f"an AsyncWorker awaits its handlers: make {handler!r} async def")
         task = asyncio.create_task(_caught(called))

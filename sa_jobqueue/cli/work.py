@@ -13,7 +13,7 @@ from sqlalchemy import inspect
 from ..model.mapping import QueueMapping, word_of
 from ..model.status import CANCELLED, FAILED
 from ..queue import JobQueue
-from ..worker import REAP_EVERY, Cancel, Lane, Outcome, Worker
+from ..worker import REAP_EVERY, Cancel, Lane, Outcome, Worker, lane_of
 from ..workflow import Step, Workflow
 from .engine import open_engine, require_table
 from .options import assume_locks_option, queue_argument, seconds_option, url_option
@@ -77,8 +77,8 @@ def work(
 ) -> None:
     """Claim jobs of MODULE:QUEUE, and call HANDLER with each.
 
-    MODULE:QUEUE names a JobQueue or a mapped class, and HANDLER is MODULE:FUNCTION. Or
-    MODULE:QUEUE names a workflow, whose steps have handlers of their own.
+    MODULE:QUEUE names a JobQueue with a handler, or without one, or a mapped class: then HANDLER
+    is MODULE:FUNCTION. Or MODULE:QUEUE names a workflow, whose steps have handlers of their own.
     At SIGTERM or Ctrl-C the worker finishes the running job, and releases the others.
     """
     lanes, result_of = load_lanes(queue, handler, names)
@@ -111,14 +111,29 @@ def load_lanes(
     """
     found = load_queue_or_workflow(target)
     if isinstance(found, JobQueue):
-        if handler is None or names:
-            raise click.UsageError(f"{target} is no workflow: it takes a HANDLER, and no --step")
-        return [Lane(found, load_handler(handler))], partial(queue_result, found)
+        if names:
+            raise click.UsageError(f"{target} is no workflow: it takes no --step")
+        return [lane_with(found, target, handler)], partial(queue_result, found)
     if handler is not None:
         raise click.UsageError(f"the steps of {target} have handlers of their own: give no HANDLER")
     steps = [found] if isinstance(found, Step) else steps_named(found, names)
     mapping = steps[0].queue.mapping
     return steps, partial(step_result, mapping, steps)
+
+
+def lane_with(queue: JobQueue[Any], target: str, handler: str | None) -> Lane[Any]:
+    """Return the lane of a queue with its own handler, or with the one that is named.
+
+    Raises:
+        UsageError: it has none, or has one already.
+    """
+    if (handler is None) is (queue.handled_by is None):
+        raise click.UsageError(
+            f"{target} has no handler: declare one with @queue.handler, or give HANDLER"
+            if handler is None
+            else f"{target} has a handler of its own: give no HANDLER"
+        )
+    return lane_of(queue) if handler is None else Lane(queue, load_handler(handler))
 
 
 def steps_named(workflow: Workflow[Any], names: Sequence[str]) -> Sequence[Step[Any]]:

@@ -123,7 +123,7 @@ def fenced_statements(
 ) -> FencedStatements:
     """Return the statements of a change; `values` None deletes the rows."""
     database = writer.database
-    fence = _fence(mapping, database, kind)
+    fence = is_ours(mapping, database, kind)
     if values is None:
         return _deletion(mapping, database, fence)
     return _change(mapping, database, fence, values, unmarked=kind.unmarked)
@@ -176,7 +176,8 @@ def _change(
     )
 
 
-def _fence(mapping: QueueMapping, database: Database, kind: FenceKind) -> ColumnElement[bool]:
+def is_ours(mapping: QueueMapping, database: Database, kind: FenceKind) -> ColumnElement[bool]:
+    """Return the criterion of a fence; its parameters are KEYS, OWNER and DATES."""
     keys = key_is_in(mapping, KEYS, database)
     claim = status_is(mapping.column("status"), kind.status)
     if not kind.unmarked:

@@ -6,12 +6,20 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Generic, TypeVar
 
 from .lanes import Lane
 from .outcomes import Outcome
 
 T = TypeVar("T")
+
+
+class Ended(Enum):
+    """How a job ended in its handler's transaction."""
+
+    FINISHED = auto()
+    LOST = auto()
 
 
 @dataclass(eq=False)
@@ -21,12 +29,15 @@ class InHand(Generic[T]):
     Attributes:
         attempts: as the claim wrote them, where a failed job waits by them. A handler may
             leave its job expired: then nothing can be read from it any more.
+        ended: its handler's own transaction has finished it, or has found its claim lost: there
+            is nothing to write any more.
     """
 
     lane: Lane[T]
     job: T
     attempts: int | None = None
     outcome: Outcome = None
+    ended: Ended | None = None
 
 
 @dataclass

@@ -112,6 +112,20 @@ class Heartbeat:
                 lambda: not self._renewing, timeout=LONGEST_RENEWAL.total_seconds()
             )
 
+    def leave_alone(self, fence: Fence) -> None:
+        """Renew this claim no more, and wait for a renewal under way."""
+        with self._changed:
+            self._fences = tuple(kept for kept in self._fences if _job(kept) != _job(fence))
+            self._changed.wait_for(
+                lambda: not self._renewing, timeout=LONGEST_RENEWAL.total_seconds()
+            )
+
+    def watch_again(self, fence: Fence) -> None:
+        """Renew a claim that was left alone."""
+        with self._changed:
+            self._fences = (*self._fences, fence)
+            self._changed.notify_all()
+
     def job_begins(self) -> None:
         """Count the running time of a job from now on."""
         with self._changed:
@@ -199,10 +213,10 @@ class Heartbeat:
         gone = {_job(fence) for fence in lost}
         with self._changed:
             self._renewing = False
-            if self._fences is fences:  # else they are finished, or a finish has begun
-                self._fences = tuple(fence for fence in fences if _job(fence) not in gone)
-                self._lost |= gone
-                self._due = time.monotonic() + pause
+            # Fewer than these may be in hand by now, or others.
+            self._fences = tuple(fence for fence in self._fences if _job(fence) not in gone)
+            self._lost |= gone
+            self._due = time.monotonic() + pause
             self._changed.notify_all()
 
 

@@ -1,9 +1,10 @@
 """The lanes of a worker: each is a queue with the handler of its jobs.
 
-Most workers have one lane. A worker with several claims from the later ones first: in a pipeline
-these hold the jobs that are begun already, so work in progress is finished before more is begun.
-In every fourth turn the lanes come first that were passed over for longest: so a later lane that
-never runs empty does not starve the others.
+Most workers have one lane. A worker with several queues claims from them in their order; with
+several steps of a workflow, from the later ones first: in a pipeline these hold the jobs that are
+begun already, so work in progress is finished before more is begun. In every fourth turn the lanes
+come first that were passed over for longest: so a lane that never runs empty does not starve the
+others.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..dialects.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
 from ..queue import JobQueue
 from ..strategies import AUTO, STRATEGIES
-from .outcomes import Cancel, Failed, Outcome, Retry, check_outcome
+from .outcomes import Cancel, Failed, Outcome, Retry, check_outcome, refuse_unrun
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -32,11 +33,22 @@ FAIR_EVERY = 4
 
 
 class Lane(Generic[T]):
-    """A queue with the handler of its jobs."""
+    """A queue with the handler of its jobs.
 
-    def __init__(self, queue: JobQueue[T], handler: Callable[[T], Any]) -> None:
+    Attributes:
+        handler: called with each job; where it is `transactional`, with a session and the job.
+    """
+
+    #: Whether of several such lanes the last one claims first.
+    last_first = False
+
+    def __init__(
+        self, queue: JobQueue[T], handler: Callable[..., Any], *, transactional: bool = False
+    ) -> None:
         self._queue = queue
         self.handler = handler
+        self.transactional = transactional
+        self._has_warned = False
 
     @property
     def queue(self) -> JobQueue[T]:
@@ -53,13 +65,28 @@ class Lane(Generic[T]):
         """Whether the handler is a coroutine function."""
         return inspect.iscoroutinefunction(self.handler)
 
-    def check(self, outcome: Any) -> None:
-        """Refuse what a handler of this lane cannot return.
+    def outcome_of(self, returned: Any) -> Retry | Cancel | str | None:
+        """Return the outcome of a job whose handler has returned something.
+
+        A value that says nothing to a worker is ignored, with one warning for each lane.
 
         Raises:
-            ArgumentError: `outcome` is no outcome, or needs a mixin that the class lacks.
+            ArgumentError: the handler's work has never run, or its outcome needs a mixin that
+                the class lacks.
         """
-        check_outcome(outcome, self.queue.mapping)
+        refuse_unrun(returned)
+        if returned is None or isinstance(returned, Retry | Cancel):
+            check_outcome(returned, self.queue.mapping)
+            return returned
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "%r returned %.200r, which says nothing to a worker: its job is done; a handler "
+                "returns None, Retry(..) or Cancel(..)",
+                self.handler,
+                returned,
+            )
+        return None
 
     def finish(
         self, session: Session, handled: Sequence[tuple[T, Outcome]], *, delete: bool | None
@@ -115,7 +142,8 @@ class LaneOrder(Generic[T]):
     """The order in which a worker claims from its lanes; each iteration is one turn."""
 
     def __init__(self, lanes: Sequence[Lane[T]]) -> None:
-        self._lanes = list(reversed(lanes))
+        steps = [lane for lane in lanes if lane.last_first]
+        self._lanes = [lane for lane in lanes if not lane.last_first] + steps[::-1]
         self._asked = dict.fromkeys(self._lanes, 0)
         self._turn = 0
 
@@ -132,7 +160,8 @@ class LaneOrder(Generic[T]):
 
 
 def lanes_of(
-    queue: JobQueue[T] | Lane[T] | Iterable[Lane[T]], handler: Callable[[T], Any] | None
+    queue: JobQueue[T] | Lane[T] | Iterable[JobQueue[T] | Lane[T]],
+    handler: Callable[[T], Any] | None,
 ) -> tuple[Lane[T], ...]:
     """Return the lanes of a worker.
 
@@ -147,21 +176,37 @@ def lanes_of(
 
 
 def _lanes_of(queue: Any, handler: Callable[[T], Any] | None) -> tuple[Lane[T], ...]:
-    if isinstance(queue, JobQueue):
-        if handler is None:
-            raise ArgumentError(f"the jobs of {queue!r} need a handler: give one as third argument")
-        return (Lane(queue, handler),)
+    if isinstance(queue, JobQueue) and handler is not None:
+        return (_lane_with(queue, handler),)
     if not isinstance(queue, Iterable) or isinstance(queue, type):
         queue = (queue,)
-    lanes = tuple(queue)
-    if not lanes or not all(isinstance(lane, Lane) for lane in lanes):
+    queues = tuple(queue)
+    if not queues or not all(isinstance(each, JobQueue | Lane) for each in queues):
         raise ArgumentError(
-            f"a worker needs a JobQueue, or steps of a workflow, not {queue!r}: of a class make "
-            "JobQueue(Class), and for several queues run several workers"
+            f"a worker needs JobQueues, or steps of a workflow, not {queue!r}: of a class make "
+            "JobQueue(Class)"
         )
     if handler is not None:
-        raise ArgumentError("the steps of a workflow have handlers of their own: give none")
-    return lanes
+        raise ArgumentError("several queues, and steps, have handlers of their own: give none")
+    return tuple(each if isinstance(each, Lane) else lane_of(each) for each in queues)
+
+
+def _lane_with(queue: JobQueue[T], handler: Callable[[T], Any]) -> Lane[T]:
+    if queue.handled_by is not None:
+        raise ArgumentError(f"{queue!r} has a handler already: {queue.handled_by.function!r}")
+    return Lane(queue, handler)
+
+
+def lane_of(queue: JobQueue[T]) -> Lane[T]:
+    """Return the lane of a queue that has a handler.
+
+    Raises:
+        ArgumentError: it has none.
+    """
+    found = queue.handled_by
+    if found is None:
+        raise ArgumentError(f"{queue!r} has no handler: declare one with @queue.handler")
+    return Lane(queue, found.function, transactional=found.transactional)
 
 
 def _check_marks(strategy: str) -> None:

@@ -25,13 +25,16 @@ from ..queue import JobQueue
 from ..sessions.transactions import connected, routed_to_writes
 from ..verbs.backoff import DEFAULT_BACKOFF, Backoff, check_backoff, delay_or_default
 from .batch import Batch, InHand
+from .detached import log_changes
 from .events import tell_lock_lost, tell_start
 from .heartbeat import Heartbeat
+from .job_context import JobContext, in_context
 from .lanes import Lane, lanes_of
 from .log_records import Attempt
 from .outcomes import Cancel, Failed, Outcome, Retry
 from .owner_name import OwnerName
 from .reaper import REAP_EVERY, Reaper
+from .transactional import HandlersTransaction, check_sessions
 from .transactions import Refusals, Stopped, Transactions
 from .turns import TurnResult, Turns
 
@@ -42,14 +45,15 @@ LONGEST_POLL = timedelta(seconds=2)
 
 
 class Worker(Generic[T]):
-    """A loop over one queue, or over steps of a workflow.
+    """A loop over one queue or several, or over steps of a workflow.
 
     Args:
         engine: the worker opens its own sessions on it. A sessionmaker opens them as the
             application does: with its class, its criteria and its routing of writes.
-        queue: where jobs are claimed: a JobQueue, a Workflow, or one or several of its steps.
-        handler: called with each job of a JobQueue; returns None, a Retry or a
-            Cancel. The steps of a workflow have handlers of their own.
+        queue: where jobs are claimed: a JobQueue, or several, each with its handler; a Workflow,
+            or one or several of its steps. All are in one database.
+        handler: for one JobQueue that has none: called with each job; returns None, a Retry or
+            a Cancel.
         owner: a name of 1 to 64 characters, or an Owner that is open. By
             default the worker opens an Owner for its run, named by host and
             process id. Where no Owner is possible it claims under a plain name:
@@ -79,7 +83,7 @@ class Worker(Generic[T]):
     def __init__(
         self,
         engine: Engine | sessionmaker[Any],
-        queue: JobQueue[T] | Lane[T] | Iterable[Lane[T]],
+        queue: JobQueue[T] | Lane[T] | Iterable[JobQueue[T] | Lane[T]],
         handler: Callable[[T], Retry | Cancel | None] | None = None,
         *,
         owner: str | int | Owner | None = None,
@@ -107,7 +111,9 @@ class Worker(Generic[T]):
             open_session = partial(engine, expire_on_commit=False)
             engine = _engine_of(open_session, mapper)
         self.engine = engine
+        self._open_session = open_session
         self._check_handlers()
+        check_sessions(open_session, self.lanes)
         self.drain = drain
         self.interval = interval
         self.poll = poll
@@ -265,7 +271,7 @@ class Worker(Generic[T]):
             if self._heartbeat.has_lost(fence_of(batch.unhandled[0].job)):
                 batch.unhandled.popleft()
                 continue
-            with batch.next(given_back_by=self._is_own_stop) as in_hand:
+            with batch.next(given_back_by=self._gives_back) as in_hand:
                 self._heartbeat.job_begins()
                 self._handle(in_hand)
 
@@ -284,24 +290,62 @@ class Worker(Generic[T]):
         if lane.queue.mapping.listeners:
             tell_start(lane.queue, fence_of(job), attempts)
         try:
-            outcome: Outcome = self._call(lane.handler, job)
-            lane.check(outcome)
+            outcome: Outcome = self._handled(in_hand)
             if isinstance(outcome, Retry) and outcome.in_ is None:
                 outcome = replace(outcome, in_=self._delay_after(lane, attempts))
         except BaseException as error:  # the only catch-all: a handler fails no job but its own
             in_hand.outcome = Failed(error, self._delay_after(lane, attempts))
-            attempt.log_failure(error, in_hand.outcome.retry_in)
+            if not self._gives_back(error):
+                attempt.log_failure(error, in_hand.outcome.retry_in)
             if not isinstance(error, Exception):
                 raise
         else:
             in_hand.outcome = outcome
 
+    def _handled(self, in_hand: InHand[T]) -> Retry | Cancel | str | None:
+        """Call the handler; return the outcome."""
+        lane, job = in_hand.lane, in_hand.job
+        context = JobContext(in_hand.attempts, str(fence_of(job).owner), self._stopping)
+        with in_context(context):
+            if lane.transactional:
+                return self._handled_in_transaction(in_hand)
+            returned = self._call(lane.handler, job)
+        log_changes(job)
+        return lane.outcome_of(returned)
+
+    def _handled_in_transaction(self, in_hand: InHand[T]) -> Retry | Cancel | str | None:
+        """Call a transactional handler: the job leaves the heartbeat, and its row is locked."""
+        fence = fence_of(in_hand.job)
+        self._heartbeat.leave_alone(fence)
+        try:
+            return HandlersTransaction(
+                self._transactions,
+                in_hand,
+                self._open_for_handler,
+                partial(self._call_with_session, in_hand.lane.handler),
+                self._turns.delete,
+                self._turns.options,
+            ).run()
+        finally:
+            if in_hand.ended is None:  # its outcome is still to be written
+                self._heartbeat.watch_again(fence)
+
+    def _open_for_handler(self) -> Session:
+        return Session(self.engine) if self._open_session is None else self._open_session()
+
+    def _call_with_session(self, handler: Callable[..., Any], session: Session, job: Any) -> Any:
+        return self._call(handler, session, job)
+
     def _is_own_stop(self, error: BaseException) -> bool:
         """Tell whether the worker itself interrupted a handler, to stop: this is no attempt."""
         return False
 
-    def _call(self, handler: Callable[[T], Any], job: T) -> Any:
-        return handler(job)
+    def _gives_back(self, error: BaseException) -> bool:
+        """Tell whether a job whose handling ended so was not attempted."""
+        return isinstance(error, Stopped) or self._is_own_stop(error)
+
+    def _call(self, handler: Callable[..., Any], *arguments: Any) -> Any:
+        return handler(*arguments)
 
     def _delay_after(self, lane: Lane[T], attempts: int | None) -> timedelta | None:
         """Return the delay of a failed job; None: the model counts no attempts."""

@@ -10,6 +10,7 @@ A handler returns what it wants for its job; an exception means that the job fai
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -56,14 +57,28 @@ class Failed:
 Outcome: TypeAlias = "Retry | Cancel | Failed | str | None"
 
 
-def check_outcome(outcome: Any, mapping: QueueMapping) -> None:
+def refuse_unrun(returned: Any) -> None:
+    """Refuse what a handler returns whose work has not been done.
+
+    Raises:
+        ArgumentError: something to be awaited, or to be iterated over.
+    """
+    if not isinstance(returned, Awaitable | Generator | AsyncGenerator):
+        return
+    if isinstance(returned, Coroutine):
+        returned.close()  # else Python warns that it was never awaited
+    raise ArgumentError(
+        f"the handler returned {returned!r}, whose work has never run: an async def handler needs "
+        "an AsyncWorker, and a handler does not yield"
+    )
+
+
+def check_outcome(outcome: Retry | Cancel | None, mapping: QueueMapping) -> None:
     """Refuse what a handler of this class's jobs cannot return.
 
     Raises:
-        ArgumentError: `outcome` is no outcome, or needs a mixin that the class lacks.
+        ArgumentError: a value of `outcome` is wrong, or needs a mixin that the class lacks.
     """
-    if outcome is not None and not isinstance(outcome, Retry | Cancel):
-        raise ArgumentError(f"a handler returns None, Retry(..) or Cancel(..), not {outcome!r}")
     if outcome is not None and not isinstance(outcome.reason, str | None):
         raise ArgumentError(f"a reason is a str, not {outcome.reason!r}")
     if not isinstance(outcome, Retry):

@@ -76,6 +76,18 @@ class Transactions:
         self._succeeded_once = True
         return result
 
+    def run_in(
+        self, open_session: Callable[[], Session], work: Callable[[Session], R], *, mapper: Any
+    ) -> R:
+        """Run and commit a transaction in sessions of another kind, again as :meth:`run` does.
+
+        Raises:
+            Stopped: the worker is to stop.
+        """
+        return self.patiently(
+            lambda: run_in_transaction(self.engine, work, open_session=open_session, mapper=mapper)
+        )
+
     def run_once(self, work: Callable[[Session], R]) -> R:
         """Run and commit a transaction."""
         return run_in_transaction(

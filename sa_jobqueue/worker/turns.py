@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from ..errors import LockLost
 from ..fence.claim import Claim, fence_of, jobs_by_token
 from ..fence.token import Fence
-from .batch import Batch, InHand
+from .batch import Batch, Ended, InHand
 from .lanes import Lane, LaneOrder, claims_lost_by
 from .outcomes import Outcome
 from .owner_name import OwnerName
@@ -201,10 +201,16 @@ class Turns(Generic[T]):
         lost: set[int] = set()
         for lane in self.lanes:
             of_lane: list[tuple[T, Outcome]] = [
-                (in_hand.job, in_hand.outcome) for in_hand in handled if in_hand.lane is lane
+                (in_hand.job, in_hand.outcome)
+                for in_hand in handled
+                if in_hand.lane is lane and in_hand.ended is None
             ]
             lost.update(map(id, lane.finish(session, of_lane, delete=self.delete)))
-        return [in_hand for in_hand in handled if id(in_hand.job) not in lost]
+        return [
+            in_hand
+            for in_hand in handled
+            if id(in_hand.job) not in lost and in_hand.ended is not Ended.LOST
+        ]
 
     def _release(self, session: Session, jobs: Iterable[tuple[Lane[T], Any]]) -> None:
         by_lane: dict[Lane[T], list[Any]] = {}

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
-from ..worker import Lane
+from ..worker import Cancel, Lane, Retry
 from .graph import Graph, Node
 from .step_queue import StepQueue
 
@@ -24,6 +24,8 @@ class Step(Lane[T]):
         then: the status of jobs whose handler returned None.
         branches: the other statuses that the handler may send jobs to.
     """
+
+    last_first = True
 
     def __init__(
         self, graph: Graph, node: Node, queue: StepQueue[T], handler: Callable[[T], Any]
@@ -55,17 +57,17 @@ class Step(Lane[T]):
         assert isinstance(self._queue, StepQueue)
         return self._queue
 
-    def check(self, outcome: Any) -> None:
-        """Refuse what the handler of this step cannot return.
+    def outcome_of(self, returned: Any) -> Retry | Cancel | str | None:
+        """Return the outcome of a job whose handler has returned something; a str is a branch.
 
         Raises:
             InvalidTransition: a status that the step does not lead to.
-            ArgumentError: `outcome` is no outcome, or needs a mixin that the class lacks.
+            ArgumentError: as for a queue's handler.
         """
-        if isinstance(outcome, str):
-            self._graph.check_target(self._node, self._graph.plain(outcome))
-        else:
-            super().check(outcome)
+        if isinstance(returned, str):
+            self._graph.check_target(self._node, self._graph.plain(returned))
+            return returned
+        return super().outcome_of(returned)
 
     def complete(
         self, session: Session, jobs: list[T], then: str | None, *, delete: bool | None

@@ -53,6 +53,14 @@ class StepQueue(JobQueue[T]):
         self._listeners = listeners
         self._node = node
 
+    def handler(self, *_: Any, **__: Any) -> Any:
+        """Refuse: the step has its handler.
+
+        Raises:
+            ArgumentError: always.
+        """
+        raise ArgumentError("a step of a workflow has its handler: the function under its step()")
+
     def complete(
         self,
         session: AnyConnection,

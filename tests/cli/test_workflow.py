@@ -61,7 +61,7 @@ def test_a_single_step_has_a_name_of_its_own(run: Run, url: str, engine: Engine)
     [
         ([WORKFLOW, "--step", "sell"], "there is no step 'sell'; there are cut, show"),
         ([WORKFLOW, "tests.cli.shop:send"], "have handlers of their own"),
-        (["tests.cli.films:Film"], "it takes a HANDLER"),
+        (["tests.cli.films:Film"], "or give HANDLER"),
         (["tests.cli.films:Film", "tests.cli.shop:send", "--step", "cut"], "no --step"),
     ],
 )

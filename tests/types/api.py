@@ -92,7 +92,7 @@ from sa_jobqueue.evidence import Fault, HistoryTable, Ledger, check_files, histo
 from sa_jobqueue.rounds import RoundProgress, RoundStart
 from sa_jobqueue.schedules import Ran, ScheduleInfo, Schedules
 from sa_jobqueue.verbs import QueueStats, Reaped, ReapedJob
-from sa_jobqueue.worker import Cancel, Retry, Worker
+from sa_jobqueue.worker import Cancel, JobContext, Retry, Worker, job_context
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting, Step, Transition, Workflow
 
 
@@ -340,12 +340,23 @@ def handle(email: Email) -> Retry | Cancel | None:
     return Retry(in_=timedelta(seconds=5), reason="not yet") if email.owner else None
 
 
+HANDLED = JobQueue(Email)
+
+
+@HANDLED.handler(transactional=True)
+def book(session: Session, email: Email) -> Retry | None:
+    assert_type(job_context(), JobContext)
+    session.add(email)
+    return None
+
+
 def work(engine: Engine) -> None:
     worker = Worker(engine, OUTBOX, handle, limit=10, drain=True)
     assert_type(worker, Worker[Email])
     with worker.stopping_on_signals():
         worker.run()
     Worker(engine, OUTBOX, send).run()
+    Worker(engine, [HANDLED, OUTBOX]).run()
     Worker(engine, OUTBOX, send, backoff=squares).run()
 
 

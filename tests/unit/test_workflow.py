@@ -308,12 +308,13 @@ def test_keywords_of_mermaid_get_other_names_in_the_diagram() -> None:
 @pytest.mark.parametrize(
     ("given", "handler", "said"),
     [
-        (JobQueue(Part), None, "need a handler"),
+        (JobQueue(Part), None, "has no handler: declare one with @queue.handler"),
+        ([JobQueue(Part)], None, "has no handler: declare one with @queue.handler"),
         (workflow(CUT, DRILL, PACK), work, "handlers of their own"),
-        ([], None, "needs a JobQueue, or steps of a workflow"),
-        ([work], None, "needs a JobQueue, or steps of a workflow"),
+        ([], None, "needs JobQueues, or steps of a workflow"),
+        ([work], None, "needs JobQueues, or steps of a workflow"),
         (Part, work, r"of a class make JobQueue\(Class\)"),
-        ([JobQueue(Part)], work, "for several queues run several workers"),
+        ([JobQueue(Part)], work, "have handlers of their own: give none"),
     ],
 )
 def test_a_worker_refuses_what_is_no_queue_and_no_steps(
@@ -353,6 +354,8 @@ def asked(rota: LaneOrder[Any], until: Iterable[Any]) -> list[Any]:
 
 def test_later_steps_come_first_but_not_forever() -> None:
     lanes: list[Lane[Any]] = [Lane(JobQueue(Part), name) for name in "abc"]  # type: ignore[arg-type]
+    for lane in lanes:
+        lane.last_first = True  # as steps are
 
     everywhere = asked(LaneOrder(lanes), lanes)
     last_is_empty = asked(LaneOrder(lanes), lanes[:2])
@@ -360,6 +363,13 @@ def test_later_steps_come_first_but_not_forever() -> None:
     turns = FAIR_EVERY - 1
     assert everywhere == [*"c" * turns, "b", *"c" * turns, "a"]
     assert last_is_empty == [*"b" * turns, "a", *"b" * turns, "a"]
+
+
+def test_the_first_queues_come_first_but_not_forever() -> None:
+    lanes: list[Lane[Any]] = [Lane(JobQueue(Part), name) for name in "ab"]  # type: ignore[arg-type]
+
+    turns = FAIR_EVERY - 1
+    assert asked(LaneOrder(lanes), lanes) == [*"a" * turns, "b", *"a" * turns, "b"]
 
 
 @pytest.mark.parametrize(

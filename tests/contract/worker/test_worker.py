@@ -76,13 +76,10 @@ def test_a_handler_asks_for_another_try_or_cancels(engine: Engine, session: Sess
     }
 
 
-@pytest.mark.parametrize("outcome", ["nonsense", Retry()])
-def test_an_invalid_outcome_fails_its_job(
-    engine: Engine, session: Session, outcome: object
-) -> None:
+def test_an_invalid_outcome_fails_its_job(engine: Engine, session: Session) -> None:
     add_emails(session, "a")  # Email has no RetryMixin
 
-    work(engine, JobQueue(Email), lambda email: outcome)
+    work(engine, JobQueue(Email), lambda email: Retry())
 
     assert session.scalars(select(Email.status)).all() == ["failed"]
 

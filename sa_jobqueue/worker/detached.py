@@ -1,0 +1,27 @@
+"""What a handler did to its job, which is detached: nobody writes that to the database."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sqlalchemy.orm.attributes import instance_state
+
+log = logging.getLogger("sa_jobqueue.worker")
+
+
+def log_changes(job: Any) -> None:
+    """Log attributes that a handler has set, and that are therefore lost."""
+    state = instance_state(job)
+    if not state.modified or state.session is not None:
+        return
+    columns = {column.key for column in state.mapper.column_attrs}
+    names = sorted(columns.intersection(state.committed_state))
+    if names:
+        log.error(
+            "a handler has set %s of %s %s, which is detached: this is not written; declare the "
+            "handler with transactional=True, or write in a session of its own",
+            ", ".join(names),
+            state.class_.__name__,
+            ", ".join(map(repr, state.identity or ())),
+        )

@@ -1,0 +1,128 @@
+"""Handlers that belong to their queue: what they get, and what they may return."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import ArgumentError, JobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue
+from sa_jobqueue.worker import JobContext, Retry, Worker, job_context
+from tests.contract.worker.support import states, work
+from tests.models import Email, Task, add_emails, add_tasks
+
+SOON = timedelta(milliseconds=20)
+
+
+def test_a_worker_calls_the_handlers_of_several_queues(engine: Engine, session: Session) -> None:
+    emails, tasks = JobQueue(Email), JobQueue(Task)
+    add_emails(session, "a")
+    add_tasks(session, "b")
+    handled: list[str] = []
+
+    @emails.handler
+    def send(email: Email) -> None:
+        handled.append(email.recipient)
+
+    @tasks.handler
+    def do(task: Task) -> None:
+        handled.append(task.name)
+
+    worker: Worker[Any] = Worker(engine, [emails, tasks], drain=True, poll=SOON)
+    worker.run()
+
+    assert handled == ["a", "b"]
+    assert session.scalars(select(Email.status)).all() == ["done"]
+    assert session.scalars(select(Task.status)).all() == ["done"]
+
+
+def test_a_queue_has_one_handler(engine: Engine) -> None:
+    queue = JobQueue(Email)
+
+    assert queue.handler(print) is print
+    with pytest.raises(ArgumentError, match="has a handler already"):
+        AsyncJobQueue(queue).handler(repr)
+    with pytest.raises(ArgumentError, match="has a handler already"):
+        Worker(engine, queue, repr)  # type: ignore[arg-type]  # returns a str
+
+
+def test_a_value_that_says_nothing_leaves_the_job_done_with_one_warning(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_tasks(session, "a", "b")
+
+    work(engine, JobQueue(Task), lambda task: "250 OK")
+
+    assert {name: state[:2] for name, state in states(session).items()} == {
+        "a": ("done", 1),
+        "b": ("done", 1),
+    }
+    assert sum("'250 OK', which says nothing" in text for text in caplog.messages) == 1
+
+
+async def awaited(task: Task) -> None: ...
+
+
+def yielding(task: Task) -> Iterator[None]:
+    yield
+
+
+async def yielding_in_a_loop(task: Task) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("handler", [awaited, yielding, yielding_in_a_loop])
+def test_a_handler_whose_work_has_never_run_has_failed(
+    engine: Engine, session: Session, handler: Callable[[Task], Any]
+) -> None:
+    add_tasks(session, "a", max_attempts=1)
+
+    work(engine, JobQueue(Task), lambda task: handler(task))
+
+    status, _, error = states(session)["a"]
+    assert status == "failed"
+    assert "whose work has never run" in str(error)
+
+
+def test_changes_of_a_detached_job_are_logged_with_the_way_out(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_tasks(session, "a", "b")
+
+    def handler(task: Task) -> None:
+        if task.name == "a":
+            task.name = "changed"
+
+    work(engine, JobQueue(Task), handler, limit=2)
+
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == 1
+    assert "has set name of Task" in errors[0]
+    assert "transactional=True" in errors[0]
+
+
+def test_a_handler_knows_its_attempt_and_whether_to_stop(engine: Engine, session: Session) -> None:
+    add_tasks(session, "a")
+    seen: list[JobContext] = []
+
+    def handler(task: Task) -> Retry | None:
+        seen.append(job_context())
+        if len(seen) < 2:
+            return Retry(SOON)
+        assert not seen[-1].asked_to_stop
+        worker.stop()
+        return None
+
+    worker = Worker(engine, JobQueue(Task), handler, owner="me", poll=SOON)
+    worker.run()
+
+    assert [(context.attempt, context.owner) for context in seen] == [(1, "me"), (2, "me")]
+    assert seen[-1].asked_to_stop
+    with pytest.raises(ArgumentError, match="while a worker calls them"):
+        job_context()

@@ -1,0 +1,384 @@
+"""Transactional handlers: their effects and the finish of their job are one commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, select, text, update
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import ArgumentError, JobQueue, reap
+from sa_jobqueue.worker import Cancel, Retry, Worker
+from tests.contract.worker.fault_injection import FaultInjection
+from tests.contract.worker.ledger import Base, Entry, Invoice, add_invoices, entries, statuses
+from tests.contract.worker.survival import FEW, MANY, SEED
+from tests.support import SERVERS, make_engine, statements_seen, until, with_empty_tables
+
+SOON = timedelta(milliseconds=20)
+Handle = Callable[[Session, Invoice], Any]
+
+
+@pytest.fixture
+def ledger(engine: Engine) -> Iterator[Session]:
+    """A session on the empty tables of the ledger."""
+    Base.metadata.create_all(engine)
+    with_empty_tables(engine, Base.metadata)
+    with Session(engine) as session:
+        yield session
+
+
+def work(bind: Any, handle: Handle, **options: Any) -> None:
+    """Drain the invoices with a transactional handler."""
+    queue = JobQueue(Invoice)
+    queue.handler(transactional=True)(handle)
+    options = {"drain": True, "poll": SOON, "backoff": lambda attempts: SOON, **options}
+    Worker(bind, queue, **options).run()
+
+
+def book(session: Session, invoice: Invoice) -> None:
+    session.add(Entry(name=invoice.name))
+
+
+def test_effects_and_finish_are_one_commit(engine: Engine, ledger: Session) -> None:
+    add_invoices(ledger, "a", "b")
+    told: list[str] = []
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        book(session, invoice)
+        invoice.total = 7
+        session.flush()
+        assert (statuses(ledger)[invoice.name], invoice.name in entries(ledger)) == (
+            "claimed",
+            False,
+        )
+
+    work(engine, handle, limit=2, on_outcome=lambda job, outcome: told.append(job.name))
+
+    assert entries(ledger) == told == ["a", "b"]
+    assert statuses(ledger) == {"a": "done", "b": "done"}
+    assert ledger.scalars(select(Invoice.total)).all() == [7, 7]
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_job_costs_one_transaction_more(engine: Engine, ledger: Session, delete: bool) -> None:
+    add_invoices(ledger, "a")
+    commits: list[int] = []
+    commit = engine.dialect.do_commit
+
+    def counted(connection: Any) -> None:
+        commits.append(1)
+        commit(connection)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.dialect, "do_commit", counted)
+        work(engine, book, owner="w", reap_every=None, delete=delete)
+
+    # The claim, the handler, an empty claim, the look for jobs that are left.
+    assert len(commits) == 4
+    assert (entries(ledger), statuses(ledger)) == (["a"], {} if delete else {"a": "done"})
+
+
+@pytest.mark.parametrize("how", ["Retry", "raises", "Cancel", "unflushable"])
+def test_what_is_not_done_leaves_no_effects(engine: Engine, ledger: Session, how: str) -> None:
+    add_invoices(ledger, "a", max_attempts=2)
+    attempts: list[str] = []
+
+    def handle(session: Session, invoice: Invoice) -> Any:
+        book(session, invoice)
+        attempts.append(invoice.name)
+        if how == "Cancel":
+            return Cancel("void")
+        if len(attempts) > 1:
+            return None
+        if how == "raises":
+            raise ValueError(how)
+        if how == "unflushable":
+            session.add(Entry(name=None))
+            return None
+        return Retry(SOON)
+
+    work(engine, handle)
+
+    cancelled = how == "Cancel"
+    assert entries(ledger) == ([] if cancelled else ["a"])
+    assert statuses(ledger) == {"a": "cancelled" if cancelled else "done"}
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda session, invoice: session.commit(),
+        lambda session, invoice: session.rollback(),
+        lambda session, invoice: session.close(),
+        lambda session, invoice: session.connection().get_transaction().rollback(),
+    ],
+    ids=["commit", "rollback", "close", "beneath"],
+)
+def test_a_handler_that_ends_its_transaction_has_failed(
+    engine: Engine, ledger: Session, end: Handle
+) -> None:
+    add_invoices(ledger, "a", max_attempts=1)
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        book(session, invoice)
+        session.flush()
+        end(session, invoice)
+
+    work(engine, handle)
+
+    assert (entries(ledger), statuses(ledger)) == ([], {"a": "failed"})
+    assert "begin_nested()" in str(ledger.scalar(select(Invoice.last_error)))
+
+
+def test_a_handler_may_use_savepoints(engine: Engine, ledger: Session) -> None:
+    add_invoices(ledger, "a")
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        with session.begin_nested():
+            book(session, invoice)
+        with session.begin_nested() as savepoint:
+            session.add(Entry(name="undone"))
+            session.flush()
+            savepoint.rollback()
+
+    work(engine, handle)
+
+    assert (entries(ledger), statuses(ledger)) == (["a"], {"a": "done"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda session, invoice: session.delete(invoice),
+        lambda session, invoice: setattr(invoice, "status", "done"),
+        lambda session, invoice: setattr(invoice, "owner", "thief"),
+        lambda session, invoice: setattr(invoice, "owner_date", None),
+        lambda session, invoice: setattr(invoice, "id", 4711),
+        lambda session, invoice: session.execute(text("DELETE FROM ledger_invoice")),
+    ],
+    ids=["delete", "status", "owner", "owner_date", "key", "statement"],
+)
+def test_a_handler_that_changes_what_its_job_is_known_by_has_failed(
+    engine: Engine, ledger: Session, change: Handle
+) -> None:
+    add_invoices(ledger, "a", max_attempts=1)
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        book(session, invoice)
+        change(session, invoice)
+
+    work(engine, handle)
+
+    assert (entries(ledger), statuses(ledger)) == ([], {"a": "failed"})
+    assert "has deleted its job, or changed" in str(ledger.scalar(select(Invoice.last_error)))
+
+
+def test_a_job_whose_claim_was_lost_is_not_handled(engine: Engine, ledger: Session) -> None:
+    add_invoices(ledger, "a", "b")
+    told: list[str] = []
+
+    def steal(claim: Any) -> None:
+        with Session(engine) as thief:
+            thief.execute(update(Invoice).where(Invoice.name == "a").values(owner="thief"))
+            thief.commit()
+
+    work(
+        engine,
+        book,
+        limit=2,
+        on_claim=steal,
+        on_outcome=lambda job, outcome: told.append(job.name),
+    )
+
+    assert entries(ledger) == told == ["b"]
+    assert statuses(ledger) == {"a": "claimed", "b": "done"}
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_after_a_lost_answer_to_the_commit_the_effects_are_there_once(
+    engine: Engine, ledger: Session, committed: bool
+) -> None:
+    add_invoices(ledger, "a", "b", max_attempts=1)
+    called: list[str] = []
+    told: list[str] = []
+    to_break = [1]
+    commit = engine.dialect.do_commit
+
+    def commit_and_break(connection: Any) -> None:
+        breaks = called and to_break
+        if committed or not breaks:
+            commit(connection)
+        if breaks:
+            to_break.clear()
+            error = OperationalError("COMMIT", {}, Exception("gone"))
+            error.connection_invalidated = True
+            raise error
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        called.append(invoice.name)
+        book(session, invoice)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.dialect, "do_commit", commit_and_break)
+        work(engine, handle, on_outcome=lambda job, outcome: told.append(job.name))
+
+    assert entries(ledger) == told == ["a", "b"]
+    assert called == (["a", "b"] if committed else ["a", "a", "b"])
+    assert set(statuses(ledger).values()) == {"done"}
+
+
+class Own(Session):
+    """The application's session."""
+
+
+def test_the_handlers_session_is_of_the_applications_kind(engine: Engine, ledger: Session) -> None:
+    add_invoices(ledger, "a")
+    kinds: list[type[Session]] = []
+
+    work(sessionmaker(engine, class_=Own), lambda session, invoice: kinds.append(type(session)))
+
+    assert [kind.__mro__[1] for kind in kinds] == [Own] or kinds == [Own]
+
+
+def test_sessions_that_others_commit_are_refused(engine: Engine) -> None:
+    queue = JobQueue(Invoice)
+    queue.handler(transactional=True)(book)
+
+    with pytest.raises(ArgumentError, match="twophase"):
+        Worker(sessionmaker(engine, twophase=True), queue)
+
+
+def test_the_lock_of_a_handler_is_read_by_key_and_read_committed(
+    engine: Engine, ledger: Session, db_alias: str
+) -> None:
+    add_invoices(ledger, "a")
+
+    with statements_seen(engine) as seen:
+        work(engine, book, owner="w", reap_every=None)
+
+    begin = next(i for i, text in enumerate(seen) if "INSERT INTO ledger_entry" in text)
+    before = seen[:begin][-4:]
+    locks = {"postgresql": "FOR NO KEY UPDATE", "sqlite": "ledger_invoice.owner_date ="}
+    assert any(locks.get(db_alias, "FOR UPDATE") in text for text in before)
+    if db_alias in ("mysql", "mariadb"):
+        assert any("READ COMMITTED" in text for text in before)
+
+
+@pytest.mark.timeout(600)
+def test_each_job_has_one_row_in_the_ledger_whatever_goes_wrong(
+    engine: Engine,
+    ledger: Session,
+    db_url: URL,
+    full: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Statements are refused, connections killed, and answers of COMMIT lost."""
+    monkeypatch.setattr("sa_jobqueue.worker.transactions.SHORTEST_PAUSE", timedelta(milliseconds=2))
+    wanted = MANY if full else FEW
+    names = sorted(f"job {number}" for number in range(wanted))
+    add_invoices(ledger, *names)
+    connected, queue = make_engine(db_url), JobQueue(Invoice)
+
+    def stop_when_done() -> None:
+        if set(statuses(ledger).values()) == {"done"}:
+            worker.stop()
+
+    faults = FaultInjection(connected, db_url, seed=SEED, wanted=wanted, when_over=stop_when_done)
+
+    @queue.handler(transactional=True)
+    def handle(session: Session, invoice: Invoice) -> None:
+        faults.begin()
+        book(session, invoice)
+
+    worker = Worker(
+        connected,
+        queue,
+        owner="w",
+        limit=3,
+        poll=SOON,
+        backoff=lambda attempts: SOON,
+        reap_every=None,
+    )
+    with faults:
+        worker.run()
+
+    connected.dispose()
+    assert entries(ledger) == names
+    if full:
+        assert set(faults.seen) == set(faults.kinds)
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_a_handler_of_three_leases_finishes_beside_a_renewed_neighbour(
+    ledger: Session, db_url: URL, level: str
+) -> None:
+    add_invoices(ledger, "a", "b")
+    lease = timedelta(milliseconds=300)
+    queue = JobQueue(Invoice, lease=lease)
+    own = make_engine(db_url, isolation_level=level)
+
+    def dates() -> dict[str, Any]:
+        ledger.rollback()
+        found = ledger.execute(select(Invoice.name, Invoice.owner_date))
+        return {row.name: row.owner_date for row in found}
+
+    def renewed(name: str) -> bool:
+        first = ledger.info.setdefault("first", dates())
+        now = dates()
+        if now[name] == first[name]:
+            return False
+        ledger.info["first"] = now
+        return True
+
+    @queue.handler(transactional=True)
+    def handle(session: Session, invoice: Invoice) -> None:
+        invoice.total = 1
+        session.flush()
+        began = time.monotonic()
+        if invoice.name == "a":
+            until(lambda: renewed("b"))
+            until(lambda: renewed("b"))
+        until(lambda: time.monotonic() > began + 3 * lease.total_seconds())
+        with Session(own) as other:
+            assert not reap(other, Invoice, lease=lease)
+        book(session, invoice)
+
+    Worker(own, queue, owner="w", limit=2, drain=True, poll=SOON).run()
+
+    own.dispose()
+    assert (entries(ledger), statuses(ledger)) == (["a", "b"], {"a": "done", "b": "done"})
+
+
+def test_a_worker_that_stops_while_its_server_is_away_releases_the_job(
+    engine: Engine, ledger: Session
+) -> None:
+    add_invoices(ledger, "a")
+    queue = JobQueue(Invoice)
+    commit, broken = engine.dialect.do_commit, [1]
+
+    def refuse(connection: Any) -> None:
+        if worker.stopping and broken:
+            broken.clear()
+            error = OperationalError("COMMIT", {}, Exception("gone"))
+            error.connection_invalidated = True
+            raise error
+        commit(connection)
+
+    @queue.handler(transactional=True)
+    def handle(session: Session, invoice: Invoice) -> None:
+        book(session, invoice)
+        worker.stop()
+
+    worker = Worker(engine, queue, poll=SOON)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.dialect, "do_commit", refuse)
+        worker.run()
+
+    assert (entries(ledger), statuses(ledger)) == ([], {"a": "unclaimed"})
+    assert ledger.scalar(select(Invoice.attempts)) == 0
