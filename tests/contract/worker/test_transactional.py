@@ -180,7 +180,12 @@ def test_a_handler_that_changes_what_its_job_is_known_by_has_failed(
 
 def test_a_job_whose_claim_was_lost_is_not_handled(engine: Engine, ledger: Session) -> None:
     add_invoices(ledger, "a", "b")
+    called: list[str] = []
     told: list[str] = []
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        called.append(invoice.name)
+        book(session, invoice)
 
     def steal(claim: Any) -> None:
         with Session(engine) as thief:
@@ -189,13 +194,13 @@ def test_a_job_whose_claim_was_lost_is_not_handled(engine: Engine, ledger: Sessi
 
     work(
         engine,
-        book,
+        handle,
         limit=2,
         on_claim=steal,
         on_outcome=lambda job, outcome: told.append(job.name),
     )
 
-    assert entries(ledger) == told == ["b"]
+    assert entries(ledger) == called == told == ["b"]
     assert statuses(ledger) == {"a": "claimed", "b": "done"}
 
 
