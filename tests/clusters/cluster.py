@@ -91,25 +91,29 @@ class Cluster(ABC):
 
 
 class KillNode(Fault):
-    """Kill a node, one at a time, and bring it back."""
+    """Kill a node, one at a time, bring it back, and leave all alone for as long."""
 
     name = "node"
     cards = 2
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._down = False
+        self._busy = False
 
     def happen(self, storm: Storm) -> str:
-        if self._down:
+        if self._busy:
             return NOTHING
         node = storm.dice.choice(self._cluster.nodes)
         role = self._cluster.role(node)
         self._cluster.kill(node)
-        self._down = True
-        storm.later(storm.dice.uniform(*self._cluster.down), partial(self._revive, node))
+        self._busy = True
+        down = storm.dice.uniform(*self._cluster.down)
+        storm.later(down, partial(self._revive, storm, node, down))
         return f"SIGKILL, {role}"
 
-    def _revive(self, node: Node) -> None:
+    def _revive(self, storm: Storm, node: Node, rest: float) -> None:
         self._cluster.revive(node)
-        self._down = False
+        storm.later(rest, self._may_kill)
+
+    def _may_kill(self) -> None:
+        self._busy = False

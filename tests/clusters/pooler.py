@@ -122,6 +122,8 @@ class Pooler(Cluster):
             default_pool_size=20,
             max_client_conn=200,
             max_prepared_statements=200,
+            # By default nobody is let in for 15 seconds after the server was away.
+            server_login_retry=1,
             ignore_startup_parameters="extra_float_digits,options,lock_timeout",
         )
         binaries = UnpackedPgBouncer(root=UNPACKED, user=user)
