@@ -7,10 +7,23 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from sqlalchemy import URL, Column, Engine, Integer, MetaData, Table, insert, inspect, select, text
+from sqlalchemy import (
+    URL,
+    Column,
+    DateTime,
+    Engine,
+    Integer,
+    MetaData,
+    Table,
+    insert,
+    inspect,
+    select,
+    text,
+)
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobMixin, RetryMixin, ScheduleMixin
+from sa_jobqueue.dialects import database_of
 from sa_jobqueue.migration import clock_default, drop_job_columns, timestamp_type
 from tests.migration.support import (
     ORDERS,
@@ -145,3 +158,24 @@ def test_a_migration_written_by_hand_names_the_clock_on_each_database(shop: Engi
 
     assert is_now(due)
     assert "1970" not in str(inspect(shop).get_columns("parcel")[1]["default"])
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_column_of_sqlite_whose_name_ends_alike_keeps_its_default(shop: Engine) -> None:
+    text_of = "DATETIME DEFAULT '1970-01-01 00:00:00' NOT NULL"
+    constant, clock = (
+        Table(
+            "slot", MetaData(), Column("run_at", DateTime, server_default=default, nullable=False)
+        )
+        for default in (text("'1970-01-01 00:00:00'"), clock_default())
+    )
+
+    with shop.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE slot (id INTEGER, next_run_at {text_of})")
+        connection.exec_driver_sql(f"ALTER TABLE slot ADD COLUMN run_at {text_of}")
+        changes = database_of(connection).schema_changes()
+        changes.replace_column(connection, constant.c.run_at, clock.c.run_at)
+
+    defaults = {column["name"]: column["default"] for column in inspect(shop).get_columns("slot")}
+    assert "1970" in str(defaults["next_run_at"])
+    assert "1970" not in str(defaults["run_at"])

@@ -70,7 +70,10 @@ def _schema(connection: Connection, table: Table) -> str:
 
 
 def _written(connection: Connection, column: Column[Any]) -> str:
-    """Return a column as ADD COLUMN has written it to the table's text."""
+    """Return a column as ADD COLUMN has written it to the table's text, behind a comma.
+
+    The comma tells it from a column whose name only ends alike.
+    """
     dialect = connection.dialect
     compiler: Any = dialect.ddl_compiler(dialect, None)  # type: ignore[arg-type]  # a compiler of columns needs no statement
-    return str(compiler.get_column_specification(column))
+    return f", {compiler.get_column_specification(column)}"
