@@ -89,7 +89,7 @@ class Mutant:
 
 def without_fence(patch: Patch) -> None:
     patch.setattr(
-        fence_statements, "_fence", lambda mapping, database, kind: key_is_in(mapping, KEYS)
+        fence_statements, "is_ours", lambda mapping, database, kind: key_is_in(mapping, KEYS)
     )
 
 
@@ -101,7 +101,7 @@ def without_owner_date(patch: Patch) -> None:
             key_is_in(mapping, KEYS), status_is(mapping.column("status"), kind.status), same
         )
 
-    patch.setattr(fence_statements, "_fence", fence)
+    patch.setattr(fence_statements, "is_ours", fence)
 
 
 def finish_after_a_reap(bench: Bench) -> None:

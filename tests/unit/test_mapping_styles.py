@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,10 +131,12 @@ def test_an_old_mysql_has_a_constant_for_its_clock() -> None:
 
     old = mysql.dialect()
     old.server_version_info = (5, 7, 44)
-    old._support_default_function = False  # as SQLAlchemy's initialize() sets it by the version
 
-    assert "run_at DATETIME(6) NOT NULL DEFAULT '1970-01-01 00:00:00.000000'" in str(
-        CreateTable(table_of(Fossil)).compile(dialect=old)
+    written = str(CreateTable(table_of(Fossil)).compile(dialect=old))
+
+    # SQLAlchemy 2.1 learns only from a connection whether the default stands in parentheses.
+    assert re.search(
+        r"run_at DATETIME\(6\) NOT NULL DEFAULT \(?'1970-01-01 00:00:00.000000'", written
     )
 
 

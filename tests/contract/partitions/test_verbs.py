@@ -105,7 +105,7 @@ def test_a_failed_job_is_claimed_again_after_its_delay(session: Session) -> None
     jobs = claim(session, Report, owner="w", limit=10)
 
     fail(session, jobs[:5], retry_in=dt.timedelta(hours=1))
-    fail(session, jobs[5:])
+    fail(session, jobs[5:], retry_in=dt.timedelta(0))
     session.commit()
 
     assert ids(claim(session, Report, owner="w", limit=10)) == there[5:]
