@@ -26,12 +26,14 @@ class Cluster(ABC):
     Attributes:
         name: as on the command line.
         down: between how many seconds a killed node stays down; it takes some more to join.
+        fails_over: before the run an owner's primary is killed, and its successor asked.
         title: what runs, with versions; known once it runs.
         nodes: those that may be killed.
     """
 
     name: ClassVar[str]
     down: ClassVar[tuple[float, float]] = DOWN
+    fails_over: ClassVar[bool] = False
     title: str
     nodes: list[Node]
 
@@ -69,6 +71,14 @@ class Cluster(ABC):
     @abstractmethod
     def faults(self) -> Sequence[Fault]:
         """What is done to the nodes, besides what is done to the players."""
+
+    def fail_over(self) -> Node:
+        """Kill the primary, wait for another, and return the killed node.
+
+        Raises:
+            NotImplementedError: the cluster is not asked of that; see fails_over.
+        """
+        raise NotImplementedError
 
     def settle(self) -> None:  # noqa: B027 - for most clusters there is nothing to wait for
         """Wait until the first URL shows all that was committed through any."""

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner, claim, owner_state, reap
 from tests.chaos.jobs import isolation
+from tests.clusters.cluster import Cluster
 from tests.models import Task
 from tests.support import make_engine, until
 
@@ -23,7 +24,7 @@ class Known:
     """What a node says of an owner while it lives, and after its end.
 
     Attributes:
-        where: "its own node", or "another node".
+        where: "its own node", "another node", or "the node that was promoted".
         reaped: of the living owner's claims, far from the end of their lease.
     """
 
@@ -54,21 +55,49 @@ def known_liveness(urls: Sequence[URL]) -> Counter[Known]:
 
 
 def _known(own: Engine, asked: Engine) -> Known:
-    with Owner(own) as owner, Session(own) as session:
+    with Owner(own) as owner:
         name = owner.name
-        session.add(Task(name="liveness"))
-        session.commit()
-        (task,) = claim(session, Task, owner=owner, limit=1)
-        session.commit()
-        until(lambda: _owner_seen(asked, task.id) == name)
-        alive = _state(asked, name)
-        with Session(asked) as other:
-            reaped = len(reap(other, Task, lease=LONG))
-            other.commit()
+        key = _claim_by(owner, own)
+        until(lambda: _owner_seen(asked, key) == name)
+        alive, reaped = _state(asked, name), _reaped(asked)
     ended = _state(asked, name)
     _delete_tasks(asked)
     until(lambda: not _tasks(own))
     return Known("its own node" if own is asked else "another node", alive, ended, reaped)
+
+
+def _claim_by(owner: Owner, engine: Engine) -> int:
+    """Commit a claim of one new task; return its key."""
+    with Session(engine) as session:
+        session.add(Task(name="liveness"))
+        session.commit()
+        (task,) = claim(session, Task, owner=owner, limit=1)
+        session.commit()
+        return task.id
+
+
+def _reaped(engine: Engine) -> int:
+    """Reap by a long lease; return how many claims were taken back."""
+    with Session(engine) as session:
+        reaped = len(reap(session, Task, lease=LONG))
+        session.commit()
+        return reaped
+
+
+def known_after_failover(cluster: Cluster) -> Counter[Known]:
+    """Kill the primary under an owner that lives, and ask its successor of the owner."""
+    engine = make_engine(cluster.urls[0], **isolation(cluster.urls[0]))
+    with Owner(engine) as owner:
+        name = owner.name
+        _claim_by(owner, engine)
+        killed = cluster.fail_over()
+        engine.dispose()
+        alive, reaped = _state(engine, name), _reaped(engine)
+    known = Known("the node that was promoted", alive, _state(engine, name), reaped)
+    _delete_tasks(engine)
+    engine.dispose()
+    cluster.revive(killed)
+    return Counter((known,))
 
 
 def _state(engine: Engine, name: str) -> str:

@@ -21,6 +21,7 @@ from tests.clusters.cluster import Cluster, KillNode
 from tests.clusters.node import Node, free_ports
 from tests.clusters.postgresql import (
     DATABASE,
+    IN_RECOVERY,
     IN_STEP,
     ask,
     kill_postgres,
@@ -85,6 +86,7 @@ class Patroni(Cluster):
     """Two nodes, etcd and HAProxy."""
 
     name = "patroni"
+    fails_over = True
     #: Mostly longer than TTL, so that the other node is promoted.
     down = (5.0, 45.0)
 
@@ -120,9 +122,7 @@ class Patroni(Cluster):
             shutil.rmtree(folder, ignore_errors=True)
 
     def role(self, node: Node) -> str:
-        return (
-            "the standby" if says(node.port, "SELECT pg_is_in_recovery()", "True") else "a primary"
-        )
+        return "the standby" if says(node.port, IN_RECOVERY, "True") else "a primary"
 
     def kill(self, node: Node) -> None:
         kill_patroni(node)
@@ -130,6 +130,13 @@ class Patroni(Cluster):
     def revive(self, node: Node) -> None:
         node.start()
         self._wait_until_in_step()
+
+    def fail_over(self) -> Node:
+        killed, other = sorted(self.nodes, key=lambda node: says(node.port, IN_RECOVERY, "True"))
+        self.kill(killed)
+        until(lambda: says(other.port, IN_RECOVERY, "False"), WITHIN)
+        until(lambda: says(self._port, "SELECT 1", "1"), WITHIN)
+        return killed
 
     @property
     def urls(self) -> Sequence[URL]:

@@ -42,6 +42,7 @@ class Standby(Cluster):
     """Two nodes, one of which is the primary."""
 
     name = "standby"
+    fails_over = True
 
     def __init__(self) -> None:
         self.nodes = []
@@ -83,6 +84,11 @@ class Standby(Cluster):
         else:
             shutil.rmtree(node.folder / "data")
             self._follow(node)
+
+    def fail_over(self) -> Node:
+        killed = self.primary
+        self.kill(killed)
+        return killed
 
     @property
     def urls(self) -> Sequence[URL]:

@@ -12,7 +12,7 @@ from tests.chaos.fault import Kill, Stop
 from tests.chaos.jobs import ChaosBase
 from tests.chaos.storm import Storm
 from tests.clusters.cluster import Cluster
-from tests.clusters.liveness import Known, known_liveness
+from tests.clusters.liveness import Known, known_after_failover, known_liveness
 from tests.support import make_engine, until
 
 
@@ -29,7 +29,8 @@ class ClusterStorm(Storm):
     def known_liveness(self) -> Counter[Known]:
         """Ask the nodes of owners, before the run."""
         self.create_tables()
-        return known_liveness(self._cluster.ways_of_owners)
+        known = known_liveness(self._cluster.ways_of_owners)
+        return known + known_after_failover(self._cluster) if self._cluster.fails_over else known
 
     def create_tables(self) -> None:
         """Create the tables through one node, and wait until all have them."""
