@@ -93,7 +93,7 @@ def sample(sessions: int, full: bool) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.by_turns("mysql", "mariadb")
+@pytest.mark.by_turns("postgresql", "mysql", "mariadb")
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair[0][0]} | {pair[1][0]}")
 def test_no_order_of_two_sessions_breaks_a_promise(
     kept_engine: Engine,
@@ -111,7 +111,7 @@ def test_no_order_of_two_sessions_breaks_a_promise(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.by_turns("mysql", "mariadb")
+@pytest.mark.by_turns("postgresql", "mysql", "mariadb")
 @pytest.mark.parametrize("pair", WORKFLOW_PAIRS, ids=lambda pair: f"{pair[0][0]} | {pair[1][0]}")
 def test_no_order_of_two_sessions_breaks_a_promise_of_a_workflow(
     kept_engine: Engine,
