@@ -11,7 +11,7 @@ from sqlalchemy import URL, Engine, delete, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner, claim, owner_state, reap
-from tests.chaos.jobs import isolation
+from tests.chaos.jobs import isolation, open_engine
 from tests.clusters.cluster import Cluster
 from tests.models import Task
 from tests.support import make_engine, until
@@ -86,7 +86,7 @@ def _reaped(engine: Engine) -> int:
 
 def known_after_failover(cluster: Cluster) -> Counter[Known]:
     """Kill the primary under an owner that lives, and ask its successor of the owner."""
-    engine = make_engine(cluster.urls[0], **isolation(cluster.urls[0]))
+    engine = open_engine(cluster.urls[0])  # whose claim outlives the primary
     with Owner(engine) as owner:
         name = owner.name
         _claim_by(owner, engine)
