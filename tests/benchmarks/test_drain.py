@@ -57,6 +57,7 @@ def test_a_worker_that_ends_early_is_an_error(tmp_path: Path) -> None:
         drained(Breaking, tmp_path)
 
 
+@pytest.mark.by_turns("sqlite", "mysql")
 def test_every_adapter_of_ours_and_of_sql_runs_each_job_once(
     fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
