@@ -20,11 +20,14 @@ from tests.support import make_engine, with_empty_tables
 
 KEYS = "xxyz"
 
+#: Each pair of scripts, with who plays both.
 PAIRS = [
-    *itertools.combinations_with_replacement(SCRIPTS.items(), 2),
-    *itertools.combinations_with_replacement(SERIAL_SCRIPTS.items(), 2),
+    pytest.param(actor, (first, second), id=f"{name} | {other}")
+    for actor, scripts in ((Actor, SCRIPTS), (Actor, SERIAL_SCRIPTS), (Sender, WORKFLOW_SCRIPTS))
+    for (name, first), (other, second) in itertools.combinations_with_replacement(
+        scripts.items(), 2
+    )
 ]
-WORKFLOW_PAIRS = [*itertools.combinations_with_replacement(WORKFLOW_SCRIPTS.items(), 2)]
 TRIOS = [
     tuple(SCRIPTS[name] for name in names)
     for names in (
@@ -94,37 +97,18 @@ def sample(sessions: int, full: bool) -> list[tuple[int, ...]]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.by_turns("postgresql", "mysql", "mariadb")
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair[0][0]} | {pair[1][0]}")
+@pytest.mark.parametrize(("actor", "scripts"), PAIRS)
 def test_no_order_of_two_sessions_breaks_a_promise(
     kept_engine: Engine,
     db_alias: str,
     full: bool,
-    pair: Sequence[tuple[str, Script]],
+    actor: type[Actor],
+    scripts: Sequence[Script],
     tmp_path: Path,
 ) -> None:
-    scripts = [script for _, script in pair]
-
-    for number, order in enumerate(sample(2, full)):
-        faults = judged(kept_engine, db_alias, scripts, order, tmp_path / f"{number}.jsonl")
-
-        assert faults == [], order
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.by_turns("postgresql", "mysql", "mariadb")
-@pytest.mark.parametrize("pair", WORKFLOW_PAIRS, ids=lambda pair: f"{pair[0][0]} | {pair[1][0]}")
-def test_no_order_of_two_sessions_breaks_a_promise_of_a_workflow(
-    kept_engine: Engine,
-    db_alias: str,
-    full: bool,
-    pair: Sequence[tuple[str, Script]],
-    tmp_path: Path,
-) -> None:
-    scripts = [script for _, script in pair]
-
     for number, order in enumerate(sample(2, full)):
         path = tmp_path / f"{number}.jsonl"
-        faults = judged(kept_engine, db_alias, scripts, order, path, Sender)
+        faults = judged(kept_engine, db_alias, scripts, order, path, actor)
 
         assert faults == [], order
 
