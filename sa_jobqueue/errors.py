@@ -31,6 +31,10 @@ class NotClaimed(JobQueueError):
     """The job has no fence: it was not claimed through this entity."""
 
 
+class HandlerTimeout(JobQueueError, TimeoutError):
+    """A handler did not end within its timeout: its attempt has failed."""
+
+
 class InvalidTransition(JobQueueError):
     """A job of a workflow was sent to a status that no step and no signal leads to.
 

@@ -40,7 +40,7 @@ from .sessions.writer import AnyConnection, AnySession
 from .strategies import AUTO, WAIT
 from .strategies.key_limits import arguments_text
 from .verbs import finish, manage
-from .verbs.backoff import Backoff, check_backoff
+from .verbs.backoff import Backoff, check_backoff, check_positive
 from .verbs.claim import claim_plan
 from .verbs.enqueue import insert_jobs
 from .verbs.reap import Reaped, reap_claims
@@ -83,10 +83,12 @@ class Handler:
     Attributes:
         function: called with each job, or with a session and a job.
         transactional: it is called with a session, whose commit finishes the job, too.
+        timeout: how long it may run; None: without limit.
     """
 
     function: Callable[..., Any]
     transactional: bool = False
+    timeout: timedelta | None = None
 
 
 class JobQueue(Generic[T]):
@@ -113,6 +115,9 @@ class JobQueue(Generic[T]):
             may be claimed at a time.
         on_retry: ``"wait"``: a failed job keeps its key, of `serial_by`, until its next
             attempt; ``"skip"``: other jobs of its key are claimed meanwhile.
+
+    Attributes:
+        declares_schedules: whether :meth:`every` was called.
 
     Raises:
         ArgumentError: the arguments make no queue.
@@ -155,6 +160,7 @@ class JobQueue(Generic[T]):
         if self.lease <= timedelta(0):
             raise ArgumentError(f"lease= must be longer than zero: {self.lease!r}")
         self._handler: Handler | None = None
+        self.declares_schedules = False
 
     @property
     def mapping(self) -> QueueMapping:
@@ -182,28 +188,38 @@ class JobQueue(Generic[T]):
     def handler(self, function: Callable[[T], R], /) -> Callable[[T], R]: ...
     @overload
     def handler(
-        self, /, *, transactional: Literal[False] = False
+        self, /, *, transactional: Literal[False] = False, timeout: timedelta | None = None
     ) -> Callable[[Callable[[T], R]], Callable[[T], R]]: ...
     @overload
     def handler(
-        self, /, *, transactional: Literal[True]
+        self, /, *, transactional: Literal[True], timeout: timedelta | None = None
     ) -> Callable[[Callable[[Any, T], R]], Callable[[Any, T], R]]: ...
     def handler(
-        self, function: Callable[..., Any] | None = None, /, *, transactional: bool = False
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        transactional: bool = False,
+        timeout: timedelta | None = None,
     ) -> Any:
         """Have workers on this queue call a function with each job; a decorator.
 
         It gets the job detached. With ``transactional=True`` it gets a session and the job in
         it: what it writes there and the job's finish are one commit, or none.
 
+        After `timeout` the attempt has failed. An ``async def`` handler is cancelled then. A plain
+        one cannot be stopped: its worker finishes what else it has in hand, and its run ends
+        with :class:`sa_jobqueue.worker.HandlerTimeout`, so that a supervisor replaces it.
+
         Raises:
-            ArgumentError: the queue has a handler already.
+            ArgumentError: the queue has a handler already, or `timeout` is not longer than zero.
         """
+        check_positive(timeout=timeout)
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             if self._handler is not None:
                 raise ArgumentError(f"{self!r} has a handler already: {self._handler.function!r}")
-            self._handler = Handler(function, transactional)
+            self._handler = Handler(function, transactional, timeout)
             return function
 
         return declare if function is None else declare(function)
@@ -288,6 +304,7 @@ class JobQueue(Generic[T]):
         """
         from .schedules.declared import declare_every
 
+        self.declares_schedules = True
         return declare_every(
             self,
             cron,

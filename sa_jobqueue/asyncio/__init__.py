@@ -16,8 +16,10 @@ Each verb is that of :mod:`sa_jobqueue`, run by ``AsyncSession.run_sync``. Impor
 ======================  =====================================================
 ``verbs``               the verbs as functions, and AsyncJobQueue
 ``worker``              AsyncWorker
+``calls``               how an AsyncWorker calls handlers
 ``workflow``            AsyncWorkflow
 ``tasks``               the Runtime of a worker in an event loop
+``listening``           a connection that listens, for its wake-ups
 ``sessions``            an AsyncSession, and the Session behind it
 ======================  =====================================================
 """

@@ -36,18 +36,16 @@ class Flag:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the flag is set, at most so many seconds; tell whether it is."""
         # An Event belongs to one loop, and a worker may run in several, one after the other.
-        noticed = self._noticed = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._noticed = loop, asyncio.Event()
         if not self._set:
-            await_only(_within(timeout, noticed.wait()))
+            await_only(_within(timeout, self._noticed.wait()))
         return self._set
 
 
-class Condition:
-    """A condition among the tasks of one loop: no other task runs until this one waits."""
-
-    def __init__(self) -> None:
-        self._notice = asyncio.Event()
+class Lock:
+    """Keeps no task out: no other task runs until this one waits."""
 
     def __enter__(self) -> None:
         """Do nothing: no other task runs anyhow."""
@@ -55,16 +53,34 @@ class Condition:
     def __exit__(self, *_: object) -> None:
         """Do nothing: other tasks run when this one waits."""
 
+
+class Condition(Lock):
+    """A condition among the tasks of one loop."""
+
+    def __init__(self) -> None:
+        self._notice = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
     def wait(self, timeout: float | None = None) -> None:
         """Wait for a notice, at most so many seconds."""
+        self._loop = asyncio.get_running_loop()
         await_only(_within(timeout, self._notice.wait()))
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> None:
         """Wait for a notice that makes the predicate true, at most so many seconds."""
+        self._loop = asyncio.get_running_loop()
         await_only(_within(timeout, self._noticed(predicate)))
 
+    def notify(self, n: int = 1) -> None:
+        """Wake all who wait: they look again, and cost little."""
+        self.notify_all()
+
     def notify_all(self) -> None:
-        """Wake all who wait."""
+        """Wake all who wait; other threads may call it, too."""
+        if self._loop is not None and not _runs(self._loop):
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self.notify_all)
+            return
         self._notice.set()
         self._notice = asyncio.Event()
 
@@ -84,8 +100,10 @@ class Background:
         await_only(self._joined(timeout))
 
     async def _joined(self, timeout: float | None) -> None:
-        await asyncio.wait({self._task}, timeout=timeout)
-        self._task.cancel()
+        try:
+            await asyncio.wait({self._task}, timeout=timeout)
+        finally:
+            self._task.cancel()
 
 
 class Tasks:
@@ -95,7 +113,11 @@ class Tasks:
         """Make a flag."""
         return Flag()
 
-    def condition(self) -> Condition:
+    def lock(self) -> Lock:
+        """Make a lock."""
+        return Lock()
+
+    def condition(self, lock: Any = None) -> Condition:
         """Make a condition."""
         return Condition()
 
@@ -110,6 +132,14 @@ class Tasks:
     def run_blocking(self, work: Callable[[], R]) -> R:
         """Run the work in a thread: a synchronous driver would block the loop."""
         return await_only(asyncio.to_thread(work))
+
+
+def _runs(loop: asyncio.AbstractEventLoop) -> bool:
+    """Tell whether a loop runs in this thread."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:  # no loop runs here
+        return False
 
 
 async def _within(seconds: float | None, awaited: Coroutine[Any, Any, object]) -> None:

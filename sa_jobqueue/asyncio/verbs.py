@@ -217,6 +217,11 @@ class AsyncJobQueue(Generic[T]):
         """Declare who handles its jobs; see :meth:`sa_jobqueue.JobQueue.handler`."""
         return self.sync_queue.handler
 
+    @property
+    def every(self) -> Any:
+        """Declare a schedule of it; see :meth:`sa_jobqueue.JobQueue.every`."""
+        return self.sync_queue.every
+
     @overload
     async def enqueue(
         self,

@@ -13,6 +13,7 @@ from weakref import WeakSet
 from sqlalchemy import Column, Index, Integer, MetaData, String, Table, Text
 
 from ..errors import ArgumentError
+from ..model.beside import CONTROL, beside
 from ..model.columns import OWNER_LENGTH, timestamp_type
 from ..model.mapping import QueueMapping
 
@@ -23,8 +24,6 @@ QUEUE_LENGTH = 150
 KEY_LENGTH = 255
 
 HOST_LENGTH = 64
-
-_INFO = "sa_jobqueue.control"
 
 _metadata: WeakSet[MetaData] = WeakSet()
 
@@ -50,8 +49,8 @@ def control_tables(
     Raises:
         ArgumentError: the metadata has tables of these names already, which are not ours.
     """
-    if _INFO in metadata.info:
-        found: ControlTables = metadata.info[_INFO]
+    if CONTROL in metadata.info:
+        found: ControlTables = metadata.info[CONTROL]
         return found
     _check_free(metadata, prefix, schema or metadata.schema)
     tables = ControlTables(
@@ -59,7 +58,7 @@ def control_tables(
         _pauses(metadata, prefix, schema),
         _stops(metadata, prefix, schema),
     )
-    metadata.info[_INFO] = tables
+    metadata.info[CONTROL] = tables
     _metadata.add(metadata)
     return tables
 
@@ -111,12 +110,6 @@ def _stops(metadata: MetaData, prefix: str, schema: str | None) -> Table:
     )
 
 
-def tables_beside(mapping: QueueMapping) -> ControlTables | None:
-    """Return the control tables in the metadata of a queue's table; None: there are none."""
-    found: ControlTables | None = mapping.table.metadata.info.get(_INFO)
-    return found
-
-
 def tables_for(given: ControlTables | None, mapping: QueueMapping | None = None) -> ControlTables:
     """Return the tables that were given, those beside a queue, or the only ones of the process.
 
@@ -126,18 +119,18 @@ def tables_for(given: ControlTables | None, mapping: QueueMapping | None = None)
     if given is not None:
         return given
     if mapping is not None:
-        beside = tables_beside(mapping)
-        if beside is None:
+        found: ControlTables | None = beside(mapping, CONTROL)
+        if found is None:
             raise ArgumentError(
                 f"there are no control tables beside {mapping}: call control_tables(metadata) "
                 "with the metadata of its table, before the tables are created"
             )
-        return beside
+        return found
     return _the_only_ones()
 
 
 def _the_only_ones() -> ControlTables:
-    known: list[Any] = [metadata.info[_INFO] for metadata in _metadata]
+    known: list[Any] = [metadata.info[CONTROL] for metadata in _metadata]
     if len(known) != 1:
         raise ArgumentError(
             f"this process has {len(known)} sets of control tables: name yours by tables=, "

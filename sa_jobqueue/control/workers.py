@@ -61,13 +61,19 @@ def workers(session: AnySession, *, tables: ControlTables | None = None) -> list
 
 
 def register_worker(
-    session: AnySession, name: str, queues: Iterable[Any], *, tables: ControlTables | None = None
+    session: AnySession,
+    name: str,
+    queues: Iterable[Any],
+    *,
+    jobs: int = 0,
+    tables: ControlTables | None = None,
 ) -> None:
     """Write the row of this process's worker; forget what was not seen for a day.
 
     Args:
         name: the owner of its claims.
         queues: as for :func:`sa_jobqueue.control.pause`.
+        jobs: how many it has in hand.
     """
     session, found = session_of(session), tables_for(tables)
     _forget(session, found)
@@ -77,7 +83,7 @@ def register_worker(
         "host": _host(),
         "pid": os.getpid(),
         "queues": json.dumps([queue_name(queue) for queue in queues]),
-        "jobs": 0,
+        "jobs": jobs,
     }
     written = insert(found.workers).values(since=utc_now(), seen_at=utc_now(), **row)
     session.execute(written)

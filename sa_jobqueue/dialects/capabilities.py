@@ -75,6 +75,8 @@ class Capabilities:
             value to the next, instead of reading all entries.
         joins_literals: drivers join the rows of an INSERT into one statement even where
             some of its values are literals.
+        notifies: ``NOTIFY channel`` tells connections that listen, with the COMMIT.
+        tells_changes: ``PRAGMA data_version`` tells whether others have committed.
         returns_new: RETURNING on the statement of insert_new() returns the new rows only.
         zero_is_a_key: 0 in a column whose keys the server generates is stored as 0.
         checks_references_at_end: foreign keys are checked at the end of a statement, not
@@ -109,6 +111,8 @@ class Capabilities:
     window_functions = True
     skips_repeats = False
     joins_literals = True
+    notifies = False
+    tells_changes = False
     returns_new = False
     zero_is_a_key = True
     checks_references_at_end = True
@@ -366,6 +370,10 @@ class Capabilities:
 
     def by_index(self, connection: Connection) -> AbstractContextManager[None]:
         """Inside, make the planner read a range by its index, however long it expects it to be."""
+        return nullcontext()
+
+    def without_table_scans(self, connection: Connection) -> AbstractContextManager[None]:
+        """Inside, keep the planner from reading a whole table where an index will do."""
         return nullcontext()
 
     def index_hint(self, index: Index) -> str | None:

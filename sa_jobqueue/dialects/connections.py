@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import Dialect
+from sqlalchemy.event.registry import _EventKey
+from sqlalchemy.exc import InvalidRequestError
 
 
 def dedicated_connection(engine: Engine) -> Connection:
@@ -24,6 +28,30 @@ def dedicated_connection(engine: Engine) -> Connection:
         connection.close()
         raise
     return connection
+
+
+@contextmanager
+def connected_apart(engine: Engine) -> Iterator[Connection]:
+    """Give such a connection for a block, and close it at once: close() would roll back first."""
+    connection = dedicated_connection(engine)
+    # After an error the Connection may have lost it without closing it.
+    driver = connection.connection.dbapi_connection
+    try:
+        yield connection
+    finally:
+        close_dedicated(connection, driver)
+
+
+def close_dedicated(connection: Connection, driver: Any) -> None:
+    """Close such a connection, whose driver's is given, as it was when it was new."""
+    if connection.closed:
+        return
+    dialect = connection.dialect
+    with suppress(*connect_errors(dialect), OSError):  # closed already
+        dialect.do_terminate(driver)
+    if not connection.invalidated:
+        connection.invalidate()
+    connection.close()
 
 
 def driver_connection(connection: Connection) -> Any:
@@ -59,3 +87,17 @@ def as_value(dialect: Dialect, quoted: str) -> str:
     """Return a quoted name as the value of a parameter, where no driver halves ``%%``."""
     doubled = "%%" in dialect.identifier_preparer.quote("%")
     return quoted.replace("%%", "%") if doubled else quoted
+
+
+def listen_to(
+    connection: Connection, name: str, function: Callable[..., Any], **options: Any
+) -> None:
+    """Listen to an event of one Connection; the options are those of ``event.listen``.
+
+    If the engine has execution options, ``event.listen`` of SQLAlchemy 2.0.30 refuses its
+    connections, though they have events.
+    """
+    try:
+        event.listen(connection, name, function, **options)
+    except InvalidRequestError:
+        _EventKey(connection, name, function, connection).listen(**options)

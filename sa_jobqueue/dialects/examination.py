@@ -30,11 +30,16 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """What an examination found, in a sentence, and how to mend it."""
+    """What an examination found, in a sentence, and how to mend it.
+
+    Attributes:
+        is_unchecked: the question could not be asked.
+    """
 
     message: str
     fix: str = ""
     severity: Severity = Severity.OK
+    is_unchecked: bool = False
 
     @classmethod
     def warning(cls, message: str, fix: str) -> Answer:
@@ -49,7 +54,7 @@ class Answer:
     @classmethod
     def unchecked(cls, reason: str, fix: str) -> Answer:
         """Return the answer to a question that could not be asked."""
-        return cls.warning(f"could not be checked, because {reason}", fix)
+        return cls(f"could not be checked, because {reason}", fix, Severity.WARNING, True)
 
 
 @dataclass(frozen=True)

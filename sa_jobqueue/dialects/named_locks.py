@@ -22,7 +22,8 @@ from sqlalchemy import Connection, Engine
 
 from ..errors import LockLost, UnsupportedDatabase
 from .capabilities import Capabilities
-from .connections import dedicated_connection
+from .connections import connected_apart
+from .own_loop import call_for
 from .watched_connection import Limits, WatchedConnection
 
 
@@ -185,8 +186,11 @@ class ConnectionLocks(NamedLocks):
         return self.find_holder(connection, self.key(connection, name))
 
     def holder_by_engine(self, engine: Engine, name: str) -> Holder | None:
-        with dedicated_connection(engine) as connection:
-            return self.holder(connection, name)
+        def ask() -> Holder | None:
+            with connected_apart(engine) as connection:
+                return self.holder(connection, name)
+
+        return call_for(engine, ask)
 
     def _prepared_key(self, connection: Connection, *, name: str) -> Key:
         if self.database.through_pooler(connection):

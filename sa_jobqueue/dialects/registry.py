@@ -10,7 +10,7 @@ from sqlalchemy.engine.url import make_url
 from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 
 from ..errors import LockTimeout, UnsupportedDatabase
-from .connections import dedicated_connection
+from .connections import connected_apart
 from .database import Database
 from .driver_errors import driver_errors
 from .innodb.mariadb import MariaDB
@@ -73,7 +73,7 @@ def database_of_engine(engine: Engine) -> Database:
     database = database_of_dialect(engine.dialect)
     if database.version is not None and database.product_question is None:
         return database
-    with dedicated_connection(engine) as connection:
+    with connected_apart(engine) as connection:
         return database_of(connection)
 
 

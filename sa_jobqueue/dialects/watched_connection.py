@@ -28,8 +28,9 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine
 
 from ..errors import LockLost
-from .connections import dedicated_connection, driver_connection
+from .connections import close_dedicated, dedicated_connection, driver_connection
 from .forks import leave_to_parent_after_fork
+from .own_loop import calls_for
 
 log = logging.getLogger("sa_jobqueue.owners.named_lock")
 
@@ -62,6 +63,9 @@ class WatchedConnection:
         engine: where to connect; its pool is not touched.
         limits: when silence means that the lock is lost.
         backend: asks which server process works for a connection.
+        after_answer: called after each answer of the server, in the thread that has asked, and
+            when the connection is lost.
+        receive: reads what the server has sent unasked; None: we ask it something, and so read.
 
     Attributes:
         lock: the name of the lock, as soon as the connection holds it.
@@ -71,11 +75,18 @@ class WatchedConnection:
     inherited = False
 
     def __init__(
-        self, engine: Engine, limits: Limits, backend: Callable[[Connection], int | None]
+        self,
+        engine: Engine,
+        limits: Limits,
+        backend: Callable[[Connection], int | None],
+        after_answer: Callable[[], None] | None = None,
+        receive: Callable[[Connection], None] | None = None,
     ) -> None:
         self.lock: str | None = None
         self._limits = limits
         self._backend = backend
+        self._after_answer = after_answer
+        self._receive = receive or self._ping
         self._number: int | None = None
         self._mutex = threading.Lock()
         self._asked: float | None = None
@@ -85,8 +96,13 @@ class WatchedConnection:
         self._thread = threading.Thread(
             target=_keep_alive, args=(self,), name="sa_jobqueue lock", daemon=True
         )
-        self._connection = dedicated_connection(engine)
-        self._driver: Any = self._connection.connection.dbapi_connection
+        self._calls = calls_for(engine)
+        try:
+            self._connection = self._calls.run(lambda: dedicated_connection(engine))
+        except BaseException:
+            self._calls.close()
+            raise
+        self._driver = self._connection.connection.dbapi_connection
         self._file = _file_number(driver_connection(self._connection))
         self._socket = None if self._file is None else _second_handle(self._file)
         self._heard = time.monotonic()
@@ -150,6 +166,8 @@ class WatchedConnection:
             if self.lock is not None:
                 log.warning("the lock %r was lost: %s", self.lock, why)
         self._hang_up()
+        if self._after_answer is not None:
+            self._after_answer()
 
     def close(self) -> None:
         """Close the connection, and end its thread."""
@@ -194,13 +212,15 @@ class WatchedConnection:
             raise LockLost(f"The connection was lost: {self._why}.")
         asked = self._asked = time.monotonic()
         try:
-            answer = question(self._connection)
+            answer = self._calls.run(lambda: question(self._connection))
         except BaseException as error:
             self.lose(str(error).partition("\n")[0])
             raise
         finally:
             self._asked = None
         self._heard = asked
+        if self._after_answer is not None:
+            self._after_answer()
         return answer
 
     def _listen_for(self, longest: timedelta) -> None:
@@ -213,7 +233,9 @@ class WatchedConnection:
     def _listen(self) -> None:
         """Ping if it is time or the server has sent something; then release the mutex."""
         try:
-            if self._has_input() or self._overdue(self._heard, self._limits.pulse):
+            if self._has_input():
+                self._ask(self._receive)
+            elif self._overdue(self._heard, self._limits.pulse):
                 self._ask(self._ping)
         except Exception:  # also what a handle_error listener of the application raises
             pass  # _ask() has noted the loss, and logged its reason
@@ -243,14 +265,9 @@ class WatchedConnection:
             self._socket.close()
 
     def _close_driver(self) -> None:
-        if self._connection.closed:
-            return
-        dialect = self._connection.dialect
-        with suppress(dialect.loaded_dbapi.Error, OSError):  # closed already
-            dialect.do_close(self._driver)
-        # Without this, its close() would roll back first: a round trip.
-        self._connection.invalidate()
-        self._connection.close()
+        if not self._connection.closed:
+            self._calls.run(lambda: close_dedicated(self._connection, self._driver))
+            self._calls.close()
 
 
 def _keep_alive(connection: WatchedConnection) -> None:
@@ -270,6 +287,10 @@ def _file_number(driver: Any) -> int | None:
         number = ask() if callable(ask) else None
         if isinstance(number, int) and number >= 0:
             return number
+    # asyncpg; asyncmy and aiomysql.
+    for transport in (getattr(driver, "_transport", None), getattr(driver, "_writer", None)):
+        if transport is not None:
+            return _file_number(transport.get_extra_info("socket"))
     return None
 
 

@@ -16,6 +16,8 @@
 ``notes``               what the verbs call, and when the listeners are called
 ``connection_end``      the same for a verb on a plain Connection
 ``flushed``             new jobs that a flush inserts
+``claimable``           what a verb calls that has made jobs claimable: wake-ups
+``channel``             PostgreSQL: the name of a table's channel
 ======================  =====================================================
 """
 

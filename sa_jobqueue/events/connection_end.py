@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection
 
 from ..dialects import database_of
 from ..dialects.after_commit import TransactionHooks, add_hooks, hooks_of
+from ..dialects.connections import listen_to
 from ..sessions.transaction_end import AtEnd, TransactionEnd
 
 log = logging.getLogger("sa_jobqueue.events")
@@ -47,8 +48,8 @@ class _Calls(TransactionHooks):
         if self._watched is not None and self._watched() is connection:
             return
         self._watched = ref(connection)
-        event.listen(connection, "after_cursor_execute", self._executed)
-        event.listen(connection, "commit", self._committing)
+        listen_to(connection, "after_cursor_execute", self._executed)
+        listen_to(connection, "commit", self._committing)
 
     def _executed(self, connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
         # SQLAlchemy's event of a new savepoint does not tell its name.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +23,7 @@ EVENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "after_reap": ("reap",),
         "after_change": ("retry", "signal", "reprioritize", "prune", "start_round"),
         "after_lock_lost": ("check",),
+        "after_examine": ("examine",),
     }
 )
 
@@ -42,6 +43,7 @@ class EventJob:
         fence_status, owner, owner_dates: its fence, where it was claimed: what the claim wrote,
             and every ``owner_date`` that the claim has had, the newest last.
         unmarked: the claim wrote nothing, and has no date; its locks are the fence.
+        entity: the mapped object, as the handler gets it; only of after_start.
         attempts: how often it was tried, this attempt included; None: not known, or the
             class does not count.
         order: its values in claim order; only of a claim, where the queue promises an order.
@@ -57,6 +59,7 @@ class EventJob:
     order: tuple[Any, ...] | None = None
     serial_keys: tuple[tuple[Any, ...], ...] = ()
     unmarked: bool = False
+    entity: Any = field(default=None, repr=False, compare=False)
 
     @property
     def owner_date(self) -> datetime | None:
@@ -87,9 +90,10 @@ class Event:
         verb: the verb, such as "claim"; after_lost: the verb that found the claims lost.
         entity: the mapped class.
         jobs: the jobs; empty where the verb does not know their keys.
-        count: the number of jobs; None where the database does not tell.
+        count: the number of jobs; None where the database does not tell. Of after_examine: the
+            number of the doctor's findings.
         queue: the queue whose method was called, if that queue has listeners of its own.
-        error: the text of a failure, or the reason of a reap or of a cancel.
+        error: the text of a failure or of findings, or the reason of a reap or of a cancel.
         at: the time of the verb by the database's clock, where the verb knows it.
         promise: what the queue promises of a claim; None: nothing more.
     """

@@ -80,7 +80,7 @@ def add_listener(target: Any, told: EventFunction | Recorder, name: str | None) 
     if queue is not None:
         _note_calls(queue)
     if name in (None, "after_enqueue"):
-        watch_flushes(mapping)
+        watch_flushes(mapping.mapper)
     listener = Listener(told, name, queue)
     for of_class in _with_subclasses(mapping):
         of_class.listeners = (*of_class.listeners, listener)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..model.mapping import QueueMapping
-from ..sessions.transaction_end import TransactionEnd, call_at_end, watch_commit
+from ..sessions.transaction_end import AtEnd, TransactionEnd, call_at_end, watch_commit
 from ..sessions.writer import Writer
 from .connection_end import call_at_connection_end
 from .event import Event
@@ -32,17 +32,24 @@ _process = secrets.token_hex(6)
 def note(writer: Writer, mapping: QueueMapping, event: Event) -> None:
     """Note an event of a verb: its listeners are called once it is committed."""
     called = _called(mapping, event, writer)
-    if called is None:
-        return
+    if called is not None:
+        # A claim that was lost is lost however the transaction ends.
+        call_at_end_of(writer, called, of_transaction=event.name == "after_lost")
+
+
+def call_at_end_of(writer: Writer, call: AtEnd, *, of_transaction: bool = False) -> None:
+    """Call a function when the verb's savepoint or transaction has ended; in AUTOCOMMIT at once.
+
+    Args:
+        of_transaction: call it at the end of the transaction, also in a session's savepoint.
+    """
     if writer.in_autocommit:
-        called(TransactionEnd.COMMITTED)
+        call(TransactionEnd.COMMITTED)
     elif writer.of_session is None:
-        call_at_connection_end(writer.connection, called)
+        call_at_connection_end(writer.connection, call)
     else:
         watch_commit(writer.of_session, writer.connection)
-        # A claim that was lost is lost however the transaction ends.
-        of_transaction = event.name == "after_lost"
-        call_at_end(writer.of_session, called, of_transaction=of_transaction)
+        call_at_end(writer.of_session, call, of_transaction=of_transaction)
 
 
 def tell(mapping: QueueMapping, event: Event) -> None:

@@ -173,13 +173,17 @@ def _lives(history: History, held: Held, later: Held) -> bool:
 
 
 def _dead_owners(history: History, claims: list[Held]) -> Iterator[Fault]:
-    """An owner that was dead for a reap never claims again."""
+    """An owner that was dead for a reap never claims again, once it knows.
+
+    A network that was cut hides the end of its lock's connection from it. It may claim until it
+    is told, and then takes another name.
+    """
+    seen = _owners_told_of_their_loss(history)
     last: dict[str, Held] = {}
     for held in claims:
         owner = held.claim.owner
         if owner is not None and SEPARATOR in owner and not is_connection_owner(owner):
             last[owner] = held
-    seen: set[str] = set()
     for held in claims:
         for ending in held.sure_endings:
             owner = held.claim.owner or ""
@@ -190,6 +194,20 @@ def _dead_owners(history: History, claims: list[Held]) -> Iterator[Fault]:
                 seen.add(owner)
                 text = "its owner was taken for dead, and claims again"
                 yield Fault("owner life", text, [held.claim, ending, later.claim])
+
+
+def _owners_told_of_their_loss(history: History) -> set[str]:
+    """Name the owners that no longer claimed once they had been told that their lock was lost."""
+    told: set[str] = set()
+    claims_as: dict[str, str] = {}
+    for record in history.records:
+        if record.event == "after_lock_lost" and record.process in claims_as:
+            told.add(claims_as[record.process])
+        elif record.event == "after_claim":
+            owners = [job["owner"] for job in record.written["jobs"] if job.get("owner")]
+            claims_as.update((record.process, owner) for owner in owners)
+            told.difference_update(owners)
+    return told
 
 
 def _claims_after(history: History, claim: Record, reap: Record) -> bool:

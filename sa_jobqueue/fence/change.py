@@ -20,9 +20,11 @@ class Change:
             deletes the rows.
         parameters: the values of further parameters of the statement.
         let_go: when the write frees the rows of an unmarked claim.
+        frees: whether it may leave jobs that can be claimed.
     """
 
     verb: str
     values: ClaimedValues | None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     let_go: LetGo = LetGo.AT_COMMIT
+    frees: bool = False

@@ -17,7 +17,6 @@ from itertools import chain, count, islice
 from typing import Any, Generic, TypeVar, overload
 
 from sqlalchemy import inspect as sa_inspect
-from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import InstanceState
 from sqlalchemy.orm.attributes import instance_state
 
@@ -204,14 +203,34 @@ def jobs_by_token(jobs: Any) -> list[FencedJobs]:
     found: dict[int, FencedJobs] = {}
     index = count()
     for job in jobs:
-        for part in _parts_of(job):
-            own = found.get(id(part.token))
-            if own is None:
-                own = found[id(part.token)] = FencedJobs(part.mapping, part.token, [], [])
-            own.identities.extend(part.identities)
-            own.jobs.extend(part.jobs)
-            own.indices.extend(islice(index, len(part.jobs)))
+        if isinstance(job, Claim):
+            for part in job.parts:
+                own = _own_part(found, part.mapping.entity, part.token)
+                own.identities.extend(part.identities)
+                own.jobs.extend(part.jobs)
+                own.indices.extend(islice(index, len(part.jobs)))
+            continue
+        entity, identity, token = _claimed_as(job)
+        own = found.get(id(token)) or _own_part(found, entity, token)
+        own.identities.append(identity)
+        own.jobs.append(job)
+        own.indices.append(next(index))
     return list(found.values())
+
+
+def _own_part(found: dict[int, FencedJobs], entity: type[Any], token: Token) -> FencedJobs:
+    """Return the part of a token; a new one is added to those found."""
+    own = found.get(id(token))
+    if own is None:
+        own = found[id(token)] = FencedJobs(any_mapping_of(entity), token, [], [])
+    return own
+
+
+def _claimed_as(job: Any) -> tuple[type[Any], Identity, Token]:
+    """Return the class, the key and the token of an entity or a fence."""
+    if isinstance(job, Fence):
+        return job.entity, job.identity, job.token
+    return _fence_in(_state_of(job))
 
 
 def by_mapping(parts: Sequence[FencedJobs]) -> list[tuple[QueueMapping, list[FencedJobs]]]:
@@ -224,15 +243,6 @@ def by_mapping(parts: Sequence[FencedJobs]) -> list[tuple[QueueMapping, list[Fen
 
 def _unpickled(entity: type[Any], *rest: Any) -> FencedJobs:
     return FencedJobs(any_mapping_of(entity), *rest)
-
-
-def _parts_of(job: Any) -> Sequence[FencedJobs]:
-    if isinstance(job, Claim):
-        return job.parts
-    if isinstance(job, Fence):
-        return [FencedJobs(any_mapping_of(job.entity), job.token, [job.identity], [job])]
-    entity, identity, token = _fence_in(_state_of(job))
-    return [FencedJobs(any_mapping_of(entity), token, [identity], [job])]
 
 
 def each_job(jobs: Any) -> Iterator[Any]:
@@ -281,8 +291,8 @@ def _is_mapped(job: Any) -> bool:
 
 def _state_of(job: Any) -> InstanceState[Any]:
     try:
-        state = sa_inspect(job)
-    except NoInspectionAvailable:
+        state = instance_state(job)
+    except AttributeError:
         state = None
     if not isinstance(state, InstanceState):
         raise _not_a_job(job)

@@ -1,16 +1,20 @@
-"""A fenced locking read: is a claim still ours, and stays so until the transaction ends?"""
+"""Fenced locking reads: is a claim still ours, and which rows has somebody else locked?"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from sqlalchemy import Select, select
 
-from ..model.keys import key_values, locked_by_key
+from ..model.keys import key_batches, key_values, locked_by_key
 from ..model.mapping import QueueMapping
 from ..model.transitions import OWNER
 from ..sessions.built_once import built_once
 from ..sessions.writer import Writer
+from .claim import FencedJobs
 from .statements import DATES, KEYS, FenceKind, is_ours
-from .token import Fence
+from .token import Fence, Identity, Token
 
 
 def lock_claim(writer: Writer, mapping: QueueMapping, fence: Fence) -> bool:
@@ -22,18 +26,58 @@ def lock_claim(writer: Writer, mapping: QueueMapping, fence: Fence) -> bool:
     Args:
         fence: of a claim that is marked.
     """
-    token = fence.token
+    return bool(_read(writer, mapping, _locking_read, fence.token, [fence.identity]))
+
+
+def lock_unlocked(writer: Writer, part: FencedJobs) -> tuple[list[Fence], list[Fence]]:
+    """Lock the rows of a claim that nobody else has locked; wait for none.
+
+    Returns:
+        The jobs whose rows we have locked, and those whose claim was lost. Rows that are still
+        ours, and that others have locked, are in neither.
+    """
+    locked: set[Identity] = set()
+    ours: set[Identity] = set()
+    for batch in key_batches(part.identities):
+        locked |= _read(writer, part.mapping, _read_of_unlocked, part.token, batch)
+        if missing := [identity for identity in batch if identity not in locked]:
+            ours |= _read(writer, part.mapping, _plain_read, part.token, missing)
+    return (
+        [fence for fence in part.fences if fence.identity in locked],
+        [fence for fence in part.fences if fence.identity not in locked | ours],
+    )
+
+
+def _read(
+    writer: Writer,
+    mapping: QueueMapping,
+    statement: Callable[[QueueMapping, Writer, FenceKind], Select[Any]],
+    token: Token,
+    identities: list[Identity],
+) -> set[Identity]:
+    """Return the keys that a read behind a fence has found."""
     kind = FenceKind.of(token)
     parameters = {
-        KEYS: key_values([fence.identity]),
+        KEYS: key_values(identities),
         OWNER: token.owner,
         DATES: kind.dates(token),
     }
-    return writer.core(_locking_read(mapping, writer, kind), parameters).first() is not None
+    read = statement(mapping, writer, kind)
+    return {tuple(row) for row in writer.core(read, parameters)}
 
 
 @built_once
-def _locking_read(mapping: QueueMapping, writer: Writer, kind: FenceKind) -> Select[tuple[object]]:
-    database = writer.database
-    read = select(*mapping.keys).where(is_ours(mapping, database, kind))
-    return locked_by_key(read, mapping, database, keep_references=True)
+def _locking_read(mapping: QueueMapping, writer: Writer, kind: FenceKind) -> Select[Any]:
+    read = _plain_read(mapping, writer, kind)
+    return locked_by_key(read, mapping, writer.database, keep_references=True)
+
+
+@built_once
+def _read_of_unlocked(mapping: QueueMapping, writer: Writer, kind: FenceKind) -> Select[Any]:
+    read = _plain_read(mapping, writer, kind)
+    return locked_by_key(read, mapping, writer.database, keep_references=True, skip_locked=True)
+
+
+@built_once
+def _plain_read(mapping: QueueMapping, writer: Writer, kind: FenceKind) -> Select[Any]:
+    return select(*mapping.keys).where(is_ours(mapping, writer.database, kind))

@@ -22,6 +22,7 @@ from sqlalchemy import select
 from ..dialects import Database
 from ..dialects.clock import as_utc
 from ..errors import ClaimLost
+from ..events.claimable import note_claimable
 from ..events.notes import note
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping
@@ -78,6 +79,8 @@ def _write_to_class(
     if mapping.listeners:
         for told in written_events(mapping, change, written):
             note(writer, mapping, told)
+    if mapping.wakes and _frees(change, mapping) and any(found for _, found in written):
+        note_claimable(writer, mapping)
     jobs = sum(len(part.jobs) for part in parts)
     if _any_lost(written):
         lost = len(_in_order(written, ours=False))
@@ -85,6 +88,11 @@ def _write_to_class(
     else:
         log.debug("%s: %d of %s", change.verb, jobs, mapping)
     return written
+
+
+def _frees(change: Change, mapping: QueueMapping) -> bool:
+    """Tell whether a change may leave jobs that can be claimed."""
+    return change.frees and (change.verb != "fail" or mapping.has("attempts"))
 
 
 def _any_lost(written: Sequence[tuple[FencedJobs, Found]]) -> bool:

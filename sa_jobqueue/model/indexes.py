@@ -1,4 +1,4 @@
-"""The indexes of a queue: for claims, for reapers, and for each serial key.
+"""The indexes of a queue: for claims, for reapers, for each serial key, and for failed jobs.
 
 The claim index is (equality columns, status, order columns, primary key). So a claim of n
 rows reads n entries and sorts nothing. If a column were missing, InnoDB would lock every
@@ -10,6 +10,9 @@ columns, attempts, order columns, primary key). The next job of a key is its fir
 if a job of the key was tried already, that is its last entry. The claimed jobs of a key are
 found too. The attempts do not descend, because MariaDB goes from key to key only by an index
 without descending columns: with one it read 50,000 entries to find 13 keys.
+
+The index of failed jobs is (status, owner_date, primary key), and optional. Without it the
+five failed jobs among two million done ones are not counted, since all would be read.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from sqlalchemy.sql.visitors import iterate, replacement_traverse
 
 from ..errors import ArgumentError
 from .mapping import QueueMapping
-from .status import UNCLAIMED, status_is, status_is_not
+from .status import CANCELLED, FAILED, UNCLAIMED, status_is, status_is_not
 from .transitions import FINISHED, words_of
 
 #: The databases' shortest limit for a name: PostgreSQL cuts names at 63 bytes.
@@ -41,6 +44,9 @@ _PURPOSE_LENGTH = 40
 #: migrations. Not in a WeakKeyDictionary of tables, which would never free one, since an index
 #: holds its table.
 _KEPT = "_sa_jobqueue_indexes"
+
+#: The statuses of the index of failed jobs.
+UNSUCCESSFUL = (FAILED, CANCELLED)
 
 #: The comparisons by which an index finds rows.
 EQUALITIES = frozenset({operators.eq})
@@ -80,6 +86,21 @@ def add_indexes(mapping: QueueMapping) -> None:
             status_is_not(status, *words_of(mapping, FINISHED)),
             sqlite_where=False,
         )
+    if mapping.args.failed_index:
+        _add(
+            mapping.table,
+            "failed",
+            _each_once(mapping, (status, mapping.column("owner_date"), *mapping.keys)),
+            is_unsuccessful(mapping, status),
+        )
+
+
+def is_unsuccessful(mapping: QueueMapping, status: Any) -> ColumnElement[bool]:
+    """Return the condition of the index of failed jobs.
+
+    SQLite uses the index only for a statement that has the same term.
+    """
+    return status_is(status, *map(mapping.word, UNSUCCESSFUL))
 
 
 def claim_index_columns(mapping: QueueMapping) -> list[ColumnElement[Any]]:
@@ -96,6 +117,11 @@ def key_index_columns(
     tried = [mapping.column("attempts")] if mapping.has("attempts") else []
     leading = (*mapping.equality, mapping.column("status"), *key)
     return _each_once(mapping, (*leading, *tried, *order, *mapping.keys))
+
+
+def failed_index(mapping: QueueMapping) -> Index | None:
+    """Return the model's index of failed and cancelled jobs, if it declares one."""
+    return index_of(mapping.table, "failed")
 
 
 def key_index(mapping: QueueMapping, key: Sequence[Any]) -> Index | None:

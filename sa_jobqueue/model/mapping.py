@@ -13,7 +13,7 @@ A role without a column in a class is not used there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -59,6 +59,10 @@ class QueueMapping:
         self.attributes = dict(_roles_of(mapper))
         #: Who is told of events; see `events/`. A subclass has the listeners of its parents.
         self.listeners: tuple[Any, ...] = _listeners_of(mapper.inherits)
+        #: What wakes the workers of this process that claim from the class; see `wakeups/`.
+        self.wake_calls: tuple[Callable[[], None], ...] = _wake_calls_of(mapper.inherits)
+        #: Whether anybody wants to know of claimable jobs.
+        self.wakes = self.args.notify or bool(self.wake_calls)
 
     def __str__(self) -> str:
         return self.entity.__name__
@@ -319,6 +323,11 @@ def _listeners_of(mapper: Mapper[Any] | None) -> tuple[Any, ...]:
     """Return the listeners of a parent; none if nobody has asked for its mapping yet."""
     kept = None if mapper is None else vars(mapper).get(_KEPT)
     return () if kept is None else kept.listeners
+
+
+def _wake_calls_of(mapper: Mapper[Any] | None) -> tuple[Callable[[], None], ...]:
+    kept = None if mapper is None else vars(mapper).get(_KEPT)
+    return () if kept is None else kept.wake_calls
 
 
 def word_of(mapping: QueueMapping, status: str) -> str:

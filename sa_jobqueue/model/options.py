@@ -30,6 +30,10 @@ class QueueArgs:
         keep: whether ``complete()`` keeps the row (True) or deletes it.
         per_key: attributes by whose values claims are limited, each with an index
             that finds the next job of each value; a tuple makes one key of several.
+        notify: on PostgreSQL, send a notification with each transaction that makes jobs
+            claimable, so that workers of other processes start at once.
+        failed_index: an index of failed and cancelled jobs, by which they are counted and
+            listed; see ``sa_jobqueue.overview``.
     """
 
     equality: tuple[str, ...] = ()
@@ -41,6 +45,8 @@ class QueueArgs:
     enqueued_at: str | None = None
     keep: bool = True
     per_key: tuple[tuple[str, ...], ...] = ()
+    notify: bool = False
+    failed_index: bool = False
 
     @classmethod
     def of(cls, entity: type) -> QueueArgs:
@@ -75,7 +81,14 @@ class QueueArgs:
 
 
 def _check_types(entity: type, given: Mapping[str, Any]) -> None:
-    kinds = {"lease": timedelta, "keep": bool, "enqueued_at": str, "names": Mapping}
+    kinds = {
+        "lease": timedelta,
+        "keep": bool,
+        "enqueued_at": str,
+        "names": Mapping,
+        "notify": bool,
+        "failed_index": bool,
+    }
     for key, kind in kinds.items():
         if key in given and not isinstance(given[key], kind):
             raise ArgumentError(

@@ -18,17 +18,23 @@ import enum
 import logging
 from datetime import timedelta
 from types import TracebackType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias, Union
 
 from sqlalchemy import Connection, Engine
 
 from ..dialects import database_of, database_of_engine
-from ..dialects.named_locks import Deadline, HeldLock, Holder
-from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
+from ..dialects.named_locks import Deadline, HeldLock, Holder, NamedLocks
+from ..dialects.own_loop import call_for
+from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 __all__ = ["Holder", "NamedLock", "lock_holder", "named_lock"]
 
 log = logging.getLogger("sa_jobqueue.owners.named_lock")
+
+AnyEngine: TypeAlias = Union[Engine, "AsyncEngine"]
 
 
 class _Default(enum.Enum):
@@ -38,20 +44,21 @@ class _Default(enum.Enum):
 _OF_LOCK = _Default.OF_LOCK
 
 
-def named_lock(engine: Engine, name: str, timeout: timedelta | None = None) -> NamedLock:
+def named_lock(engine: AnyEngine, name: str, timeout: timedelta | None = None) -> NamedLock:
     """Make a lock that has one holder at a time, across processes and machines.
 
     Nothing is locked before ``with`` or :meth:`NamedLock.acquire`.
 
     Args:
-        engine: an Engine of the database that keeps the lock; not an async engine,
-            and not through a connection pooler.
+        engine: of the database that keeps the lock, and not through a connection pooler. The
+            methods of a lock block also with an AsyncEngine: in a coroutine call them by
+            ``await asyncio.to_thread(lock.acquire)``.
         name: any text. Locks of two databases never meet.
         timeout: how long to wait for the lock; ``timedelta(0)`` tries once,
             None waits without end.
 
     Raises:
-        ArgumentError: the name is no text or empty, or the timeout is negative.
+        ArgumentError: the name is no text or empty, the timeout is negative, or `engine` is none.
     """
     return NamedLock(engine, name, timeout)
 
@@ -71,8 +78,8 @@ class NamedLock:
         name: as it was given.
     """
 
-    def __init__(self, engine: Engine, name: str, timeout: timedelta | None = None) -> None:
-        self.engine = checked_engine(engine)
+    def __init__(self, engine: AnyEngine, name: str, timeout: timedelta | None = None) -> None:
+        self.engine = checked_engine(engine, "A named lock")
         self.name = _checked_name(name)
         self.timeout = _checked_timeout(timeout)
         self._lock: HeldLock | None = None
@@ -91,9 +98,7 @@ class NamedLock:
         """
         wait = self.timeout if timeout is _OF_LOCK else _checked_timeout(timeout)
         deadline = Deadline(wait)
-        taken = (
-            database_of_engine(self.engine).named_locks().acquire(self.engine, self.name, deadline)
-        )
+        taken = self._locks().acquire(self.engine, self.name, deadline)
         if taken is None:
             return False
         self._lock = taken
@@ -127,8 +132,7 @@ class NamedLock:
 
     def holder(self) -> Holder | None:
         """Return who has the lock now, on any connection; None if nobody has."""
-        locks = database_of_engine(self.engine).named_locks()
-        return locks.holder_by_engine(self.engine, self.name)
+        return self._locks().holder_by_engine(self.engine, self.name)
 
     @property
     def held(self) -> bool:
@@ -165,6 +169,9 @@ class NamedLock:
     def __repr__(self) -> str:
         return f"<NamedLock {self.name!r}, {'held' if self.held else 'not held'}>"
 
+    def _locks(self) -> NamedLocks:
+        return call_for(self.engine, lambda: database_of_engine(self.engine)).named_locks()
+
     def _current(self) -> HeldLock | None:
         lock = self._lock
         return None if lock is None or lock.inherited else lock
@@ -181,27 +188,19 @@ class NamedLock:
         return "nobody holds it" if holder is None else f"{holder} has it"
 
 
-def checked_engine(engine: Engine, user: str = "A named lock") -> Engine:
-    """Refuse an engine whose connections cannot be kept alive.
+def checked_engine(engine: AnyEngine, user: str) -> Engine:
+    """Return the Engine that connects, also behind an AsyncEngine.
 
     Args:
-        user: who needs the engine, for the error messages.
+        user: who needs the engine, for the error message.
 
     Raises:
-        ArgumentError: not an Engine.
-        UnsupportedDatabase: an async engine.
+        ArgumentError: it is no engine.
     """
-    if not isinstance(engine, Engine):
-        raise ArgumentError(
-            f"{user} needs an Engine, not {engine!r}; beside an AsyncEngine, make one of a "
-            "synchronous driver for the same database."
-        )
-    if engine.dialect.is_async:
-        raise UnsupportedDatabase(
-            f"{user} works in threads of its own, where an async driver does not work: give "
-            "it an Engine of a synchronous driver, for the same database."
-        )
-    return engine
+    found = getattr(engine, "sync_engine", engine)
+    if not isinstance(found, Engine):
+        raise ArgumentError(f"{user} needs an Engine or an AsyncEngine, not {engine!r}.")
+    return found
 
 
 def _checked_name(name: str) -> str:

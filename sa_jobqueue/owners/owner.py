@@ -19,25 +19,30 @@ import os
 import secrets
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
+from typing import TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from ..dialects import Database, database_of
+from ..dialects.own_loop import call_for
 from ..dialects.owner_liveness import IDENTITY_LENGTH, OwnerState, Server
 from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
 from ..model.columns import OWNER_LENGTH
 from ..sessions.transactions import connected_outside_pool
 from ..sessions.writer import AnySession, session_of
 from .alive import LABEL_LENGTH, RANDOM_LENGTH, SEPARATOR, lock_name, owner_states
-from .named_lock import NamedLock, checked_engine
+from .named_lock import AnyEngine, NamedLock, checked_engine
 
 log = logging.getLogger("sa_jobqueue.owner")
+
+R = TypeVar("R")
 
 
 class Owner:
@@ -48,7 +53,8 @@ class Owner:
     takes a connection of its own.
 
     Args:
-        engine: the engine that the claims are made with.
+        engine: the engine that the claims are made with. With an AsyncEngine open() and close()
+            block as well: in a coroutine call them by ``await asyncio.to_thread(owner.open)``.
         name: what the owner's name begins with, at most 34 characters and
             without a ``~``; by default the name of the host.
 
@@ -56,13 +62,8 @@ class Owner:
         ArgumentError: the name is empty, too long, or has a ``~`` in it.
     """
 
-    def __init__(self, engine: Engine, name: str | None = None) -> None:
-        if not isinstance(engine, Engine):
-            raise ArgumentError(
-                f"an Owner opens connections, and needs an Engine, not {type(engine).__name__}; "
-                "beside an AsyncEngine, make one of a synchronous driver for the same database"
-            )
-        self.engine = engine
+    def __init__(self, engine: AnyEngine, name: str | None = None) -> None:
+        self.engine = checked_engine(engine, "an Owner")
         self.label = _host_label(LABEL_LENGTH) if name is None else _checked_label(name)
         self._held: _Held | None = None
         self._one_at_a_time = threading.Lock()
@@ -88,9 +89,8 @@ class Owner:
         Raises:
             ArgumentError: it is open already.
             UnsupportedDatabase: a pooler is in between, so that a lock proves
-                nothing, or the driver is async.
+                nothing.
         """
-        checked_engine(self.engine)
         with self._one_at_a_time:
             if self._held is not None:
                 raise ArgumentError(f"{self!r} is open already; make another Owner")
@@ -141,9 +141,7 @@ class Owner:
 
     def _take(self) -> _Held:
         """Take a new name and its lock, and check that other connections see the lock."""
-        with connected_outside_pool(self.engine) as connection:
-            _check_no_pooler(database_of(connection), connection)
-            server = _server_of_owners(connection)
+        server = self._ask(_checked_server)
         name = _full_name(self.label, server, secrets.token_hex(RANDOM_LENGTH // 2))
         lock = NamedLock(self.engine, lock_name(name))
         if not lock.acquire(timedelta(0)):
@@ -157,8 +155,7 @@ class Owner:
         return held
 
     def _check_seen(self, held: _Held, server: Server) -> None:
-        with connected_outside_pool(self.engine) as connection:
-            state = owner_states(connection, [held.name])[held.name]
+        state = self._ask(lambda connection: owner_states(connection, [held.name])[held.name])
         if server.alone and state is not OwnerState.ALIVE:
             held.lock.check()  # LockLost, if its connection died between the two looks
             raise UnsupportedDatabase(
@@ -167,6 +164,15 @@ class Owner:
                 "that leads to one server only, without a load balancer in between, or claim with "
                 "a plain owner='...'"
             )
+
+    def _ask(self, question: Callable[[Connection], R]) -> R:
+        """Ask the server something, by another connection than that of the lock."""
+
+        def ask() -> R:
+            with connected_outside_pool(self.engine) as connection:
+                return question(connection)
+
+        return call_for(self.engine, ask)
 
 
 @dataclass(frozen=True)
@@ -192,9 +198,10 @@ def _check_no_pooler(database: Database, connection: Connection) -> None:
         )
 
 
-def _server_of_owners(connection: Connection) -> Server:
-    """Return the server; refuse one that does not tell which owners are alive."""
+def _checked_server(connection: Connection) -> Server:
+    """Return the server; refuse one that does not tell which owners are alive, and a pooler."""
     database = database_of(connection)
+    _check_no_pooler(database, connection)
     server = database.server_of(connection)
     if server is None:
         raise UnsupportedDatabase(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any, Protocol, TypeVar
 
 R = TypeVar("R")
@@ -22,6 +23,13 @@ class Flag(Protocol):
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
+class Lock(Protocol):
+    """Within ``with`` only we change anything; as threading.RLock."""
+
+    def __enter__(self) -> object: ...
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> object: ...
+
+
 class Condition(Protocol):
     """Within ``with`` only we change anything, except during a wait; as threading.Condition."""
 
@@ -29,6 +37,7 @@ class Condition(Protocol):
     def __exit__(self, kind: Any, error: Any, trace: Any, /) -> object: ...
     def wait(self, timeout: float | None = None) -> object: ...
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> object: ...
+    def notify(self, n: int = 1) -> None: ...
     def notify_all(self) -> None: ...
 
 
@@ -42,34 +51,63 @@ class Runtime(Protocol):
     """What a worker runs in: threads, or the tasks of an event loop.
 
     ``start`` runs work in the background. ``run_blocking`` runs work that waits for a
-    synchronous driver, and returns its result.
+    synchronous driver, and returns its result. Several conditions may share a lock.
     """
 
     def flag(self) -> Flag: ...
-    def condition(self) -> Condition: ...
+    def lock(self) -> Lock: ...
+    def condition(self, lock: Any = None) -> Condition: ...
     def sleep(self, seconds: float) -> None: ...
     def start(self, work: Callable[[], None], *, name: str) -> Background: ...
     def run_blocking(self, work: Callable[[], R]) -> R: ...
 
 
+class _Flag:
+    """As threading.Event; a signal handler may set it while its own thread begins to wait."""
+
+    def __init__(self) -> None:
+        self._set = False
+        self._changed = threading.Condition()
+
+    def set(self) -> None:
+        """Set the flag, for good."""
+        with self._changed:
+            self._set = True
+            self._changed.notify_all()
+
+    def is_set(self) -> bool:
+        """Tell whether the flag is set."""
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the flag is set, at most so many seconds; tell whether it is."""
+        with self._changed:
+            return self._changed.wait_for(self.is_set, timeout)
+
+
 class Threads:
     """The Runtime of threads."""
 
-    def flag(self) -> threading.Event:
+    def flag(self) -> _Flag:
         """Make a flag."""
-        return threading.Event()
+        return _Flag()
 
-    def condition(self) -> threading.Condition:
-        """Make a condition."""
-        return threading.Condition()
+    def lock(self) -> Lock:
+        """Make a lock. A signal handler may take it in the thread that has it already."""
+        return threading.RLock()
+
+    def condition(self, lock: Any = None) -> threading.Condition:
+        """Make a condition, of that lock if one is given."""
+        return threading.Condition(lock)
 
     def sleep(self, seconds: float) -> None:
         """Block this thread for so many seconds."""
         time.sleep(seconds)
 
     def start(self, work: Callable[[], None], *, name: str) -> threading.Thread:
-        """Start a thread, which ends with the process."""
-        thread = threading.Thread(target=work, name=name, daemon=True)
+        """Start a thread, which ends with the process; it sees our context variables."""
+        context = copy_context()
+        thread = threading.Thread(target=context.run, args=(work,), name=name, daemon=True)
         thread.start()
         return thread
 

@@ -9,7 +9,7 @@ index the rate is refused, since the done rows of years would be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -60,31 +60,27 @@ class Finishes:
             raise ArgumentError(f"over= is a timedelta longer than 0, not {over!r}")
         if not self.mapping.args.keep:
             return None
-        return sum(self._rates(writer, self._words(writer), over)) or None
+        indexes = writer.database.examination().indexes(writer.connection, self.mapping.table)
+        words = self.words(indexes)
+        if not words:
+            raise ArgumentError(_no_index(self.mapping))
+        return self.rate_by(writer, words, over)
 
-    def _words(self, writer: Writer) -> list[str]:
-        """List the finished statuses whose newest rows an index finds."""
-        mapping = self.mapping
+    def words(self, indexes: Iterable[ServerIndex]) -> list[str]:
+        """List the finished statuses whose newest rows an index finds; none without done."""
+        mapping, there = self.mapping, list(indexes)
         done = word_of(mapping, self.then)
         others = (mapping.word(status) for status in FINISHED if status is not DONE)
-        indexes = writer.database.examination().indexes(writer.connection, mapping.table)
         found = [
-            word for word in (done, *others) if any(self._finds(index, word) for index in indexes)
+            word
+            for word in (done, *others)
+            if any(finds_newest(mapping, index, word) for index in there)
         ]
-        if done not in found:
-            raise ArgumentError(_no_index(mapping))
-        return found
+        return found if done in found else []
 
-    def _finds(self, index: ServerIndex, word: str) -> bool:
-        status, date = (self.mapping.column(role).name for role in ("status", "owner_date"))
-        names = [column.name for column in index.columns]
-        if index.unusable or not index.ordered:
-            return False
-        if index.predicate is None:
-            return names[:2] == [status, date]
-        if normalised(index.predicate) != normalised(f"{status} = '{word}'"):
-            return False
-        return [name for name in names if name != status][:1] == [date]
+    def rate_by(self, writer: Writer, words: list[str], over: timedelta) -> float | None:
+        """Return the finishes per second to these statuses; None if there are none."""
+        return sum(self._rates(writer, words, over)) or None
 
     def _rates(self, writer: Writer, words: list[str], over: timedelta) -> Iterator[float]:
         age = {"sa_jobqueue_age": -(over // timedelta(microseconds=1))}
@@ -107,6 +103,19 @@ class Finishes:
             newest = newest.where(mapping.attribute("owner").is_not(None))
         found = newest.order_by(date.desc()).limit(MOST_FINISHES).subquery("sa_jobqueue_newest")
         return select(func.count(), func.min(found.c.date), utc_now()).select_from(found)
+
+
+def finds_newest(mapping: QueueMapping, index: ServerIndex, word: str) -> bool:
+    """Tell whether an index finds the newest rows of a status."""
+    status, date = (mapping.column(role).name for role in ("status", "owner_date"))
+    names = [column.name for column in index.columns]
+    if index.unusable or not index.ordered:
+        return False
+    if index.predicate is None:
+        return names[:2] == [status, date]
+    if normalised(index.predicate) != normalised(f"{status} = '{word}'"):
+        return False
+    return [name for name in names if name != status][:1] == [date]
 
 
 def _no_index(mapping: QueueMapping) -> str:

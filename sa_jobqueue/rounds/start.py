@@ -28,6 +28,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Engine
 
 from ..errors import ArgumentError
+from ..events.claimable import note_claimable
 from ..events.notes import note
 from ..model.mapping import QueueMapping, any_mapping_of
 from ..model.round_table import round_table
@@ -81,6 +82,8 @@ def start_round(
             number = starter.start_in_transaction(writer)
         if mapping.listeners:
             note(writer, mapping, round_event(mapping, None))
+        if mapping.wakes:
+            note_claimable(writer, mapping)
     return number
 
 

@@ -36,6 +36,7 @@ from sqlalchemy.orm import Session
 
 from ..dialects import is_integrity_error
 from ..dialects.clock import utc_now
+from ..events.claimable import note_claimable
 from ..events.event import Event
 from ..events.notes import tell
 from ..model.keys import by_key, key_batches, key_is_in, key_values
@@ -171,6 +172,8 @@ class RoundStarter:
         if writer.core(found.with_for_update()).first() is None:
             return _NOTHING_LEFT
         chunk = self._put_chunk(writer, number, after)
+        if self.mapping.wakes and chunk.rows:
+            note_claimable(writer, self.mapping)
         if chunk.last is None:
             self._mark_started(writer, number)
         return chunk

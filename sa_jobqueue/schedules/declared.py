@@ -20,7 +20,7 @@ from sqlalchemy import case, select, update
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping, mapping_of
-from ..model.queue_name import queue_name
+from ..model.queue_name import plain_queue, queue_name
 from ..sessions.writer import AnySession, Writer, writing
 from .cron import Cron
 from .table import NAME_LENGTH, Schedule
@@ -136,7 +136,7 @@ def declare_every(queue: Any, cron: str, *, name: str | None, **given: Any) -> C
 
 def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) -> Declared:
     """Write the schedules that the queues declare; see :meth:`Schedules.declare`."""
-    queues = list(queues)
+    queues = [plain_queue(queue) for queue in queues]
     mapping = mapping_of(entity)
     declarations = sorted(
         (each for queue in queues for each in _declarations.get(queue, {}).values()),
@@ -148,7 +148,8 @@ def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) 
         now = as_utc(writer.core(select(utc_now())).scalar_one())
         for each in declarations:
             found.setdefault(_upsert(writer, mapping, each, now), []).append(each.name)
-        names = {each.name for each in declarations}
+        # Queues with criteria of their own share a table, and may be declared elsewhere.
+        names = {name for declared in _declarations.values() for name in declared}
         found["undeclared"] = _undeclared(writer, entity, set(map(queue_name, queues)), names)
     declared = Declared(**{what: tuple(names) for what, names in found.items() if what})
     _warn(declared)

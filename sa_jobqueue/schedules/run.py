@@ -26,7 +26,7 @@ from ..errors import ArgumentError
 from ..model.columns import OWNER_LENGTH
 from ..model.last_error import error_text, first_line
 from ..model.mapping import mapping_of
-from ..model.queue_name import queue_name
+from ..model.queue_name import plain_queue, queue_name
 from ..sessions.writer import AnySession, session_of
 from ..verbs.claim import claim
 from ..verbs.finish import release
@@ -63,7 +63,7 @@ def run_due(
 ) -> list[Ran]:
     """Run schedules that are due; see :meth:`Schedules.run_due`."""
     session = session_of(session)
-    known = {queue_name(queue): queue for queue in queues}
+    known = {queue_name(queue): plain_queue(queue) for queue in queues}
     _refuse_autocommit(session, entity)
     of_queues = entity.queue.in_(sorted(known))
     claimed = claim(session, entity, of_queues, owner=_owner(), limit=limit)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import MetaData, select
+from sqlalchemy import Connection, MetaData, func, select
 from sqlalchemy.orm import Session
 
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
-from ..model.queue_name import mapping_of_queue, queue_name
+from ..model.beside import SCHEDULES, beside
+from ..model.mapping import mapping_of
+from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
+from ..model.status import UNCLAIMED, status_is
 from ..sessions.writer import AnySession, session_of
 from ..verbs.manage import cancel, retry
 from .cron import Cron
@@ -21,8 +24,6 @@ from .declared import Declared, declaration, declare
 from .run import Ran, insert_ticks, run_due
 from .table import PAUSED, Schedule, schedule_class
 from .ticks import Missed
-
-_INFO = "sa_jobqueue.schedules"
 
 #: How many schedules a call of run_due() takes.
 LIMIT = 10
@@ -64,15 +65,15 @@ class Schedules:
     def __init__(
         self, metadata: MetaData, *, name: str = "job_schedules", schema: str | None = None
     ) -> None:
-        if _INFO in metadata.info:
+        if SCHEDULES in metadata.info:
             raise ArgumentError("this metadata has schedules already: use Schedules.beside(queue)")
         self.entity = schedule_class(metadata, name, schema)
-        metadata.info[_INFO] = self
+        metadata.info[SCHEDULES] = self
 
     @classmethod
     def beside(cls, queue: Any) -> Schedules | None:
         """Return the schedules in the metadata of a queue's table; None: there are none."""
-        found: Schedules | None = mapping_of_queue(queue).table.metadata.info.get(_INFO)
+        found: Schedules | None = beside(mapping_of_queue(queue), SCHEDULES)
         return found
 
     # -- what the code declares -----------------------------------------
@@ -97,7 +98,8 @@ class Schedules:
         may do so at once. Schedules of other queues are left alone.
 
         Args:
-            queues: JobQueues, into which the jobs are inserted.
+            queues: JobQueues, into which the jobs are inserted; AsyncJobQueues, or steps of a
+                workflow, are taken, too.
             limit: the most schedules for this call; call again while it returns as many.
 
         Raises:
@@ -105,6 +107,21 @@ class Schedules:
             DBAPIError: a transient error of the database; the whole transaction is rolled back.
         """
         return run_due(session, self.entity, queues, limit=limit)
+
+    def due_in(self, session: AnySession | Connection, queues: Iterable[Any]) -> timedelta | None:
+        """Return how long it is until run_due() has something to do, by the database's clock.
+
+        It is a plain read; zero or less: something is due. None: these queues have no schedule
+        that is not paused.
+        """
+        mapping = mapping_of(self.entity)
+        run_at = mapping.column("run_at")
+        first = select(func.min(run_at), utc_now()).where(
+            status_is(mapping.column("status"), mapping.word(UNCLAIMED)),
+            mapping.table.c.queue.in_([queue_name(queue) for queue in queues]),
+        )
+        due_at, now = session.execute(first).one()
+        return None if due_at is None else as_utc(due_at) - as_utc(now)
 
     # -- rows at run time -----------------------------------------------
 
@@ -173,7 +190,7 @@ class Schedules:
         row = self._row(session, name)
         if row.queue != queue_name(queue):
             raise ArgumentError(f"{name!r} is a schedule of {row.queue!r}, not of {queue!r}")
-        insert_ticks(session, queue, row, [None])
+        insert_ticks(session, plain_queue(queue), row, [None])
 
     def all(self, session: AnySession) -> list[ScheduleInfo]:
         """List the schedules by name."""

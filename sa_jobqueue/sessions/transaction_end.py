@@ -23,6 +23,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from ..dialects import database_of
+from ..dialects.connections import listen_to
 
 _INFO = "sa_jobqueue.transaction_end"
 
@@ -91,8 +92,8 @@ def watch_commit(session: Session, connection: Connection) -> None:
         ends.refused |= database_of(connection).refuses_commit(connection)
         ends.commit_sent = True
 
-    event.listen(connection, "commit", sent)
-    event.listen(connection, "commit_twophase", sent)
+    listen_to(connection, "commit", sent)
+    listen_to(connection, "commit_twophase", sent)
 
 
 def _ends_of(session: Session) -> _Ends:

@@ -27,6 +27,7 @@ def run_in_transaction(
     *,
     open_session: Callable[[], Session] | None = None,
     mapper: Any = None,
+    reads_first: bool = True,
 ) -> R:
     """Run `work` in a new session, commit, and return its result.
 
@@ -35,6 +36,8 @@ def run_in_transaction(
     Args:
         open_session: opens a session of the application's kind; None: a plain one on `bind`.
         mapper: whose rows such a session is to write: it may route by the class.
+        reads_first: begin for writing. Else, on SQLite, the first write takes the write lock, which
+            is so held for a shorter time; what was read before could not be written on any more.
     """
     opened = Session(bind, expire_on_commit=False) if open_session is None else open_session()
     routed = None if open_session is None else routed_to_writes(mapper)
@@ -52,7 +55,8 @@ def run_in_transaction(
                     )
             if not database.in_autocommit(connection):
                 note_own_transaction(connection)
-                database.begin_write(connection)
+                if reads_first:
+                    database.begin_write(connection)
             result = work(session)
             session.commit()
         except BaseException as error:

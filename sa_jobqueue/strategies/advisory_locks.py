@@ -23,6 +23,7 @@ from sqlalchemy import Connection, event
 
 from ..dialects import Database, database_of
 from ..dialects.after_commit import TransactionHooks, add_hooks, fetch_all, hooks_of
+from ..dialects.connections import listen_to
 from ..errors import NotClaimed
 from ..fence.token import Hold, Identity, LetGo
 from ..model.mapping import QueueMapping
@@ -247,7 +248,7 @@ def _watch_savepoints(connection: Connection, locks: AdvisoryLocks) -> None:
     """
     if not event.contains(connection, "after_cursor_execute", _follow):
         locks.begin_following()
-        event.listen(connection, "after_cursor_execute", _follow)
+        listen_to(connection, "after_cursor_execute", _follow)
 
 
 def _follow(connection: Connection, cursor: Any, statement: str, *_: Any) -> None:

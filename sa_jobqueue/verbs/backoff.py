@@ -247,3 +247,18 @@ def _divided(part: FencedJobs, delay_of: dict[Identity, timedelta]) -> dict[time
         alike.jobs.append(job)
         alike.indices.append(index)
     return divided
+
+
+def check_positive(**durations: timedelta | None) -> None:
+    """Refuse durations that are not longer than zero; None is allowed.
+
+    Raises:
+        ArgumentError: it names the argument.
+    """
+    for name, duration in durations.items():
+        if duration is not None and (
+            not isinstance(duration, timedelta) or duration <= timedelta(0)
+        ):
+            raise ArgumentError(
+                f"{name}= takes a timedelta longer than zero, or None, not {duration!r}"
+            )

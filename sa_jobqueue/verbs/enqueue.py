@@ -13,6 +13,7 @@ from sqlalchemy.engine import Result
 from ..dialects import Database
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
+from ..events.claimable import note_claimable
 from ..events.event import Event, EventJob
 from ..events.notes import note
 from ..model.mapping import QueueMapping, mapping_of
@@ -122,6 +123,8 @@ def insert_jobs(
             if mapping.listeners:
                 of_rows = [] if skip_duplicates else alike
                 note(writer, mapping, _event(mapping, of_rows, inserted[-1]))
+            if mapping.wakes:
+                note_claimable(writer, mapping)
     known = [count for count in inserted if count is not None]
     return sum(known) if len(known) == len(inserted) else None
 

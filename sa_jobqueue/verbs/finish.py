@@ -40,6 +40,7 @@ from ..model.mapping import QueueMapping
 from ..model.status import DONE, UNCLAIMED
 from ..model.transitions import (
     ERROR,
+    FINISHED,
     NOW,
     SHIFT,
     claimed_cancelled,
@@ -148,7 +149,7 @@ def release(session: AnyConnection, jobs: Any, *, ready: str = UNCLAIMED) -> Non
     Raises:
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
-    change = Change("release", released(ready), let_go=LetGo.NOW)
+    change = Change("release", released(ready), let_go=LetGo.NOW, frees=True)
     write(session, [(change, jobs_by_token(jobs))])
 
 
@@ -177,7 +178,8 @@ def renew(session: AnyConnection, jobs: Any) -> None:
 
 @lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
 def _completion(then: str) -> Change:
-    return Change("complete", completed(then))
+    # A status of the user's own may be what another queue claims from.
+    return Change("complete", completed(then), frees=then not in FINISHED)
 
 
 _DELETION = Change("complete", None)
@@ -186,7 +188,7 @@ _DELETION = Change("complete", None)
 def _failure(text: str | None, delay: timedelta | None, ready: str) -> Change:
     shift = None if delay is None else delay // timedelta(microseconds=1)
     values = failed(ready, delayed=delay is not None)
-    return Change("fail", values, {ERROR: text, SHIFT: shift})
+    return Change("fail", values, {ERROR: text, SHIFT: shift}, frees=True)
 
 
 def _text_for(parts: list[FencedJobs], error: str | BaseException | None) -> str | None:

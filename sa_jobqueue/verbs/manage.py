@@ -15,6 +15,7 @@ from sqlalchemy import BigInteger, ColumnElement, bindparam, select
 
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError
+from ..events.claimable import note_claimable
 from ..events.event import EVENT_OF_VERB, Event, EventJob
 from ..events.notes import note
 from ..fence.claim import each_job, jobs_with_keys
@@ -228,6 +229,8 @@ def change(
             show_expired(writer.session, mapping, [job for job, _ in pairs])
         if mapping.listeners and found:
             note(writer, mapping, change_event(mapping, verb, found))
+        if mapping.wakes and found and verb == "retry":
+            note_claimable(writer, mapping)
         changed += [job for job, identity in pairs if identity in found]
     return changed
 

@@ -37,6 +37,7 @@ from sqlalchemy.exc import DBAPIError
 from ..dialects import is_mistake, is_refusal
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
+from ..events.claimable import note_claimable
 from ..events.event import Event, EventJob
 from ..events.notes import note
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
@@ -189,6 +190,8 @@ def reap_claims(
         if mapping.listeners:
             for told in _events(spec, reaped):
                 note(writer, mapping, told)
+        if mapping.wakes and reaped.failed < len(reaped):
+            note_claimable(writer, mapping)
         entities = loaded(writer.session, mapping, (job.identity for job in reaped.jobs))
         show_expired(writer.session, mapping, entities)
         owners = ", ".join(f"{owner}: {count}" for owner, count in reaped.by_owner.items())

@@ -21,28 +21,43 @@ The worker claims as an Owner, so that others notice its death. It renews its cl
 long as their jobs are in hand, and now and then it reaps the claims of dead owners.
 
 ======================  =====================================================
-``loop``                Worker: turns, handlers, pauses
+``loop``                Worker: what it is given, and the parts of its run
+``crew``                the threads of a run: slots for handlers, and the supervisor
+``hands``               the jobs in hand: what each thread is to do next
+``in_hand``             one job in hand
+``attempts``            a handler is called, and its job gets an outcome
+``calls``               how handlers are called
+``idle``                when the next claim is due
+``brake``               slows down the claims from a queue whose jobs all fail
+``chore``               what the supervisor does beside
 ``lanes``               a queue with its handler; the order of several lanes
 ``turns``               a turn: one transaction that finishes, releases, claims
 ``refusals``            the slow way of a refused turn: each job for itself
 ``set_aside``           jobs that can be neither finished nor failed
 ``transactions``        transactions that are run again after a temporary error
 ``transactional``       the transaction of a handler, which finishes its job
+``sessions``            whether the sessions that it is given can be used
 ``detached``            what a handler did to its detached job
 ``job_context``         what a handler may ask about its attempt
-``batch``               the jobs in hand
 ``outcomes``            what a handler returns, and what became of its job
 ``heartbeat``           renews claims while their jobs are in hand
+``renewal``             a renewal waits for no row that somebody has locked
+``pool``                whether the engine has enough connections
 ``reaper``              takes back claims, now and then
+``beside``              the chores that come with control tables and schedules
+``control``             pauses, stop requests, and the worker's row
+``scheduler``           inserts the jobs of schedules that are due
+``tries``               what a worker does beside its jobs may fail
 ``owner_name``          the name that the worker claims under
 ``options``             keyword arguments that AsyncWorker has, too
 ======================  =====================================================
 """
 
-from .batch import Batch
+from ..errors import HandlerTimeout
+from .idle import LONGEST_POLL, SHORTEST_POLL
 from .job_context import JobContext, job_context
 from .lanes import Lane, lane_of
-from .loop import LONGEST_POLL, SHORTEST_POLL, Worker
+from .loop import GRACE, Worker
 from .options import WorkerOptions
 from .outcomes import (
     Cancel,
@@ -55,13 +70,14 @@ from .reaper import REAP_EVERY
 from .transactions import PATIENCE
 
 __all__ = [
+    "GRACE",
     "LONGEST_POLL",
     "PATIENCE",
     "REAP_EVERY",
     "SHORTEST_POLL",
-    "Batch",
     "Cancel",
     "Failed",
+    "HandlerTimeout",
     "JobContext",
     "Lane",
     "Outcome",

@@ -1,21 +1,24 @@
-"""The events that a worker makes itself: a handler begins, and the owner's lock was lost."""
+"""The events that a worker makes itself: of handlers, its Owner's lock, and the doctor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..events.event import Event, EventJob
 from ..events.listener import called_on
 from ..events.notes import tell
-from ..fence.token import Fence
 from ..queue import JobQueue
+from .in_hand import InHand
 
 
-def tell_start(queue: JobQueue[Any], fence: Fence, attempts: int | None) -> None:
+def tell_start(in_hand: InHand[Any]) -> None:
     """Tell that the handler of a job is about to be called."""
+    queue, fence = in_hand.lane.queue, in_hand.fence
     status, dates = fence.token.status, tuple(fence.token.dates)
-    job = EventJob(fence.identity, status, status, fence.owner, dates, attempts)
+    job = EventJob(
+        fence.identity, status, status, fence.owner, dates, in_hand.attempts, entity=in_hand.job
+    )
     with called_on(queue):
         tell(queue.mapping, Event("after_start", "start", queue.entity, (job,), 1))
 
@@ -26,3 +29,14 @@ def tell_lock_lost(queues: Iterable[JobQueue[Any]]) -> None:
         if queue.mapping.listeners:
             with called_on(queue):
                 tell(queue.mapping, Event("after_lock_lost", "check", queue.entity))
+
+
+def tell_findings(queue: JobQueue[Any], findings: Sequence[str]) -> None:
+    """Tell that the doctor has examined a queue, and what it has found."""
+    if queue.mapping.listeners:
+        error = "; ".join(findings) or None
+        with called_on(queue):
+            tell(
+                queue.mapping,
+                Event("after_examine", "examine", queue.entity, count=len(findings), error=error),
+            )

@@ -10,32 +10,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+import time
+from contextvars import Context, ContextVar, copy_context
+from datetime import timedelta
+from typing import Any
 
 from ..errors import ArgumentError
 from ..process.runtime import Flag
+from .in_hand import InHand
 
 
-@dataclass(frozen=True)
 class JobContext:
-    """An attempt at a job.
+    """An attempt at a job; :func:`job_context` returns it inside of :meth:`context`."""
 
-    Attributes:
-        attempt: its number, from 1; None where the class counts none.
-        owner: who has claimed the job.
-    """
+    def __init__(self, in_hand: InHand[Any], stopping: Flag) -> None:
+        self._in_hand = in_hand
+        self._stopping = stopping
 
-    attempt: int | None
-    owner: str
-    _stopping: Flag
+    def context(self) -> Context:
+        """Return a copy of our context: what one handler sets the next one does not see."""
+        context = copy_context()
+        context.run(_current.set, self)
+        return context
+
+    @property
+    def attempt(self) -> int | None:
+        """Its number, from 1; None where the class counts none."""
+        return self._in_hand.attempts
+
+    @property
+    def owner(self) -> str:
+        """Who has claimed the job."""
+        return str(self._in_hand.fence.owner)
 
     @property
     def asked_to_stop(self) -> bool:
-        """Whether the worker is to stop: a long handler may end early, and return a Retry."""
-        return self._stopping.is_set()
+        """Whether somebody wants the handler to end early: it may return a Retry then.
+
+        The worker is to stop, or has given this job up, or somebody has asked for it by
+        :func:`sa_jobqueue.control.request_stop`.
+        """
+        in_hand = self._in_hand
+        return self._stopping.is_set() or in_hand.asked_to_stop or in_hand.given_up is not None
+
+    @property
+    def time_left(self) -> timedelta | None:
+        """The time until the handler's timeout; zero when it is over, None without a timeout."""
+        deadline = self._in_hand.deadline
+        return None if deadline is None else timedelta(seconds=max(deadline - time.monotonic(), 0))
 
 
 _current: ContextVar[JobContext] = ContextVar("sa_jobqueue_job_context")
@@ -51,13 +73,3 @@ def job_context() -> JobContext:
         return _current.get()
     except LookupError:
         raise ArgumentError("job_context() is for handlers, while a worker calls them") from None
-
-
-@contextmanager
-def in_context(context: JobContext) -> Iterator[None]:
-    """Have :func:`job_context` return this attempt."""
-    token = _current.set(context)
-    try:
-        yield
-    finally:
-        _current.reset(token)

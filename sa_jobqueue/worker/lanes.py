@@ -12,14 +12,16 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import Executable, or_, select
 from sqlalchemy.orm import Session
 
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
+from ..fence.claim import Claim
 from ..queue import JobQueue
 from ..strategies import AUTO, STRATEGIES
 from .outcomes import Cancel, Failed, Outcome, Retry, check_outcome, refuse_unrun
@@ -32,22 +34,37 @@ T = TypeVar("T")
 FAIR_EVERY = 4
 
 
+class Handled(Protocol[T]):
+    """A handled job, as a lane finishes it; `claim` is what claimed it, with others perhaps."""
+
+    job: T
+    claim: Claim[T] | None
+    outcome: Outcome
+
+
 class Lane(Generic[T]):
     """A queue with the handler of its jobs.
 
     Attributes:
         handler: called with each job; where it is `transactional`, with a session and the job.
+        timeout: how long the handler may run; None: without limit.
     """
 
     #: Whether of several such lanes the last one claims first.
     last_first = False
 
     def __init__(
-        self, queue: JobQueue[T], handler: Callable[..., Any], *, transactional: bool = False
+        self,
+        queue: JobQueue[T],
+        handler: Callable[..., Any],
+        *,
+        transactional: bool = False,
+        timeout: timedelta | None = None,
     ) -> None:
         self._queue = queue
         self.handler = handler
         self.transactional = transactional
+        self.timeout = timeout
         self._has_warned = False
 
     @property
@@ -74,8 +91,10 @@ class Lane(Generic[T]):
             ArgumentError: the handler's work has never run, or its outcome needs a mixin that
                 the class lacks.
         """
+        if returned is None:
+            return None
         refuse_unrun(returned)
-        if returned is None or isinstance(returned, Retry | Cancel):
+        if isinstance(returned, Retry | Cancel):
             check_outcome(returned, self.queue.mapping)
             return returned
         if not self._has_warned:
@@ -89,24 +108,28 @@ class Lane(Generic[T]):
         return None
 
     def finish(
-        self, session: Session, handled: Sequence[tuple[T, Outcome]], *, delete: bool | None
+        self, session: Session, handled: Sequence[Handled[T]], *, delete: bool | None
     ) -> list[Any]:
         """Write the outcomes of jobs; return those whose claim was lost."""
         lost: list[Any] = []
-        by_outcome: dict[str | None, list[T]] = {}
-        for job, outcome in handled:
+        by_outcome: dict[str | None, list[Handled[T]]] = {}
+        others: list[tuple[T, Retry | Cancel | Failed]] = []
+        for in_hand in handled:
+            outcome = in_hand.outcome
             if outcome is None or isinstance(outcome, str):
-                by_outcome.setdefault(outcome, []).append(job)
-        for then, jobs in by_outcome.items():
+                by_outcome.setdefault(outcome, []).append(in_hand)
+            else:
+                others.append((in_hand.job, outcome))
+        for then, done in by_outcome.items():
+            jobs = _jobs_of(done)
             lost += claims_lost_by(partial(self.complete, session, jobs, then, delete=delete))
-        for job, outcome in handled:
-            if outcome is not None and not isinstance(outcome, str):
-                text = outcome.error if isinstance(outcome, Failed) else outcome.reason
-                lost += claims_lost_by(partial(self.finish_otherwise, session, job, outcome, text))
+        for job, otherwise in others:
+            text = otherwise.error if isinstance(otherwise, Failed) else otherwise.reason
+            lost += claims_lost_by(partial(self.finish_otherwise, session, job, otherwise, text))
         return lost
 
     def complete(
-        self, session: Session, jobs: list[T], then: str | None, *, delete: bool | None
+        self, session: Session, jobs: Sequence[T], then: str | None, *, delete: bool | None
     ) -> None:
         """Finish jobs whose handlers returned None; `then` is a branch that a step took."""
         self.queue.complete(session, jobs, delete=delete)
@@ -138,6 +161,14 @@ class Lane(Generic[T]):
         return left.limit(1)
 
 
+def _jobs_of(done: Sequence[Handled[T]]) -> Sequence[T]:
+    """Return the jobs; where they are all of a claim, the claim, which costs less to finish."""
+    claim = done[0].claim
+    if claim is not None and len(claim) == len(done) and all(job.claim is claim for job in done):
+        return claim
+    return [in_hand.job for in_hand in done]
+
+
 class LaneOrder(Generic[T]):
     """The order in which a worker claims from its lanes; each iteration is one turn."""
 
@@ -160,7 +191,7 @@ class LaneOrder(Generic[T]):
 
 
 def lanes_of(
-    queue: JobQueue[T] | Lane[T] | Iterable[JobQueue[T] | Lane[T]],
+    queue: JobQueue[T] | Lane[T] | Iterable[JobQueue[Any] | Lane[Any]],
     handler: Callable[[T], Any] | None,
 ) -> tuple[Lane[T], ...]:
     """Return the lanes of a worker.
@@ -206,7 +237,7 @@ def lane_of(queue: JobQueue[T]) -> Lane[T]:
     found = queue.handled_by
     if found is None:
         raise ArgumentError(f"{queue!r} has no handler: declare one with @queue.handler")
-    return Lane(queue, found.function, transactional=found.transactional)
+    return Lane(queue, found.function, transactional=found.transactional, timeout=found.timeout)
 
 
 def _check_marks(strategy: str) -> None:

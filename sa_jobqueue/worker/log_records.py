@@ -1,58 +1,93 @@
-"""The log record of a failed job: one for each, which names the job.
+"""The log records of jobs: one for each attempt, which names the job.
 
 ::
 
-    Email 7 failed, attempt 3 of 20, after 0.12 s; next try in 3.9 s: OSError: no route
+    Email 7 sent, attempt 1 of 20, after 0.12 s
+    Email 8 failed, attempt 3 of 20, after 0.12 s; next try in 3.9 s: OSError: no route
 
-Its traceback is the record's, and its parts are extra fields of the record, for JSON logs.
+The parts are extra fields of the record, for JSON logs. A failure is a warning with its traceback,
+logged when the handler has raised. All else is logged at level INFO after the commit of its finish;
+where that level is off, a turn asks for it once.
 """
 
 from __future__ import annotations
 
 import logging
-import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from ..fence.claim import fence_of
 from ..model.last_error import first_line
-from .batch import InHand
+from ..model.mapping import word_of
+from ..model.status import CANCELLED, FAILED
+from .in_hand import InHand
+from .outcomes import Cancel, Failed, Retry
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 
-class Attempt:
-    """One attempt at a job, from now on."""
+def log_failure(in_hand: InHand[Any], error: BaseException, retry_in: timedelta | None) -> None:
+    """Log that an attempt at a job has failed.
 
-    def __init__(self, in_hand: InHand[Any]) -> None:
-        self._in_hand = in_hand
-        self._began = time.monotonic()
+    Args:
+        retry_in: the delay before the next attempt, if one remains.
+    """
+    fields = _fields(in_hand, _seconds_to_next_try(in_hand, retry_in))
+    text = f"{_text('failed', fields)}; {_next_try(fields)}"
+    log.warning("%s: %s", text, first_line(error), exc_info=error, extra=fields)
 
-    def log_failure(self, error: BaseException, retry_in: timedelta | None) -> None:
-        """Log that the handler raised.
 
-        Args:
-            retry_in: the delay before the next attempt, if one remains.
-        """
-        fields = self._fields(retry_in)
-        log.warning("%s: %s", _text(fields), first_line(error), exc_info=error, extra=fields)
+def log_finished(finished: Sequence[InHand[Any]]) -> None:
+    """Log what became of jobs, once it is committed; failures were logged before."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    for in_hand in finished:
+        if not isinstance(in_hand.outcome, Failed):
+            _log_finish(in_hand)
 
-    def _fields(self, retry_in: timedelta | None) -> dict[str, Any]:
-        """Return the extra fields of the record, the times in seconds."""
-        in_hand = self._in_hand
-        queue = in_hand.lane.queue
-        most = _most_attempts(in_hand)
-        is_last = most is not None and in_hand.attempts is not None and in_hand.attempts >= most
-        wait = None if is_last or retry_in is None else retry_in.total_seconds()
-        return {
-            "job_class": str(queue.mapping),
-            "job_key": fence_of(in_hand.job).identity,
-            "queue": repr(queue),
-            "attempt": in_hand.attempts,
-            "max_attempts": most,
-            "next_try_in": wait,
-            "duration": time.monotonic() - self._began,
-        }
+
+def _log_finish(in_hand: InHand[Any]) -> None:
+    outcome = in_hand.outcome
+    if isinstance(outcome, Retry):
+        fields = _fields(in_hand, _seconds_to_next_try(in_hand, outcome.in_))
+        text = f"{_text('wants a retry', fields)}; {_next_try(fields)}"
+    else:
+        fields = _fields(in_hand)
+        text = _text(fields["status"], fields)
+    reason = outcome.reason if isinstance(outcome, Retry | Cancel) else None
+    log.info("%s", text if reason is None else f"{text}: {reason}", extra=fields)
+
+
+def _fields(in_hand: InHand[Any], next_try_in: float | None = None) -> dict[str, Any]:
+    """Return the extra fields of a record, the times in seconds."""
+    queue = in_hand.lane.queue
+    return {
+        "job_class": str(queue.mapping),
+        "job_key": in_hand.fence.identity,
+        "queue": repr(queue),
+        "status": _status(in_hand, next_try_in),
+        "attempt": in_hand.attempts,
+        "max_attempts": _most_attempts(in_hand),
+        "next_try_in": next_try_in,
+        "duration": in_hand.duration,
+    }
+
+
+def _status(in_hand: InHand[Any], next_try_in: float | None) -> str:
+    """Return the status that the job then has, in the table's own word."""
+    queue, outcome = in_hand.lane.queue, in_hand.outcome
+    if isinstance(outcome, Cancel):
+        return queue.mapping.word(CANCELLED)
+    if isinstance(outcome, Retry | Failed):
+        return queue.ready if next_try_in is not None else queue.mapping.word(FAILED)
+    return word_of(queue.mapping, queue.then if outcome is None else outcome)
+
+
+def _seconds_to_next_try(in_hand: InHand[Any], delay: timedelta | None) -> float | None:
+    """Return the delay of a job in seconds; None: it is not tried again."""
+    most = _most_attempts(in_hand)
+    is_last = most is not None and in_hand.attempts is not None and in_hand.attempts >= most
+    return None if is_last or delay is None else delay.total_seconds()
 
 
 def _most_attempts(in_hand: InHand[Any]) -> int | None:
@@ -62,10 +97,13 @@ def _most_attempts(in_hand: InHand[Any]) -> int | None:
     return most
 
 
-def _text(fields: dict[str, Any]) -> str:
+def _text(what: str, fields: dict[str, Any]) -> str:
     key = ", ".join(map(repr, fields["job_key"]))
     most = "" if fields["max_attempts"] is None else f" of {fields['max_attempts']}"
     attempt = "" if fields["attempt"] is None else f", attempt {fields['attempt']}{most}"
+    return f"{fields['job_class']} {key} {what}{attempt}, after {fields['duration']:.3g} s"
+
+
+def _next_try(fields: dict[str, Any]) -> str:
     wait = fields["next_try_in"]
-    then = "not tried again" if wait is None else f"next try in {wait:.3g} s"
-    return f"{fields['job_class']} {key} failed{attempt}, after {fields['duration']:.3g} s; {then}"
+    return "not tried again" if wait is None else f"next try in {wait:.3g} s"

@@ -1,47 +1,64 @@
-"""The Worker: turns, handlers between them, and pauses."""
+"""The Worker: what it is given, and how it is run."""
 
 from __future__ import annotations
 
-import random
 import signal
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from ..dialects import database_of
+from ..dialects import database_of, database_of_engine
 from ..errors import ArgumentError
-from ..fence.claim import Claim, fence_of
+from ..fence.claim import Claim
 from ..owners.owner import Owner
 from ..process.runtime import THREADS, Runtime
 from ..process.signals import signals_handled
 from ..queue import JobQueue
-from ..sessions.transactions import connected, routed_to_writes
-from ..verbs.backoff import DEFAULT_BACKOFF, Backoff, check_backoff, delay_or_default
-from .batch import Batch, InHand
-from .detached import log_changes
-from .events import tell_lock_lost, tell_start
+from ..sessions.transactions import connected
+from ..verbs.backoff import (
+    DEFAULT_BACKOFF,
+    Backoff,
+    check_backoff,
+    check_positive,
+    delay_or_default,
+)
+from ..wakeups import Wakeups
+from .attempts import Attempts
+from .beside import chores_beside
+from .brake import Brake
+from .calls import Calls
+from .chore import Chore
+from .crew import Crew
+from .hands import Hands
 from .heartbeat import Heartbeat
-from .job_context import JobContext, in_context
+from .idle import LONGEST_POLL, Idle
+from .in_hand import InHand
 from .lanes import Lane, lanes_of
-from .log_records import Attempt
-from .outcomes import Cancel, Failed, Outcome, Retry
+from .log_records import log_finished
+from .outcomes import Cancel, Outcome, Retry
 from .owner_name import OwnerName
+from .plan_check import PlanCheck
+from .pool import check_connections
 from .reaper import REAP_EVERY, Reaper
-from .transactional import HandlersTransaction, check_sessions
+from .sessions import check_sessions, engine_of
 from .transactions import Refusals, Stopped, Transactions
 from .turns import TurnResult, Turns
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as WithDefault
 
-SHORTEST_POLL = timedelta(milliseconds=100)
-LONGEST_POLL = timedelta(seconds=2)
+    T = WithDefault("T", default=Any)
+else:
+    T = TypeVar("T")
+
+#: How long running handlers may go on after stop(): Kubernetes ends a process after 30 seconds.
+GRACE = timedelta(seconds=25)
 
 
 class Worker(Generic[T]):
@@ -58,13 +75,18 @@ class Worker(Generic[T]):
             default the worker opens an Owner for its run, named by host and
             process id. Where no Owner is possible it claims under a plain name:
             when it dies, its claims wait for the lease.
-        limit: the most jobs that a turn claims.
+        concurrency: how many handlers run at once, each in a thread of its own.
+        limit: the most jobs in hand, those that wait for a free thread included; at least
+            `concurrency`. By default as many as run at once, and of several threads a few
+            more where handlers are so quick that these begin within a tenth of a second.
         delete: whether done jobs are deleted; None goes by the model.
         drain: stop when no job is unclaimed, due for a retry later, or in the hands
             of this worker. Jobs scheduled for later that were never tried
             are left for another run.
         interval: a pause between turns, for gentle use.
         poll: the longest pause of an idle worker.
+        grace: how long running handlers may go on after :meth:`stop`. Then their jobs are
+            released, and what transactional ones do is rolled back.
         backoff: the delay of a failed job; the queue's own by default, else
             1, 2, 4, .. seconds, at most an hour.
         max_runtime: how long a job may run. After that its claim is not renewed,
@@ -83,15 +105,17 @@ class Worker(Generic[T]):
     def __init__(
         self,
         engine: Engine | sessionmaker[Any],
-        queue: JobQueue[T] | Lane[T] | Iterable[JobQueue[T] | Lane[T]],
+        queue: JobQueue[T] | Lane[T] | Iterable[JobQueue[Any] | Lane[Any]],
         handler: Callable[[T], Retry | Cancel | None] | None = None,
         *,
         owner: str | int | Owner | None = None,
-        limit: int = 1,
+        concurrency: int = 1,
+        limit: int | None = None,
         delete: bool | None = None,
         drain: bool = False,
         interval: timedelta = timedelta(0),
         poll: timedelta = LONGEST_POLL,
+        grace: timedelta = GRACE,
         backoff: Backoff | None = None,
         max_runtime: timedelta | None = None,
         reap_every: timedelta | None = REAP_EVERY,
@@ -103,26 +127,35 @@ class Worker(Generic[T]):
             raise ArgumentError(
                 f"a Worker needs an Engine, or a sessionmaker, not {engine!r}; see also AsyncWorker"
             )
-        _check_positive(max_runtime=max_runtime, reap_every=reap_every)
+        check_positive(max_runtime=max_runtime, reap_every=reap_every)
+        self.concurrency, self.limit = _checked_numbers(concurrency, limit)
         self.lanes = lanes_of(queue, handler)
         mapper = self.lanes[0].queue.mapping.mapper
         open_session = None
         if isinstance(engine, sessionmaker):
             open_session = partial(engine, expire_on_commit=False)
-            engine = _engine_of(open_session, mapper)
+            engine = engine_of(open_session, mapper)
+            check_sessions(open_session, self.lanes)
         self.engine = engine
-        self._open_session = open_session
-        self._check_handlers()
-        check_sessions(open_session, self.lanes)
+        self._calls = self._calls_of(engine, open_session)
+        self._calls.check(self.lanes)
         self.drain = drain
         self.interval = interval
         self.poll = poll
+        self.grace = grace
         self.backoff = _checked_backoff(backoff, self.lanes)
         self.max_runtime = max_runtime
+        self.reap_every = reap_every
         self.on_claim = on_claim
         self.on_outcome = on_outcome
+        self.delete = delete
+        self.options = options
+        self._running = Lock()
         self._stopping = self._runtime.flag()
-        self._heartbeat: Heartbeat
+        self._hands: Hands[T] | None = None
+        self._turns: Turns[T]
+        self._is_seen = True
+        self._woken_by: Wakeups | None = None
         self._transactions = Transactions(
             self.engine,
             self._runtime,
@@ -132,83 +165,69 @@ class Worker(Generic[T]):
         )
         self._refused_looks = Refusals(self._transactions, "a look for the jobs that are left")
         self._owner_name = OwnerName(owner, transactions=self._transactions, runtime=self._runtime)
-        self._turns = Turns(
-            self.lanes,
-            self._transactions,
-            self._owner_name,
-            limit,
-            delete,
-            options,
-            lambda in_hand: self._delay_after(in_hand.lane, in_hand.attempts),
-        )
-        self._reaper = Reaper(
-            [lane.queue for lane in self.lanes],
-            transactions=self._transactions,
-            every=reap_every,
-            max_runtime=max_runtime,
-        )
 
     @property
     def owner(self) -> str | int | Owner:
         """The owner as given, else the worker's own Owner or plain name."""
         return self._owner_name.owner
 
-    # -- the loop -------------------------------------------------------
+    # -- the run --------------------------------------------------------
 
     def run(self) -> None:
         """Work until stopped, or, with `drain`, until the queue is empty.
 
+        The thread that calls this watches over others, which call the handlers.
+
         Raises:
+            ArgumentError: the engine's pool, or a database in memory, has too few connections; or
+                the worker runs already.
             Exception: what the database still refused after five minutes (PATIENCE).
+            HandlerTimeout: a plain handler did not end in its time, and still runs. Its attempt
+                has failed; end the process.
             BaseException: anything that a callback raised, and what a handler raised that is
                 no Exception, such as KeyboardInterrupt. Before that its job is failed, the
                 handled jobs are finished, and the others released.
         """
-        with (
-            suppress(Stopped),
-            self._owner_name.for_the_run(),
-            self._heartbeat_for_the_run() as self._heartbeat,
-        ):
-            self._reaper.reap()
-            self._work()
-
-    def _work(self) -> None:
-        batch: Batch[T] = Batch()
-        idle = 0
-        while True:
-            stopping = self.stopping
-            result = self._end(batch) if stopping else self._turn_or_end(batch)
-            batch = Batch(deque(result.in_hand))
-            try:
-                self._call_back(result)
-                if stopping:
-                    return
-                if self.drain and self._drained_by(result):
-                    self._call_back(self._end(batch))
-                    return
-                idle = 0 if result.in_hand or result.claim_is_due else idle + 1
-                self._handle_all(batch)
-                # Finish before a pause. And if we lost our owner name, reaping now would take
-                # back jobs that we still hold; so finish before reaping.
-                if self.interval or self._reap_is_due:
-                    batch = self._finish_now(batch)
-                self._pause(idle)
-                if not self.stopping:
-                    self._owner_name.check_lock()
-                if self._owner_name.was_lost():
-                    tell_lock_lost(lane.queue for lane in self.lanes)
-                if self._reap_is_due and batch.is_empty:
-                    self._reaper.reap()
-            except BaseException:
-                self._end(batch)
-                raise
+        with self._only_run(), suppress(Stopped), self._owner_name.for_the_run():
+            self._transactions.patiently(self._check_connections)
+            self._hands = Hands[T](
+                self._runtime,
+                self._stopping,
+                limit=self.limit,
+                slots=self.concurrency,
+                claims_with_finishes=not self.interval,
+            )
+            heartbeat = self._heartbeat(self._hands)
+            self._turns = self._make_turns(self._hands, heartbeat)
+            self._woken_by = self._wakeups()
+            with heartbeat, self._woken_by or nullcontext():
+                reaper = self._reaper(self._hands)
+                reaper.run()
+                plans = PlanCheck(
+                    [lane.queue for lane in self.lanes], transactions=self._transactions
+                )
+                with self._chores_beside(self._hands) as chores:
+                    self._crew(self._hands, heartbeat, [reaper, plans, *chores]).work()
 
     def stop(self) -> None:
-        """Finish the running job, release the rest, and return from :meth:`run`.
+        """Finish the running jobs, release the rest, and return from :meth:`run`.
 
         Safe to call from a signal handler or another thread.
         """
         self._stopping.set()
+        self._notify()
+
+    def wake(self) -> None:
+        """Have an idle worker claim now; safe to call from another thread."""
+        if self._hands is not None:
+            self._hands.wake()
+            self._notify(Hands.call_slot)
+
+    def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
+        """Have the supervisor look, or a slot."""
+        if self._hands is not None:
+            with self._hands as hands:
+                look(hands)
 
     @property
     def stopping(self) -> bool:
@@ -220,40 +239,128 @@ class Worker(Generic[T]):
         chosen = signals or (signal.SIGTERM, signal.SIGINT)
         return signals_handled(lambda number, frame: self.stop(), *chosen)
 
-    # -- turns ----------------------------------------------------------
+    # -- the parts of a run ---------------------------------------------
 
-    def _turn(self, batch: Batch[T], *, claim: bool) -> TurnResult[T]:
-        """Finish the handled jobs, release the others, claim the next ones."""
-        self._heartbeat.rest()
-        self._drop_lost(batch)
-        result = self._turns.turn(batch, claim=claim)
-        self._heartbeat.watch(result.fences, aside=self._turns.fences_aside)
-        return result
-
-    def _turn_or_end(self, batch: Batch[T]) -> TurnResult[T]:
-        """Do a turn; if it is interrupted, finish the handled jobs before the run ends."""
+    @contextmanager
+    def _only_run(self) -> Iterator[None]:
+        if not self._running.acquire(blocking=False):
+            raise ArgumentError("this worker runs already; make another one for a second run")
         try:
-            return self._turn(batch, claim=True)
-        except Exception:
-            raise
-        except BaseException as error:  # such as KeyboardInterrupt
-            if not self._is_own_stop(error):
-                self._end(batch)
-            raise
+            yield
+        finally:
+            self._running.release()
 
-    def _end(self, batch: Batch[T]) -> TurnResult[T]:
-        """Finish what was handled, and give all other jobs back, before the run ends."""
-        self._heartbeat.rest()
-        self._drop_lost(batch)
-        return self._turns.end(batch)
+    def _calls_of(self, engine: Engine, open_session: Callable[[], Session] | None) -> Calls:
+        return Calls(engine, open_session)
 
-    def _finish_now(self, batch: Batch[T]) -> Batch[T]:
-        if batch.is_empty:
-            return batch
-        self._call_back(self._turn(batch, claim=False))
-        return Batch()
+    def _check_connections(self) -> None:
+        with connected(self.engine) as connection:
+            self._is_seen = database_of(connection).seen_by_others(connection)
+        check_connections(self.engine, self.concurrency, self.lanes, alone=self._is_alone)
 
-    def _call_back(self, result: TurnResult[T]) -> None:
+    @property
+    def _is_alone(self) -> bool:
+        """Whether all has to be done in this thread: others would not see the database."""
+        return not self._is_seen
+
+    def _heartbeat(self, hands: Hands[T]) -> Heartbeat:
+        def in_hand() -> list[InHand[T]]:
+            with hands:
+                return hands.all + self._turns.aside
+
+        return Heartbeat(
+            self.engine,
+            self.lanes[0].queue.renew,  # any lane's: the fences tell the queue
+            in_hand,
+            lease=min(lane.queue.lease for lane in self.lanes),
+            max_runtime=self.max_runtime,
+            slots=self.concurrency,
+            beats=self._is_seen,
+            runtime=self._runtime,
+        )
+
+    def _crew(self, hands: Hands[T], heartbeat: Heartbeat, chores: list[Chore]) -> Crew[T]:
+        return Crew(
+            self._runtime,
+            hands,
+            self._attempts(heartbeat),
+            self._turns,
+            self._owner_name,
+            Idle(poll=self.poll, interval=self.interval, wakeups=self._woken_by),
+            chores,
+            self._tell,
+            self._drained if self.drain else None,
+            self._stopping,
+            self.grace,
+            self._is_alone,
+        )
+
+    def _wakeups(self) -> Wakeups | None:
+        """Return what wakes the worker; a run that ends soon, or is to be gentle, needs nothing."""
+        if self.drain or self.interval:
+            return None
+        return Wakeups(
+            self.engine,
+            database_of_engine(self.engine),
+            [lane.queue.plan.spec for lane in self.lanes],
+            self.wake,
+            runtime=self._runtime,
+            poll=self.poll,
+            shared=self._is_seen,
+        )
+
+    def _attempts(self, heartbeat: Heartbeat) -> Attempts[T]:
+        return Attempts(
+            self._calls,
+            self._transactions,
+            heartbeat,
+            self._stopping,
+            self.delete,
+            self.options,
+            self._delay_of,
+        )
+
+    def _make_turns(self, hands: Hands[T], heartbeat: Heartbeat) -> Turns[T]:
+        # To drain a queue all its jobs are tried, also when all of them fail.
+        brakes = {} if self.drain else {lane: Brake(lane.queue) for lane in self.lanes}
+        return Turns(
+            self.lanes,
+            self._transactions,
+            self._owner_name,
+            self.delete,
+            self.options,
+            self._delay_of,
+            brakes,
+            heartbeat.wait_for_renewal,
+            lambda lane: lane in hands.at_rest,
+        )
+
+    def _reaper(self, hands: Hands[T]) -> Reaper:
+        def holds_lost_name() -> bool:
+            current = self._owner_name.current  # may take a new lock, which takes its time
+            with hands:
+                return any(str(in_hand.fence.owner) != current for in_hand in hands.all)
+
+        return Reaper(
+            [lane.queue for lane in self.lanes],
+            transactions=self._transactions,
+            every=self.reap_every,
+            max_runtime=self.max_runtime,
+            holds_lost_name=holds_lost_name,
+        )
+
+    def _chores_beside(self, hands: Hands[T]) -> AbstractContextManager[list[Chore]]:
+        return chores_beside(
+            self.lanes,
+            hands=hands,
+            transactions=self._transactions,
+            owner_name=self._owner_name,
+            wake=self.wake,
+        )
+
+    def _tell(self, result: TurnResult[T]) -> None:
+        """Log and call back, after the commit of a turn."""
+        log_finished(result.finished)
         if self.on_outcome is not None:
             for in_hand in result.finished:
                 self.on_outcome(in_hand.job, in_hand.outcome)
@@ -262,138 +369,12 @@ class Worker(Generic[T]):
                 if claim or claim.lost:
                     self.on_claim(claim)
 
-    # -- the jobs -------------------------------------------------------
-
-    def _handle_all(self, batch: Batch[T]) -> None:
-        """Handle the jobs of a batch until stopped."""
-        while batch.unhandled and not self.stopping:
-            # For the next job only: to look at all that wait, after each job, was quadratic.
-            if self._heartbeat.has_lost(fence_of(batch.unhandled[0].job)):
-                batch.unhandled.popleft()
-                continue
-            with batch.next(given_back_by=self._gives_back) as in_hand:
-                self._heartbeat.job_begins()
-                self._handle(in_hand)
-
-    def _drop_lost(self, batch: Batch[T]) -> None:
-        """Drop the jobs whose claim a renewal found lost: they have a new owner."""
-        batch.unhandled = deque(
-            in_hand
-            for in_hand in batch.unhandled
-            if not self._heartbeat.has_lost(fence_of(in_hand.job))
-        )
-
-    def _handle(self, in_hand: InHand[T]) -> None:
-        """Call the handler, and note the outcome."""
-        lane, job, attempts = in_hand.lane, in_hand.job, in_hand.attempts
-        attempt = Attempt(in_hand)
-        if lane.queue.mapping.listeners:
-            tell_start(lane.queue, fence_of(job), attempts)
-        try:
-            outcome: Outcome = self._handled(in_hand)
-            if isinstance(outcome, Retry) and outcome.in_ is None:
-                outcome = replace(outcome, in_=self._delay_after(lane, attempts))
-        except BaseException as error:  # the only catch-all: a handler fails no job but its own
-            in_hand.outcome = Failed(error, self._delay_after(lane, attempts))
-            if not self._gives_back(error):
-                attempt.log_failure(error, in_hand.outcome.retry_in)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            in_hand.outcome = outcome
-
-    def _handled(self, in_hand: InHand[T]) -> Retry | Cancel | str | None:
-        """Call the handler; return the outcome."""
-        lane, job = in_hand.lane, in_hand.job
-        context = JobContext(in_hand.attempts, str(fence_of(job).owner), self._stopping)
-        with in_context(context):
-            if lane.transactional:
-                return self._handled_in_transaction(in_hand)
-            returned = self._call(lane.handler, job)
-        log_changes(job)
-        return lane.outcome_of(returned)
-
-    def _handled_in_transaction(self, in_hand: InHand[T]) -> Retry | Cancel | str | None:
-        """Call a transactional handler: the job leaves the heartbeat, and its row is locked."""
-        fence = fence_of(in_hand.job)
-        self._heartbeat.leave_alone(fence)
-        try:
-            return HandlersTransaction(
-                self._transactions,
-                in_hand,
-                self._open_for_handler,
-                partial(self._call_with_session, in_hand.lane.handler),
-                self._turns.delete,
-                self._turns.options,
-            ).run()
-        finally:
-            if in_hand.ended is None:  # its outcome is still to be written
-                self._heartbeat.watch_again(fence)
-
-    def _open_for_handler(self) -> Session:
-        return Session(self.engine) if self._open_session is None else self._open_session()
-
-    def _call_with_session(self, handler: Callable[..., Any], session: Session, job: Any) -> Any:
-        return self._call(handler, session, job)
-
-    def _is_own_stop(self, error: BaseException) -> bool:
-        """Tell whether the worker itself interrupted a handler, to stop: this is no attempt."""
-        return False
-
-    def _gives_back(self, error: BaseException) -> bool:
-        """Tell whether a job whose handling ended so was not attempted."""
-        return isinstance(error, Stopped) or self._is_own_stop(error)
-
-    def _call(self, handler: Callable[..., Any], *arguments: Any) -> Any:
-        return handler(*arguments)
-
-    def _delay_after(self, lane: Lane[T], attempts: int | None) -> timedelta | None:
+    def _delay_of(self, in_hand: InHand[T]) -> timedelta | None:
         """Return the delay of a failed job; None: the model counts no attempts."""
-        if attempts is None:
+        if in_hand.attempts is None:
             return None
-        return delay_or_default(self.backoff or lane.queue.backoff or DEFAULT_BACKOFF, attempts)
-
-    def _check_handlers(self) -> None:
-        """Refuse handlers that this kind of worker cannot call."""
-        for lane in self.lanes:
-            if lane.is_async:
-                raise ArgumentError(f"{lane.handler!r} has to be awaited: use an AsyncWorker")
-
-    # -- heartbeat, reaping, pauses -------------------------------------
-
-    def _heartbeat_for_the_run(self) -> Heartbeat:
-        return Heartbeat(
-            self.engine,
-            self.lanes[0].queue.renew,  # any lane's: the fences tell the queue
-            lease=min(lane.queue.lease for lane in self.lanes),
-            max_runtime=self.max_runtime,
-            beats=self._transactions.patiently(self._seen_by_others),
-            runtime=self._runtime,
-        )
-
-    def _seen_by_others(self) -> bool:
-        with connected(self.engine) as connection:
-            return database_of(connection).seen_by_others(connection)
-
-    @property
-    def _reap_is_due(self) -> bool:
-        return self._reaper.is_due and not self.stopping
-
-    def _pause(self, idle: int) -> None:
-        pause = self.interval.total_seconds()
-        if idle:
-            longest = self.poll.total_seconds()
-            shortest = min(SHORTEST_POLL.total_seconds(), longest)
-            poll = min(shortest * 2 ** min(idle - 1, 20), longest)
-            pause = max(pause, poll * random.uniform(0.5, 1.0))
-        if pause:
-            self._stopping.wait(pause)
-
-    def _drained_by(self, result: TurnResult[T]) -> bool:
-        """Tell whether a turn that claimed nothing has left nothing to wait for."""
-        if result.in_hand or result.claim_is_due or result.refused:
-            return False
-        return self._drained()
+        backoff = self.backoff or in_hand.lane.queue.backoff or DEFAULT_BACKOFF
+        return delay_or_default(backoff, in_hand.attempts)
 
     def _drained(self) -> bool:
         """Tell whether no job is left that this run should wait for."""
@@ -410,18 +391,6 @@ class Worker(Generic[T]):
         return nothing_left
 
 
-def _engine_of(open_session: Callable[[], Session], mapper: Any) -> Engine:
-    """Return the engine that a sessionmaker's sessions write a class with."""
-    with open_session() as session:
-        bind = session.get_bind(**routed_to_writes(mapper))
-    if not isinstance(bind, Engine):
-        raise ArgumentError(
-            "a worker opens connections, and the sessions of this sessionmaker are bound to one: "
-            "give a sessionmaker that is bound to an Engine"
-        )
-    return bind
-
-
 def _checked_backoff(backoff: Backoff | None, lanes: Sequence[Lane[Any]]) -> Backoff | None:
     if backoff is not None:
         for lane in lanes:
@@ -429,11 +398,11 @@ def _checked_backoff(backoff: Backoff | None, lanes: Sequence[Lane[Any]]) -> Bac
     return backoff
 
 
-def _check_positive(**durations: timedelta | None) -> None:
-    for name, duration in durations.items():
-        if duration is not None and (
-            not isinstance(duration, timedelta) or duration <= timedelta(0)
-        ):
-            raise ArgumentError(
-                f"{name}= takes a timedelta longer than zero, or None, not {duration!r}"
-            )
+def _checked_numbers(concurrency: int, limit: int | None) -> tuple[int, int | None]:
+    if not isinstance(concurrency, int) or concurrency < 1:
+        raise ArgumentError(f"concurrency is a number of jobs, at least 1: {concurrency!r}")
+    if limit is not None and (not isinstance(limit, int) or limit < concurrency):
+        raise ArgumentError(
+            f"limit is a number of jobs, at least concurrency ({concurrency}): {limit!r}"
+        )
+    return concurrency, limit

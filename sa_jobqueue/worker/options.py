@@ -14,11 +14,13 @@ class WorkerOptions(TypedDict, total=False):
     """Names and types; :class:`Worker` tells what they mean, and has the defaults."""
 
     owner: str | int | Owner | None
-    limit: int
+    concurrency: int
+    limit: int | None
     delete: bool | None
     drain: bool
     interval: timedelta
     poll: timedelta
+    grace: timedelta
     backoff: Backoff | None
     max_runtime: timedelta | None
     reap_every: timedelta | None

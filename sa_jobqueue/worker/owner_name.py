@@ -45,7 +45,7 @@ class OwnerName:
             return
         plain, owner = self.owner, Owner(self._transactions.engine, process_name(24))
         try:
-            self._transactions.patiently(owner.open)
+            self._transactions.patiently(lambda: self._runtime.run_blocking(owner.open))
         except UnsupportedDatabase as error:
             log.warning("if this worker dies, its claims wait for their lease: %s", error)
             yield
@@ -55,7 +55,19 @@ class OwnerName:
             yield
         finally:
             self.owner = plain
-            owner.close()
+            self._runtime.run_blocking(owner.close)
+
+    @property
+    def current(self) -> str:
+        """The name as it stands in a fence."""
+        owner = self.owner
+        if not isinstance(owner, Owner):
+            return str(owner)
+        try:
+            return owner.name
+        except LockLost as error:
+            self.note_loss(error)
+            return owner.name
 
     def note_loss(self, error: LockLost) -> None:
         """Note that the Owner has lost its lock; it claims under another name from now on."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +21,9 @@ log = logging.getLogger("sa_jobqueue.worker")
 #: The pause between two reaps of a worker, give or take a fifth.
 REAP_EVERY = timedelta(seconds=10)
 
+#: The pause before a reap that would take back our own claims.
+SOON = timedelta(seconds=1)
+
 
 class Reaper:
     """Reap in transactions of its own.
@@ -28,6 +32,8 @@ class Reaper:
         queues: whose claims are taken back, each to its queue's `ready` status.
         every: the pause between two reaps; None: never reap.
         max_runtime: as for :func:`sa_jobqueue.reap`.
+        holds_lost_name: tells whether jobs are in hand that were claimed under a name whose lock
+            was lost: a reap would take them back.
     """
 
     def __init__(
@@ -37,7 +43,9 @@ class Reaper:
         transactions: Transactions,
         every: timedelta | None,
         max_runtime: timedelta | None,
+        holds_lost_name: Callable[[], bool],
     ) -> None:
+        self._holds_lost_name = holds_lost_name
         self._queues = queues
         self._transactions = transactions
         self._every = every
@@ -46,16 +54,19 @@ class Reaper:
         self._refusals = Refusals(transactions, "a reap")
 
     @property
-    def is_due(self) -> bool:
-        """Whether it is time for the next reap."""
-        return self._every is not None and time.monotonic() >= self._next
+    def due_at(self) -> float:
+        """When the next reap is due, by time.monotonic()."""
+        return math.inf if self._every is None else self._next
 
-    def reap(self) -> None:
-        """Take back claims, unless `every` is None."""
+    def run(self) -> None:
+        """Take back claims, unless `every` is None, or we would take back our own."""
         if self._every is None:
             return
         reaped = Reaped()
         try:
+            if self._holds_lost_name():
+                self._next = time.monotonic() + SOON.total_seconds()
+                return
             reaped = self._transactions.run_once(self._reap)
         except Exception as error:
             if not self._transactions.is_temporary(error):

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from ..dialects import is_shortage
 from ..model.last_error import error_text
-from .batch import InHand
+from .in_hand import InHand
 from .lanes import claims_lost_by
 from .outcomes import Failed, Outcome
 from .transactions import Transactions, cause_of

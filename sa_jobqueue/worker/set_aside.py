@@ -15,8 +15,7 @@ from datetime import timedelta
 from typing import Generic, TypeVar
 
 from ..fence.claim import fence_of
-from ..fence.token import Fence
-from .batch import InHand
+from .in_hand import InHand
 from .refusals import Refused, RefusedFinish
 from .transactions import Transactions, cause_of
 
@@ -36,18 +35,21 @@ class SetAside(Generic[T]):
 
     Attributes:
         finishing: makes the way to finish jobs whose turn was refused.
+        wait_for_renewal: waits until no renewal is under way.
     """
 
     transactions: Transactions
     finishing: Callable[[], RefusedFinish[T]]
+    wait_for_renewal: Callable[[], None]
     _refused: list[Refused[T]] = field(default_factory=list)
     _next: float = 0.0
+    _trying: bool = False
     _pause: timedelta = FIRST_PAUSE
 
     @property
-    def fences(self) -> list[Fence]:
-        """The fences of these jobs: their claims are renewed."""
-        return [fence_of(refused.in_hand.job) for refused in self._refused]
+    def resting(self) -> list[InHand[T]]:
+        """These jobs, whose claims are renewed, except while they are tried."""
+        return [] if self._trying else [refused.in_hand for refused in self._refused]
 
     def add(self, jobs: Sequence[Refused[T]]) -> None:
         """Set jobs aside, and log for each what refuses it."""
@@ -92,8 +94,13 @@ class SetAside(Generic[T]):
 
     def _try(self) -> list[InHand[T]]:
         finishing = self.finishing()
-        finishing.run_once([refused.in_hand for refused in self._refused])
-        self._refused = finishing.left
+        self._trying = True
+        self.wait_for_renewal()
+        try:
+            finishing.run_once([refused.in_hand for refused in self._refused])
+            self._refused = finishing.left
+        finally:
+            self._trying = False
         return finishing.finished
 
 

@@ -17,7 +17,7 @@ the transaction is run again: then the locking read tells whether the COMMIT has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -29,8 +29,7 @@ from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import fence_of, with_fence
 from ..fence.lock import lock_claim
 from ..sessions.writer import writing
-from .batch import Ended, InHand
-from .lanes import Lane
+from .in_hand import Ended, InHand
 from .outcomes import Cancel, Retry
 from .transactions import Transactions
 
@@ -81,7 +80,7 @@ class HandlersTransaction(Generic[T]):
     transactions: Transactions
     in_hand: InHand[T]
     open_session: Callable[[], Session]
-    call: Callable[[Session, Any], Any]
+    call: Callable[..., Any]
     delete: bool | None
     options: Any
     _may_be_committed: bool = False
@@ -117,7 +116,9 @@ class HandlersTransaction(Generic[T]):
         job = self._locked(session)
         try:
             with _kept_open(session, self._connection):
-                returned = self.call(session, job)
+                returned = self.call(session, job=job)
+                if self.in_hand.given_up is not None:
+                    raise self.in_hand.given_up
                 session.flush()
             outcome = self.in_hand.lane.outcome_of(returned)
         except Exception as error:
@@ -170,19 +171,3 @@ def _kept_open(session: Session, connection: Connection) -> Iterator[None]:
         event.remove(session, "before_commit", refuse)
     if session.get_transaction() is not transaction or connection.get_transaction() is not root:
         raise ArgumentError(ENDED)
-
-
-def check_sessions(open_session: Callable[[], Session] | None, lanes: Sequence[Lane[Any]]) -> None:
-    """Refuse sessions that commit in two phases, where handlers are transactional.
-
-    Raises:
-        ArgumentError: they have ``twophase=True``.
-    """
-    if open_session is None or not any(lane.transactional for lane in lanes):
-        return
-    with open_session() as session:
-        if session.twophase:
-            raise ArgumentError(
-                "transactional handlers need sessions that commit in one phase: give the worker a "
-                "sessionmaker without twophase=True"
-            )

@@ -63,16 +63,23 @@ class Transactions:
         self._stopping = stopping
         self._succeeded_once = False
 
-    def run(self, work: Callable[[Session], R], *, patience: timedelta | None = None) -> R:
+    def run(
+        self,
+        work: Callable[[Session], R],
+        *,
+        patience: timedelta | None = None,
+        reads_first: bool = True,
+    ) -> R:
         """Run and commit a transaction, again while its error is temporary.
 
         Args:
             patience: for how long; None: for PATIENCE, or until the worker is to stop.
+            reads_first: False if the verbs of the library do all, which write before they read.
 
         Raises:
             Stopped: the worker is to stop.
         """
-        result = self.patiently(lambda: self.run_once(work), patience)
+        result = self.patiently(lambda: self.run_once(work, reads_first=reads_first), patience)
         self._succeeded_once = True
         return result
 
@@ -88,10 +95,14 @@ class Transactions:
             lambda: run_in_transaction(self.engine, work, open_session=open_session, mapper=mapper)
         )
 
-    def run_once(self, work: Callable[[Session], R]) -> R:
+    def run_once(self, work: Callable[[Session], R], *, reads_first: bool = True) -> R:
         """Run and commit a transaction."""
         return run_in_transaction(
-            self.engine, work, open_session=self._open_session, mapper=self._mapper
+            self.engine,
+            work,
+            open_session=self._open_session,
+            mapper=self._mapper,
+            reads_first=reads_first,
         )
 
     def patiently(self, work: Callable[[], R], patience: timedelta | None = None) -> R:

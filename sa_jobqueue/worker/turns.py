@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -13,10 +13,9 @@ from sqlalchemy.orm import Session
 
 from ..errors import LockLost
 from ..fence.claim import Claim, fence_of, jobs_by_token
-from ..fence.token import Fence
-from .batch import Batch, Ended, InHand
+from .brake import Brake
+from .in_hand import Batch, Ended, InHand
 from .lanes import Lane, LaneOrder, claims_lost_by
-from .outcomes import Outcome
 from .owner_name import OwnerName
 from .refusals import UNDIVIDED, RefusedFinish
 from .set_aside import SetAside
@@ -44,14 +43,14 @@ class TurnResult(Generic[T]):
     refused: bool = False
 
     @property
-    def in_hand(self) -> list[InHand[T]]:
-        """The claimed jobs."""
-        return [in_hand for lane, claim in self.claims for in_hand in _in_hand(lane, claim)]
+    def claims_any(self) -> bool:
+        """Whether jobs were claimed."""
+        return any(claim for _, claim in self.claims)
 
     @property
-    def fences(self) -> list[Fence]:
-        """The fences of the claimed jobs."""
-        return [fence for _, claim in self.claims for fence in claim.fences]
+    def in_hand(self) -> list[InHand[T]]:
+        """The claimed jobs."""
+        return [in_hand for lane, claim in self.claims for in_hand in in_hand_of(lane, claim)]
 
 
 @dataclass
@@ -59,40 +58,53 @@ class Turns(Generic[T]):
     """The turns of a worker.
 
     Attributes:
-        limit: the most jobs that a turn claims.
         delete: whether done jobs are deleted; None goes by the model.
         options: loader options for the claims.
         delay: returns how long a job waits that is failed because its finish was refused.
+        brakes: those of the lanes; none: no lane is ever slowed down.
+        wait_for_renewal: waits until no renewal of claims is under way.
+        is_at_rest: tells whether a lane's queue is paused.
+        hopeless: the database has refused for PATIENCE to finish jobs.
     """
 
     lanes: Sequence[Lane[T]]
     transactions: Transactions
     owner_name: OwnerName
-    limit: int
     delete: bool | None
     options: Sequence[Any]
     delay: Callable[[InHand[T]], timedelta | None]
+    brakes: Mapping[Lane[T], Brake]
+    wait_for_renewal: Callable[[], None]
+    is_at_rest: Callable[[Lane[T]], bool]
+    hopeless: bool = False
 
     def __post_init__(self) -> None:
         self._order = LaneOrder(self.lanes)
-        self._unanswered: list[tuple[Lane[T], Fence]] = []  # claims whose COMMIT was not answered
+        # Claims whose COMMIT was not answered.
+        self._unanswered: list[tuple[Lane[T], Claim[T]]] = []
         self._refusals = Refusals(self.transactions, "a claim")
-        self._set_aside = SetAside(self.transactions, self._finishing)
+        self._set_aside = SetAside(self.transactions, self._finishing, self.wait_for_renewal)
 
     @property
-    def fences_aside(self) -> list[Fence]:
-        """The fences of jobs that can be neither finished nor failed."""
-        return self._set_aside.fences
+    def aside(self) -> list[InHand[T]]:
+        """Jobs that can be neither finished nor failed; none while that is tried again."""
+        return self._set_aside.resting
 
-    def turn(self, batch: Batch[T], *, claim: bool) -> TurnResult[T]:
+    def turn(self, batch: Batch[T]) -> TurnResult[T]:
         """Finish the handled jobs, release the others, claim the next ones.
 
         Raises:
             Exception: what the database still refused after PATIENCE.
         """
-        finished = self._set_aside.try_again() if claim else []
-        result = self._turn_or_parts(batch, claim=claim)
+        if all(map(self.is_at_rest, self.lanes)):
+            batch = replace(batch, wanted=0)
+        if not batch.is_empty:
+            self.wait_for_renewal()
+        finished = self._set_aside.try_again() if batch.wanted else []
+        result = self._turn_or_parts(batch)
         result.finished += finished
+        for lane, brake in self.brakes.items():
+            brake.note(done.outcome for done in result.finished if done.lane is lane)
         return result
 
     def end(self, batch: Batch[T]) -> TurnResult[T]:
@@ -101,12 +113,15 @@ class Turns(Generic[T]):
         Raises:
             Exception: what the database still refused after PATIENCE.
         """
-        result = self._turn_or_parts(batch, claim=False)
+        if not batch.is_empty:
+            self.wait_for_renewal()
+        result = self._turn_or_parts(batch)
         result.finished += self._set_aside.last_try()
         return result
 
-    def _turn_or_parts(self, batch: Batch[T], *, claim: bool) -> TurnResult[T]:
+    def _turn_or_parts(self, batch: Batch[T]) -> TurnResult[T]:
         """Do a turn; if it is refused, do its parts one after the other."""
+        claim = batch.wanted > 0
         if batch.is_empty and not claim and not self._unanswered:
             return TurnResult()
         # A claim that waits for long must not keep the handled jobs from being finished, and jobs
@@ -114,11 +129,13 @@ class Turns(Generic[T]):
         patience = None if claim and batch.is_empty else UNDIVIDED
         try:
             result = self.transactions.run(
-                partial(self._turn, batch=batch, claim=claim), patience=patience
+                partial(self._turn, batch=batch),
+                patience=patience,
+                reads_first=bool(self._unanswered),
             )
         except Exception as error:
             if not batch.is_empty:
-                return self._finish_alone(batch, error, claim=claim)
+                return self._finish_alone(batch, error)
             if not claim:
                 return self._leave_unanswered(error)
             self._refusals.note(error)
@@ -128,29 +145,33 @@ class Turns(Generic[T]):
             self._refusals.end()
         return result
 
-    def _turn(self, session: Session, *, batch: Batch[T], claim: bool) -> TurnResult[T]:
+    def _turn(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:
         found = self._claimed_unanswered(session)
         finished = self._finish(session, batch.handled)
         self._release(session, [(unhandled.lane, unhandled.job) for unhandled in batch.unhandled])
-        if not claim:
+        if not batch.wanted:
             self._release(session, [(lane, claimed) for lane, claimed in found])
             return TurnResult([], finished)
-        claims = found or self._claim(session)
-        self._unanswered += [(lane, fence) for lane, claim in claims for fence in claim.fences]
+        claims = found or self._claim(session, batch.wanted)
+        self._unanswered += claims
         return TurnResult(claims, finished)
 
     # -- what was refused -----------------------------------------------
 
-    def _finish_alone(self, batch: Batch[T], error: Exception, *, claim: bool) -> TurnResult[T]:
+    def _finish_alone(self, batch: Batch[T], error: Exception) -> TurnResult[T]:
         """Finish jobs whose turn was refused; the claim comes in a turn of its own."""
         log.info("a turn was refused, and its jobs are finished alone: %s", cause_of(error))
         finishing = self._finishing()
-        finishing.run(batch.handled)
+        try:
+            finishing.run(list(batch.handled))
+        except Exception:
+            self.hopeless = True
+            raise
         self._set_aside.add(finishing.refused)
         self._release_parts([(unhandled.lane, unhandled.job) for unhandled in batch.unhandled])
-        if not claim:
-            self._turn_or_parts(Batch(), claim=False)
-        return TurnResult([], finishing.finished, claim_is_due=claim)
+        if not batch.wanted:
+            self._turn_or_parts(Batch())
+        return TurnResult([], finishing.finished, claim_is_due=batch.wanted > 0)
 
     def _finishing(self) -> RefusedFinish[T]:
         return RefusedFinish(self.transactions, self._finish, self.delay)
@@ -183,7 +204,12 @@ class Turns(Generic[T]):
         """
         claims: list[tuple[Lane[T], Claim[T]]] = []
         for lane in self.lanes if self._unanswered else ():
-            fences = [fence for of_lane, fence in self._unanswered if of_lane is lane]
+            fences = [
+                fence
+                for of_lane, claim in self._unanswered
+                if of_lane is lane
+                for fence in claim.fences
+            ]
             known = {(fence.identity, fence.owner_date) for fence in fences}
             found = [
                 job
@@ -200,10 +226,8 @@ class Turns(Generic[T]):
         """Write the outcomes; return the jobs whose claim was not lost."""
         lost: set[int] = set()
         for lane in self.lanes:
-            of_lane: list[tuple[T, Outcome]] = [
-                (in_hand.job, in_hand.outcome)
-                for in_hand in handled
-                if in_hand.lane is lane and in_hand.ended is None
+            of_lane = [
+                in_hand for in_hand in handled if in_hand.lane is lane and in_hand.ended is None
             ]
             lost.update(map(id, lane.finish(session, of_lane, delete=self.delete)))
         return [
@@ -219,12 +243,14 @@ class Turns(Generic[T]):
         for lane, of_lane in by_lane.items():
             claims_lost_by(partial(lane.queue.release, session, of_lane))
 
-    def _claim(self, session: Session) -> list[tuple[Lane[T], Claim[T]]]:
+    def _claim(self, session: Session, wanted: int) -> list[tuple[Lane[T], Claim[T]]]:
         claims: list[tuple[Lane[T], Claim[T]]] = []
-        wanted = self.limit
         try:
             for lane in self._order:
-                claimed = self._claim_by(lane, session, wanted)
+                most = self._most(lane, wanted)
+                if not most:
+                    continue
+                claimed = self._claim_by(lane, session, most)
                 claims.append((lane, claimed))
                 wanted -= len(claimed)
                 if not wanted:
@@ -233,14 +259,21 @@ class Turns(Generic[T]):
             self.owner_name.note_loss(error)
         return claims
 
+    def _most(self, lane: Lane[T], wanted: int) -> int:
+        """Return how many jobs of a lane may be claimed now."""
+        if self.is_at_rest(lane):
+            return 0
+        return self.brakes[lane].most(wanted) if self.brakes else wanted
+
     def _claim_by(self, lane: Lane[T], session: Session, limit: int) -> Claim[T]:
         return lane.queue.claim(
             session, owner=self.owner_name.owner, limit=limit, options=self.options
         )
 
 
-def _in_hand(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:
+def in_hand_of(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:
+    """Return the jobs of a claim, to be handled."""
     key = lane.attempts_key
     if key is None:
-        return [InHand(lane, job) for job in claim]
-    return [InHand(lane, job, getattr(job, key)) for job in claim]
+        return [InHand(lane, job, claim) for job in claim]
+    return [InHand(lane, job, claim, getattr(job, key)) for job in claim]

@@ -13,6 +13,7 @@ from sqlalchemy import inspect, select
 from sqlalchemy.orm import InstanceState
 
 from ..errors import ArgumentError
+from ..events.claimable import note_claimable
 from ..events.notes import note
 from ..fence.change import Change
 from ..fence.claim import jobs_by_token, jobs_with_keys
@@ -32,7 +33,7 @@ def move_on(session: AnyConnection, jobs: Any, word: str) -> None:
     Raises:
         ClaimLost, NotClaimed: as for :func:`sa_jobqueue.complete`.
     """
-    write(session, [(Change("complete", moved_on(word)), jobs_by_token(jobs))])
+    write(session, [(Change("complete", moved_on(word), frees=True), jobs_by_token(jobs))])
 
 
 def move_waiting(
@@ -52,6 +53,8 @@ def move_waiting(
         show_expired(writer.session, mapping, loaded(writer.session, mapping, [identity]))
         if mapping.listeners and moved:
             note(writer, mapping, change_event(mapping, "signal", [identity]))
+        if mapping.wakes and moved and not final:
+            note_claimable(writer, mapping)
     return moved > 0
 
 

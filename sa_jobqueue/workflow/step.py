@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
@@ -70,7 +70,7 @@ class Step(Lane[T]):
         return super().outcome_of(returned)
 
     def complete(
-        self, session: Session, jobs: list[T], then: str | None, *, delete: bool | None
+        self, session: Session, jobs: Sequence[T], then: str | None, *, delete: bool | None
     ) -> None:
         """Finish jobs whose handlers returned None, or the branch `then`."""
         self.queue.complete(session, jobs, delete=delete, then=then)

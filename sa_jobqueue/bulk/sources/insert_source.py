@@ -27,7 +27,6 @@ from sqlalchemy import Connection, Engine
 
 from ...dialects import database_of_engine
 from ...errors import ArgumentError, SourceChanged
-from ...owners.named_lock import checked_engine
 from ..log import INSERT_IN_DOUBT, INSERTED, Entry
 from ..source import DivisibleSource, Metadata
 from .connections import connected, hold_slot, wait_for_slots
@@ -79,7 +78,7 @@ class InsertSource(DivisibleSource[RowBatch]):
         copy: bool = True,
     ) -> None:
         check_option("on_existing", on_existing, get_args(OnExisting))
-        self.engine = checked_engine(engine, "a bulk load")
+        self.engine = _checked_engine(engine)
         self.destination = Destination(entity)
         self.rows = rows_from(rows, self.destination.types)
         self.total = self._known_total(total)
@@ -337,3 +336,12 @@ def fingerprint(rows: list[Mapping[str, Any]]) -> int:
 
 
 _PLAIN = (str, int, float, bytes, type(None))
+
+
+def _checked_engine(engine: Engine) -> Engine:
+    if not isinstance(engine, Engine) or engine.dialect.is_async:
+        raise ArgumentError(
+            f"a bulk load needs an Engine, not {engine!r}; beside an AsyncEngine, make one of a "
+            "synchronous driver for the same database."
+        )
+    return engine

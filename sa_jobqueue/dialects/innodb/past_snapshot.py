@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, event
-from sqlalchemy.exc import InvalidRequestError
+
+from ..connections import listen_to
 
 #: The name of the execution option by which a statement is run without the setting.
 OPTION = "sa_jobqueue_past_snapshot"
@@ -31,10 +32,8 @@ _EVENT = "before_cursor_execute"
 
 def past_snapshot(connection: Connection) -> Mapping[str, Any]:
     """Return the execution options of such statements on this connection."""
-    try:
-        _listen(connection)
-    except InvalidRequestError:  # SQLAlchemy 2.0.30, if the engine has options
-        _listen(connection.engine)
+    if not event.contains(connection, _EVENT, _without_setting):
+        listen_to(connection, _EVENT, _without_setting, retval=True)
     return {OPTION: True}
 
 
@@ -42,11 +41,6 @@ def has_snapshot_isolation(connection: Connection) -> bool:
     """Tell whether the server knows the setting: each series has it from another version on."""
     asked = "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"
     return connection.exec_driver_sql(asked).first() is not None
-
-
-def _listen(target: Any) -> None:
-    if not event.contains(target, _EVENT, _without_setting):
-        event.listen(target, _EVENT, _without_setting, retval=True)
 
 
 def _without_setting(

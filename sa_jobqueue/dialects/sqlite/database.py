@@ -43,6 +43,7 @@ class SQLite(Database):
     delete_returning = True
     transaction_level = "SERIALIZABLE"
     one_writer = True
+    tells_changes = True
     kept_as_given = (object,)
     returns_new = True
 

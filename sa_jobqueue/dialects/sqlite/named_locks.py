@@ -25,6 +25,7 @@ from sqlalchemy import Connection, Engine, Pool, StaticPool
 from ...errors import UnsupportedDatabase
 from ..forks import leave_to_parent_after_fork
 from ..named_locks import Deadline, HeldLock, Holder, NamedLocks, digest, lock_lost, slug
+from ..own_loop import call_for
 
 fcntl: ModuleType | None
 try:
@@ -251,7 +252,7 @@ def _database(engine: Engine) -> str:
     """Return the path of an engine's database; see memory_path() for one in memory."""
     named = engine.url.database or ":memory:"
     if named == ":memory:" or named.startswith("file:"):
-        return _file(_asked(engine), engine.pool)
+        return _file(call_for(engine, lambda: _asked(engine)), engine.pool)
     # Without a connection: a session may have the pool's only one.
     return os.path.realpath(named)
 

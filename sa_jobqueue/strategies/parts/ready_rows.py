@@ -54,7 +54,7 @@ class ReadyRows:
 
     # -- the next rows --------------------------------------------------
 
-    def select(self, *columns: Any, plain: bool = False) -> Any:
+    def select(self, *columns: Any, plain: bool = False, due: bool = True) -> Any:
         """Select up to ``:sa_jobqueue_limit`` claimable rows in claim order.
 
         Where the queue has levels, those of the level ``:sa_jobqueue_round``,
@@ -62,8 +62,9 @@ class ReadyRows:
 
         Args:
             plain: the SELECT will lock nothing.
+            due: without rows whose time has not come.
         """
-        statement: Any = select(*columns).where(self.has_status, *self.due)
+        statement: Any = select(*columns).where(self.has_status, *(self.due if due else ()))
         statement = statement.where(*self._where(plain=plain), *self.levels.criteria)
         if plain:
             statement = statement.where(*self._status_again())

@@ -1,0 +1,25 @@
+"""Wake-ups: an idle worker learns of a new job at once, and does not only look now and then.
+
+A worker is woken by other threads of its process, and by a watcher, which has a source: what its
+database tells of changes, or a look for due jobs now and then. A source that is away or wrong
+costs time only: the worker claims at least once in each `poll`, whatever it hears.
+
+======================  =====================================================
+``wakeups``             Wakeups: all that wakes one worker
+``in_process``          jobs that this process has made claimable
+``watcher``             the thread, or task, that waits for a source, and looks
+``alarm``               rings; pauses after a ring that was for nothing
+``pace``                how often to look
+``look``                the plain read for due jobs, and for the next due time
+``source``              what a watcher waits for
+``looking``             MySQL, MariaDB and others: nothing tells, so look
+``listening``           PostgreSQL: LISTEN
+``data_version``        SQLite in WAL mode: PRAGMA data_version
+======================  =====================================================
+
+What the verbs do for it is in ``events/claimable.py``.
+"""
+
+from .wakeups import Wakeups
+
+__all__ = ["Wakeups"]

@@ -1,0 +1,107 @@
+"""Wakeups: all that wakes one worker during its run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from sqlalchemy import Engine
+
+from ..dialects import Database
+from ..events.channel import channel_of
+from ..process.runtime import Runtime
+from ..strategies import ClaimSpec
+from .alarm import Alarm
+from .data_version import DataVersion
+from .in_process import woken_by_verbs
+from .listening import Listening
+from .look import Look
+from .looking import Looking
+from .source import Source
+from .watcher import Watcher
+
+#: How long after a ring a look for due times comes, if the worker is still idle then.
+AFTER_CLAIM = timedelta(milliseconds=100)
+
+
+class Wakeups:
+    """What wakes a worker, inside of the block of its ``with``.
+
+    Args:
+        specs: what its queues claim.
+        wake: has the worker claim now; any thread may call it.
+        poll: the longest pause between two looks.
+        shared: other connections see the database: it is not in memory.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        database: Database,
+        specs: Sequence[ClaimSpec],
+        wake: Callable[[], None],
+        *,
+        runtime: Runtime,
+        poll: timedelta,
+        shared: bool,
+    ) -> None:
+        self._engine, self._database, self._specs = engine, database, specs
+        self._shared = shared
+        self._runtime = runtime
+        self._alarm = Alarm(wake)
+        self._in_process = woken_by_verbs([spec.mapping for spec in specs], self._hear)
+        look = Look(specs, database, engine.get_execution_options())
+        self._watcher = Watcher(self._alarm, look, poll=poll)
+
+    def __enter__(self) -> Wakeups:
+        self._in_process.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._runtime.run_blocking(self._watcher.end)
+        finally:
+            self._in_process.__exit__(None, None, None)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the watcher is at work."""
+        return self._watcher.healthy
+
+    @property
+    def healthy(self) -> bool:
+        """Whether a new job wakes the worker, so that it need not claim often by itself."""
+        return self.connected and (self._source.tells or self._source.often)
+
+    def claimed(self, *, found: bool) -> None:
+        """Note a claim of the worker, and whether it found jobs."""
+        was_idle = self._alarm.idle
+        self._alarm.claimed(found=found)
+        if found or was_idle or not self._shared:
+            return
+        if not self._watcher.started:
+            self._source = self._new_source()
+            self._watcher.start(self._source)
+        self._watcher.look_soon()
+
+    def _hear(self) -> None:
+        """Ring; a job that is not due yet is found by a look after the claim."""
+        self._alarm.ring()
+        if self._watcher.started:
+            self._watcher.look_soon(AFTER_CLAIM.total_seconds())
+
+    def _new_source(self) -> Source:
+        if self._database.tells_changes:
+            return DataVersion(self._engine)
+        mappings = [spec.mapping for spec in self._specs]
+        tables = {mapping.table for mapping in mappings if mapping.args.notify}
+        if not (tables and self._database.notifies):
+            return Looking(self._engine)
+        return Listening(
+            self._engine,
+            self._database,
+            sorted(map(channel_of, tables)),
+            tells=all(mapping.args.notify for mapping in mappings),
+            heard=self._hear,
+            noticed=self._watcher.notice,
+        )

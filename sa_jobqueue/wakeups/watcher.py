@@ -1,0 +1,174 @@
+"""The watcher: a thread that waits for a source, and looks for due jobs.
+
+An AsyncWorker has it too: its event loop does not wait for the watcher's reads, nor they for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from datetime import timedelta
+
+from ..errors import UnsupportedDatabase
+from ..process.runtime import THREADS, Background
+from .alarm import Alarm
+from .look import Look
+from .pace import Pace
+from .source import Source
+
+log = logging.getLogger("sa_jobqueue.wakeups")
+
+#: The pauses before a source that is away is tried again.
+FIRST_PAUSE = timedelta(seconds=1)
+LONGEST_PAUSE = timedelta(seconds=30)
+
+#: How long the end of the thread is waited for: it may be connecting.
+END_WITHIN = timedelta(seconds=1)
+
+#: A time that has come by our clock has come by the database's, too.
+MARGIN = 0.002
+
+#: So many seconds after a job has become due we look whether it was claimed.
+AGAIN = 0.1
+
+
+class Watcher:
+    """Rings when a job may be claimed, from the first time on that the worker is idle.
+
+    Args:
+        poll: the longest pause between two looks.
+    """
+
+    def __init__(self, alarm: Alarm, look: Look, *, poll: timedelta) -> None:
+        self.healthy = False
+        self._alarm = alarm
+        self._look = look
+        self._pace = Pace(poll)
+        self._source: Source
+        self._changed = THREADS.condition()
+        self._noticed = self._ended = False
+        self._thread: Background | None = None
+        self._was_away = False
+        self._look_at = math.inf
+        self._due_at = math.inf
+        self._due_in_a_row = 0  # looks that found a job which no claim has taken
+        self._last_job = 0.0
+
+    def start(self, source: Source) -> None:
+        """Start the thread."""
+        self._source = source
+        self._thread = THREADS.start(self._run, name="sa_jobqueue watcher")
+
+    @property
+    def started(self) -> bool:
+        """Whether :meth:`start` was called."""
+        return self._thread is not None
+
+    def notice(self) -> None:
+        """End a pause: there is something to look at."""
+        with self._changed:
+            self._noticed = True
+            self._changed.notify_all()
+
+    def look_soon(self, seconds: float = 0.0) -> None:
+        """Look, if there is something to find out; any thread may call it."""
+        if self._look.knows_times or not (self.healthy and self._source.tells):
+            self._look_at = min(self._look_at, time.monotonic() + seconds)
+            self.notice()
+
+    def end(self) -> None:
+        """End the thread."""
+        self._ended = True
+        self.notice()
+        if self._thread is not None:
+            self._thread.join(END_WITHIN.total_seconds())
+
+    # -- the thread -----------------------------------------------------
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE.total_seconds()
+        while not self._ended:
+            try:
+                with self._source.opened():
+                    self._source.wait(0.0, self._pause)  # it proves that it hears
+                    self._note_healthy()
+                    pause = FIRST_PAUSE.total_seconds()
+                    self._watch()
+            except UnsupportedDatabase as error:
+                self._note_away(error)
+                return
+            except Exception as error:  # the worker itself claims now and then, and reports errors
+                self._note_away(error)
+                self._pause_for(pause * random.uniform(0.5, 1.0))
+                pause = min(pause * 2, LONGEST_PAUSE.total_seconds())
+            finally:
+                self.healthy = False
+
+    def _note_healthy(self) -> None:
+        if self._was_away:
+            log.warning("new jobs wake this worker again")
+        self._was_away, self.healthy = False, True
+
+    def _note_away(self, error: Exception) -> None:
+        if not self._was_away and not self._ended:
+            reason = str(error).partition("\n")[0]
+            log.warning("this worker looks for jobs now and then, and is not woken: %s", reason)
+        self._was_away = True
+
+    def _watch(self) -> None:
+        self._alarm.ring()  # for what was committed before we were connected
+        while not self._ended:
+            if self._source.wait(self._until_next(), self._pause):
+                self._look_at = 0.0
+            now = time.monotonic()
+            if self._alarm.pending_at <= now:
+                self._alarm.ring()
+            if self._due_at <= now:
+                self._due_at, self._look_at = math.inf, now + AGAIN
+                self._alarm.ring()
+            if self._alarm.idle and self._look_at <= now:
+                self._look_now()
+
+    def _until_next(self) -> float:
+        at = min(
+            self._alarm.pending_at, self._due_at, self._look_at if self._alarm.idle else math.inf
+        )
+        return min(max(0.0, at - time.monotonic()), LONGEST_PAUSE.total_seconds())
+
+    def _look_now(self) -> None:
+        began = time.monotonic()
+        left = self._source.ask(self._look.due_in)
+        now = time.monotonic()
+        is_due = left is not None and left <= 0
+        self._count(is_due)
+        self._look_at = self._due_at = math.inf
+        if is_due or (self._source.often and not self._source.tells):
+            self._look_at = now + self._pace.pause(
+                since_job=now - self._last_job,
+                took=now - began,
+                for_nothing=self._due_in_a_row,
+            )
+        if is_due:
+            self._alarm.ring()
+        elif left is not None:
+            self._due_at = now + left + MARGIN
+
+    def _count(self, is_due: bool) -> None:
+        last_job = self._alarm.last_job
+        went_on = is_due and last_job == self._last_job
+        self._due_in_a_row = self._due_in_a_row + 1 if went_on else 0
+        self._last_job = last_job
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait, or until something is to be noticed; tell whether it is."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._noticed or self._ended, seconds)
+            noticed, self._noticed = self._noticed, False
+        return noticed or self._ended
+
+    def _pause_for(self, seconds: float) -> None:
+        """Wait, or until the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended, seconds)

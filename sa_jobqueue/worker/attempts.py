@@ -1,0 +1,106 @@
+"""Attempts: a job's handler is called, and what it does becomes the job's outcome."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from ..process.runtime import Flag
+from .calls import Calls
+from .detached import log_changes
+from .events import tell_start
+from .in_hand import InHand
+from .job_context import JobContext
+from .log_records import log_failure
+from .outcomes import Cancel, Failed, Retry
+from .transactional import HandlersTransaction
+from .transactions import Transactions
+
+T = TypeVar("T")
+
+
+class Renewals(Protocol):
+    """What renews the claims of a worker."""
+
+    def wait_for_renewal(self) -> None: ...
+
+
+@dataclass
+class Attempts(Generic[T]):
+    """The attempts of a worker.
+
+    Attributes:
+        stopping: set when the worker is to stop.
+        delete: whether done jobs are deleted; None goes by the model.
+        options: loader options for the jobs of transactional handlers.
+        delay: returns how long a failed job waits.
+    """
+
+    calls: Calls
+    transactions: Transactions
+    heartbeat: Renewals
+    stopping: Flag
+    delete: bool | None
+    options: Sequence[Any]
+    delay: Callable[[InHand[T]], timedelta | None]
+
+    def make(self, in_hand: InHand[T]) -> None:
+        """Call the handler of a job, and note the outcome.
+
+        Raises:
+            BaseException: what the handler raised that is no Exception; the attempt has failed.
+                Or the worker has interrupted it: then it was no attempt.
+        """
+        try:
+            outcome = self._outcome_of(in_hand)
+        except BaseException as error:  # the only catch-all: a handler fails no job but its own
+            if not self.calls.was_interrupted(error):
+                self.fail(in_hand, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            in_hand.duration = time.monotonic() - in_hand.began
+            if isinstance(outcome, Retry) and outcome.in_ is None:
+                outcome = replace(outcome, in_=self.delay(in_hand))
+            in_hand.outcome = outcome
+
+    def fail(self, in_hand: InHand[T], error: BaseException) -> None:
+        """Note that an attempt has failed, and log it, unless it was given up before."""
+        if in_hand.given_up is None or in_hand.given_up is error:
+            in_hand.duration = time.monotonic() - in_hand.began
+            in_hand.outcome = Failed(error, self.delay(in_hand))
+            log_failure(in_hand, error, in_hand.outcome.retry_in)
+
+    def _outcome_of(self, in_hand: InHand[T]) -> Retry | Cancel | str | None:
+        lane = in_hand.lane
+        context = JobContext(in_hand, self.stopping).context()
+        if lane.queue.mapping.listeners:
+            context.run(tell_start, in_hand)
+        if lane.transactional:
+            return self._outcome_in_transaction(in_hand, context)
+        returned = self.calls.call(in_hand, context)
+        log_changes(in_hand.job)
+        return lane.outcome_of(returned)
+
+    def _outcome_in_transaction(
+        self, in_hand: InHand[T], context: Context
+    ) -> Retry | Cancel | str | None:
+        """Call a transactional handler: its row is locked, and not renewed meanwhile."""
+        in_hand.locked = True
+        self.heartbeat.wait_for_renewal()
+        try:
+            return HandlersTransaction(
+                self.transactions,
+                in_hand,
+                self.calls.open_session,
+                partial(self.calls.call_in, in_hand=in_hand, context=context),
+                self.delete,
+                self.options,
+            ).run()
+        finally:
+            in_hand.locked = in_hand.ended is not None  # else its outcome is still to be written

@@ -1,0 +1,77 @@
+"""Chores that come with tables beside those of the queues: control, and schedules.
+
+Their modules are loaded where there are such tables, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from ..model.beside import CONTROL, SCHEDULES, beside
+from .chore import Chore
+from .hands import Hands
+from .lanes import Lane
+from .owner_name import OwnerName
+from .transactions import Transactions
+
+log = logging.getLogger("sa_jobqueue.worker")
+
+
+@contextmanager
+def chores_beside(
+    lanes: Sequence[Lane[Any]],
+    *,
+    hands: Hands[Any],
+    transactions: Transactions,
+    owner_name: OwnerName,
+    wake: Callable[[], None],
+) -> Iterator[list[Chore]]:
+    """Give the chores of the tables beside the lanes' queues, for a run.
+
+    Args:
+        wake: has the worker claim at once.
+    """
+    chores: list[Chore] = []
+    with ExitStack() as stack:
+        for tables, of_lanes in _lanes_beside(lanes, CONTROL):
+            from .control import Control
+
+            control: Control[Any] = Control(
+                tables,
+                of_lanes,
+                hands=hands,
+                transactions=transactions,
+                owner_name=owner_name,
+            )
+            chores.append(stack.enter_context(control))
+        for schedules, of_lanes in _lanes_beside(lanes, SCHEDULES):
+            from .scheduler import Scheduler
+
+            queues = [lane.queue for lane in of_lanes]
+            chores.append(Scheduler(schedules, queues, transactions=transactions, wake=wake))
+        _warn_of_missing_schedules(lanes)
+        yield chores
+
+
+def _lanes_beside(lanes: Sequence[Lane[Any]], what: str) -> list[tuple[Any, list[Lane[Any]]]]:
+    """Return what is beside the lanes' queues, each with its lanes; as a rule all have one."""
+    found: dict[int, tuple[Any, list[Lane[Any]]]] = {}
+    for lane in lanes:
+        known = beside(lane.queue.mapping, what)
+        if known is not None:
+            found.setdefault(id(known), (known, []))[1].append(lane)
+    return list(found.values())
+
+
+def _warn_of_missing_schedules(lanes: Sequence[Lane[Any]]) -> None:
+    for lane in lanes:
+        queue = lane.queue
+        if queue.declares_schedules and beside(queue.mapping, SCHEDULES) is None:
+            log.warning(
+                "%r declares schedules, and nobody runs them: make Schedules(metadata) with the "
+                "metadata of its table",
+                queue,
+            )

@@ -1,0 +1,60 @@
+"""A brake against error storms: a queue whose jobs all fail is claimed from more slowly."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from .outcomes import Failed, Outcome
+
+log = logging.getLogger("sa_jobqueue.worker")
+
+#: After so many failures in a row.
+FAILURES = 20
+
+#: The pauses between two claims of such a queue: each is twice as long as the one before.
+FIRST_PAUSE = timedelta(milliseconds=100)
+LONGEST_PAUSE = timedelta(seconds=10)
+
+
+class Brake:
+    """Slows down the claims from a queue while each of its jobs fails.
+
+    Args:
+        queue: it is named in the log.
+    """
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+        self._failures = 0
+        self._pause = timedelta(0)  # zero: the brake is off
+        self._next = 0.0
+
+    def most(self, wanted: int) -> int:
+        """Return how many jobs may be claimed now; with the brake on one, after each pause."""
+        if not self._pause:
+            return wanted
+        return min(wanted, 1) if time.monotonic() >= self._next else 0
+
+    def note(self, outcomes: Iterable[Outcome]) -> None:
+        """Note what became of the jobs of a turn."""
+        before = self._failures
+        for outcome in outcomes:
+            self._failures = self._failures + 1 if isinstance(outcome, Failed) else 0
+        if self._failures < FAILURES:
+            self._pause = timedelta(0)
+        elif self._failures != before:
+            self._slow_down()
+
+    def _slow_down(self) -> None:
+        if not self._pause:
+            log.error(
+                "the last %d jobs of %r failed: until one succeeds, it is claimed from more slowly",
+                self._failures,
+                self._queue,
+            )
+        self._pause = min(self._pause * 2, LONGEST_PAUSE) if self._pause else FIRST_PAUSE
+        self._next = time.monotonic() + self._pause.total_seconds()

@@ -1,0 +1,330 @@
+"""The threads of a worker: slots, where handlers run, and the supervisor, who called run().
+
+A slot handles one job after the other, and does a turn itself when it has no job. The supervisor
+does what no slot does: it claims while the worker is idle, finishes what waits for long while all
+handlers run, reaps, notices timeouts, and ends the run. On a database in memory, which only one
+thread may use, the supervisor is the only slot, too. In an AsyncWorker all are tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from ..errors import HandlerTimeout
+from ..process.runtime import Background, Flag, Runtime
+from .attempts import Attempts
+from .chore import Chore
+from .events import tell_lock_lost
+from .hands import Hands
+from .idle import Idle
+from .in_hand import Batch, InHand
+from .owner_name import OwnerName
+from .transactions import Stopped, cause_of
+from .turns import TurnResult, Turns
+
+log = logging.getLogger("sa_jobqueue.worker")
+
+T = TypeVar("T")
+
+#: How long the end of handlers is waited for that were interrupted.
+INTERRUPTION = timedelta(seconds=5)
+
+
+@dataclass
+class Crew(Generic[T]):
+    """The threads of one run.
+
+    Attributes:
+        hands: the jobs in hand.
+        chores: what the supervisor does beside, such as reaping.
+        tell: called with what each turn has finished and claimed, after its commit.
+        is_drained: tells whether no job is left; None: the run does not end by that.
+        alone: the supervisor is the only slot.
+        grace: how long running handlers may go on when the run is to end.
+    """
+
+    runtime: Runtime
+    hands: Hands[T]
+    attempts: Attempts[T]
+    turns: Turns[T]
+    owner_name: OwnerName
+    idle: Idle
+    chores: Sequence[Chore]
+    tell: Callable[[TurnResult[T]], None]
+    is_drained: Callable[[], bool] | None
+    stopping: Flag
+    grace: timedelta
+    alone: bool = False
+    _slots: list[Background] = field(default_factory=list)
+
+    def work(self) -> None:
+        """Work until the run is to end, and end it.
+
+        Raises:
+            BaseException: what has ended the run.
+        """
+        hands, patience = self.hands, 0.0
+        try:
+            if not self.alone:
+                for number in range(1, hands.slots + 1):
+                    name = f"sa_jobqueue handler {number}"
+                    self._slots.append(self.runtime.start(self._work_in_slot, name=name))
+            try:
+                self._supervise()
+            except BaseException as error:  # such as KeyboardInterrupt
+                with hands:
+                    hands.undo_own_turn()
+                self._fail(error)
+            self._end()
+            if not (hands.running or hands.abandoned):
+                patience = INTERRUPTION.total_seconds()
+        finally:
+            with hands:
+                hands.end()
+            for slot in self._slots:
+                slot.join(patience)
+        if hands.error is not None:
+            raise hands.error
+
+    # -- slots ----------------------------------------------------------
+
+    def _work_in_slot(self) -> None:
+        """Do turns, and handle jobs, until the run ends."""
+        hands, handled = self.hands, None
+        while True:
+            with hands.lock:
+                if handled is not None:
+                    hands.put_handled(handled)
+                while (step := hands.next_step()) is None:
+                    if hands.ended:
+                        return
+                    hands.wait_in_slot()
+            handled = self._do(step)
+
+    def _do(self, step: InHand[T] | Batch[T]) -> InHand[T] | None:
+        """Do a turn, or handle a job, which is returned if it is to be finished."""
+        if isinstance(step, Batch):
+            self._do_turn(step)
+            return None
+        return self._handle(step)
+
+    def _handle(self, in_hand: InHand[T]) -> InHand[T] | None:
+        if in_hand.lost:
+            with self.hands:
+                self.hands.drop(in_hand)
+            return None
+        try:
+            self.attempts.make(in_hand)
+        except BaseException as error:
+            with self.hands:
+                if self.attempts.calls.was_interrupted(error):
+                    self.hands.put_back(in_hand)
+                    return None
+                self.hands.fail(error)
+        return in_hand
+
+    # -- turns ----------------------------------------------------------
+
+    def _do_turn(self, batch: Batch[T]) -> None:
+        """Do a turn, and tell what it has done; whatever it raises ends the run."""
+        hands = self.hands
+        came: list[InHand[T]] = []
+        try:
+            if batch.wanted:
+                self._check_lock()
+            result = self.turns.turn(batch)
+        except BaseException as error:
+            with hands:
+                hands.hopeless = self.turns.hopeless
+                hands.undo_turn(batch)
+            self._fail(error)
+            return
+        try:
+            came = result.in_hand
+            self.tell(result)
+            self._note(batch, result)
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            with hands:
+                hands.end_turn(came)
+
+    def _note(self, batch: Batch[T], result: TurnResult[T]) -> None:
+        """Decide when the next claim is due, or whether nothing is left to do."""
+        hands = self.hands
+        if batch.wanted and not result.claims_any and not result.refused:
+            self._note_nothing(result)
+        at = self.idle.claim_at(
+            claimed=bool(batch.wanted),
+            found=result.claims_any,
+            at_once=result.claim_is_due,
+        )
+        hands.next_claim(at)
+
+    def _note_nothing(self, result: TurnResult[T]) -> None:
+        hands = self.hands
+        if self.is_drained is not None and not result.claim_is_due:
+            with hands:
+                in_hand = not hands.is_empty
+            if not in_hand and self.is_drained():
+                with hands:
+                    hands.note_drained()
+
+    def _fail(self, error: BaseException) -> None:
+        """Have the run end with an error."""
+        if self.attempts.calls.ends_at_once(error):
+            raise error
+        if isinstance(error, Stopped):  # the run ends anyway
+            return
+        with self.hands:
+            self.hands.fail(error)
+
+    # -- the supervisor -------------------------------------------------
+
+    def _supervise(self) -> None:
+        """Do what no slot does, until the run is to end."""
+        hands, handled = self.hands, None
+        while True:
+            with hands:
+                if handled is not None:
+                    hands.put_handled(handled)
+                while (step := self._next_of_supervisor()) is None:
+                    if self._is_over or self._next_chore_at <= time.monotonic():
+                        break
+                    hands.wait_for_notice(self._next_chore_at)
+                if step is None and self._is_over:
+                    return
+            handled = None
+            if step is None:
+                self._do_chores()
+            else:
+                handled = self._do(step)
+
+    def _next_of_supervisor(self) -> InHand[T] | Batch[T] | None:
+        if self._is_over:
+            return None
+        return self.hands.next_step() if self.alone else self.hands.begin_turn(in_slot=False)
+
+    @property
+    def _is_over(self) -> bool:
+        hands = self.hands
+        return hands.drained or hands.error is not None or self.stopping.is_set()
+
+    @property
+    def _next_chore_at(self) -> float:
+        deadlines = (at for at, _ in self._deadlines())
+        return min((*deadlines, *(chore.due_at for chore in self.chores)), default=math.inf)
+
+    def _deadlines(self) -> Iterator[tuple[float, InHand[T]]]:
+        """Find the running jobs whose timeout we have to notice."""
+        if self.attempts.calls.keeps_timeouts:
+            return
+        for in_hand in self.hands.running:
+            if in_hand.deadline is not None and in_hand.given_up is None:
+                yield in_hand.deadline, in_hand
+
+    def _do_chores(self) -> None:
+        now = time.monotonic()
+        with self.hands:
+            overdue = [in_hand for at, in_hand in self._deadlines() if at <= now]
+        for in_hand in overdue:
+            self._give_up(in_hand)
+        due = [chore for chore in self.chores if chore.due_at <= now]
+        if due and not self.stopping.is_set():
+            self._check_lock()
+        for chore in due:
+            chore.run()
+
+    def _check_lock(self) -> None:
+        """Notice a lost lock of our Owner, and tell of it."""
+        self.owner_name.check_lock()
+        if self.owner_name.was_lost():
+            tell_lock_lost(lane.queue for lane in self.turns.lanes)
+
+    # -- timeouts -------------------------------------------------------
+
+    def _give_up(self, in_hand: InHand[T]) -> None:
+        """Fail the attempt of a handler that goes on beyond its timeout, and end the run.
+
+        A transactional one has locked its row: what it does is rolled back when it returns.
+        """
+        error = HandlerTimeout(
+            f"{in_hand.lane.handler!r} still runs after its timeout of {in_hand.lane.timeout}; a "
+            "thread cannot be stopped, so this worker ends: replace its process"
+        )
+        with self.hands:
+            if in_hand not in self.hands.running:
+                return
+            in_hand.given_up = error
+            if not in_hand.lane.transactional:
+                given_up = replace(in_hand)
+                self.attempts.fail(given_up, error)
+                self.hands.abandon(in_hand, given_up)
+            self.hands.fail(error)
+        self.stopping.set()
+
+    # -- the end --------------------------------------------------------
+
+    def _end(self) -> None:
+        """Give running handlers their grace; finish what was handled, and release the rest."""
+        hands = self.hands
+        with hands:
+            hands.ending = True
+        self._wait_for_handlers(self.grace)
+        if hands.running and self.attempts.calls.interrupt():
+            self._wait_for_handlers(INTERRUPTION)
+        with hands:
+            while hands.in_turn:
+                hands.wait_for_notice(math.inf)
+            self._give_back_running()
+            if hands.hopeless:
+                self._log_left()
+                return
+            batch = hands.begin_ending_turn() or Batch()
+        try:
+            self.tell(self.turns.end(batch))
+        except Exception as error:
+            if hands.error is None:
+                raise
+            log.error("jobs in hand are left to a reap: %s", cause_of(error))
+
+    def _wait_for_handlers(self, longest: timedelta) -> None:
+        """Wait until no handler runs; meanwhile finish those that have ended, release the rest."""
+        hands, until = self.hands, time.monotonic() + longest.total_seconds()
+        while True:
+            with hands:
+                batch = None
+                while hands.running and not hands.hopeless and time.monotonic() < until:
+                    batch = hands.begin_ending_turn()
+                    if batch is not None:
+                        break
+                    hands.wait_for_notice(until)
+            if batch is None:
+                return
+            self._do_turn(batch)
+
+    def _give_back_running(self) -> None:
+        """Give up the handlers that still run: their jobs are released, or rolled back."""
+        for in_hand in tuple(self.hands.running):
+            if in_hand.given_up is None:
+                in_hand.given_up = Stopped()
+            log.error(
+                "%r still runs %s after the worker was to end: its job is %s",
+                in_hand.lane.handler,
+                self.grace,
+                "rolled back" if in_hand.lane.transactional else "released",
+            )
+            if not in_hand.lane.transactional:
+                self.hands.put_back(in_hand)
+                self.hands.abandoned += 1
+
+    def _log_left(self) -> None:
+        left = len(self.hands.unstarted) + len(self.hands.handled)
+        if left:
+            log.error("%d jobs in hand are left to a reap", left)

@@ -1,0 +1,71 @@
+"""A worker examines its own queues now and then: a claim may lose its index while it runs.
+
+An index is dropped, the statistics age, or a transaction stays open for long: then each claim reads
+more rows. The log says so before the queue stands still.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from ..dialects.examination import Severity
+from ..doctor import examine_plan
+from ..queue import JobQueue
+from .events import tell_findings
+from .transactions import Transactions
+from .tries import Tries
+
+log = logging.getLogger("sa_jobqueue.worker")
+
+#: The pause between two examinations, give or take a fifth.
+EXAMINE_EVERY = timedelta(hours=1)
+
+#: The time until the first one: not all at once, where many workers are started.
+FIRST = timedelta(minutes=2)
+
+LEVELS = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING}
+
+
+class PlanCheck:
+    """Have the doctor examine a worker's queues, without a claim and without a lock.
+
+    Args:
+        queues: each is examined in transactions of its own.
+    """
+
+    def __init__(self, queues: Sequence[JobQueue[Any]], *, transactions: Transactions) -> None:
+        self._engine = transactions.engine
+        self._tries = {
+            queue: Tries(transactions, f"the examination of {queue!r}") for queue in queues
+        }
+        self._next = _after(FIRST)
+
+    @property
+    def due_at(self) -> float:
+        """When the next examination is due, by time.monotonic()."""
+        return self._next
+
+    def run(self) -> None:
+        """Examine each queue, and tell what was found; an error never ends the worker."""
+        for queue, tries in self._tries.items():
+            tries.run(partial(self._examine, queue))
+        self._next = _after(EXAMINE_EVERY)
+
+    def _examine(self, queue: JobQueue[Any]) -> None:
+        report = examine_plan(self._engine, queue)
+        # What this user may not look at does not change, and is no fault of the queue.
+        findings = [finding for finding in report.findings if not finding.is_unchecked]
+        for found in findings:
+            level = LEVELS[found.severity]
+            log.log(level, "%r, %s: %s; fix: %s", queue, found.check, found.message, found.fix)
+        tell_findings(queue, [found.message for found in findings])
+
+
+def _after(pause: timedelta) -> float:
+    return time.monotonic() + pause.total_seconds() * random.uniform(0.8, 1.2)

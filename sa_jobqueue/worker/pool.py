@@ -1,0 +1,54 @@
+"""Whether an engine has as many connections as a worker may use at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from ..errors import ArgumentError
+from .lanes import Lane
+
+
+def check_connections(
+    engine: Engine, concurrency: int, lanes: Sequence[Lane[Any]], *, alone: bool
+) -> None:
+    """Refuse more handlers than connections.
+
+    Args:
+        alone: the worker uses one connection only, and calls its handlers one after the other.
+
+    Raises:
+        ArgumentError: it tells what to change.
+    """
+    if alone:
+        if concurrency > 1:
+            raise ArgumentError(
+                "a database in memory has one connection: concurrency= needs a file, or a server"
+            )
+        if any(lane.timeout is not None for lane in lanes):
+            raise ArgumentError(
+                "on a database in memory the worker has one thread, which calls the handlers and "
+                "cannot notice their timeout=: it needs a file, or a server"
+            )
+        return
+    most, needed = _most_connections(engine), concurrency + 2
+    if most < needed and any(lane.transactional for lane in lanes):
+        raise ArgumentError(
+            f"{concurrency} transactional handlers at once, and the worker, need up to {needed} "
+            f"connections, and the engine's pool has {most}: give create_engine() a larger "
+            "pool_size="
+        )
+
+
+def _most_connections(engine: Engine) -> float:
+    """Return how many connections a pool gives at once, as far as it has a limit."""
+    pool = engine.pool
+    if isinstance(pool, StaticPool):
+        return 1
+    if not isinstance(pool, QueuePool) or pool._max_overflow < 0:
+        return math.inf
+    return pool.size() + pool._max_overflow

@@ -1,0 +1,93 @@
+"""A worker runs the schedules of its queues: it inserts their jobs when their ticks are due."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from ..queue import JobQueue
+from ..schedules import Ran, Schedules
+from ..sessions.transactions import connected, run_in_transaction
+from .transactions import Transactions
+from .tries import Tries
+
+#: The pause between two looks for schedules, where no tick comes before; give or take a fifth.
+LOOK_EVERY = timedelta(seconds=10)
+
+#: Workers come to a tick one after the other: the first one does what the others find done.
+SPREAD = timedelta(milliseconds=50)
+
+#: The pause after an error, and while another has the schedule that is due.
+SOON = timedelta(seconds=1)
+
+
+class Scheduler:
+    """Run schedules in transactions of its own, on the worker's engine.
+
+    Args:
+        queues: into which the jobs are inserted; what they declare is written to the table first.
+        wake: called when jobs were inserted.
+    """
+
+    def __init__(
+        self,
+        schedules: Schedules,
+        queues: Sequence[JobQueue[Any]],
+        *,
+        transactions: Transactions,
+        wake: Callable[[], None],
+    ) -> None:
+        self._schedules = schedules
+        self._queues = queues
+        self._engine = transactions.engine
+        self._wake = wake
+        self._declarations = Tries(transactions, "the declaration of schedules")
+        self._runs = Tries(transactions, "a run of schedules")
+        self._declared = not any(queue.declares_schedules for queue in queues)
+        self._next = 0.0
+
+    @property
+    def due_at(self) -> float:
+        """When the next look is due, by time.monotonic()."""
+        return self._next
+
+    def run(self) -> None:
+        """Run the schedules that are due; an error is logged once, and never ends the worker."""
+        self._next = time.monotonic() + SOON.total_seconds()
+        if not self._declared:
+            self._declared = self._declarations.run(self._declare)
+        self._runs.run(self._run)
+
+    def _declare(self) -> None:
+        run_in_transaction(
+            self._engine, lambda session: self._schedules.declare(session, self._queues)
+        )
+
+    def _run(self) -> None:
+        """Look whether a schedule is due, in a plain read, before any lock is taken."""
+        with connected(self._engine) as connection:
+            wait = self._schedules.due_in(connection, self._queues)
+        if wait is None or wait > timedelta(0):
+            self._next = time.monotonic() + _pause(wait)
+            return
+        ran = run_in_transaction(self._engine, self._run_due)
+        if any(each.ticks for each in ran):
+            self._wake()
+        if ran:
+            self._next = time.monotonic()  # there may be more
+
+    def _run_due(self, session: Session) -> list[Ran]:
+        return self._schedules.run_due(session, self._queues)
+
+
+def _pause(wait: timedelta | None) -> float:
+    """Return the seconds until the next look."""
+    longest: float = LOOK_EVERY.total_seconds() * random.uniform(0.8, 1.2)
+    if wait is None:
+        return longest
+    return min(longest, wait.total_seconds() + random.uniform(0, SPREAD.total_seconds()))
