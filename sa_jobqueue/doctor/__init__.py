@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from ..dialects.examination import Severity
 from .report import Cost, Finding, Report
-from .run_checks import OLD_SNAPSHOT, examine, examine_index, examine_locks
+from .run_checks import OLD_SNAPSHOT, examine, examine_index, examine_locks, examine_plan
 
 __all__ = [
     "OLD_SNAPSHOT",
@@ -28,4 +28,5 @@ __all__ = [
     "examine",
     "examine_index",
     "examine_locks",
+    "examine_plan",
 ]

@@ -26,6 +26,7 @@ CHECKS: Mapping[str, Check] = {
     "plan": index_checks.check_plan,
     "cost": claim_checks.check_cost,
     "reap": index_checks.check_reap,
+    "failed": index_checks.check_failed,
     "updates": claim_checks.check_updates,
     "garbage": server_checks.check_garbage,
     "snapshot": server_checks.check_snapshot,
@@ -46,6 +47,9 @@ NEEDED = ("table", "strategy")
 
 #: What examine_index() looks at.
 OF_INDEX = (*NEEDED, "index", "plan")
+
+#: What examine_plan() looks at: it may change while workers run.
+OF_PLAN = (*OF_INDEX, "snapshot")
 
 #: What claims jobs, and is left out with run=False.
 CLAIMING = ("cost",)

@@ -9,7 +9,7 @@ from sqlalchemy import Index
 from sqlalchemy.exc import DBAPIError
 
 from ..dialects.examination import Answer, Plan, ServerIndex, Severity
-from ..model.indexes import key_index
+from ..model.indexes import failed_index, key_index
 from ..strategies import KeyLimit
 from .case import Case, Search
 from .wanted_index import (
@@ -83,6 +83,20 @@ def check_reap(case: Case) -> Iterator[Answer]:
     if answer.severity is Severity.ERROR:  # claims do not need this index
         answer = replace(answer, severity=Severity.WARNING)
     yield answer
+
+
+# -- the index of failed jobs -------------------------------------------
+
+
+def check_failed(case: Case) -> Iterator[Answer]:
+    """Look for the index of failed jobs, where the model declares it."""
+    index, dialect = failed_index(case.mapping), case.connection.dialect
+    if index is None or name_of(index, dialect) in names_of(case.indexes):
+        return
+    yield Answer.warning(
+        "the index of failed jobs is missing: nobody counts them, and the list of them is refused",
+        create_statement(index, dialect),
+    )
 
 
 # -- either index -------------------------------------------------------

@@ -16,12 +16,14 @@ class Finding:
         severity: ``ok`` for a fact; ``warning`` and ``error`` need a fix.
         message: what was found.
         fix: how to mend it; empty for a fact.
+        is_unchecked: the check could not be made, and `message` says why.
     """
 
     check: str
     severity: Severity
     message: str
     fix: str = ""
+    is_unchecked: bool = False
 
     def __str__(self) -> str:
         fix = f"\n  fix: {self.fix}" if self.fix else ""

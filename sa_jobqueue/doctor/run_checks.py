@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -14,15 +14,23 @@ from sqlalchemy.orm import Session, scoped_session
 from ..dialects import is_transient
 from ..dialects.examination import Answer, Severity
 from ..errors import ArgumentError, JobQueueError, LockTimeout
+from ..model.queue_name import plain_queue
 from ..queue import JobQueue
 from ..sessions.writer import AnySession, session_of
-from ..workflow import Step
 from .case import Case
-from .check_list import CHECKS, CLAIMING, NEEDED, OF_INDEX, OF_LOCKS, Check
+from .check_list import CHECKS, CLAIMING, NEEDED, OF_INDEX, OF_LOCKS, OF_PLAN, Check
 from .report import Cost, Finding, Report
 
 #: A snapshot that is kept for so long leaves too many dead rows in a queue's table.
 OLD_SNAPSHOT = timedelta(minutes=1)
+
+
+class OfQueue(Protocol):
+    """A step of a workflow, which has a queue of its own."""
+
+    @property
+    def queue(self) -> JobQueue[Any]: ...
+
 
 RETRY = "examine the queue again when no other transaction holds its rows"
 GRANT = "grant this user what the message asks for, or examine the queue as another user"
@@ -30,7 +38,7 @@ GRANT = "grant this user what the message asks for, or examine the queue as anot
 
 def examine(
     target: Engine | AnySession,
-    queue: JobQueue[Any] | Step[Any] | type[Any],
+    queue: JobQueue[Any] | OfQueue | type[Any],
     *,
     limit: int = 100,
     run: bool = True,
@@ -57,7 +65,7 @@ def examine(
 
 def examine_index(
     target: Engine | AnySession,
-    queue: JobQueue[Any] | Step[Any] | type[Any],
+    queue: JobQueue[Any] | OfQueue | type[Any],
     *,
     limit: int = 100,
 ) -> Report:
@@ -71,8 +79,27 @@ def examine_index(
     return _run_checks(target, queue, checks, limit=limit, old_snapshot=OLD_SNAPSHOT)
 
 
+def examine_plan(
+    target: Engine | AnySession,
+    queue: JobQueue[Any] | OfQueue | type[Any],
+    *,
+    limit: int = 100,
+) -> Report:
+    """Examine what may change while workers run; this locks nothing.
+
+    These are the claim's index, its plan, and the oldest snapshot of other transactions. A worker
+    does it once an hour.
+
+    Raises:
+        ArgumentError: not a queue, or a session that is in a transaction.
+        UnsupportedDatabase: its database class has no examination.
+    """
+    checks = {name: CHECKS[name] for name in OF_PLAN}
+    return _run_checks(target, queue, checks, limit=limit, old_snapshot=OLD_SNAPSHOT)
+
+
 def examine_locks(
-    target: Engine | AnySession, queue: JobQueue[Any] | Step[Any] | type[Any]
+    target: Engine | AnySession, queue: JobQueue[Any] | OfQueue | type[Any]
 ) -> Report:
     """Prove by two connections that what one has locked is kept from the other.
 
@@ -93,7 +120,7 @@ def examine_locks(
 
 def _run_checks(
     target: Any,
-    queue: JobQueue[Any] | Step[Any] | type[Any],
+    queue: JobQueue[Any] | OfQueue | type[Any],
     checks: Mapping[str, Check],
     *,
     limit: int,
@@ -101,10 +128,10 @@ def _run_checks(
 ) -> Report:
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise ArgumentError(f"limit is the size of a batch, at least 1: {limit!r}")
-    queue = queue.queue if isinstance(queue, Step) else queue
-    queue = queue if isinstance(queue, JobQueue) else JobQueue(queue)
+    plain = plain_queue(queue)
+    examined = plain if isinstance(plain, JobQueue) else JobQueue(plain)
     with _session_of(target) as session:
-        case = Case(session, queue, limit, old_snapshot)
+        case = Case(session, examined, limit, old_snapshot)
         case.examination  # noqa: B018 - raises where there is none
         return _report(case, _findings(case, checks))
 
@@ -169,7 +196,7 @@ def _error_text(error: DBAPIError) -> str:
 
 
 def _finding(name: str, answer: Answer) -> Finding:
-    return Finding(name, answer.severity, answer.message, answer.fix)
+    return Finding(name, answer.severity, answer.message, answer.fix, answer.is_unchecked)
 
 
 def _report(case: Case, found: Iterable[Finding | Cost]) -> Report:

@@ -14,10 +14,10 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from .doctor import examine_index
-from .queue import JobQueue
-from .sessions.writer import AnySession
-from .workflow import Step
+from ..doctor import examine_index
+from ..queue import JobQueue
+from ..sessions.writer import AnySession
+from ..workflow import Step
 
 
 def assert_claim_is_indexed(

@@ -1,0 +1,163 @@
+"""trace_events(): a span for each step of a job's life that this process takes.
+
+Names and attributes are those of OpenTelemetry's conventions for messaging:
+https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from threading import Lock
+from typing import Any, TypeVar
+
+from opentelemetry.context import attach
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    Tracer,
+    TracerProvider,
+    get_tracer,
+    set_span_in_context,
+)
+
+from ..events import Event, listen
+from ..model.queue_name import queues_by_name
+from ..version import __version__
+from .trace_mixin import context_of
+
+#: So many jobs are remembered that were claimed, or begun, and whose end nobody told.
+REMEMBERED = 10_000
+
+#: A span for the end of claims has so many links at most.
+LINKS = 128
+
+V = TypeVar("V")
+
+
+def trace_events(
+    queues: Mapping[str, Any] | Iterable[Any], *, tracer_provider: TracerProvider | None = None
+) -> None:
+    """Make spans of what this process does with queues, from now on: once, at its start.
+
+    ``send email`` is made by an enqueue, ``receive email`` by a claim, ``process email`` by a
+    worker's call of a handler, and ``settle email`` by the end of claims. The span of a handler is
+    a child of the span that enqueued its job, where the class has
+    :class:`~sa_jobqueue.otel.TraceMixin`. It links to that of the claim, ends when the job's end is
+    committed, and is the current span inside of the handler. Each is made after its COMMIT.
+
+    Args:
+        queues: mapped classes, JobQueues or steps of workflows; or these by names of your own.
+        tracer_provider: None: the global one.
+
+    Raises:
+        ArgumentError: something is no queue, or two have one name.
+    """
+    tracer = get_tracer("sa_jobqueue", __version__, tracer_provider)
+    classes: set[type[Any]] = set()
+    for name, queue in queues_by_name(queues).items():
+        _Spans(name, tracer).listen(queue, classes)
+
+
+class _Remembered(OrderedDict[Any, V]):
+    """What is known of jobs by their keys; the oldest are forgotten."""
+
+    def remember(self, key: Any, value: V) -> V | None:
+        before = self.pop(key, None)
+        self[key] = value
+        if len(self) > REMEMBERED:
+            self.popitem(last=False)
+        return before
+
+
+class _Spans:
+    """The spans of one queue."""
+
+    def __init__(self, name: str, tracer: Tracer) -> None:
+        self._name, self._tracer = name, tracer
+        self._lock = Lock()
+        self._claims: _Remembered[SpanContext] = _Remembered()
+        self._handlers: _Remembered[Span] = _Remembered()
+
+    def listen(self, queue: Any, classes: set[type[Any]]) -> None:
+        """Listen to a queue; to new jobs of its class only if nobody does."""
+        entity = getattr(queue, "entity", queue)
+        if entity not in classes:
+            classes.add(entity)
+            listen(entity, "after_enqueue", self._send)
+        listen(queue, "after_claim", self._receive)
+        listen(queue, "after_start", self._process)
+        for name in ("after_finish", "after_fail", "after_release", "after_cancel", "after_lost"):
+            listen(queue, name, self._settle)
+
+    def _send(self, event: Event) -> None:
+        self._span("send", event, SpanKind.PRODUCER).end()
+
+    def _receive(self, event: Event) -> None:
+        span = self._span("receive", event, SpanKind.CLIENT)
+        span.end()
+        with self._lock:
+            for job in event.jobs:
+                self._claims.remember(job.key, span.get_span_context())
+
+    def _process(self, event: Event) -> None:
+        """Begin a handler's span, and make it the current one of the handler's context."""
+        (job,) = event.jobs
+        with self._lock:
+            claim = self._claims.pop(job.key, None)
+        parent = context_of(job.entity)
+        span = self._span(
+            "process",
+            event,
+            SpanKind.CONSUMER,
+            context=parent,
+            links=() if claim is None else (Link(claim),),
+        )
+        span.set_attribute("messaging.message.id", ",".join(map(str, job.key)))
+        if job.attempts is not None:
+            span.set_attribute("sa_jobqueue.attempt", job.attempts)
+        if job.owner is not None:
+            span.set_attribute("messaging.client.id", job.owner)
+        attach(set_span_in_context(span))  # never detached: the context is the handler's alone
+        with self._lock:
+            before = self._handlers.remember(job.key, span)
+        if before is not None:
+            before.end()
+
+    def _settle(self, event: Event) -> None:
+        """End the spans of the handlers, and tell of the end of their claims."""
+        with self._lock:
+            for job in event.jobs:
+                self._claims.pop(job.key, None)
+            found = [self._handlers.pop(job.key, None) for job in event.jobs]
+        handlers = [span for span in found if span is not None]
+        context = (
+            set_span_in_context(handlers[0]) if len(event.jobs) == len(handlers) == 1 else None
+        )
+        links = [Link(span.get_span_context()) for span in handlers[:LINKS]]
+        settle = self._span(
+            "settle", event, SpanKind.CLIENT, context=context, links=() if context else links
+        )
+        for span in (*handlers, settle):
+            if event.name == "after_fail":
+                span.set_status(StatusCode.ERROR, event.error)
+            elif event.name == "after_lost":
+                span.set_status(StatusCode.ERROR, "the claim was lost")
+            span.end()
+
+    def _span(self, operation: str, event: Event, kind: SpanKind, **options: Any) -> Span:
+        jobs = len(event.jobs) if event.count is None else event.count
+        attributes: dict[str, Any] = {
+            "messaging.system": "sa_jobqueue",
+            "messaging.operation.type": operation,
+            "messaging.operation.name": event.verb,
+            "messaging.destination.name": self._name,
+        }
+        if operation != "process":
+            attributes["messaging.batch.message_count"] = jobs
+        return self._tracer.start_span(
+            f"{operation} {self._name}", kind=kind, attributes=attributes, **options
+        )

@@ -1,0 +1,28 @@
+"""Overview: what queues hold now, read by indexes alone, so that big tables may be asked often.
+
+::
+
+    for seen in overview(session, [outbox, reports]):
+        print(seen.name, seen.due, seen.oldest, seen.failed or "not indexed")
+
+    for job in failed_jobs(session, outbox, limit=20):
+        print(job.key, job.attempts, job.last_error)
+
+No statement reads done rows, and none counts further than it must: ``Count`` says "10,000+".
+Failed and cancelled jobs are counted and listed where an index finds them: on MySQL and
+MariaDB the reap index, elsewhere ``__queue_args__ = {"failed_index": True}`` declares it.
+
+======================  =====================================================
+``describe``            overview, and what it returns
+``waiting``             the jobs that are due, and the next that will be
+``failed``              failed and cancelled jobs, by their index
+``count``               a number that may be more
+``schema``              which tables and indexes are there, asked once a minute
+======================  =====================================================
+"""
+
+from .count import Count
+from .describe import QueueOverview, overview, workers_needed
+from .failed import FailedJob, failed_jobs
+
+__all__ = ["Count", "FailedJob", "QueueOverview", "failed_jobs", "overview", "workers_needed"]

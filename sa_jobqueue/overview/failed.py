@@ -1,0 +1,131 @@
+"""Failed and cancelled jobs, counted and listed where an index finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, null, or_, select, tuple_
+
+from ..dialects.clock import as_utc
+from ..errors import ArgumentError
+from ..model.indexes import failed_index, is_unsuccessful
+from ..model.mapping import QueueMapping, mapping_of
+from ..model.status import FAILED, JobStatus
+from ..queue_position.finish_rate import finds_newest
+from ..sessions.writer import AnySession, Writer, writing
+from ..strategies import ClaimSpec
+from .count import Count, count_rows
+from .queue import job_queue_of
+from .schema import indexes_of
+
+
+@dataclass(frozen=True)
+class FailedJob:
+    """A job that has failed.
+
+    Attributes:
+        key: the values of its primary key.
+        attempts: how often it was tried; None: the class has no RetryMixin.
+        owner_date: when it failed, by the database's clock.
+        last_error: None: none is known, or the class has no RetryMixin.
+    """
+
+    key: tuple[Any, ...]
+    attempts: int | None
+    owner_date: datetime
+    last_error: str | None
+
+
+def failed_jobs(
+    session: AnySession, queue: Any, *, limit: int, before: FailedJob | None = None
+) -> list[FailedJob]:
+    """List the failed jobs of a queue, those that failed last first.
+
+    A row without an owner_date, which no verb leaves, is not listed.
+
+    Args:
+        queue: a mapped class, a JobQueue or a workflow's step.
+        limit: the most jobs to list.
+        before: list those that come behind this one: the last of the page before.
+
+    Raises:
+        ArgumentError: no index finds them, or the limit is below 1.
+    """
+    if limit < 1:
+        raise ArgumentError(f"limit is the most jobs to list, at least 1: {limit!r}")
+    spec = job_queue_of(queue).plan.spec
+    mapping = mapping_of(spec.mapping.mapper)
+    with writing(session, mapping, reads=True) as writer:
+        if not is_indexed(writer, mapping):
+            raise ArgumentError(_no_index(mapping))
+        with writer.database.without_table_scans(writer.connection):
+            rows = writer.rows(_page(spec, writer, limit, before)).all()
+    width = len(mapping.keys)
+    return [_job(tuple(row[:width]), *row[width:]) for row in rows]
+
+
+def count_unsuccessful(spec: ClaimSpec, writer: Writer, status: JobStatus) -> Count | None:
+    """Count the failed or the cancelled jobs of a queue; None: no index finds them."""
+    mapping = spec.mapping
+    if not is_indexed(writer, mapping, status):
+        return None
+    return count_rows(writer, _of_status(spec, writer, status, mapping.key_attributes))
+
+
+def is_indexed(writer: Writer, mapping: QueueMapping, status: JobStatus = FAILED) -> bool:
+    """Tell whether the table has an index that finds the newest jobs of a status.
+
+    It is the index that the model declares, or, as on MySQL and MariaDB, a reap index that
+    holds all rows.
+    """
+    declared, word = failed_index(mapping), mapping.word(status)
+    return any(
+        (declared is not None and there.name == declared.name and not there.unusable)
+        or finds_newest(mapping, there, word)
+        for there in indexes_of(writer, mapping)
+    )
+
+
+def _page(spec: ClaimSpec, writer: Writer, limit: int, before: FailedJob | None) -> Any:
+    mapping = spec.mapping
+    date, keys = mapping.attribute("owner_date"), mapping.key_attributes
+    more = (mapping.attribute(r) if mapping.has(r) else null() for r in ("attempts", "last_error"))
+    found = _of_status(spec, writer, FAILED, [*keys, date, *more])
+    behind = [date.is_not(None)] if before is None else _behind(mapping, before)
+    found = found.where(*behind)
+    return found.order_by(date.desc(), *(key.desc() for key in keys)).limit(limit)
+
+
+def _of_status(spec: ClaimSpec, writer: Writer, status: JobStatus, columns: Sequence[Any]) -> Any:
+    mapping = spec.mapping
+    found: Any = select(*columns).where(
+        is_unsuccessful(mapping, mapping.attribute("status")),
+        mapping.has_status(mapping.word(status)),
+        *spec.where,
+    )
+    index = failed_index(mapping)
+    hint = None if index is None else writer.database.index_hint(index)
+    return found if hint is None else found.prefix_with(hint)
+
+
+def _behind(mapping: QueueMapping, job: FailedJob) -> list[ColumnElement[bool]]:
+    """Return criteria of which the first bounds the index on every database."""
+    date, keys = mapping.attribute("owner_date"), mapping.key_attributes
+    smaller: Any = keys[0] < job.key[0] if len(keys) == 1 else tuple_(*keys) < job.key
+    return [date <= job.owner_date, or_(date < job.owner_date, smaller)]
+
+
+def _job(
+    key: tuple[Any, ...], date: datetime, attempts: int | None, error: str | None
+) -> FailedJob:
+    return FailedJob(key, attempts, as_utc(date), error)
+
+
+def _no_index(mapping: QueueMapping) -> str:
+    return (
+        f"no index finds the failed jobs of {mapping}, so all done rows would be read; add "
+        '"failed_index": True to its __queue_args__, and the index to the table by a migration'
+    )

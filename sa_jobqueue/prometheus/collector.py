@@ -1,0 +1,84 @@
+"""QueueCollector: how full queues are, read from the database at each scrape."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from ..model.queue_name import queues_by_name
+from ..overview import Count, QueueOverview, overview
+from ..owners.alive import OwnerState
+from .names import QUEUE, metric
+
+
+class QueueCollector(Collector):
+    """Gauges of queues; register it with a registry of prometheus_client.
+
+    A scrape reads by indexes alone, and counts no further than ``Count`` does. What no index finds
+    has no sample: see ``__queue_args__ = {"failed_index": True}``.
+
+    Args:
+        engine: a synchronous one; each scrape takes a connection of its pool.
+        queues: mapped classes, JobQueues or steps of workflows; or these by names of your own.
+
+    Raises:
+        ArgumentError: something is no queue, or two have one name.
+    """
+
+    def __init__(self, engine: Engine, queues: Mapping[str, Any] | Iterable[Any]) -> None:
+        self._engine = engine
+        self._queues = queues_by_name(queues)
+
+    def describe(self) -> Iterator[Metric]:
+        """Name the gauges without a look into the database, as a registry asks for it."""
+        return iter(_gauges({}))
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the queues.
+
+        Raises:
+            DBAPIError: the database could not be read; the scrape fails.
+        """
+        with Session(self._engine) as session:
+            found = overview(session, self._queues.values())
+        return iter(_gauges(dict(zip(self._queues, found, strict=True))))
+
+
+def _gauges(found: Mapping[str, QueueOverview]) -> list[Metric]:
+    due = _gauge("due_jobs", "Jobs that can be claimed now; counted up to 10,000.")
+    oldest = _gauge("oldest_due_seconds", "For how long the oldest of them has been due.")
+    claimed = _gauge("claimed_jobs", "Jobs that are claimed; counted up to 10,000.")
+    failed = _gauge("failed_jobs", "Jobs that failed; counted up to 10,000.")
+    paused = _gauge("paused", "1 while the queue is paused.")
+    workers = _gauge("workers", "Workers of the queue, by their state.", "state")
+    for name, seen in found.items():
+        due.add_metric([name], seen.due.number)
+        oldest.add_metric([name], _seconds(seen.oldest))
+        claimed.add_metric([name], seen.claimed.number)
+        _add_count(failed, name, seen.failed)
+        if seen.workers is not None:
+            paused.add_metric([name], float(seen.paused is not None))
+            states = Counter(worker.state for worker in seen.workers)
+            for state in OwnerState:
+                workers.add_metric([name, state.value], states[state])
+    return [due, oldest, claimed, failed, paused, workers]
+
+
+def _gauge(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(metric(name), help_, labels=[QUEUE, *labels])
+
+
+def _add_count(gauge: GaugeMetricFamily, queue: str, count: Count | None) -> None:
+    if count is not None:
+        gauge.add_metric([queue], count.number)
+
+
+def _seconds(age: timedelta | None) -> float:
+    return 0.0 if age is None else age.total_seconds()

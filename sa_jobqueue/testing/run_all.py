@@ -1,0 +1,172 @@
+"""Handle what is due, inline and inside of the caller's transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from ..dialects import database_of
+from ..process.runtime import THREADS, Flag
+from ..queue import JobQueue
+from ..sessions.transactions import routed_to_writes
+from ..sessions.writer import AnySession, session_of
+from ..verbs.backoff import DEFAULT_BACKOFF, delay_or_default
+from ..worker import Failed, Lane, Outcome
+from ..worker.attempts import Attempts
+from ..worker.calls import Calls
+from ..worker.in_hand import Ended, InHand
+from ..worker.lanes import lanes_of
+from ..worker.transactions import Transactions
+from ..worker.turns import in_hand_of
+
+R = TypeVar("R")
+
+#: Who claims the jobs.
+OWNER = "run_all"
+
+#: Jobs in one claim.
+BATCH = 100
+
+
+@dataclass(frozen=True)
+class HandledJob:
+    """A job that was handled.
+
+    Attributes:
+        job: as its handler got it, detached.
+        outcome: None for done; a Retry, a Cancel, a workflow's status; or an object with the
+            `error` that the handler raised.
+    """
+
+    job: Any
+    outcome: Outcome
+
+
+def run_all(
+    session: AnySession,
+    queue: JobQueue[Any] | Lane[Any] | Iterable[JobQueue[Any] | Lane[Any]],
+    *,
+    raising: bool = True,
+) -> list[HandledJob]:
+    """Call the handlers of all jobs that are due, as a worker does, and finish the jobs.
+
+    Everything happens in the session's transaction, within savepoints; nothing is committed.
+    A plain handler gets its job detached. A transactional one gets a session of its own on the
+    same connection. What handlers enqueue is handled, too, if it is due. A job that is to be tried
+    again is tried by the next call at the earliest, even if it is due at once.
+
+    Args:
+        session: the caller's; it is flushed first, and what it has loaded is expired at the end.
+        queue: JobQueues that have handlers, a workflow, or its steps.
+        raising: False: an exception of a handler fails its attempt, and no more.
+
+    Raises:
+        ArgumentError: a queue without a handler, or an ``async def`` handler.
+        Exception: what a handler has raised, after its attempt has failed.
+    """
+    session = session_of(session)
+    lanes = lanes_of(queue, None)
+    session.flush()
+    connection = session.connection(bind_arguments=routed_to_writes(lanes[0].queue.mapping.mapper))
+    calls = Calls(connection.engine, lambda: joined(connection, type(session)))
+    calls.check(lanes)
+    try:
+        return handle_all(connection, lanes, calls, raising=raising)
+    finally:
+        session.expire_all()
+
+
+def handle_all(
+    connection: Connection, lanes: Iterable[Lane[Any]], calls: Calls, *, raising: bool
+) -> list[HandledJob]:
+    """Handle what is due, with handlers that are called in this way."""
+    database_of(connection).begin_write(connection)  # SQLite's savepoints need it
+    transactions = _Joined(connection)
+    attempts: Attempts[Any] = Attempts(
+        calls, transactions, _NeverRenews(), transactions.stopping, None, (), _delay
+    )
+    handled: list[HandledJob] = []
+    with joined(connection, Session) as own:
+        again: list[tuple[Lane[Any], Any]] = []
+        try:
+            while claimed := [job for lane in lanes for job in _claimed(own, lane)]:
+                for in_hand in claimed:
+                    if _was_handled(in_hand, handled):
+                        again.append((in_hand.lane, in_hand.job))
+                        continue
+                    _handle(own, attempts, in_hand)
+                    handled.append(HandledJob(in_hand.job, in_hand.outcome))
+                    if raising and isinstance(in_hand.outcome, Failed):
+                        raise in_hand.outcome.error
+        finally:
+            for lane, job in again:
+                lane.queue.release(own, job)
+            own.commit()
+    return handled
+
+
+def joined(connection: Connection, kind: type[Session]) -> Session:
+    """Open a session whose commits end savepoints of the connection's transaction."""
+    return kind(connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
+
+
+def _claimed(own: Session, lane: Lane[Any]) -> list[InHand[Any]]:
+    claim = lane.queue.claim(own, owner=OWNER, limit=BATCH)
+    own.commit()
+    for job in claim:
+        own.expunge(job)
+    return in_hand_of(lane, claim)
+
+
+def _was_handled(in_hand: InHand[Any], handled: list[HandledJob]) -> bool:
+    """Tell whether this attempt is a retry of a job that was handled by this call."""
+    status, identity = in_hand.fence.token.status, in_hand.fence.identity
+    return any(
+        done.job.__class__ is in_hand.job.__class__
+        and (fence := InHand(in_hand.lane, done.job).fence).identity == identity
+        and fence.token.status == status
+        for done in handled
+    )
+
+
+def _handle(own: Session, attempts: Attempts[Any], in_hand: InHand[Any]) -> None:
+    attempts.make(in_hand)
+    if in_hand.ended is None:
+        in_hand.lane.finish(own, [in_hand], delete=None)
+        own.commit()
+    elif in_hand.ended is Ended.LOST:
+        raise AssertionError(f"{in_hand.fence!r} was taken away from run_all()")
+
+
+def _delay(in_hand: InHand[Any]) -> Any:
+    if in_hand.attempts is None:
+        return None
+    return delay_or_default(in_hand.lane.queue.backoff or DEFAULT_BACKOFF, in_hand.attempts)
+
+
+class _NeverRenews:
+    """Stands for a heartbeat: nobody else sees the claims, so they are not renewed."""
+
+    def wait_for_renewal(self) -> None:
+        """Return at once."""
+
+
+class _Joined(Transactions):
+    """The transactions of handlers, as savepoints of a transaction; they are not run again."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.stopping: Flag = threading.Event()
+        super().__init__(connection.engine, THREADS, stopping=self.stopping)
+
+    def run_in(
+        self, open_session: Callable[[], Session], work: Callable[[Session], R], *, mapper: Any
+    ) -> R:
+        with open_session() as session:
+            result = work(session)
+            session.commit()
+            return result
