@@ -6,7 +6,14 @@
     sa-jobqueue setup-tables                # the example model's table
     sa-jobqueue start-processing            # the workload, until Ctrl-C
     sa-jobqueue status shop.models:Email    # a queue of your own
-    sa-jobqueue work shop.models:Email shop.mail:send --drain
+    sa-jobqueue status shop.queues --json   # all queues of a module, by indexes alone
+    sa-jobqueue top shop.queues             # the same, live
+    sa-jobqueue metrics shop.queues         # the same, for Prometheus
+    sa-jobqueue failed shop.models:Email    # failed jobs with their errors
+    sa-jobqueue retry shop.models:Email 7 8 # also cancel, release, reprioritize; they ask first
+    sa-jobqueue prune shop.models:Email --older-than 604800
+    sa-jobqueue work shop.queues --processes 4 # all queues with handlers in a module
+    sa-jobqueue work shop.models:Email --handler shop.mail:send --drain
     sa-jobqueue work shop.films:workflow --step render
     sa-jobqueue reap shop.models:Email --every 60
     sa-jobqueue pause shop.models:Email     # workers claim nothing of it, until `resume`
@@ -28,18 +35,23 @@ from __future__ import annotations
 import click
 
 from ..version import __version__
+from .change_jobs import cancel, release, reprioritize, retry
 from .check import check
 from .demo.demo import demo
 from .demo.setup_tables import setup_tables
 from .demo.start_processing import start_processing
 from .doctor import doctor
 from .errors import OneLineErrors
+from .failed import failed
 from .load import load
+from .metrics import metrics
 from .pause import pause, resume
+from .prune import prune
 from .reap import reap
 from .schedules import schedules
 from .sql import sql
 from .status import status
+from .top import top
 from .work import work
 from .workers import workers
 
@@ -55,6 +67,14 @@ def cli() -> None:
 cli.add_command(setup_tables)
 cli.add_command(start_processing)
 cli.add_command(status)
+cli.add_command(top)
+cli.add_command(metrics)
+cli.add_command(failed)
+cli.add_command(retry)
+cli.add_command(cancel)
+cli.add_command(release)
+cli.add_command(reprioritize)
+cli.add_command(prune)
 cli.add_command(work)
 cli.add_command(reap)
 cli.add_command(pause)

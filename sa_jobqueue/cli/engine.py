@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
-from sqlalchemy import Engine, Table, create_engine, event, inspect, make_url
+from sqlalchemy import Connection, Engine, Table, create_engine, event, inspect, make_url
 from sqlalchemy.exc import NoSuchModuleError
 
 from ..dialects import Database, database_of, database_of_dialect
@@ -46,34 +48,59 @@ def open_engine(
         UsageError: neither or both of a URL and --engine are given.
         ClickException: no connection can be made; says why in one line.
     """
-    try:
+    with driver_errors(url):
         engine = _chosen_engine(url)
         _check_synchronous(engine)
-        context = click.get_current_context()
-        context.call_on_close(engine.dispose)
-        if assume_locks or context.meta.get(ASSUME_LOCKS):
-            trust_locks(engine)
-        _check_file(engine, create_file=create_file)
+        click.get_current_context().call_on_close(engine.dispose)
+        prepare(engine, create_file=create_file, assume_locks=assume_locks)
         with engine.connect() as connection:
             database_of(connection)  # refuses servers that are too old
-    # A missing driver raises ImportError; PyMySQL without cryptography raises RuntimeError.
-    except (ImportError, RuntimeError, NoSuchModuleError) as error:
-        raise click.ClickException(f"{in_one_line(error)}{_hint(url)}") from error
     return engine
 
 
+@contextmanager
+def driver_errors(url: str | None) -> Iterator[None]:
+    """Turn errors of drivers that SQLAlchemy does not know as such into click's."""
+    try:
+        yield
+    # A missing driver raises ImportError; PyMySQL without cryptography raises RuntimeError; a
+    # driver for asyncio raises OSError when nobody listens.
+    except (ImportError, RuntimeError, OSError, NoSuchModuleError) as error:
+        raise click.ClickException(f"{in_one_line(error)}{_hint(url)}") from error
+
+
+def prepare(engine: Engine, *, create_file: bool = False, assume_locks: bool = False) -> None:
+    """Have an engine obey --assume-locks, and refuse a file that is not there.
+
+    Raises:
+        ClickException: an SQLite file is missing, or is in memory.
+    """
+    if assume_locks or click.get_current_context().meta.get(ASSUME_LOCKS):
+        trust_locks(engine)
+    _check_file(engine, create_file=create_file)
+
+
 def _chosen_engine(url: str | None) -> Engine:
+    target = chosen_target(url)
+    return make_engine(str(url)) if target is None else _application_engine(target)
+
+
+def chosen_target(url: str | None) -> str | None:
+    """Return the target of --engine; None: the URL counts.
+
+    Raises:
+        UsageError: neither or both of them are given.
+    """
     context = click.get_current_context()
-    target = context.meta.get(ENGINE)
-    if target is None:
-        if url is None:
-            raise click.UsageError(
-                f"which database? Give --url URL or --engine MODULE:ENGINE, or set {URL_VARIABLE}"
-            )
-        return make_engine(url)
-    if context.get_parameter_source("url") is ParameterSource.COMMANDLINE:
+    target: str | None = context.meta.get(ENGINE)
+    if target is None and url is None:
+        raise click.UsageError(
+            f"which database? Give --url URL or --engine MODULE:ENGINE, or set {URL_VARIABLE}"
+        )
+    by_option = context.get_parameter_source("url") is ParameterSource.COMMANDLINE
+    if target is not None and by_option:
         raise click.UsageError("--url and --engine both name the database: give one of them")
-    return _application_engine(target)
+    return target
 
 
 def _application_engine(target: str) -> Engine:
@@ -86,20 +113,25 @@ def _application_engine(target: str) -> Engine:
 
 def make_engine(url: str) -> Engine:
     """Return an engine with the settings of our commands, not connected yet."""
-    engine = create_engine(url)
+    return with_our_settings(create_engine(url))
+
+
+def with_our_settings(engine: Engine) -> Engine:
+    """Have the connections of an engine wait while an SQLite file is busy; return the engine."""
     if _database(engine).one_writer:
         event.listen(engine, "connect", _wait_when_busy)
     return engine
 
 
-def require_table(engine: Engine, table: Table) -> None:
+def require_table(bind: Engine | Connection, table: Table) -> None:
     """Refuse to go on without a table.
 
     Raises:
         ClickException: names the missing table and the database.
     """
-    if not inspect(engine).has_table(table.name, schema=table.schema):
-        raise click.ClickException(f"there is no table {table.fullname!r} in {shown_url(engine)}")
+    if not inspect(bind).has_table(table.name, schema=table.schema):
+        where = shown_url(bind.engine)
+        raise click.ClickException(f"there is no table {table.fullname!r} in {where}")
 
 
 def shown_url(engine: Engine) -> str:

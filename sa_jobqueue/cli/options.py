@@ -15,6 +15,11 @@ Option: TypeAlias = Callable[[Any], Any]
 #: MODULE:QUEUE, the target that most commands work on; :mod:`.targets` imports it.
 queue_argument: Option = click.argument("queue", metavar="MODULE:QUEUE")
 
+#: MODULE or MODULE:QUEUE, several of them; the command gets them as `queues`.
+targets_argument: Option = click.argument(
+    "queues", metavar="MODULE[:QUEUE]...", nargs=-1, required=True
+)
+
 _URL_HELP = f"The database, with its driver: {', '.join(DRIVERS)}, or sqlite:///FILE."
 
 #: --url of the example's commands. They drop tables, so no environment names their database.

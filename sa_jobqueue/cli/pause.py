@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..model.queue_name import queue_name
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
 from .engine import open_engine, require_table
-from .options import assume_locks_option, queue_argument, url_option
+from .options import assume_locks_option, json_option, queue_argument, url_option
 from .targets import load_queue
 
 
@@ -25,22 +26,24 @@ from .targets import load_queue
 @queue_argument
 @url_option
 @assume_locks_option
-def pause(queue: str, url: str | None) -> None:
+@json_option
+def pause(queue: str, url: str | None, as_json: bool) -> None:
     """Keep all workers from claiming jobs of MODULE:QUEUE; what is claimed is finished."""
     found = load_queue(queue)
     changed = _run(url, found, lambda session: pause_queue(session, found))
-    click.echo(f"{queue_name(found)} {'is paused' if changed else 'was paused already'}")
+    _tell(found, "is paused" if changed else "was paused already", True, changed, as_json=as_json)
 
 
 @click.command()
 @queue_argument
 @url_option
 @assume_locks_option
-def resume(queue: str, url: str | None) -> None:
+@json_option
+def resume(queue: str, url: str | None, as_json: bool) -> None:
     """Let workers claim jobs of MODULE:QUEUE again."""
     found = load_queue(queue)
     changed = _run(url, found, lambda session: resume_queue(session, found))
-    click.echo(f"{queue_name(found)} {'is resumed' if changed else 'was not paused'}")
+    _tell(found, "is resumed" if changed else "was not paused", False, changed, as_json=as_json)
 
 
 def open_control(url: str | None, queue: JobQueue[Any]) -> tuple[Engine, ControlTables]:
@@ -54,6 +57,12 @@ def open_control(url: str | None, queue: JobQueue[Any]) -> tuple[Engine, Control
     engine = open_engine(url)
     require_table(engine, tables.workers)
     return engine, tables
+
+
+def _tell(queue: JobQueue[Any], what: str, paused: bool, changed: bool, *, as_json: bool) -> None:
+    name = queue_name(queue)
+    told = {"queue": name, "paused": paused, "changed": changed}
+    click.echo(json.dumps(told) if as_json else f"{name} {what}")
 
 
 def _run(url: str | None, queue: JobQueue[Any], work: Callable[[Session], bool]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import click
@@ -9,12 +10,14 @@ from rich.console import Console
 from rich.table import Column, Table
 from sqlalchemy.orm import Session
 
+from ..overview import overview
 from ..queue import JobQueue
 from ..verbs.stats import QueueStats, count_by_status, stats
 from ..workflow import Step, Workflow
 from .engine import EXAMPLE_URL, open_engine, require_table
-from .options import assume_locks_option, url_option
-from .targets import load_queue_or_workflow, load_target
+from .options import assume_locks_option, json_option, url_option
+from .overview_view import as_data, overview_table
+from .targets import load_queue_or_workflow, load_queues, load_target
 
 EXAMPLE = "sa_jobqueue.cli.demo.model:Record"
 
@@ -22,13 +25,39 @@ EXAMPLE = "sa_jobqueue.cli.demo.model:Record"
 @click.command()
 @url_option
 @assume_locks_option
-@click.argument("queue", metavar="[MODULE:QUEUE]", default=EXAMPLE)
-def status(url: str | None, queue: str) -> None:
+@json_option
+@click.argument("queues", metavar="[MODULE[:QUEUE]]...", nargs=-1)
+def status(url: str | None, queues: tuple[str, ...], as_json: bool) -> None:
     """Show how many jobs a queue has by status, and how long they wait.
 
     MODULE:QUEUE names a JobQueue, a workflow or a mapped class; the example model by default.
     Of a JobQueue only the jobs count that fulfil its criteria.
+
+    Of several queues, of MODULE with all of its queues, and with --json it shows what indexes
+    tell at once, also on a big table.
     """
+    if as_json or len(queues) > 1 or ":" not in (*queues, EXAMPLE)[0]:
+        show_overview(url, queues or (EXAMPLE,), as_json=as_json)
+    else:
+        show_counts(url, *queues)
+
+
+def show_overview(url: str | None, targets: tuple[str, ...], *, as_json: bool) -> None:
+    """Print a line for each queue, or JSON."""
+    queues = load_queues(targets)
+    engine = open_engine(EXAMPLE_URL if url is None and targets == (EXAMPLE,) else url)
+    for queue in queues.values():
+        require_table(engine, queue.mapping.table)
+    with Session(engine) as session:
+        seen = dict(zip(queues, overview(session, queues.values()), strict=True))
+    if as_json:
+        click.echo(json.dumps([as_data(*named) for named in seen.items()], indent=2))
+    else:
+        Console().print(overview_table(seen))
+
+
+def show_counts(url: str | None, queue: str = EXAMPLE) -> None:
+    """Print the exact numbers of one queue; all rows of the class are read."""
     whole = not isinstance(load_target(queue), JobQueue | Step)
     found = load_queue_or_workflow(queue)
     if isinstance(found, Step):

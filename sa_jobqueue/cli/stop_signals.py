@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ..process.signals import signals_handled
 
@@ -31,3 +33,19 @@ class StopSignals:
         if self.received:
             raise KeyboardInterrupt
         self.received = True
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[], None], *signals: signal.Signals) -> Iterator[None]:
+    """Have the first of these signals call `stop`, and the next one end the process at once.
+
+    A KeyboardInterrupt would not do: whatever runs may take its time over it.
+    """
+
+    def stop_once(*_: object) -> None:
+        for number in signals:
+            signal.signal(number, signal.SIG_DFL)
+        stop()
+
+    with signals_handled(stop_once, *signals):
+        yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
@@ -48,8 +48,65 @@ def load_queue(target: str) -> JobQueue[Any]:
 
 def load_queue_or_workflow(target: str) -> JobQueue[Any] | Step[Any] | Workflow[Any]:
     """Import a JobQueue, a workflow or one of its steps, or the queue of a mapped class."""
-    found = load_target(target)
+    found = _synchronous(load_target(target))
     return found if isinstance(found, JobQueue | Step | Workflow) else JobQueue(found)
+
+
+def load_queues_of_module(
+    module_name: str,
+) -> list[tuple[str, JobQueue[Any] | Step[Any] | Workflow[Any]]]:
+    """Import a module; return its queues, steps and workflows, also imported ones, in its order.
+
+    Each has the name of its target.
+    """
+    return [
+        (f"{module_name}:{name}", found)
+        for name, value in vars(_import(module_name)).items()
+        if isinstance(found := _synchronous(value), JobQueue | Step | Workflow)
+    ]
+
+
+def load_queues(targets: Iterable[str]) -> dict[str, JobQueue[Any]]:
+    """Import queues by the names of their targets; each counts once, a workflow for its steps.
+
+    Args:
+        targets: MODULE, for all queues that it has, or MODULE:QUEUE.
+
+    Raises:
+        ClickException: a module has no queue.
+    """
+    found: dict[str, JobQueue[Any]] = {}
+    for target in targets:
+        for name, queue in _queues_of_target(target):
+            if all(queue is not other for other in found.values()):
+                found[name] = queue
+    return found
+
+
+def _queues_of_target(target: str) -> Iterator[tuple[str, JobQueue[Any]]]:
+    if ":" in target:
+        named = [(target, load_queue_or_workflow(target))]
+    else:
+        named = load_queues_of_module(target)
+        if not named:
+            raise click.ClickException(
+                f"{target!r} has no JobQueue and no workflow: name a class, as in {target}:Email"
+            )
+    for name, found in named:
+        if isinstance(found, Workflow):
+            yield from ((f"{name}.{step.name}", step.queue) for step in found)
+        else:
+            yield name, found.queue if isinstance(found, Step) else found
+
+
+def _synchronous(found: Any) -> Any:
+    """Return what an AsyncJobQueue or an AsyncWorkflow wraps, and anything else as it is."""
+    loaded = sys.modules.get("sa_jobqueue.asyncio")
+    if loaded is None:  # it needs greenlet; without it there are no such objects
+        return found
+    if isinstance(found, loaded.AsyncJobQueue):
+        return found.sync_queue
+    return found.sync_workflow if isinstance(found, loaded.AsyncWorkflow) else found
 
 
 def load_handler(target: str) -> Callable[[Any], Any]:

@@ -1,0 +1,70 @@
+"""``failed``: the failed jobs of a queue, with their errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+from sqlalchemy.orm import Session
+
+from ..model.last_error import first_line
+from ..overview import FailedJob, failed_jobs
+from .engine import open_engine, require_table
+from .job_keys import key_text
+from .options import assume_locks_option, json_option, queue_argument, url_option
+from .targets import load_queue
+
+
+@click.command()
+@queue_argument
+@url_option
+@assume_locks_option
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Jobs."
+)
+@json_option
+def failed(queue: str, url: str | None, limit: int, as_json: bool) -> None:
+    """List the failed jobs of MODULE:QUEUE, those that failed last first.
+
+    An index must find them: __queue_args__ = {"failed_index": True} declares it.
+    """
+    found = load_queue(queue)
+    engine = open_engine(url)
+    require_table(engine, found.mapping.table)
+    with Session(engine) as session:
+        jobs = failed_jobs(session, found, limit=limit)
+    if as_json:
+        click.echo(json.dumps([as_data(job) for job in jobs], indent=2, default=str))
+    else:
+        Console().print(failed_table(jobs))
+
+
+def as_data(job: FailedJob) -> dict[str, Any]:
+    """Return what --json prints for a job."""
+    return {
+        "key": list(job.key),
+        "attempts": job.attempts,
+        "failed_at": job.owner_date.isoformat(),
+        "last_error": job.last_error,
+    }
+
+
+def failed_table(jobs: Iterable[FailedJob]) -> Table:
+    """Lay out jobs, each with the first line of its error."""
+    table = Table("key", Column("attempts", justify="right"), "failed at (UTC)", "error")
+    for job in jobs:
+        failed_at = f"{job.owner_date:%Y-%m-%d %H:%M:%S}"
+        attempts = "-" if job.attempts is None else f"{job.attempts:,}"
+        error = first_line(job.last_error)
+        table.add_row(_harmless(key_text(job.key)), attempts, failed_at, _harmless(error))
+    return table
+
+
+def _harmless(text: str) -> str:
+    """Write a stranger's text so that neither rich nor the terminal obeys it."""
+    return escape("".join(each if each.isprintable() else "\ufffd" for each in text))

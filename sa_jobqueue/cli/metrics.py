@@ -1,0 +1,82 @@
+"""``metrics``: queues for Prometheus, and the number of workers that an autoscaler asks for."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import click
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from ..overview import overview, workers_needed
+from ..queue import JobQueue
+from .engine import open_engine, require_table
+from .options import assume_locks_option, seconds_option, targets_argument, url_option
+from .reap import pause
+from .stop_signals import StopSignals
+from .targets import load_queues
+
+MISSING = "prometheus_client is missing: pip install 'sa_jobqueue[prometheus]'"
+
+
+@click.command()
+@targets_argument
+@url_option
+@assume_locks_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--port", type=click.IntRange(1, 65535), default=9100, show_default=True)
+@seconds_option(
+    "--drain-in",
+    zero=False,
+    help="Print, as JSON, how many workers would finish in so many seconds what is due now.",
+)
+def metrics(
+    queues: tuple[str, ...], url: str | None, host: str, port: int, drain_in: timedelta | None
+) -> None:
+    """Serve depth, age and workers of queues to Prometheus, until Ctrl-C.
+
+    MODULE stands for all of its queues. Each scrape reads the database, by indexes alone.
+    """
+    found = load_queues(queues)
+    engine = open_engine(url)
+    for queue in found.values():
+        require_table(engine, queue.mapping.table)
+    if drain_in is None:
+        serve(engine, found, host, port)
+    else:
+        click.echo(json.dumps(needed(engine, found, drain_in)))
+
+
+def needed(
+    engine: Engine, queues: dict[str, JobQueue[Any]], within: timedelta
+) -> dict[str, int | None]:
+    """Return the workers that each queue needs; null where nobody knows."""
+    with Session(engine) as session:
+        found = overview(session, queues.values())
+    return {
+        target: workers_needed(seen, within) for target, seen in zip(queues, found, strict=True)
+    }
+
+
+def serve(engine: Engine, queues: dict[str, JobQueue[Any]], host: str, port: int) -> None:
+    """Serve metrics until a signal comes."""
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError as error:
+        raise click.ClickException(MISSING) from error
+    from ..prometheus import QueueCollector
+
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(engine, queues))
+    with StopSignals() as stop:
+        try:
+            server, thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise click.ClickException(f"cannot listen on {host}:{port}: {error}") from error
+        click.echo(f"http://{host}:{port}/metrics")
+        while not pause(3600, stop):
+            pass
+        server.shutdown()
+        thread.join()

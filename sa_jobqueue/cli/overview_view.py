@@ -1,0 +1,106 @@
+"""What ``status`` and ``top`` show of several queues: a table of 80 columns, or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Column, Table
+
+from ..overview import Count, QueueOverview
+from ..owners.alive import OwnerState
+
+#: Where a value is not known, since no index serves the question.
+NOT_INDEXED = "not indexed"
+
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+
+
+def as_data(target: str, seen: QueueOverview) -> dict[str, Any]:
+    """Return a queue as JSON has it: times in ISO 8601, ages in seconds, null where unknown."""
+    return {
+        "target": target,
+        "queue": seen.name,
+        "due": _count(seen.due),
+        "oldest_seconds": None if seen.oldest is None else seen.oldest.total_seconds(),
+        "next_due": None if seen.next_due is None else seen.next_due.isoformat(),
+        "claimed": _count(seen.claimed),
+        "failed": _count(seen.failed),
+        "cancelled": _count(seen.cancelled),
+        "finished_per_second": seen.rate,
+        "paused": None if seen.paused is None else seen.paused.isoformat(),
+        "workers": _workers(seen),
+    }
+
+
+def _count(count: Count | None) -> dict[str, Any] | None:
+    return None if count is None else {"number": count.number, "more": count.more}
+
+
+def _workers(seen: QueueOverview) -> dict[str, int] | None:
+    """Count the workers by their state."""
+    if seen.workers is None:
+        return None
+    states = [worker.state for worker in seen.workers]
+    return {state.name.lower(): states.count(state) for state in OwnerState}
+
+
+def overview_table(queues: Mapping[str, QueueOverview]) -> Table:
+    """Lay out queues by the names of their targets."""
+    right = ("due", "oldest", "next", "claimed", "failed", "done/s", "workers")
+    table = Table(
+        Column("queue", overflow="ellipsis"),  # the only one that rich may make narrower
+        *(Column(name, justify="right", no_wrap=True) for name in right),
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    for target, seen in queues.items():
+        table.add_row(*_cells(target, seen))
+    return table
+
+
+def _cells(target: str, seen: QueueOverview) -> list[str]:
+    coming = None if seen.next_due is None else seen.next_due - datetime.now(UTC)
+    return [
+        escape(target.rpartition(":")[2]),
+        str(seen.due),
+        age_text(seen.oldest),
+        age_text(coming),
+        str(seen.claimed),
+        NOT_INDEXED if seen.failed is None else str(seen.failed),
+        _rate_text(seen.rate),
+        _workers_text(seen),
+    ]
+
+
+def _rate_text(rate: float | None) -> str:
+    if rate is None:
+        return "-"
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
+def _workers_text(seen: QueueOverview) -> str:
+    """Count the workers, those that are dead apart; say that they rest."""
+    if seen.workers is None:
+        return "-"
+    dead = sum(worker.state is OwnerState.DEAD for worker in seen.workers)
+    words = [f"{len(seen.workers) - dead}"]
+    words += [f"[red]{dead} dead[/]"] if dead else []
+    words += ["[yellow]paused[/]"] if seen.paused else []
+    return " ".join(words)
+
+
+def age_text(age: timedelta | None) -> str:
+    """Write a duration in two units at most: ``3h 12m``."""
+    if age is None:
+        return "-"
+    seconds = max(round(age.total_seconds()), 0)
+    if seconds < _MINUTE:
+        return f"{seconds}s"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE}m {seconds % _MINUTE}s"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR}h {seconds % _HOUR // _MINUTE}m"
+    return f"{seconds // _DAY}d {seconds % _DAY // _HOUR}h"

@@ -1,0 +1,114 @@
+"""``top``: a live view of queues; without a terminal a line of JSON for each refresh."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import count as counted
+from typing import Any
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from ..overview import QueueOverview, overview
+from ..queue import JobQueue
+from .engine import open_engine, require_table, shown_url
+from .errors import in_one_line
+from .options import assume_locks_option, seconds_option, targets_argument, url_option
+from .overview_view import as_data, overview_table
+from .reap import pause
+from .stop_signals import StopSignals
+from .targets import load_queues
+
+#: What a refresh has found: the queues by their targets, or why they could not be read.
+Seen = dict[str, QueueOverview] | OperationalError
+
+
+@click.command()
+@targets_argument
+@url_option
+@assume_locks_option
+@seconds_option(
+    "--every", zero=False, default=2.0, show_default=True, help="The time between refreshes."
+)
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N refreshes.")
+def top(queues: tuple[str, ...], url: str | None, every: timedelta, count: int | None) -> None:
+    """Watch queues until Ctrl-C: MODULE, for all of its queues, or MODULE:QUEUE.
+
+    Where the output is no terminal, each refresh is a line of JSON.
+    """
+    found = load_queues(queues)
+    engine = open_engine(url)
+    for queue in found.values():
+        require_table(engine, queue.mapping.table)
+    console = Console()
+    with StopSignals() as stop:
+        refreshes = seen_again(engine, found, stop, every, count)
+        if console.is_terminal:
+            show_live(refreshes, console, shown_url(engine))
+        else:
+            print_lines(refreshes)
+
+
+def seen_again(
+    engine: Engine,
+    queues: Mapping[str, JobQueue[Any]],
+    stop: StopSignals,
+    every: timedelta,
+    count: int | None,
+) -> Iterator[Seen]:
+    """Read the queues again and again; a server that is away is asked again."""
+    for number in counted(1):
+        yield seen_now(engine, queues)
+        if number == count or pause(every.total_seconds(), stop):
+            return
+
+
+def seen_now(engine: Engine, queues: Mapping[str, JobQueue[Any]]) -> Seen:
+    """Read the queues, or return the error of a server that is away."""
+    try:
+        with Session(engine) as session:
+            return dict(zip(queues, overview(session, queues.values()), strict=True))
+    except OperationalError as error:
+        return error
+
+
+def show_live(refreshes: Iterator[Seen], console: Console, where: str) -> None:
+    """Draw the queues on the terminal's screen, and leave the last picture there."""
+    known: dict[str, QueueOverview] = {}
+    with Live(console=console, auto_refresh=False) as live:
+        for seen in refreshes:
+            error = seen if isinstance(seen, OperationalError) else None
+            known = known if isinstance(seen, OperationalError) else seen
+            live.update(picture(known, where, error), refresh=True)
+
+
+def picture(
+    queues: Mapping[str, QueueOverview], where: str, error: OperationalError | None = None
+) -> RenderableType:
+    """Lay out a refresh: where and when, the queues, and what is wrong."""
+    head = Text(f"{datetime.now(UTC):%H:%M:%S} UTC  {where}", style="dim", no_wrap=True)
+    head.overflow = "ellipsis"
+    parts: list[RenderableType] = [head, overview_table(queues)]
+    if error is not None:
+        parts.append(f"[red]not read, tried again:[/] {escape(in_one_line(error))}")
+    return Group(*parts)
+
+
+def print_lines(refreshes: Iterator[Seen]) -> None:
+    """Print a line of JSON for each refresh."""
+    for seen in refreshes:
+        click.echo(json.dumps({"at": datetime.now(UTC).isoformat(), **_as_line(seen)}))
+
+
+def _as_line(seen: Seen) -> dict[str, Any]:
+    if isinstance(seen, OperationalError):
+        return {"error": in_one_line(seen)}
+    return {"queues": [as_data(target, queue) for target, queue in seen.items()]}
