@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from sqlalchemy import Connection, Engine, String, create_engine, event
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -34,12 +35,12 @@ class Plain(Numbered, Base):
     __tablename__ = "bench_plain"
 
 
-def make_engine(url: str) -> Engine:
+def make_engine(url: str, **options: Any) -> Engine:
     """Create an engine; SQLite in WAL mode, with time to wait for other writers."""
     if not url.startswith("sqlite"):
         level = {} if url.startswith("postgresql") else {"isolation_level": "READ COMMITTED"}
-        return create_engine(url, **level)
-    engine = create_engine(url, connect_args={"timeout": 60})
+        return create_engine(url, **level, **options)
+    engine = create_engine(url, connect_args={"timeout": 60}, **options)
     event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA journal_mode=WAL"))
     return engine
 

@@ -7,17 +7,18 @@ import os
 from abc import abstractmethod
 from typing import Any, ClassVar
 
-from sqlalchemy import make_url
+from sqlalchemy import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from benchmarks.adapters.model import Job, make_engine
+from benchmarks.adapters.naps import Naps
 from benchmarks.adapters.shared_table import (
     HeldTransaction,
     OnSharedTable,
     ThroughSQLAlchemy,
     TurnTransaction,
 )
-from sa_jobqueue import JobQueue
+from sa_jobqueue import JobQueue, Owner
 from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
 from sa_jobqueue.worker import Worker
 
@@ -112,35 +113,64 @@ class TurnOfEntities(Turn):
 
 
 class TheWorker(OnSharedTable):
-    """A Worker as an application runs it: an Owner, a heartbeat, reaps, a handler for each job."""
+    """A Worker as an application runs it: an Owner, a heartbeat, reaps, a handler for each job.
+
+    Its Owner is open before a drain begins, as the connections of other adapters are.
+    """
 
     def open(self) -> None:
         self.engine = make_engine(self.url)
+        self.owner = Owner(self.engine)
+        self.owner.open()
         assert not self.drain()
 
     def drain(self) -> list[int]:
         run: list[int] = []
+        naps = Naps()
 
         def handle(job: Job) -> None:
             run.append(job.id)
 
-        Worker(self.engine, JobQueue(Job), handle, limit=self.batch, delete=True, drain=True).run()
+        def handle_slowly(job: Job) -> None:
+            naps.take(job.id)
+            run.append(job.id)
+
+        slots = self.batch if naps.kind else 1
+        worker = Worker(
+            self.engine,
+            JobQueue(Job),
+            handle_slowly if naps.kind else handle,
+            owner=self.owner,
+            concurrency=slots,
+            limit=None if naps.kind else self.batch,
+            delete=True,
+            drain=True,
+        )
+        worker.run()
+        naps.write()
         return run
 
     def close(self) -> None:
+        self.owner.close()
         self.engine.dispose()
+
+
+def async_url(url: str) -> URL:
+    """Return the URL of the same database by an async driver."""
+    parts = make_url(url)
+    backend = parts.get_backend_name()
+    return parts.set(drivername=f"{backend}+{ASYNC_DRIVERS[backend]}")
 
 
 class InLoop(OnSharedTable):
     """An adapter in an event loop, with an engine of an async driver."""
 
     def open(self) -> None:
-        url = make_url(self.url)
-        driver = f"{url.get_backend_name()}+{ASYNC_DRIVERS[url.get_backend_name()]}"
+        url = async_url(self.url)
         self.loop = asyncio.Runner()
         self.owner = f"worker-{os.getpid()}"
-        options = {"connect_args": {"timeout": 60}} if driver.startswith("sqlite") else {}
-        self.engine = create_async_engine(url.set(drivername=driver), **options)
+        options = {"connect_args": {"timeout": 60}} if url.drivername.startswith("sqlite") else {}
+        self.engine = create_async_engine(url, **options)
         assert not self.drain()
 
     def drain(self) -> list[int]:
@@ -155,18 +185,45 @@ class InLoop(OnSharedTable):
 
 
 class TheAsyncWorker(InLoop):
-    """An AsyncWorker as an application runs it."""
+    """An AsyncWorker as an application runs it; its Owner is open before a drain begins, too."""
+
+    def open(self) -> None:
+        self.job_owner: Owner | None = None
+        super().open()
+
+    def close(self) -> None:
+        assert self.job_owner is not None
+        self.job_owner.close()
+        super().close()
 
     async def _drain(self) -> list[int]:
         run: list[int] = []
 
+        naps = Naps()
+
         async def handle(job: Job) -> None:
             run.append(job.id)
 
+        async def handle_slowly(job: Job) -> None:
+            await naps.take_awaited(job.id)
+            run.append(job.id)
+
+        slots = self.batch if naps.kind else 1
+        if self.job_owner is None:
+            self.job_owner = Owner(self.engine)
+            self.job_owner.open()
         worker = AsyncWorker(
-            self.engine, JobQueue(Job), handle, limit=self.batch, delete=True, drain=True
+            self.engine,
+            JobQueue(Job),
+            handle_slowly if naps.kind else handle,
+            owner=self.job_owner,
+            concurrency=slots,
+            limit=None if naps.kind else self.batch,
+            delete=True,
+            drain=True,
         )
         await worker.run()
+        naps.write()
         return run
 
 

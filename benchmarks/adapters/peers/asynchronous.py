@@ -7,6 +7,8 @@ with it whatever a worker does by itself.
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 
 # Only the environments of the peers have it.
 import uvloop  # type: ignore[import-not-found, unused-ignore]
@@ -27,3 +29,12 @@ class Asynchronous(Adapter):
         super().__init__(url, batch)
         self.dsn = plain(url)
         self.loop = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+    async def fill_singly(self, jobs: int, shortest: int, longest: int) -> list[float]:
+        """Insert jobs one by one, with pauses in milliseconds; return when each was committed."""
+        committed = []
+        for _ in range(jobs):
+            await self.fill(1)  # type: ignore[func-returns-value, misc]  # a coroutine here
+            committed.append(time.monotonic())
+            await asyncio.sleep(random.uniform(shortest, longest) / 1_000)
+        return committed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from pgqueuer.queries import Queries  # type: ignore[import-not-found]
 from pgqueuer.types import QueueExecutionMode  # type: ignore[import-not-found]
 
 from benchmarks.adapters.adapter import chunks
+from benchmarks.adapters.naps import Naps
 from benchmarks.adapters.peers.asynchronous import EMPTY, Asynchronous
 
 JOBS_AT_ONCE = 10_000
@@ -66,17 +68,41 @@ class PgQueuer(Asynchronous):
         self.queries.ended_at = time.monotonic()
         manager = QueueManager(self.queries)
 
+        naps = Naps()
+
         @manager.entrypoint("numbered", accepts_context=False)  # type: ignore[untyped-decorator]
         async def numbered(job: Job) -> None:
+            if naps.kind:
+                await naps.take_awaited(int(job.payload))
             run.append(int(job.payload))
 
+        # Its limit of tasks has to be at least twice the batch.
+        limits = {"max_concurrent_tasks": self.batch} if naps.kind else {}
         await manager.run(
-            batch_size=self.batch,
+            batch_size=self.batch // 2 if naps.kind else self.batch,
+            **limits,
             mode=QueueExecutionMode.drain,
             dequeue_timeout=timedelta(seconds=1),
         )
         self.ended_at = self.queries.ended_at
+        naps.write()
         return run
+
+    async def serve(self, milliseconds: int) -> dict[str, Any]:
+        """Run a worker for some time; return when each handler began, and the processor's time."""
+        began: list[float] = []
+        cpu = time.process_time()
+        manager = QueueManager(self.queries)
+
+        @manager.entrypoint("numbered", accepts_context=False)  # type: ignore[untyped-decorator]
+        async def numbered(job: Job) -> None:
+            began.append(time.monotonic())
+
+        running = asyncio.create_task(manager.run(batch_size=self.batch))
+        await asyncio.sleep(milliseconds / 1_000)
+        manager.shutdown.set()
+        await running
+        return {"began": began, "cpu": time.process_time() - cpu}
 
     async def _connect(self) -> None:
         self.connection = await asyncpg.connect(self.dsn)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from typing import Any
+
 # Only the peer's environment has these.
 import psycopg  # type: ignore[import-not-found, unused-ignore]
 from procrastinate import App, PsycopgConnector  # type: ignore[import-not-found]
 
 from benchmarks.adapters.adapter import chunks
+from benchmarks.adapters.naps import Naps
 from benchmarks.adapters.peers.asynchronous import EMPTY, POOL_SIZE, Asynchronous
 
 UNFINISHED = "SELECT count(*) AS jobs FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
@@ -46,14 +51,32 @@ class Procrastinate(Asynchronous):
             listen_notify=False,
             install_signal_handlers=False,
         )
+        self.naps.write()
         return self.run
+
+    async def serve(self, milliseconds: int) -> dict[str, Any]:
+        """Run a worker for some time; return when each handler began, and the processor's time."""
+        self.began, cpu = [], time.process_time()
+        work = self.app.run_worker_async(
+            concurrency=self.batch, delete_jobs="always", install_signal_handlers=False
+        )
+        running = asyncio.create_task(work)
+        await asyncio.sleep(milliseconds / 1_000)
+        running.cancel()
+        await asyncio.wait([running])
+        return {"began": self.began, "cpu": time.process_time() - cpu}
 
     async def _connect(self) -> None:
         connector = PsycopgConnector(conninfo=self.dsn, min_size=1, max_size=POOL_SIZE)
         self.app = App(connector=connector)
         self.run: list[int] = []
+        self.began: list[float] = []
+        self.naps = Naps()
 
         async def numbered(number: int) -> None:
+            self.began.append(time.monotonic())
+            if self.naps.kind:
+                await self.naps.take_awaited(number)
             self.run.append(number)
 
         self.task = self.app.task(numbered, name="numbered")
