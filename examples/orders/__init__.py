@@ -1,0 +1,1 @@
+"""A shop that confirms its orders by e-mail: FastAPI, Alembic and a worker in the same process."""
