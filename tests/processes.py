@@ -10,9 +10,8 @@ from __future__ import annotations
 import multiprocessing
 
 FORKSERVER = multiprocessing.get_context("forkserver")
-FORKSERVER.set_forkserver_preload(
-    [
-        *("pytest", "psycopg2", "pymysql", "sqlalchemy.orm"),
-        *("sa_jobqueue.bulk", "sa_jobqueue.evidence", "sa_jobqueue.schedules", "tests.models"),
-    ]
-)
+PRELOADED = [
+    *("pytest", "psycopg2", "pymysql", "sqlalchemy.orm"),
+    *("sa_jobqueue.bulk", "sa_jobqueue.evidence", "sa_jobqueue.schedules", "tests.models"),
+]
+FORKSERVER.set_forkserver_preload(PRELOADED)

@@ -97,12 +97,24 @@ def _names_tls(url: URL) -> bool:
 
 def with_empty_tables(engine: Engine, metadata: MetaData) -> Engine:
     """Return the engine; create the tables that are missing, and delete all rows."""
+    _refuse_look_alikes(engine, metadata)
     try:
         _delete_rows(engine, metadata)
     except DBAPIError:
         metadata.create_all(engine)
         _delete_rows(engine, metadata)
     return engine
+
+
+#: The metadata of each table by its database and its name.
+_OWNERS: dict[tuple[str, str], MetaData] = {}
+
+
+def _refuse_look_alikes(engine: Engine, metadata: MetaData) -> None:
+    """Refuse a table that other tests have in this database, with other columns."""
+    for name in metadata.tables:
+        if _OWNERS.setdefault((str(engine.url), name), metadata) is not metadata:
+            raise AssertionError(f"other tests have a table {name!r} in this database: rename it")
 
 
 def _delete_rows(engine: Engine, metadata: MetaData) -> None:

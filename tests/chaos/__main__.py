@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.ground import FAULTS, ground
+from tests.chaos.pace import Pace
 from tests.chaos.storm import Storm
 from tests.chaos.verdict import judge
 from tests.servers import DATABASES, ServerUnavailable
@@ -43,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     described.add_argument(
         "--faults", type=listed, default=FAULTS, help=f"of {','.join(FAULTS)}; default: all"
     )
+    Pace.add_options(described)
     return described
 
 
@@ -61,6 +63,7 @@ def run(given: argparse.Namespace, folder: Path) -> bool:
         for why in made.left_out:
             tell(f"left out: {why}")
         storm = Storm(url, folder, given.seconds, given.seed, made.faults, made.far, made.clock)
+        storm.pace = Pace.given(given)
         storm.run()
         verdict = judge(storm)
     tell("\n".join(verdict.lines()))

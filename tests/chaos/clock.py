@@ -11,12 +11,14 @@ import shutil
 import sqlite3
 import tempfile
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine, event
 
 from tests.chaos.fault import Fault
+from tests.servers import debian
 from tests.servers.errors import NotHere
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class Clock:
             # A server of one process steps within a second; of several, each would by itself.
             "FAKETIME_NO_CACHE" if processes else "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            # Else a timed wait of MySQL's ends at once, and its threads wait in a busy loop.
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
         }
 
     def step(self, offset: int) -> None:
@@ -112,15 +116,24 @@ def _replace_strftime(file: str, connection: Any, record: object) -> None:
 
 def can_be_stepped(database: str) -> None:
     """Raise NotHere where the clock of a database cannot be stepped."""
-    if database == "mysql":
-        raise NotHere("MySQL 9.7 takes more than a minute to start behind libfaketime 0.9.10")
     if database != "sqlite":
         library()
 
 
 def library() -> Path:
-    """Find libfaketime; raise NotHere without it."""
-    for folder in (Path("/usr/lib"), Path("/usr/local/lib")):
-        for found in sorted(folder.glob("**/faketime/libfaketimeMT.so.1")):
-            return found
-    raise NotHere("a stepped clock needs libfaketime (Debian: libfaketime)")
+    """Find libfaketime, or install it as root on Debian; raise NotHere without it."""
+    if (found := _found()) is not None:
+        return found
+    try:
+        debian.install("libfaketime")
+    except NotHere as missing:
+        raise NotHere(f"a stepped clock needs libfaketime: {missing}") from missing
+    if (found := _found()) is None:
+        raise NotHere("Debian's libfaketime is not where it was looked for")
+    return found
+
+
+def _found() -> Path | None:
+    folders = (Path("/usr/lib"), Path("/usr/local/lib"))
+    libraries = (folder.glob("**/faketime/libfaketimeMT.so.1") for folder in folders)
+    return next(chain.from_iterable(libraries), None)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import URL, Engine, LargeBinary, String, insert
 from sqlalchemy.exc import IntegrityError, InterfaceError, InternalError, OperationalError
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import ConstantBackoff, JobQueue
+from sa_jobqueue import ConstantBackoff, JobMixin, JobQueue, RetryMixin
 from tests.models import Task
 from tests.support import make_engine
 
@@ -50,6 +52,21 @@ class Handled(ChaosBase):
     raised: Mapped[bool]
 
 
+class Booking(JobMixin, RetryMixin, ChaosBase):
+    """A job whose effect is in the transaction of its finish."""
+
+    __tablename__ = "booking"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Entry(ChaosBase):
+    """The effect of a booking: each has exactly one, whatever happens."""
+
+    __tablename__ = "entry"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    booking: Mapped[int]
+
+
 class Ballast(ChaosBase):
     """What is written to use up the room of a full disk."""
 
@@ -76,6 +93,33 @@ def open_engine(url: URL) -> Engine:
 def new_queue() -> JobQueue[Task]:
     """Make the queue of a run: its lease and its delays are short."""
     return JobQueue(Task, lease=LEASE, backoff=ConstantBackoff(timedelta(milliseconds=100)))
+
+
+def book(session: Session, booking: Booking) -> None:
+    """Add the entry of a booking."""
+    session.add(Entry(booking=booking.id))
+
+
+def book_or_raise(session: Session, booking: Booking) -> None:
+    """Add the entry of a booking, and raise now and then after that: then it must not stay."""
+    book(session, booking)
+    session.flush()
+    if random.randrange(RAISES_ONE_OF) == 0:
+        raise Planned
+
+
+async def book_awaited(session: AsyncSession, booking: Booking) -> None:
+    """As :func:`book_or_raise`, in an event loop."""
+    await session.run_sync(book_or_raise, booking)
+
+
+def queues_of(handler: Callable[..., Any], booked_by: Callable[..., Any]) -> list[JobQueue[Any]]:
+    """Make the queues of a worker, with their handlers."""
+    tasks = new_queue()
+    tasks.handler(handler)
+    bookings = JobQueue(Booking, lease=LEASE, backoff=ConstantBackoff(timedelta(milliseconds=100)))
+    bookings.handler(transactional=True)(booked_by)
+    return [tasks, bookings]
 
 
 def create_tables(engine: Engine) -> None:

@@ -36,8 +36,7 @@ class Link:
 
     def make(self) -> None:
         """Make the namespace; raise NotHere where that is not allowed."""
-        if os.geteuid() != 0 or debian.which("ip") is None:
-            raise NotHere("a network namespace needs root and iproute2")
+        require_ip()
         ip("netns", "add", self.namespace)
         try:
             self._lay_cable()
@@ -103,6 +102,14 @@ def enter(namespace: str) -> None:
     for name, value in KEEPALIVE.items():
         with suppress(OSError):  # a container may not let us
             Path(f"/proc/sys/net/ipv4/tcp_keepalive_{name}").write_text(str(value))
+
+
+def require_ip() -> None:
+    """Raise NotHere unless we may make namespaces; iproute2 is installed on Debian."""
+    if os.geteuid() != 0:
+        raise NotHere("a network namespace needs root")
+    if debian.which("ip") is None:
+        debian.install("iproute2")
 
 
 def ip(*command: str) -> None:

@@ -22,7 +22,18 @@ from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.evidence import Ledger
 from sa_jobqueue.worker import Worker
 from tests.chaos.clock import under
-from tests.chaos.jobs import PASSING, POLL, REAP_EVERY, Calls, isolation, new_queue, open_engine
+from tests.chaos.jobs import (
+    PASSING,
+    POLL,
+    REAP_EVERY,
+    Booking,
+    Calls,
+    book_awaited,
+    book_or_raise,
+    isolation,
+    open_engine,
+    queues_of,
+)
 from tests.chaos.link import enter
 from tests.contract.asyncio.support import make_async_engine
 from tests.contract.worker.fault_injection import KILLED, NOTHING, Fault, FaultInjection
@@ -56,6 +67,7 @@ class Player:
         folder: of the history files.
         namespace: the network namespace that it lives in; None: that of the machine.
         loses: a worker loses connections of its own.
+        rest: how many times longer than usual it waits between two polls, or two inserts.
         clock: the file of SQLite's clock; None: it is the machine's.
     """
 
@@ -66,6 +78,7 @@ class Player:
     seed: int
     namespace: str | None = None
     loses: bool = True
+    rest: float = 1
     clock: str | None = None
 
     @property
@@ -100,7 +113,8 @@ def work(player: Player) -> None:
         time.sleep(calls.work_time())
         calls.note(task.id, task.attempts)
 
-    worker = Worker(engine, new_queue(), handler, limit=3, poll=POLL, reap_every=REAP_EVERY)
+    options: Any = {"poll": POLL * player.rest, "reap_every": REAP_EVERY}
+    worker = Worker(engine, queues_of(handler, book_or_raise), limit=3, concurrency=2, **options)
     with losses, worker.stopping_on_signals():
         worker.run()
 
@@ -119,8 +133,9 @@ def work_async(player: Player) -> None:
         await asyncio.to_thread(calls.note, task.id, task.attempts)
 
     async def run() -> None:
-        options: Any = {"poll": POLL, "reap_every": REAP_EVERY}
-        worker = AsyncWorker(engine, new_queue(), handler, limit=4, concurrency=2, **options)
+        options: Any = {"poll": POLL * player.rest, "reap_every": REAP_EVERY}
+        queues = queues_of(handler, book_awaited)
+        worker = AsyncWorker(engine, queues, limit=4, concurrency=2, **options)
         with losses, worker.stopping_on_signals():
             await worker.run()
         await engine.dispose()
@@ -135,10 +150,11 @@ def produce(player: Player) -> None:
     url = make_url(player.url)
     engine = under(open_engine(url), player.clock)
     with Session(engine) as session:
-        while not told.wait(dice.uniform(0.04, 0.12)):
+        while not told.wait(dice.uniform(0.04, 0.12) * player.rest):
             try:
                 jobs = range(dice.randrange(1, 8))
                 session.add_all(Task(name=player.name, priority=dice.randrange(3)) for _ in jobs)
+                session.add(Booking())
                 session.commit()
             except PASSING:
                 session.rollback()
@@ -179,5 +195,7 @@ class LostConnections(FaultInjection):
         return fault
 
     def _kill(self, connection: Any) -> None:
-        with suppress(DBAPIError):  # another player has ended it in this moment
-            super()._kill(connection)
+        for _ in range(2):  # a crash of the server ends the connection that ends ours, too
+            with suppress(DBAPIError):
+                super()._kill(connection)
+                return

@@ -20,10 +20,20 @@ from sa_jobqueue.evidence import Ledger
 from sa_jobqueue.worker import Worker
 from tests.chaos.clock import under
 from tests.chaos.fault import NOTHING, Fault, everywhere
-from tests.chaos.jobs import POLL, REAP_EVERY, Calls, create_tables, new_queue, open_engine
-from tests.chaos.players import Player, play
+from tests.chaos.jobs import (
+    POLL,
+    REAP_EVERY,
+    Booking,
+    Calls,
+    book,
+    create_tables,
+    open_engine,
+    queues_of,
+)
+from tests.chaos.pace import Pace
+from tests.chaos.players import DRIVERS, Player, play
 from tests.models import Task
-from tests.processes import FORKSERVER
+from tests.processes import FORKSERVER, PRELOADED
 from tests.support import until
 
 PLAYERS = ("worker", "worker", "async worker", "async worker", "producer", "producer")
@@ -62,6 +72,7 @@ class Storm:
         running: those that play.
         clock_steps: the database's clock may have been stepped.
         loses_connections: workers lose connections of their own.
+        pace: the pauses of players and faults.
     """
 
     url: URL
@@ -78,6 +89,7 @@ class Storm:
     running: list[Running] = field(default_factory=list)
     clock_steps: bool = False
     loses_connections: bool = True
+    pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
@@ -95,6 +107,8 @@ class Storm:
 
     def run(self) -> None:
         """Play with faults, end the players, and drain the table."""
+        driver = DRIVERS[self.url.get_backend_name()]
+        FORKSERVER.set_forkserver_preload([*PRELOADED, "tests.chaos.players", driver])
         self.create_tables()
         try:
             for number, kind in enumerate(PLAYERS):
@@ -121,7 +135,7 @@ class Storm:
     def _do_faults(self) -> None:
         end = time.monotonic() + self.seconds
         while (now := time.monotonic()) < end:
-            time.sleep(self.dice.uniform(0.2, 0.6))
+            time.sleep(self.dice.uniform(0.5, 1.5) * self.pace.every)
             self._do_what_is_due(now)
             self._note_ended()
             self._do(self._draw())
@@ -172,6 +186,7 @@ class Storm:
             self.dice.getrandbits(32),
             namespace=namespace,
             loses=self.loses_connections,
+            rest=self.pace.rest,
             clock=self.clock,
         )
         process = FORKSERVER.Process(target=play, args=(player,), daemon=True)
@@ -207,8 +222,7 @@ class Storm:
         calls = Calls.of(self.url, "last", self.seed, raises=False)
         worker = Worker(
             engine,
-            new_queue(),
-            lambda task: calls.note(task.id, task.attempts),
+            queues_of(lambda task: calls.note(task.id, task.attempts), book),
             limit=20,
             poll=POLL,
             reap_every=REAP_EVERY,
@@ -218,8 +232,11 @@ class Storm:
         def drained() -> bool:
             worker.run()
             with Session(engine) as session:
-                left = session.scalars(select(Task.id).where(Task.status != "done").limit(1))
-                return left.first() is None
+                return all(
+                    session.scalars(select(job.id).where(job.status != "done").limit(1)).first()
+                    is None
+                    for job in (Task, Booking)
+                )
 
         with Ledger(self.folder / "last.jsonl").listen(Task):
             until(drained, PATIENCE)

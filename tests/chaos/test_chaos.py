@@ -4,32 +4,59 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
+from tests.chaos.clock import library
+from tests.chaos.link import require_ip
+from tests.servers import DATABASES
+from tests.servers.errors import NotHere
 from tests.servers.given import REPOSITORY
 
-#: How long the processes are at it: in CI size, and with --full.
-SECONDS = {False: 6, True: 60}
+SECONDS = "60"
 
-SEED = 20261122
+#: In CI size players and faults leave the processor to other tests; with --full they do not.
+CALM = ("--rest", "20", "--every", "3")
+
+SEED = "20261122"
+
+Runs = dict[str, Future[subprocess.CompletedProcess[str]]]
 
 
-@pytest.mark.load
-@pytest.mark.timeout(300)
-def test_whatever_is_done_to_processes_and_server_the_queue_loses_nothing(
-    db_alias: str, full: bool
-) -> None:
-    options = ("--database", db_alias, "--seconds", str(SECONDS[full]), "--seed", str(SEED))
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, full: bool) -> Iterator[Runs]:
+    """The runs on all databases that are tested, at once, since they mostly wait."""
+    names = {item.name for item in request.session.items if item.path == request.path}
+    tested = [alias for alias in DATABASES if any(f"[{alias}]" in name for name in names)]
+    for needed in (library, require_ip):  # by one process: apt refuses to install for two at once
+        with suppress(NotHere):
+            needed()
+    options = ("--seconds", SECONDS, "--seed", SEED, *(() if full else CALM))
+    with ThreadPoolExecutor(len(tested)) as threads:
+        yield {alias: threads.submit(run, "--database", alias, *options) for alias in tested}
 
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
     # A process of its own: the run starts a server, and kills it.
-    done = subprocess.run(
+    return subprocess.run(
         (sys.executable, "-m", "tests.chaos", *options),
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.load
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("chaos")
+def test_whatever_is_done_to_processes_and_server_the_queue_loses_nothing(
+    db_alias: str, runs: Runs
+) -> None:
+    done = runs[db_alias].result()
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "faults done" in done.stdout

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, outerjoin, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.evidence import History, check
 from sa_jobqueue.evidence.history import COMMITTED, UNKNOWN, Record
-from tests.chaos.jobs import Handled
+from tests.chaos.jobs import Booking, Entry, Handled
 from tests.chaos.storm import Storm
 from tests.models import Task
 from tests.support import make_engine
@@ -46,13 +47,36 @@ def judge(storm: Storm) -> Verdict:
     history = History.read(*storm.histories, clock_steps=storm.clock_steps)
     calls = Calls.read(storm, history)
     faults = ["\n".join(fault.story()) for fault in check(history, drained=True)]
+    faults += entry_faults(storm.url)
     ended = [f"{name} ended by itself: {code}" for name, code in storm.ended.items()]
     return Verdict(_counts(storm, history, calls), [*faults, *calls.faults(), *ended])
+
+
+def entry_faults(url: Any) -> Iterator[str]:
+    """Find bookings that are not done, or have not exactly one entry."""
+    engine = make_engine(url)
+    counted = func.count(Entry.id)
+    entries = outerjoin(Booking, Entry, Entry.booking == Booking.id)
+    found = select(Booking.id, Booking.status, counted).select_from(entries)
+    with engine.connect() as connection:
+        for booking, status, count in connection.execute(found.group_by(Booking.id)):
+            if (status, count) != ("done", 1):
+                yield f"booking {booking} is {status} and has {count} entries"
+    engine.dispose()
+
+
+def _count_of_entries(url: Any) -> int:
+    engine = make_engine(url)
+    with engine.connect() as connection:
+        count = connection.scalar(select(func.count()).select_from(Entry))
+    engine.dispose()
+    return count or 0
 
 
 def _counts(storm: Storm, history: History, calls: Calls) -> dict[str, int]:
     return {
         "jobs": len(calls.jobs),
+        "bookings with exactly one entry, unless named below": _count_of_entries(storm.url),
         "claims of jobs": _rows(history, "after_claim"),
         "renewals of jobs": _rows(history, "after_renew"),
         "jobs taken back by a reap": _rows(history, "after_reap"),

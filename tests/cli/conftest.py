@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import URL, Engine, create_engine
 
 import sa_jobqueue
 from sa_jobqueue.cli import cli
+from tests.support import make_engine, with_empty_tables
+
+from . import films
+from .bakery import Base
 
 REPOSITORY = Path(sa_jobqueue.__file__).parents[1]
 
@@ -76,3 +80,19 @@ def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait for a command; return its exit code, its output and its errors."""
     output, errors = process.communicate(timeout=120)
     return process.returncode, output, errors
+
+
+@pytest.fixture
+def shop_url(db_url: URL) -> str:
+    """Name the database of the test, as a user does."""
+    return db_url.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def bakery(db_url: URL, folder: Path) -> Iterator[Engine]:
+    """An engine with the empty tables of the bakery."""
+    engine = make_engine(db_url)
+    with_empty_tables(engine, Base.metadata)
+    with_empty_tables(engine, films.Base.metadata)
+    yield engine
+    engine.dispose()

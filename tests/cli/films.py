@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqlalchemy import String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, RetryMixin
@@ -19,7 +20,7 @@ class Film(JobMixin, RetryMixin, Base):
     __queue_args__ = {"ready": ["cut"], "during": ["showing"], "keep": False}  # noqa: RUF012
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    title: Mapped[str]
+    title: Mapped[str] = mapped_column(String(50))
 
 
 workflow = Workflow(Film)

@@ -39,6 +39,19 @@ def test_pause_and_resume_commit_and_tell_what_was(run: Run, url: str, engine: E
 
 
 @pytest.mark.usefixtures("tables")
+def test_pause_and_resume_as_json_tell_what_is_and_whether_it_is_new(run: Run, url: str) -> None:
+    commands = [("pause", LETTERS), ("pause", LETTERS), ("resume", LETTERS)]
+
+    told = [json.loads(run(*command, "--url", url, "--json").stdout) for command in commands]
+
+    assert [(answer["paused"], answer["changed"]) for answer in told] == [
+        (True, True),
+        (True, False),
+        (False, True),
+    ]
+
+
+@pytest.mark.usefixtures("tables")
 def test_workers_shows_who_is_alive_and_what_is_paused(run: Run, url: str, engine: Engine) -> None:
     with Owner(engine, "mailer") as owner:
         with Session(engine) as session, session.begin():

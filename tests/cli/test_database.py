@@ -10,12 +10,13 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from tests.cli.conftest import Run
+from tests.cli.records import ends
 from tests.cli.shop import Base, Message
 
 MESSAGES = "tests.cli.shop:Message"
 
 COMMANDS = [
-    ("work", MESSAGES, "tests.cli.shop:send", "--drain"),
+    ("work", MESSAGES, "--handler", "tests.cli.shop:send", "--drain"),
     ("status", MESSAGES),
     ("reap", MESSAGES),
     ("doctor", MESSAGES),
@@ -67,10 +68,9 @@ def test_the_environment_names_the_database(
 ) -> None:
     monkeypatch.setenv("SA_JOBQUEUE_URL", url)
 
-    result = run("work", MESSAGES, "tests.cli.shop:send", "--drain")
+    result = run("work", MESSAGES, "--handler", "tests.cli.shop:send", "--drain", "--log-json")
 
-    assert result.exit_code == 0, result.output
-    assert "1 sent" in result.output
+    assert ends(result) == [(1, "sent")]
 
 
 @pytest.mark.usefixtures("message")

@@ -15,7 +15,6 @@ NOWHERE = "127.0.0.1:1"
 @pytest.mark.parametrize(
     ("queue", "said"),
     [
-        ("nothing", "is not MODULE:NAME"),
         ("no_such_module:Email", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("tests.cli.shop:Missing", "'tests.cli.shop' has no 'Missing'"),
         ("tests.cli.shop:NOT_A_QUEUE", "7 is not a mapped class"),
@@ -23,13 +22,23 @@ NOWHERE = "127.0.0.1:1"
     ],
 )
 def test_a_target_that_is_no_queue_is_one_line(run: Run, queue: str, said: str) -> None:
-    commands = ("work", queue, SEND), ("sql", queue, "--dialect", "sqlite"), ("status", queue)
+    commands = (
+        ("work", queue, "--handler", SEND),
+        ("sql", queue, "--dialect", "sqlite"),
+        ("status", queue),
+    )
     for command in commands:
         assert_one_line(run(*command), said)
 
 
+def test_a_target_without_a_name_is_one_line(run: Run) -> None:
+    assert_one_line(run("reap", "nothing"), "is not MODULE:NAME")
+
+
 def test_a_target_that_is_no_handler_is_one_line(run: Run) -> None:
-    assert_one_line(run("work", MESSAGES, "tests.cli.shop:NOT_A_QUEUE"), "is no function, but 7")
+    assert_one_line(
+        run("work", MESSAGES, "--handler", "tests.cli.shop:NOT_A_QUEUE"), "is no function, but 7"
+    )
 
 
 def test_a_module_that_does_not_compile_is_one_line(run: Run, folder: Path) -> None:
@@ -51,7 +60,7 @@ def test_a_module_that_does_not_compile_is_one_line(run: Run, folder: Path) -> N
     ],
 )
 def test_a_missing_database_is_one_line(run: Run, url: str, said: str) -> None:
-    for command in (("status",), ("start-processing",), ("work", MESSAGES, SEND)):
+    for command in (("status",), ("start-processing",), ("work", MESSAGES, "--handler", SEND)):
         assert_one_line(run(*command, "--url", url), said)
 
 
@@ -62,12 +71,7 @@ def test_a_driver_for_asyncio_is_refused_in_one_line(run: Run, driver: str) -> N
     pytest.importorskip(driver.partition("+")[2])
     url = f"{driver}://{NOWHERE}/x" if "sqlite" not in driver else f"{driver}:///x.db"
 
-    for command in (
-        ("status",),
-        ("reap", MESSAGES),
-        ("work", MESSAGES, SEND),
-        ("doctor", MESSAGES),
-    ):
+    for command in (("status",), ("reap", MESSAGES), ("doctor", MESSAGES)):
         assert_one_line(run(*command, "--url", url), "the commands need a synchronous one")
 
 
@@ -80,7 +84,7 @@ def test_no_empty_file_is_left_behind(run: Run, folder: Path) -> None:
 def test_a_missing_table_is_one_line(run: Run, folder: Path) -> None:
     (folder / "empty.db").touch()
 
-    result = run("work", MESSAGES, SEND, "--url", "sqlite:///empty.db")
+    result = run("work", MESSAGES, "--handler", SEND, "--url", "sqlite:///empty.db")
 
     assert_one_line(result, "there is no table 'message'")
 

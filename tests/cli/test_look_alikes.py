@@ -15,7 +15,7 @@ MESSAGES = "tests.cli.shop:Message"
 COMMANDS = [
     ("status", MESSAGES),
     ("reap", MESSAGES),
-    ("work", MESSAGES, "tests.cli.shop:send", "--drain"),
+    ("work", MESSAGES, "--handler", "tests.cli.shop:send", "--drain"),
     ("doctor", MESSAGES),
 ]
 

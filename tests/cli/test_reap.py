@@ -15,6 +15,7 @@ from sa_jobqueue import JobQueue, Owner, claim
 from sa_jobqueue.dialects.clock import utc_now
 
 from .conftest import Run, Start, finished
+from .records import ends
 from .shop import Base, Message
 from .test_demo import read_until
 
@@ -183,9 +184,10 @@ def test_a_worker_takes_back_the_claims_of_the_dead_unless_told_not_to(
     run: Run, url: str, engine: Engine
 ) -> None:
     claim_of_the_dead(engine, 2)
+    options = ("--handler", SEND, "--url", url, "--drain", "--log-json")
 
-    leaving = run("work", MESSAGES, SEND, "--url", url, "--drain", "--reap-every", 0)
-    taking = run("work", MESSAGES, SEND, "--url", url, "--drain", "--max-runtime", 60)
+    leaving = run("work", MESSAGES, *options, "--reap-every", 0)
+    taking = run("work", MESSAGES, *options, "--max-runtime", 60)
 
-    assert leaving.stdout == "3 sent\nall done\n"
-    assert taking.stdout == "1 sent\n2 sent\nall done\n"
+    assert ends(leaving) == [(3, "sent")]
+    assert ends(taking) == [(1, "sent"), (2, "sent")]

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
+from click.testing import Result
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim
 
-from .conftest import Run, Start, finished
+from .conftest import Run, Start
+from .records import PATIENCE, Listener, ends, messages
 from .shop import Base, Message, Order
-from .test_demo import plain, read_until
+from .test_demo import plain
 
 MESSAGES = "tests.cli.shop:Message"
 SEND = "tests.cli.shop:send"
+REFUSE = "tests.cli.shop:refuse"
 
 
 @pytest.fixture
@@ -34,69 +36,75 @@ def statuses(engine: Engine, entity: type[Message | Order] = Message) -> Sequenc
         return session.scalars(select(entity.status)).all()
 
 
-@pytest.mark.usefixtures("jobs")
-def test_a_drain_says_what_became_of_each_job(run: Run, url: str, engine: Engine) -> None:
-    result = run("work", MESSAGES, SEND, "--url", url, "--drain")
+@pytest.fixture
+def drain(run: Run, url: str) -> Run:
+    """Drain a queue with a handler."""
 
-    assert result.exit_code == 0, result.output
-    assert result.stdout == "1 sent\n2 sent\nall done\n"
+    def drain(queue: str, handler: str, *options: object) -> Result:
+        into_log = ("--url", url, "--drain", "--log-json")
+        return run("work", queue, "--handler", handler, *into_log, *options)
+
+    return drain
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_drain_logs_what_became_of_each_job(drain: Run, engine: Engine) -> None:
+    result = drain(MESSAGES, SEND)
+
+    assert ends(result) == [(1, "sent"), (2, "sent")]
+    assert messages(result)[-1] == "all jobs are done"
     assert statuses(engine) == ["sent", "sent"]
 
 
 @pytest.mark.usefixtures("jobs")
-def test_done_jobs_are_deleted_on_demand(run: Run, url: str, engine: Engine) -> None:
-    result = run("work", MESSAGES, SEND, "--url", url, "--drain", "--delete", "--batch", 10)
+def test_done_jobs_are_deleted_on_demand(drain: Run, engine: Engine) -> None:
+    result = drain(MESSAGES, SEND, "--delete", "--limit", 10)
 
-    assert result.stdout == "1 sent\n2 sent\nall done\n"
+    assert ends(result) == [(1, "sent"), (2, "sent")]
     assert statuses(engine) == []
 
 
 @pytest.mark.usefixtures("jobs")
-def test_a_target_may_be_a_queue_or_a_class(run: Run, url: str, engine: Engine) -> None:
-    result = run("work", "tests.cli.shop:to_a", SEND, "--url", url, "--drain")
+def test_a_target_may_be_a_queue_or_a_class(drain: Run, engine: Engine) -> None:
+    result = drain("tests.cli.shop:to_a", SEND)
 
-    assert result.stdout == "1 sent\nall done\n"
+    assert ends(result) == [(1, "sent")]
     assert statuses(engine) == ["sent", "unclaimed"]
 
 
 @pytest.mark.usefixtures("jobs")
-def test_a_failed_job_without_attempts_is_failed(run: Run, url: str, engine: Engine) -> None:
-    result = run("work", "tests.cli.shop:Order", "tests.cli.shop:refuse", "--url", url, "--drain")
+def test_a_failed_job_without_attempts_is_failed(drain: Run, engine: Engine) -> None:
+    result = drain("tests.cli.shop:Order", REFUSE)
 
-    assert result.exit_code == 0
-    assert result.stdout == "north, 7 failed\nall done\n"
+    assert ends(result) == [("north", 7, "failed")]
     assert statuses(engine, Order) == ["failed"]
 
 
 @pytest.mark.usefixtures("jobs")
-def test_a_failed_job_is_tried_again_while_attempts_remain(
-    run: Run, url: str, engine: Engine
-) -> None:
+def test_a_failed_job_is_tried_again_while_attempts_remain(drain: Run, engine: Engine) -> None:
     with Session(engine) as session, session.begin():
         session.get_one(Message, 1).max_attempts = 2
 
-    result = run("work", "tests.cli.shop:to_a", "tests.cli.shop:refuse", "--url", url, "--drain")
+    result = drain("tests.cli.shop:to_a", REFUSE)
 
-    assert result.stdout == "1 failed (will be tried again)\n1 failed\nall done\n"
+    assert ends(result) == [(1, "unclaimed"), (1, "failed")]
 
 
 @pytest.mark.usefixtures("jobs")
-def test_a_cancelled_job_is_named(run: Run, url: str) -> None:
-    result = run("work", "tests.cli.shop:to_a", "tests.cli.shop:drop", "--url", url, "--drain")
-
-    assert result.stdout == "1 cancelled\nall done\n"
+def test_a_cancelled_job_is_named(drain: Run) -> None:
+    assert ends(drain("tests.cli.shop:to_a", "tests.cli.shop:drop")) == [(1, "cancelled")]
 
 
 @pytest.mark.usefixtures("jobs")
 def test_sigterm_ends_a_worker(start: Start, url: str) -> None:
-    (Path.cwd() / "handlers.py").write_text("def send(job): pass\n")
-    worker = start("work", MESSAGES, "handlers:send", "--url", url, "--owner", "me")
-    read_until(worker, "2 sent")
+    worker = start("work", MESSAGES, "--handler", SEND, "--url", url, "--owner", "me", "--log-json")
+    listener = Listener(worker)
+    listener.wait_for("Message 2 sent")
 
     worker.send_signal(signal.SIGTERM)
 
-    code, output, errors = finished(worker)
-    assert (code, output) == (0, "stopped\n"), errors
+    listener.wait_for("the worker was stopped")
+    assert worker.wait(PATIENCE) == 0
 
 
 @pytest.mark.usefixtures("jobs")

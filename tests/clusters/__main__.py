@@ -14,6 +14,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from tests.chaos.pace import Pace
 from tests.chaos.verdict import Verdict, judge
 from tests.clusters import CLUSTERS
 from tests.clusters.cluster import Cluster
@@ -29,7 +30,7 @@ def main() -> int:
         with CLUSTERS[given.name]() as cluster:
             title = f"{cluster.title}, {given.seconds:g} s, seed {given.seed}"
             print(title, flush=True)  # noqa: T201 - its purpose
-            verdict = run(cluster, folder, given.seconds, given.seed)
+            verdict = run(cluster, folder, given)
     except NotHere as error:
         sys.exit(str(error))
     report = "\n".join((title, *verdict.lines()))
@@ -51,12 +52,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--reports", type=Path, help="a folder for NAME.txt, what is printed")
+    Pace.add_options(parser)
     return parser.parse_args()
 
 
-def run(cluster: Cluster, folder: Path, seconds: float, seed: int) -> Verdict:
+def run(cluster: Cluster, folder: Path, given: argparse.Namespace) -> Verdict:
     """Ask the nodes of owners, play, and judge both."""
-    storm = ClusterStorm(cluster, folder, seconds, seed)
+    storm = ClusterStorm(cluster, folder, given.seconds, given.seed)
+    storm.pace = Pace.given(given)
     known = storm.known_liveness()
     storm.run()
     verdict = judge(storm)

@@ -1,13 +1,48 @@
-"""Autogenerate sees the control tables, and finds nothing to change once they are there."""
+"""Autogenerate sees the control tables, and a queue in use gets them while workers run."""
 
 from __future__ import annotations
 
-import pytest
-from sqlalchemy import URL, MetaData
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
-from sa_jobqueue.control import control_tables
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import URL, Engine, MetaData, inspect, select
+from sqlalchemy.orm import Mapped, Session, declarative_base, mapped_column
+
+from sa_jobqueue import JobMixin
+from sa_jobqueue.control import control_tables, pause, resume, workers
+from sa_jobqueue.schedules import Schedules
+from sa_jobqueue.worker import control, scheduler
 from tests.migration.support import differences
-from tests.support import make_engine
+from tests.migration.test_autogenerate import body, generate
+from tests.migration.test_autogenerate import project as project  # a fixture
+from tests.running import running
+from tests.support import make_engine, until
+
+R = TypeVar("R")
+
+NAMES = {"job_workers", "job_pauses", "job_stops", "job_schedules"}
+
+
+@pytest.fixture
+def engine(fresh_database: URL) -> Iterator[Engine]:
+    engine = make_engine(fresh_database)
+    yield engine
+    engine.dispose()
+
+
+def queue_class() -> Any:
+    """Map a queue in a metadata of its own."""
+
+    class Invoice(JobMixin, declarative_base()):  # type: ignore[misc]  # a call
+        __tablename__ = "invoice"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    return Invoice
 
 
 def test_autogenerate_adds_the_control_tables_once(fresh_database: URL) -> None:
@@ -20,6 +55,48 @@ def test_autogenerate_adds_the_control_tables_once(fresh_database: URL) -> None:
     assert {"job_workers", "job_pauses", "job_stops"} <= missing
     assert differences(engine, metadata) == []
     engine.dispose()
+
+
+def test_a_queue_in_use_gets_the_tables_and_loses_them_while_its_workers_run(
+    project: Config, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "AGAIN", control.LOOK_EVERY)
+    monkeypatch.setattr(scheduler, "LOOK_EVERY", control.LOOK_EVERY)
+    entity = queue_class()
+    project.attributes["metadata"] = entity.metadata
+    generate(project, "a1")
+    command.upgrade(project, "head")
+    tables = control_tables(entity.metadata)
+    Schedules(entity.metadata)
+    handled = threading.Semaphore(0)
+
+    with running(engine, {entity: lambda invoice: handled.release()}), Session(engine) as reader:
+        reader.execute(select(entity)).all()  # a transaction that stays open
+        source = body(generate(project, "a2"), "upgrade")
+        command.upgrade(project, "head")
+        until(lambda: in_session(engine, lambda session: workers(session, tables=tables)))
+
+        in_session(engine, lambda session: pause(session, entity))
+        time.sleep(1.5)  # some looks later
+        in_session(engine, lambda session: session.add(entity(status="unclaimed")))
+        assert not handled.acquire(timeout=1)
+        in_session(engine, lambda session: resume(session, entity))
+        assert handled.acquire(timeout=30)
+
+        assert body(generate(project, "a3"), "upgrade") == "pass"
+        command.downgrade(project, "a1")
+        in_session(engine, lambda session: session.add(entity(status="unclaimed")))
+        assert handled.acquire(timeout=30)
+        reader.rollback()
+
+    assert all(f"'{name}'" in source for name in NAMES)
+    assert NAMES.isdisjoint(inspect(engine).get_table_names())
+
+
+def in_session(engine: Engine, work: Callable[[Session], R]) -> R:
+    """Do something in a transaction, and commit it."""
+    with Session(engine) as session, session.begin():
+        return work(session)
 
 
 @pytest.mark.only_on("postgresql")

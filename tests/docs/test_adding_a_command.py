@@ -19,7 +19,7 @@ from shop import Base, Email
 engine = create_engine("sqlite:///jobs.db")
 Base.metadata.create_all(engine)
 with Session(engine) as session, session.begin():
-    session.add_all([Email(), Email(status="failed"), Email(status="failed")])
+    session.add_all([Email(), Email(status="cancelled"), Email(status="cancelled")])
 """
 
 
@@ -32,14 +32,14 @@ def copy(tmp_path: Path) -> Path:
 def test_the_page_names_one_new_file_and_the_list(copy: Path) -> None:
     names = add_as_told(PAGE, copy)
 
-    assert names == ["sa_jobqueue/cli/failed.py", "sa_jobqueue/cli/__init__.py"]
+    assert names == ["sa_jobqueue/cli/cancelled.py", "sa_jobqueue/cli/__init__.py"]
 
 
 def test_a_command_added_as_on_the_page_runs(copy: Path) -> None:
     add_as_told(PAGE, copy)
     run_python(copy, FILL)
 
-    result = run_copy(copy, "failed", "shop:Email", "--url", "sqlite:///jobs.db")
+    result = run_copy(copy, "cancelled", "shop:Email", "--url", "sqlite:///jobs.db")
 
     assert (result.stdout, result.stderr, result.returncode) == ("2\n3\n", "", 0)
 
@@ -49,14 +49,14 @@ def test_an_added_command_is_listed_by_help(copy: Path) -> None:
 
     result = run_copy(copy, "--help")
 
-    assert "Print the keys of the failed jobs of MODULE:QUEUE." in result.stdout
+    assert "Print the keys of the cancelled jobs of MODULE:QUEUE." in result.stdout
 
 
 def test_an_added_command_reports_an_error_in_one_line(copy: Path) -> None:
     add_as_told(PAGE, copy)
     run_python(copy, "import sqlite3; sqlite3.connect('jobs.db').close()")
 
-    result = run_copy(copy, "failed", "shop:Email", "--url", "sqlite:///jobs.db")
+    result = run_copy(copy, "cancelled", "shop:Email", "--url", "sqlite:///jobs.db")
 
     assert result.returncode == 1
     assert result.stderr.startswith("Error: there is no table 'email' in sqlite:///")

@@ -10,6 +10,7 @@ import pytest
 
 from sa_jobqueue import ArgumentError
 from sa_jobqueue.evidence import Fault, History, check, check_files
+from sa_jobqueue.evidence.queue_rules import DEAD
 from tests.evidence.written import Written
 
 
@@ -238,6 +239,38 @@ def test_fences_stay_fences_while_the_clock_is_stepped(run: Written) -> None:
     run.note("retry")
     run.claim("a", 3000)
     assert "own fence" in rules(run, clock_steps=True)
+
+
+def test_an_owner_that_was_taken_for_dead_and_claims_again_is_found(run: Written) -> None:
+    claims_again_after_its_death(run)
+
+    assert rules(run) == ["owner life"]
+
+
+def test_an_owner_whose_lost_lock_was_not_told_yet_may_claim_again(run: Written) -> None:
+    claims_again_after_its_death(run)
+    # As a network that was cut hid the end of its connection; its next claim has another name.
+    run.note("check", event="after_lock_lost", key=9)
+
+    assert rules(run) == []
+
+
+def test_a_later_name_whose_lock_was_lost_is_no_excuse_for_the_name_before(run: Written) -> None:
+    claims_again_after_its_death(run)
+    run.claim("host~1~c", 30, key=10)
+    run.note("check", event="after_lock_lost", key=9)
+
+    assert rules(run) == ["owner life"]
+
+
+def claims_again_after_its_death(run: Written) -> None:
+    run.claim("host~1~b", 1)
+    for second in range(2, 5):  # beyond the skew of two processes
+        run.note("flush", key=second + 10)
+    run.note("reap", "host~1~b", 1, error=DEAD, file="other")
+    for second in range(6, 9):
+        run.note("flush", key=second + 10)
+    run.claim("host~1~b", 20, key=8)
 
 
 def test_a_renewal_that_a_reap_overlooked_is_found_while_the_clock_is_stepped(

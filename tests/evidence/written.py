@@ -49,6 +49,7 @@ class Written:
         file: str = "history",
         fence: str = "claimed",
         attempts: int | None = None,
+        error: str | None = None,
     ) -> None:
         """Write an event of one row, and how its transaction ended; None: nobody knows."""
         self._numbers[file] += 1
@@ -59,6 +60,8 @@ class Written:
         job |= {name: value for name, value in known.items() if value is not None}
         line: dict[str, Any] = {"n": number, "t": time, "event": event or EVENTS[verb]}
         line |= {"verb": verb, "table": "email", "jobs": [job]}
+        if error is not None:
+            line["error"] = error
         if at is not None:
             line["at"] = moment(at)
         lines = [line] if end is None else [line, {"of": number, "end": end, "t": time}]

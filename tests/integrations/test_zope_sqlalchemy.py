@@ -12,7 +12,9 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from sa_jobqueue import (
+    ArgumentError,
     Claim,
+    JobQueue,
     cancel,
     cancel_claimed,
     claim,
@@ -28,6 +30,7 @@ from sa_jobqueue import (
     retry,
     stats,
 )
+from sa_jobqueue.worker import Worker
 from tests.models import Task
 
 transaction = pytest.importorskip("transaction")
@@ -169,3 +172,11 @@ def test_reading_verbs_do_not_mark_the_session(sessions: Sessions, engine: Engin
         with pytest.raises(AssertionError, match="read only"):
             claim(session, Task, owner="w")
         transaction.abort()
+
+
+def test_a_worker_refuses_sessions_that_the_transaction_manager_commits(engine: Engine) -> None:
+    made = sessionmaker(engine)
+    zope_sqlalchemy.register(made)
+
+    with pytest.raises(ArgumentError, match="committed using the transaction manager"):
+        Worker(made, JobQueue(Task), print)

@@ -69,6 +69,19 @@ def test_a_changed_claim_index_is_replaced_online_and_back(live: Config, engine:
     assert columns_of(engine, CLAIM, "invoice") == ["status", "id"]
 
 
+def test_the_index_of_failed_jobs_is_made_online_and_dropped(live: Config, engine: Engine) -> None:
+    live.attributes["metadata"] = model(failed_index=True)
+
+    written = body(generate(live, "a2"), "upgrade")
+
+    assert written.startswith("create_index_online(op, 'ix_invoice_failed', 'invoice', ")
+    command.upgrade(live, "head")
+    assert columns_of(engine, "ix_invoice_failed", "invoice") == ["status", "owner_date", "id"]
+    assert body(generate(live, "a3"), "upgrade") == "pass"
+    command.downgrade(live, "a1")
+    assert "ix_invoice_failed" not in index_names(engine, "invoice")
+
+
 @pytest.mark.parametrize("as_batch", [True, False])
 def test_the_index_of_a_key_is_made_online_and_dropped(
     live: Config, engine: Engine, as_batch: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -94,12 +95,20 @@ def test_what_is_no_longer_declared_is_reported_and_goes_on(
     declare(session, version(HOURLY, 1))
     SCHEDULES.add(session, "by hand", reports(), HOURLY, values={"title": "r"})
     plain: JobQueue[object] = JobQueue(Plain)
+    gc.collect()  # the process that declared it is over
 
     assert declare(session, plain) == Declared()  # another queue's
     queue: JobQueue[object] = reports()  # type: ignore[assignment]  # as above
     assert declare(session, queue) == Declared(undeclared=("r",))
     assert "go on until they are removed" in caplog.text
     assert len(SCHEDULES.all(session)) == 2
+
+
+def test_what_another_queue_of_the_table_declares_is_not_reported(session: Session) -> None:
+    other = version(HOURLY, 1)
+    declare(session, other)
+
+    assert declare(session, reports()) == Declared()  # type: ignore[arg-type]  # as above
 
 
 def test_a_paused_schedule_stays_paused_when_it_is_declared_anew(session: Session) -> None:

@@ -343,6 +343,9 @@ def handle(email: Email) -> Retry | Cancel | None:
 HANDLED = JobQueue(Email)
 
 
+ORDERS = JobQueue(Order)
+
+
 @HANDLED.handler(transactional=True)
 def book(session: Session, email: Email) -> Retry | None:
     assert_type(job_context(), JobContext)
@@ -357,6 +360,8 @@ def work(engine: Engine) -> None:
         worker.run()
     Worker(engine, OUTBOX, send).run()
     Worker(engine, [HANDLED, OUTBOX]).run()
+    mixed = Worker(engine, [HANDLED, ORDERS])
+    mixed.run()
     Worker(engine, OUTBOX, send, backoff=squares).run()
 
 
@@ -402,7 +407,7 @@ def steps(session: Session, engine: Engine) -> None:
     assert_type(pack.queue.cancel(session, emails), list[Email])
     assert_type(pack.queue.retry(session, emails), list[Email])
     worker = Worker(engine, PARCELS, limit=10)
-    assert_type(worker, Worker[Email])
+    assert_type(worker, Worker[Any])
     Worker(engine, [pack]).run()
     Worker(engine, pack).run()
 
@@ -495,7 +500,7 @@ async def workflows_awaiting(engine: AsyncEngine, session: AsyncSession) -> None
     assert_type(workflow, aio.AsyncWorkflow[Email])
     await workflow.signal(session, 5, ParcelStatus.SENT)
     assert_type(await workflow.cancel(session, []), list[Email])
-    assert_type(aio.AsyncWorker(engine, PARCELS, concurrency=5), aio.AsyncWorker[Email])
+    assert_type(aio.AsyncWorker(engine, PARCELS, concurrency=5), aio.AsyncWorker[Any])
 
 
 # Bulk loads

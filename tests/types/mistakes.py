@@ -44,7 +44,7 @@ def mistakes(session: Session, order: Order) -> None:
     reap(session, Email, lease=60)  # type: ignore[arg-type]
     start_round(session, Email, chunk="all")  # type: ignore[arg-type]
     Worker(engine, OUTBOX, handle_order)  # type: ignore[arg-type]
-    Worker(engine, [Email])  # type: ignore[arg-type]  # a class is no queue
+    Worker(engine, [Email])  # type: ignore[list-item]  # a class is no queue
     PARCELS.step("unclaimed", during="packing")  # type: ignore[call-arg]
     PARCELS.step("unclaimed", during="packing", then="done")(handle_order)  # type: ignore[arg-type]
     PARCELS.signal(session, order)  # type: ignore[call-arg]

@@ -316,3 +316,9 @@ def test_only_a_mapped_class_has_a_mapping(thing: Any) -> None:
 def test_a_class_without_job_mixin_is_no_queue(mixins: Any) -> None:
     with pytest.raises(ArgumentError, match="Job is not a queue: add JobMixin to its bases"):
         mapping_of(map_job(*mixins))
+
+
+@pytest.mark.parametrize("option", ["notify", "failed_index"])
+def test_an_option_of_yes_or_no_is_true_or_false(option: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"__queue_args__\['{option}'\] is a bool: 'yes'"):
+        map_job(JobMixin, __queue_args__={option: "yes"})

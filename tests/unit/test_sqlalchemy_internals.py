@@ -42,19 +42,24 @@ PACKAGE = Path(sa_jobqueue.__file__).parent
 #: The uses of what has no documentation. `_transaction` is Alembic's; the tests of migrations
 #: need it, and those of asyncio need `await_only` and `greenlet_spawn`.
 USES = {
+    "asyncio/calls.py: await_only",
     "asyncio/tasks.py: await_only",
     "asyncio/tasks.py: greenlet_spawn",
     "asyncio/worker.py: await_only",
     "asyncio/worker.py: greenlet_spawn",
+    "dialects/connections.py: _EventKey",
     "dialects/innodb/mariadb.py: _mariadb_normalized_version_info",
     "migration/runner.py: _transaction",
     "model/mixins.py: _primary_key_argument",
     "model/types.py: _type_affinity",
     "model/types.py: _variant_mapping",
     "sessions/hooks.py: SimpleResultMetaData",
+    "dialects/own_loop.py: greenlet_spawn",
     "sessions/hooks.py: dispatch",
     "sessions/show.py: _remove_newly_deleted",
     "sessions/writer.py: _is_clean",
+    "wakeups/listening.py: await_only",
+    "worker/pool.py: _max_overflow",
 }
 
 #: Modules of SQLAlchemy with a page in its documentation, and names of others that have one.
@@ -67,6 +72,7 @@ DOCUMENTED = {
     "sqlalchemy.ext.compiler",
     "sqlalchemy.orm",
     "sqlalchemy.orm.exc",
+    "sqlalchemy.pool",
     "sqlalchemy.schema",
     "sqlalchemy.sql",
     "sqlalchemy.sql.elements",
@@ -88,7 +94,7 @@ DOCUMENTED_NAMES = {
 OF_ROWS = {"_asdict", "_fields", "_mapping"}
 
 #: Drivers' attributes, which getattr() asks for.
-OF_DRIVERS = {"_backend_key_data", "_sock", "_usock"}
+OF_DRIVERS = {"_backend_key_data", "_sock", "_transport", "_usock", "_writer"}
 
 
 def test_no_other_internals_of_sqlalchemy_are_used() -> None:
@@ -118,8 +124,8 @@ def undocumented(node: ast.AST) -> Iterator[str]:
 
 
 def is_own(value: ast.expr) -> bool:
-    """Tell whether an attribute is of our own object: of self, cls or super()."""
-    return ast.unparse(value) in ("self", "cls", "super()", "renderers")
+    """Tell whether an attribute is of our own object: of self, cls or super(); or of os."""
+    return ast.unparse(value) in ("self", "cls", "super()", "renderers", "os")
 
 
 def is_private(name: str) -> bool:

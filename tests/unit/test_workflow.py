@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Iterable
 from datetime import timedelta
 from enum import Enum, StrEnum
@@ -13,7 +14,9 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import ArgumentError, JobMixin, JobQueue, JobStatus, RetryMixin
+from sa_jobqueue.process.runtime import THREADS
 from sa_jobqueue.worker import Lane, Worker
+from sa_jobqueue.worker.hands import Hands
 from sa_jobqueue.worker.lanes import FAIR_EVERY, LaneOrder
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting, Workflow
 
@@ -338,7 +341,8 @@ def test_claims_are_renewed_in_time_for_the_shortest_lease(engine: Engine) -> No
     leases = [timedelta(hours=1), timedelta(seconds=3), timedelta(hours=2)]
     lanes: list[Lane[Any]] = [Lane(JobQueue(Part, lease=lease), work) for lease in leases]
 
-    heartbeat = Worker(engine, lanes)._heartbeat_for_the_run()
+    worker = Worker(engine, lanes)
+    heartbeat = worker._heartbeat(Hands(THREADS, threading.Event(), limit=1, slots=1))
 
     assert heartbeat._every == 1
 

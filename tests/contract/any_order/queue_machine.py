@@ -6,8 +6,9 @@ none has two owners, and attempts are counted right.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
@@ -56,6 +57,7 @@ class Job:
     owner: str | None = None
     attempts: int = 0
     priority: int = 0
+    due: int = field(default=0, compare=False)  # of its `run_at`: a later one has a larger number
 
     def freed(self) -> Job:
         """Return the job after an attempt that was not the last, or after its last."""
@@ -81,6 +83,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
     tables = (Task,)
 
     def __init__(self) -> None:
+        self.times = 0
         super().__init__()
         self.lost_claims: set[int] = set()
 
@@ -99,7 +102,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         self._enqueue(priorities)
 
     def _enqueue(self, priorities: list[int]) -> None:
-        known = set(self.jobs)
+        known, now = set(self.jobs), self._now()
         with Session(self.engine) as session:
             for priority in priorities:
                 row = {"name": "job", "max_attempts": MAX_ATTEMPTS}
@@ -107,7 +110,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
             session.commit()
             added = session.scalars(select(Task).where(Task.id.not_in(known)).order_by(Task.id))
             for task, priority in zip(added, priorities, strict=True):
-                self.jobs[task.id] = Job(priority=priority)
+                self.jobs[task.id] = Job(priority=priority, due=now)
 
     @rule(worker=workers, limit=st.integers(1, 3))
     def claim(self, worker: int, limit: int) -> None:
@@ -119,7 +122,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
     def _claim(self, claimer: Claimer, limit: int) -> None:
         seen = self._seen_by(claimer)
         waiting = [
-            (job.priority, number)
+            (job.priority, job.due, number)
             for number, job in seen.items()
             if job is not None and job.status == JobStatus.UNCLAIMED
         ]
@@ -127,7 +130,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         claimed = claim(claimer.session, Task, owner=claimer.name, limit=limit)
 
         numbers = [task.id for task in claimed]
-        self._check_claimed(numbers, [number for _, number in sorted(waiting)], claimer, limit)
+        self._check_claimed(numbers, [number for *_, number in sorted(waiting)], claimer, limit)
         claimer.change({number: self._claimed(seen[number], claimer) for number in numbers})
         self.claims += 1
         claimer.hand.update({task.id: InHand(task, self.claims) for task in claimed})
@@ -149,7 +152,16 @@ class QueueMachine(SessionsMachine[Job, InHand]):
 
     @rule(worker=workers, place=places)
     def fail(self, worker: int, place: int) -> None:
-        self._finish(worker, place, partial(fail, retry_in=timedelta(0)), Job.freed)
+        self._finish(worker, place, partial(fail, retry_in=timedelta(0)), self._failed)
+
+    def _failed(self, job: Job) -> Job:
+        return replace(job.freed(), due=self._now())
+
+    def _now(self) -> int:
+        """Return the number of a new `run_at`, which differs from those before also on SQLite."""
+        time.sleep(0.002)
+        self.times += 1
+        return self.times
 
     @rule(worker=workers, place=places)
     def release(self, worker: int, place: int) -> None:
@@ -217,7 +229,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
             place,
             retry,
             {JobStatus.DONE, JobStatus.FAILED, JobStatus.CANCELLED},
-            lambda job: Job(priority=job.priority),
+            lambda job: Job(priority=job.priority, due=job.due),
         )
 
     @rule(place=places, priority=priorities)
@@ -289,9 +301,9 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         found = dict(zip((task.id for task in tasks), positions(self.observer, tasks), strict=True))
         self.observer.rollback()
         waiting = [
-            (job.priority, number)
+            (job.priority, job.due, number)
             for number, job in self.jobs.items()
             if job.status == JobStatus.UNCLAIMED
         ]
-        places = {number: place for place, (_, number) in enumerate(sorted(waiting), start=1)}
+        places = {number: place for place, (*_, number) in enumerate(sorted(waiting), start=1)}
         assert found == {number: places.get(number) for number in self.jobs}

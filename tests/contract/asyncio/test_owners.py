@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import os
+import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import URL, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, Owner, OwnerState, UnsupportedDatabase
+from sa_jobqueue import LockLost, Owner, OwnerState, UnsupportedDatabase, named_lock
 from sa_jobqueue.asyncio import (
     advisory_session,
     claim,
@@ -21,11 +26,17 @@ from sa_jobqueue.asyncio import (
     round_progress,
     start_round,
 )
+from sa_jobqueue.dialects import Limits
+from sa_jobqueue.dialects.innodb.named_locks import InnoDBNamedLocks
+from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLNamedLocks
+from sa_jobqueue.dialects.watched_connection import WatchedConnection
+from sa_jobqueue.owners.alive import owner_states
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
     DRIVERS_OF_POSTGRESQL,
     DRIVERS_OF_SQLITE,
     in_event_loop,
+    make_async_engine,
     new_async_session,
 )
 from tests.contract.round_models import Subscriber, emptied
@@ -38,6 +49,7 @@ from tests.contract.subscriptions import (
     mark,
 )
 from tests.models import Email, add_emails
+from tests.support import cut_connections
 
 # Owners
 
@@ -58,13 +70,69 @@ async def test_an_owner_of_a_synchronous_engine_claims(
     assert (alive, dead) == (OwnerState.ALIVE, OwnerState.DEAD)
 
 
-def test_an_owner_of_an_async_engine_is_refused_with_the_way_out(
-    async_engine: AsyncEngine,
+@in_event_loop
+async def test_an_owner_of_an_async_engine_claims(
+    async_engine: AsyncEngine, session: Session
 ) -> None:
-    with pytest.raises(ArgumentError, match="one of a synchronous driver for the same database"):
-        Owner(async_engine)  # type: ignore[arg-type]  # what is refused
-    with pytest.raises(UnsupportedDatabase, match="an Engine of a synchronous driver"):
-        Owner(async_engine.sync_engine).open()
+    add_emails(session, "a")
+    session.commit()
+    owner = Owner(async_engine)
+    await asyncio.to_thread(owner.open)
+    async with new_async_session(async_engine) as own:
+        (email,) = await claim(own, Email, owner=owner)
+        await own.commit()
+        alive = await owner_state(own, str(email.owner))
+        await asyncio.to_thread(owner.close)
+        dead = await owner_state(own, str(email.owner))
+
+    assert (alive, dead) == (OwnerState.ALIVE, OwnerState.DEAD)
+
+
+@pytest.mark.parametrize("driver", [*DRIVERS_OF_POSTGRESQL, *DRIVERS_OF_INNODB])
+@in_event_loop
+async def test_an_owner_notices_that_its_async_connection_was_cut(
+    fresh_database: URL, driver: str, db_alias: str
+) -> None:
+    with Owner(make_async_engine(fresh_database, driver)) as owner:  # it blocks the loop
+        assert owner._held is not None
+        lock = owner._held.lock
+        cut_connections(fresh_database, db_alias)
+        async with asyncio.timeout(10):
+            while not lock.lost:
+                await asyncio.sleep(0.02)
+        before = owner._held.name
+        with pytest.raises(LockLost, match=before):
+            _ = owner.name
+
+        assert owner.name != before
+
+
+@in_event_loop
+async def test_an_owner_lives_while_the_event_loop_does_something_else(
+    async_engine: AsyncEngine, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = {"pulse": timedelta(seconds=0.2), "doubt": timedelta(seconds=1)}
+    limits = Limits(silence=timedelta(seconds=2), answer=timedelta(seconds=1), **quick)
+    for locks in (PostgreSQLNamedLocks, InnoDBNamedLocks):
+        monkeypatch.setattr(locks, "limits", limits)
+    with Owner(async_engine) as owner, Session(engine) as session:
+        name = owner.name
+        time.sleep(3)
+        assert owner_states(session.connection(), [name]) == {name: OwnerState.ALIVE}
+        assert owner.name == name
+
+
+@in_event_loop
+async def test_a_named_lock_of_an_async_engine_has_one_holder(
+    async_engine: AsyncEngine, engine: Engine
+) -> None:
+    lock = named_lock(async_engine, "async")
+
+    assert await asyncio.to_thread(lock.acquire)
+    assert not named_lock(engine, "async").acquire(timedelta(0))
+    assert lock.holder() is not None
+    await asyncio.to_thread(lock.release)
+    assert named_lock(engine, "async").holder() is None
 
 
 @pytest.mark.parametrize("driver", [*DRIVERS_OF_POSTGRESQL, *DRIVERS_OF_INNODB])
@@ -96,6 +164,21 @@ async def claim_subscriptions(session: AsyncSession, **options: Any) -> Any:
 
 def ids(rows: Any) -> list[int]:
     return [row.id for row in rows]
+
+
+@pytest.mark.parametrize("driver", [*DRIVERS_OF_POSTGRESQL, *DRIVERS_OF_INNODB])
+@in_event_loop
+async def test_a_lock_that_cannot_connect_leaves_no_event_loop_open(
+    db_url: URL, driver: str
+) -> None:
+    engine = make_async_engine(db_url.set(host="127.0.0.1", port=1), driver).sync_engine
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+
+    with pytest.raises((OSError, DBAPIError)) as raised:  # which keeps what __init__ has made
+        WatchedConnection(engine, Limits(silence=timedelta(minutes=2)), lambda connection: None)
+
+    assert len(os.listdir("/proc/self/fd")) == before, raised
 
 
 # Advisory locks

@@ -32,6 +32,7 @@ from sa_jobqueue.asyncio import (
     retry,
     stats,
 )
+from sa_jobqueue.overview import overview
 from tests.contract.asyncio.support import in_event_loop, new_async_session
 from tests.models import Email, Task, add_emails, add_tasks, names, recipients
 
@@ -255,3 +256,12 @@ async def test_a_queue_has_its_verbs_awaited(async_engine: AsyncEngine, session:
         1,
         2,
     )
+
+
+@in_event_loop
+async def test_an_overview_is_read_by_run_sync(async_engine: AsyncEngine, session: Session) -> None:
+    add_emails(session, "a", "b")
+    async with new_async_session(async_engine) as own:
+        seen = await own.run_sync(overview, [Email, AsyncJobQueue(JobQueue(Email))])
+
+    assert [(queue.name, queue.due.number) for queue in seen] == [("email", 2)] * 2

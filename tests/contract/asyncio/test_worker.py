@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, selectinload
 
 from sa_jobqueue import ArgumentError, Claim, JobQueue
 from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
-from sa_jobqueue.worker import Cancel, Outcome, Retry, Worker, WorkerOptions
+from sa_jobqueue.worker import Cancel, Outcome, Retry, Worker, WorkerOptions, job_context
 from tests.contract.asyncio.support import DRIVERS_OF_POSTGRESQL, DRIVERS_OF_SQLITE, in_event_loop
 from tests.contract.asyncio.worker_support import draining, nothing, states, statuses
 from tests.models import Account, Email, Letter, Task, add_emails, add_tasks
@@ -234,9 +234,8 @@ def test_the_arguments_are_those_of_the_worker() -> None:
     shared = {name: kind for name, kind in plain.items() if name not in own}
     options = {name: ref.__forward_arg__ for name, ref in WorkerOptions.__annotations__.items()}
     assert options == shared
-    assert awaited.keys() == {*own, "concurrency", "options"}
+    assert awaited.keys() == {*own, "options"}
     assert awaited["options"] == "Unpack[WorkerOptions]"
-    assert inspect.signature(AsyncWorker).parameters["concurrency"].default == 1
 
 
 @pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE)
@@ -255,3 +254,27 @@ def test_arguments_that_cannot_work_are_refused(async_engine: AsyncEngine) -> No
         AsyncWorker(async_engine, JobQueue(Email), nothing, concurrency=0)
     with pytest.raises(ArgumentError, match="a worker commits between claim and finish"):
         AsyncWorker(async_engine, JobQueue(Email, strategy="held"), nothing)
+
+
+@in_event_loop
+async def test_what_a_handler_sets_in_its_context_no_other_one_sees(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_emails(session, *"abc")
+    tenant: ContextVar[str] = ContextVar("tenant", default="none")
+    seen: list[tuple[str, str, int | None]] = []
+
+    async def ask() -> int | None:
+        await asyncio.sleep(0)
+        return job_context().attempt
+
+    async def handler(email: Email) -> None:
+        before = tenant.get()
+        tenant.set(email.recipient)
+        await asyncio.sleep(0.001)
+        seen.append((before, tenant.get(), await asyncio.create_task(ask())))
+
+    await draining(async_engine, JobQueue(Email), handler, limit=3, concurrency=2).run()
+
+    assert sorted(seen) == [("none", name, None) for name in "abc"]
+    assert tenant.get() == "none"

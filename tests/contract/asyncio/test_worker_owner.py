@@ -11,8 +11,9 @@ from sqlalchemy import URL, Engine, event, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, Owner, reap
-from sa_jobqueue.asyncio import claim
+from sa_jobqueue import JobQueue, Owner, OwnerState, reap
+from sa_jobqueue.asyncio import claim, owner_state
+from sa_jobqueue.owners.alive import owner_states
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
     DRIVERS_OF_POSTGRESQL,
@@ -21,6 +22,7 @@ from tests.contract.asyncio.support import (
     new_async_session,
 )
 from tests.contract.asyncio.worker_support import draining, nothing, statuses
+from tests.contract.worker.support import hands_of
 from tests.models import Base, Email, add_emails
 from tests.support import cut_connections, make_engine
 
@@ -67,7 +69,7 @@ async def test_claims_that_were_lost_are_not_handled(
         if email.recipient == "a":
             session.execute(text("UPDATE email SET owner = 'thief' WHERE recipient = 'b'"))
             session.commit()
-            while not worker._worker._heartbeat._lost:
+            while not any(job.lost for job in hands_of(worker._worker).all):
                 await asyncio.sleep(0.02)
 
     worker = draining(async_engine, JobQueue(Email, lease=SHORT_LEASE), handler, limit=3)
@@ -149,18 +151,22 @@ async def test_an_owner_that_loses_its_lock_takes_another_beside_the_event_loop(
 
 
 @in_event_loop
-async def test_a_worker_without_an_owner_logs_what_its_claims_wait_for(
-    async_engine: AsyncEngine, session: Session, caplog: pytest.LogCaptureFixture
+async def test_a_worker_has_an_owner_of_its_own(
+    async_engine: AsyncEngine, session: Session
 ) -> None:
     add_emails(session, "a")
+    states: list[OwnerState] = []
 
-    await draining(async_engine, JobQueue(Email), nothing).run()
+    async def handler(email: Email) -> None:
+        async with new_async_session(async_engine) as own:
+            states.append(await owner_state(own, str(email.owner)))
 
-    (message,) = [record.getMessage() for record in caplog.records if "lease" in record.message]
-    assert "synchronous driver" in message
-    (owner,) = session.scalars(select(Email.owner))
-    assert owner is not None
-    assert "~" not in owner
+    await draining(async_engine, JobQueue(Email), handler).run()
+
+    (name,) = session.scalars(select(Email.owner))
+    assert name is not None
+    states.append(owner_states(session.connection(), [name])[name])
+    assert states == [OwnerState.ALIVE, OwnerState.DEAD]
 
 
 @in_event_loop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import threading
@@ -17,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.asyncio import AsyncWorker
+from sa_jobqueue.worker.idle import Idle
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
     DRIVERS_OF_POSTGRESQL,
@@ -50,7 +52,7 @@ async def test_stopping_lets_the_running_jobs_finish_and_releases_the_rest(
             worker.stop()
 
     async def handler(task: Task) -> None:
-        if task.name == "a":
+        if task.name == "b":  # both run
             stop()
         while not worker.stopping:
             await asyncio.sleep(0.01)
@@ -76,7 +78,7 @@ async def test_an_idle_worker_stops_at_once(
 ) -> None:
     idle = asyncio.Event()
     worker = AsyncWorker(async_engine, JobQueue(Email), nothing, poll=timedelta(minutes=5))
-    monkeypatch.setattr(worker._worker, "_pause", idling(worker._worker._pause, idle))
+    monkeypatch.setattr(Idle, "claim_at", idling(idle))
     running = asyncio.create_task(worker.run())
     await asyncio.wait_for(idle.wait(), 20)
 
@@ -85,14 +87,14 @@ async def test_an_idle_worker_stops_at_once(
     await asyncio.wait_for(running, 20)
 
 
-def idling(pause: Callable[[int], None], idle: asyncio.Event) -> Callable[[int], None]:
-    """Set an event when a worker has been idle long enough for its longest pause."""
+def idling(idle: asyncio.Event) -> Callable[..., float]:
+    """Set an event when a worker is idle, and let it never claim again by itself."""
 
-    def say(turns: int) -> None:
+    def never(pauses: Idle, **found: bool) -> float:
         idle.set()
-        pause(turns + 20)
+        return math.inf
 
-    return say
+    return never
 
 
 @pytest.mark.parametrize("by", ["stop", "cancel"])

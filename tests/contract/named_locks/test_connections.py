@@ -117,12 +117,3 @@ def test_an_error_of_the_engine_is_raised_unchanged(db_url: URL, db_alias: str) 
         named_lock(engine, "a").acquire(NOW)
 
     engine.dispose()
-
-
-def test_an_async_engine_is_refused_with_the_way_out(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.dialect, "is_async", True)
-
-    with pytest.raises(UnsupportedDatabase, match="synchronous driver"):
-        named_lock(engine, "a")

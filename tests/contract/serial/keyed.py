@@ -62,7 +62,7 @@ class Errand(JobMixin, RetryMixin, KeyedBase):
 class Parcel(JobMixin, KeyedBase):
     """A class whose equality column tells queues apart, with an index for their serial keys."""
 
-    __tablename__ = "parcel"
+    __tablename__ = "colored_parcel"
     __queue_args__ = {"equality": "color", "per_key": "account_id"}  # noqa: RUF012 - likewise
     id: Mapped[int] = mapped_column(primary_key=True)
     account_id: Mapped[int | None]

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.worker import Worker
+from sa_jobqueue.worker.hands import Hands
 from tests.models import Base, Email, Task
 from tests.support import make_engine
 
@@ -24,6 +25,12 @@ def work(engine: Engine, queue: JobQueue, handler: Callable, **options: object) 
         options = {"backoff": lambda attempts: SOON, **options}
     options = {"drain": True, "poll": SOON, **options}
     Worker(engine, queue, handler, **options).run()  # type: ignore[arg-type]  # forwarded
+
+
+def hands_of(worker: Worker[Any]) -> Hands[Any]:
+    """The jobs in hand of a worker that runs."""
+    assert worker._hands is not None
+    return worker._hands
 
 
 def states(session: Session) -> dict[str, tuple[str, int, str | None]]:

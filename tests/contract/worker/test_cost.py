@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import ClaimLost, JobQueue
 from sa_jobqueue.worker import Worker
+from tests.contract.worker.support import hands_of
 from tests.models import Base, Email
 
 
@@ -51,24 +52,18 @@ def calls_counted() -> Iterator[Callable[[], int]]:
 
 def calls_of_a_job(queue: JobQueue[Email], *, batch: int, spoil: bool = False) -> float:
     """Let a worker do one batch; return how many calls each of its jobs took."""
-    worker = Worker(in_memory(batch), queue, print_nothing, limit=batch, drain=True, owner="me")
 
-    def spoil_first(claim: Any) -> None:
-        if spoil:  # as a renewal does that finds a claim lost
-            fence = claim.fences[0]
-            worker._heartbeat._lost.add((id(fence.token), fence.identity))
+    def handle(email: Email) -> None:
+        if spoil and email.id == 1:
+            next(iter(hands_of(worker).unstarted)).lost = True  # as a renewal does
 
-    worker.on_claim = spoil_first
+    worker = Worker(in_memory(batch), queue, handle, limit=batch, drain=True, owner="me")
     with calls_counted() as calls:
         worker.run()
     with Session(worker.engine) as session:
         left = session.scalars(select(Email.status).where(Email.status != "done")).all()
     assert len(left) == spoil
     return calls() / batch
-
-
-def print_nothing(email: Email) -> None:
-    """Handle a job by doing nothing."""
 
 
 def test_a_job_of_a_batch_of_1000_costs_no_more_than_one_of_a_batch_of_100() -> None:

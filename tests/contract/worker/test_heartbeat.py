@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Fence, JobQueue, reap
 from sa_jobqueue.worker import Worker
 from sa_jobqueue.worker.heartbeat import Heartbeat
-from tests.contract.worker.support import own_database, owners, transient, work
+from tests.contract.worker.support import hands_of, own_database, owners, transient, work
 from tests.models import Base, Email, add_emails
-from tests.support import until
+from tests.support import SERVERS, until
 
 SOON = timedelta(milliseconds=20)
 SHORT_LEASE = timedelta(milliseconds=600)
@@ -89,7 +89,7 @@ def test_jobs_whose_claim_was_found_lost_are_not_handled(
             other.execute(stolen)
             other.commit()
             until(lambda: any("renew: 1 of 3" in text for text in caplog.messages))
-            until(lambda: worker._heartbeat._lost)
+            until(lambda: any(job.lost for job in hands_of(worker).all))
 
     queue = JobQueue(Email, lease=SHORT_LEASE)
     worker = Worker(engine, queue, handler, limit=3, drain=True, poll=SOON)
@@ -129,12 +129,12 @@ def test_a_finish_waits_for_a_renewal_that_is_under_way(
 ) -> None:
     add_emails(session, "a")
     renewing, finishing = threading.Event(), threading.Event()
-    rest = Heartbeat.rest
+    wait = Heartbeat.wait_for_renewal
 
-    def rest_and_say(heartbeat: Heartbeat) -> None:
+    def wait_and_say(heartbeat: Heartbeat) -> None:
         if renewing.is_set():
             finishing.set()
-        rest(heartbeat)
+        wait(heartbeat)
 
     @event.listens_for(engine, "commit")
     def hold(connection: Any) -> None:
@@ -142,7 +142,7 @@ def test_a_finish_waits_for_a_renewal_that_is_under_way(
             renewing.set()
             finishing.wait(10)
 
-    monkeypatch.setattr(Heartbeat, "rest", rest_and_say)
+    monkeypatch.setattr(Heartbeat, "wait_for_renewal", wait_and_say)
     queue = JobQueue(Email, lease=SHORT_LEASE)
     try:
         work(engine, queue, lambda email: until(renewing.is_set), delete=True)
@@ -215,6 +215,35 @@ def test_a_claim_that_cannot_be_renewed_costs_no_other_its_renewal(
     session.rollback()
     assert set(session.scalars(select(Email.status))) == {"done"}
     assert len([text for text in caplog.messages if "renewing 1 claims failed" in text]) == 1
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_row_that_somebody_locks_for_long_holds_up_no_other_renewal(
+    engine: Engine, session: Session, other: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [email.id for email in add_emails(session, *"abcd")]
+    lock = select(Email).where(Email.id.in_(keys[1:3])).with_for_update()
+
+    def handler(email: Email) -> None:
+        if email.recipient == "a":
+            other.execute(update(Email).where(Email.id == keys[1]).values(owner="thief"))
+            other.commit()
+            other.execute(lock)
+            for _ in range(2):
+                until(lambda: renewals(session) == 2)
+                session.info.clear()
+            until(lambda: [job.job.id for job in hands_of(worker).all if job.lost] == keys[1:2])
+            other.rollback()
+            until(lambda: renewals(session) == 3)
+
+    queue = JobQueue(Email, lease=SHORT_LEASE)
+    worker = Worker(engine, queue, handler, limit=4, drain=True, poll=SOON)
+    worker.run()
+
+    session.rollback()
+    found = session.scalars(select(Email.status).order_by(Email.id))
+    assert found.all() == ["done", "claimed", "done", "done"]
+    assert not [text for text in caplog.messages if "renewing" in text]
 
 
 @pytest.mark.only_on("sqlite")

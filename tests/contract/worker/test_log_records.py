@@ -1,4 +1,4 @@
-"""What the log says of a failed job."""
+"""What the log says of each job."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ConstantBackoff, JobQueue
+from sa_jobqueue.worker import Cancel, Retry
 from tests.contract.worker.support import work
 from tests.models import Email, Task, add_emails, add_tasks
 
@@ -26,11 +27,12 @@ def refuse(job: object) -> None:
 def records_of(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> Callable[..., list[logging.LogRecord]]:
-    """Run a worker whose handler fails; return what it logs of that, by default levels."""
+    """Run a worker whose handler fails; return its records of jobs."""
 
     def records_of(queue: JobQueue[Any], **options: Any) -> list[logging.LogRecord]:
+        caplog.set_level(logging.INFO, "sa_jobqueue.worker")
         work(engine, queue, refuse, **options)
-        return [record for record in caplog.records if record.levelno >= logging.WARNING]
+        return [record for record in caplog.records if hasattr(record, "job_key")]
 
     return records_of
 
@@ -50,6 +52,7 @@ def test_each_attempt_leaves_one_record_that_names_its_job(
 
     assert fields(first) == ("Task", (task.id,), 1, 2, 0.0)
     assert fields(second) == ("Task", (task.id,), 2, 2, None)
+    assert first.levelno == second.levelno == logging.WARNING
     assert first.queue == repr(queue)  # type: ignore[attr-defined]  # an extra field
     assert 0 <= first.duration < 60  # type: ignore[attr-defined]  # likewise
     assert first.exc_info is not None
@@ -66,3 +69,52 @@ def test_the_record_of_a_job_that_is_not_tried_again_says_so(
 
     assert fields(record) == ("Email", (email.id,), None, None, None)
     assert "; not tried again: OSError: no route" in record.getMessage()
+
+
+def returns(task: Task) -> Retry | Cancel | None:
+    """Return what the task's name asks for."""
+    asked: dict[str, Retry | Cancel] = {
+        "again": Retry(timedelta(0), "busy"),
+        "never": Cancel("not wanted"),
+    }
+    return asked.get(task.name) if task.attempts == 1 else None
+
+
+def test_what_handlers_return_leaves_records_of_level_info_after_the_commit(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    done, again, never = add_tasks(session, "done", "again", "never", max_attempts=2)
+    caplog.set_level(logging.INFO, "sa_jobqueue.worker")
+
+    work(engine, JobQueue(Task), returns, limit=3)
+
+    told = {
+        (record.job_key[0], record.status, record.getMessage().partition(" after ")[0])  # type: ignore[attr-defined]  # extra fields
+        for record in caplog.records
+    }
+    assert told == {
+        (done.id, "done", f"Task {done.id} done, attempt 1 of 2,"),
+        (again.id, "unclaimed", f"Task {again.id} wants a retry, attempt 1 of 2,"),
+        (again.id, "done", f"Task {again.id} done, attempt 2 of 2,"),
+        (never.id, "cancelled", f"Task {never.id} cancelled, attempt 1 of 2,"),
+    }
+    texts = [record.getMessage() for record in caplog.records]
+    assert [text for text in texts if text.endswith(" s; next try in 0 s: busy")]
+    assert [text for text in texts if text.endswith(" s: not wanted")]
+    assert all(0 <= record.duration < 60 for record in caplog.records)  # type: ignore[attr-defined]  # an extra field
+
+
+def test_a_job_whose_claim_was_lost_leaves_no_record_that_it_is_done(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_tasks(session, "lost")
+    caplog.set_level(logging.INFO, "sa_jobqueue.worker")
+
+    def take_back(task: Task) -> None:
+        if task.attempts == 1:
+            with Session(engine) as other, other.begin():
+                JobQueue(Task).reap(other, max_runtime=timedelta(0))
+
+    work(engine, JobQueue(Task), take_back)
+
+    assert [record.attempt for record in caplog.records if hasattr(record, "attempt")] == [2]

@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue, Owner, claim
 from sa_jobqueue.worker import Worker
-from tests.contract.worker.support import transient, work
+from tests.contract.worker.support import SOON, transient, work
 from tests.models import Email, add_emails
+from tests.support import until
 
 
 def test_a_drain_takes_back_the_claims_of_the_dead_and_leaves_those_of_the_living(
@@ -34,7 +35,7 @@ def test_a_drain_takes_back_the_claims_of_the_dead_and_leaves_those_of_the_livin
     assert handled == ["dead"]
 
 
-def test_a_busy_worker_takes_back_claims_between_its_turns(
+def test_a_busy_worker_takes_back_claims_while_its_handlers_run(
     engine: Engine, session: Session, other: Session
 ) -> None:
     add_emails(session, "dead", "a", "b", "c")
@@ -48,10 +49,17 @@ def test_a_busy_worker_takes_back_claims_between_its_turns(
         handled.append(email.recipient)
         if email.recipient == "a":
             dying.close()
+            until(lambda: is_unclaimed(other, "dead"))
 
-    work(engine, JobQueue(Email), handler, reap_every=timedelta(microseconds=1))
+    work(engine, JobQueue(Email), handler, reap_every=SOON)
 
     assert handled == ["a", "dead", "b", "c"]
+
+
+def is_unclaimed(session: Session, recipient: str) -> bool:
+    session.rollback()
+    found = select(Email.status).where(Email.recipient == recipient)
+    return session.scalars(found).one() == "unclaimed"
 
 
 def test_a_worker_without_reaping_takes_nothing_back(engine: Engine, session: Session) -> None:
@@ -84,12 +92,13 @@ def test_a_reap_that_failed_is_tried_at_its_next_time(
     monkeypatch.setattr(queue, "reap", fail_once)
     handled: list[str] = []
 
-    work(
-        engine,
-        queue,
-        lambda email: handled.append(email.recipient),
-        reap_every=timedelta(microseconds=1),
-    )
+    def handler(email: Email) -> None:
+        handled.append(email.recipient)
+        if email.recipient == "a":
+            worker.stop()
+
+    worker = Worker(engine, queue, handler, reap_every=SOON, poll=SOON)
+    worker.run()
 
     assert handled == ["b", "a"]
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, select, text, update
+from sqlalchemy import URL, Engine, event, select, text, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -320,13 +320,21 @@ def test_each_job_has_one_row_in_the_ledger_whatever_goes_wrong(
 
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+@pytest.mark.parametrize("setting", ["ON", "OFF"])
 def test_a_handler_of_three_leases_finishes_beside_a_renewed_neighbour(
-    ledger: Session, db_url: URL, level: str
+    ledger: Session, db_url: URL, db_alias: str, level: str, setting: str
 ) -> None:
+    if db_alias != "mariadb" and setting == "ON":
+        pytest.skip("only MariaDB has innodb_snapshot_isolation")
     add_invoices(ledger, "a", "b")
     lease = timedelta(milliseconds=300)
     queue = JobQueue(Invoice, lease=lease)
     own = make_engine(db_url, isolation_level=level)
+    if db_alias == "mariadb":
+
+        @event.listens_for(own, "connect")
+        def set_it(connection: Any, record: object) -> None:
+            connection.cursor().execute(f"SET innodb_snapshot_isolation = {setting}")
 
     def dates() -> dict[str, Any]:
         ledger.rollback()

@@ -14,9 +14,10 @@ from sqlalchemy.orm import Session, selectinload
 
 from sa_jobqueue import ArgumentError, JobQueue, claim
 from sa_jobqueue.worker import Cancel, Retry, Worker
+from sa_jobqueue.worker.idle import Idle
 from tests.contract.worker.support import states, transient, work
 from tests.models import Account, Email, Letter, Message, Task, add_emails, add_tasks
-from tests.support import statements_seen
+from tests.support import statements_seen, until
 
 SOON = timedelta(milliseconds=20)
 
@@ -115,13 +116,13 @@ def test_jobs_committed_after_an_empty_claim_are_found(
     idle = threading.Event()
     handled = threading.Event()
     worker = Worker(engine, JobQueue(Email), lambda email: handled.set(), poll=SOON)
-    pause = worker._pause
+    claim_at = Idle.claim_at
 
-    def say_idle(idle_turns: int) -> None:
+    def say_idle(pauses: Idle, **found: bool) -> float:
         idle.set()
-        pause(idle_turns)
+        return claim_at(pauses, **found)
 
-    monkeypatch.setattr(worker, "_pause", say_idle)
+    monkeypatch.setattr(Idle, "claim_at", say_idle)
     thread = threading.Thread(target=worker.run)
     thread.start()
     assert idle.wait(10)
@@ -142,6 +143,7 @@ def test_stopping_finishes_the_running_job_and_releases_the_rest(
 
     def handler(task: Task) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
+        until(lambda: worker.stopping)  # the signal reaches the main thread
 
     worker = Worker(engine, JobQueue(Task), handler, limit=3)
     with worker.stopping_on_signals(signal.SIGTERM):
@@ -177,6 +179,22 @@ def test_a_lost_claim_does_not_stop_the_worker(
     assert told == ["b"]
     found = session.execute(select(Email.status, Email.owner).order_by(Email.id))
     assert [tuple(row) for row in found] == [("claimed", "thief"), ("done", "w")]
+
+
+def test_a_worker_runs_once_at_a_time(engine: Engine, session: Session) -> None:
+    add_emails(session, "a")
+    refused: list[str] = []
+
+    def handler(email: Email) -> None:
+        with pytest.raises(ArgumentError, match="runs already") as error:
+            worker.run()
+        refused.append(str(error.value))
+
+    worker = Worker(engine, JobQueue(Email), handler, drain=True, poll=SOON)
+    worker.run()
+    worker.run()
+
+    assert len(refused) == 1
 
 
 def test_a_transaction_that_fails_is_run_again_without_handling_a_job_twice(

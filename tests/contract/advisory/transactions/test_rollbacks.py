@@ -8,9 +8,16 @@ import pytest
 from sqlalchemy import Engine, event, exc, func, select, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ClaimLost, claim, complete, fail, release
+from sa_jobqueue import ClaimLost, advisory_session, claim, complete, fail, release
 from tests.contract.advisory.transactions.support import Seat
-from tests.contract.subscriptions import Subscription, claim_subscriptions, ids, kept, mark
+from tests.contract.subscriptions import (
+    Subscription,
+    add_subscriptions,
+    claim_subscriptions,
+    ids,
+    kept,
+    mark,
+)
 from tests.models import Email, add_emails, recipients
 
 pytestmark = pytest.mark.only_on("postgresql")
@@ -63,6 +70,19 @@ def test_a_finish_in_a_savepoint_is_undone_with_it(engine: Engine, mailing: Sess
     complete(mailing, third)
     mailing.commit()
     assert kept(engine) == 0
+
+
+def test_savepoints_are_followed_on_an_engine_with_execution_options(engine: Engine) -> None:
+    with advisory_session(engine.execution_options(logging_token="ours")) as session:
+        add_subscriptions(session, 5)
+        claimed = claim_subscriptions(session)
+        undone = session.begin_nested()
+        complete(session, claimed)
+        undone.rollback()
+
+        session.commit()
+
+        assert kept(engine) == 2
 
 
 def test_a_finish_in_a_savepoint_of_the_callers_own_sql_is_undone(

@@ -1,0 +1,199 @@
+"""``status`` of several queues, and ``top``."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+
+import pytest
+from rich.console import Console
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Owner
+from sa_jobqueue.cli.overview_view import age_text
+from sa_jobqueue.cli.top import picture
+from sa_jobqueue.control import WorkerInfo, pause, register_worker
+from sa_jobqueue.overview import Count, QueueOverview
+from sa_jobqueue.owners.alive import OwnerState
+
+from . import films
+from .conftest import REPOSITORY, Run, finished
+from .depot import TABLES, Base, Crate
+
+DEPOT, CRATES = "tests.cli.depot", "tests.cli.depot:crates"
+
+
+@pytest.fixture
+def jobs(engine: Engine) -> None:
+    """Two due crates, one failed crate, and a pause."""
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add_all([Crate(), Crate(kind="barrel"), Crate(status="failed")])
+        pause(session, Crate)
+
+
+@pytest.mark.usefixtures("jobs")
+def test_status_of_a_module_shows_each_of_its_queues(run: Run, url: str) -> None:
+    lines = run("status", DEPOT, "--url", url).stdout.splitlines()
+
+    words = [line.split() for line in lines]
+    assert words[0][:4] == ["queue", "due", "oldest", "next"]
+    assert [line[:2] for line in words[1:3]] == [["crates", "2"], ["barrels", "1"]]
+    assert lines[1].endswith("0 paused ")
+    assert words[3][:2] == ["shelves", "0"]
+    assert "not indexed" in lines[3]
+
+
+@pytest.mark.usefixtures("jobs")
+def test_status_as_json_has_numbers_ages_and_workers(run: Run, url: str, engine: Engine) -> None:
+    with Owner(engine, "packer") as owner:
+        with Session(engine) as session, session.begin():
+            register_worker(session, owner.name, [Crate], tables=TABLES)
+        shown = run("status", CRATES, "tests.cli.depot:shelves", "--url", url, "--json").stdout
+
+    crates, shelves = json.loads(shown)
+    assert (crates["target"], crates["queue"]) == (CRATES, "crate")
+    assert crates["due"] == {"number": 2, "more": False}
+    assert crates["failed"] == {"number": 1, "more": False}
+    assert crates["oldest_seconds"] >= 0
+    assert crates["workers"]["alive"] == 1
+    assert crates["paused"].endswith("+00:00")
+    assert (shelves["failed"], shelves["finished_per_second"]) == (None, None)
+
+
+def test_status_of_a_workflow_counts_its_steps(run: Run, url: str, engine: Engine) -> None:
+    films.Base.metadata.create_all(engine)
+
+    shown = json.loads(run("status", "tests.cli.films:workflow", "--url", url, "--json").stdout)
+
+    assert [queue["target"] for queue in shown] == [
+        f"tests.cli.films:workflow.{step.name}" for step in films.workflow
+    ]
+
+
+def test_a_module_without_queues_is_one_line(run: Run, url: str) -> None:
+    result = run("status", "tests.cli.records", "--url", url)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: 'tests.cli.records' has no JobQueue and no workflow")
+
+
+@pytest.mark.usefixtures("jobs")
+def test_without_a_terminal_each_refresh_is_a_line_of_json(run: Run, url: str) -> None:
+    shown = run("top", DEPOT, "--url", url, "--every", 0.01, "--count", 2).stdout
+
+    first, second = map(json.loads, shown.splitlines())
+    assert first["at"] < second["at"]
+    assert [queue["due"]["number"] for queue in second["queues"]] == [2, 1, 0]
+
+
+@pytest.mark.usefixtures("jobs")
+def test_top_ends_when_it_is_asked_to(start: object, url: str) -> None:
+    process = start("top", DEPOT, "--url", url, "--every", 60)  # type: ignore[operator]  # a Start
+    process.stdout.readline()
+
+    process.terminate()
+
+    assert finished(process)[0] == 0
+
+
+@pytest.mark.usefixtures("jobs")
+def test_on_a_terminal_top_draws_a_table(url: str) -> None:
+    ours, theirs = pty.openpty()
+    command = (sys.executable, "-m", "sa_jobqueue", "top", DEPOT, "--url", url, "--count", "1")
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm", "COLUMNS": "80"}
+
+    subprocess.run(command, stdout=theirs, stdin=theirs, env=environment, check=True, timeout=60)
+    os.close(theirs)
+
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert "crates" in shown
+    assert '{"at"' not in shown
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_database_that_goes_away_is_told_and_asked_again(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [OperationalError("SELECT", {}, Exception("the server is gone")), []]
+
+    def ask(*_: object) -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return [LONG]
+
+    monkeypatch.setattr(sys.modules["sa_jobqueue.cli.top"], "overview", ask)
+
+    shown = run("top", CRATES, "--url", url, "--every", 0.01, "--count", 2).stdout
+
+    away, back = map(json.loads, shown.splitlines())
+    assert away["error"] == "the server is gone"
+    assert back["queues"][0]["target"] == CRATES
+
+
+HOUR = timedelta(hours=1)
+DEAD = WorkerInfo("w", "h", 1, ("q",), datetime.now(UTC), datetime.now(UTC), 0, OwnerState.DEAD)
+
+#: A queue whose every number is long.
+LONG = QueueOverview(
+    name="q",
+    due=Count(10_000, more=True),
+    oldest=412 * 24 * HOUR + 23 * HOUR,
+    next_due=None,
+    claimed=Count(10_000, more=True),
+    failed=Count(10_000, more=True),
+    cancelled=None,
+    rate=1234.5,
+    paused=datetime.now(UTC),
+    workers=(DEAD,) * 12,
+)
+
+
+def drawn(queues: dict[str, QueueOverview], error: OperationalError | None = None) -> list[str]:
+    console = Console(file=StringIO(), width=80, force_terminal=False)
+    console.print(picture(queues, "postgresql://" + "x" * 90, error))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_the_picture_fits_into_80_columns_with_all_numbers_whole() -> None:
+    next_due = datetime.now(UTC) + 23 * HOUR + timedelta(minutes=59)
+    lines = drawn({"shop.queues:newsletters_of_the_month": replace(LONG, next_due=next_due)})
+
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 80
+    for whole in ("10,000+", "412d 23h", "23h 5", "1,234", "12 dead paused"):
+        assert whole in lines[2]
+    assert lines[2].startswith("newslet")
+
+
+def test_the_picture_shows_the_last_numbers_beside_an_error() -> None:
+    lines = drawn({"shop:a": LONG}, OperationalError("SELECT", {}, Exception("gone [red]")))
+
+    assert "10,000+" in lines[2]
+    assert lines[3] == "not read, tried again: gone [red]"
+
+
+@pytest.mark.parametrize(
+    ("age", "text"),
+    [
+        (None, "-"),
+        (timedelta(seconds=-3), "0s"),
+        (timedelta(seconds=59), "59s"),
+        (timedelta(seconds=61), "1m 1s"),
+        (3 * HOUR + timedelta(minutes=12), "3h 12m"),
+        (50 * HOUR, "2d 2h"),
+    ],
+)
+def test_an_age_has_two_units_at_most(age: timedelta | None, text: str) -> None:
+    assert age_text(age) == text

@@ -1,0 +1,50 @@
+"""run_all for an AsyncSession: what is due is handled inside of a test's own transaction."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue
+from sa_jobqueue.testing.asyncio import run_all
+from tests.contract.asyncio.support import in_event_loop
+from tests.models import Task
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@in_event_loop
+async def test_awaited_handlers_are_called_and_nothing_is_committed(
+    async_engine: AsyncEngine, session: Session, transactional: bool
+) -> None:
+    queue = AsyncJobQueue(JobQueue(Task))
+    handled: list[str] = []
+
+    async def handle(task: Task) -> None:
+        handled.append(task.name)
+
+    async def handle_in(own: AsyncSession, task: Task) -> None:
+        task.priority = 7
+        await own.flush()
+        handled.append(task.name)
+
+    if transactional:
+        queue.handler(transactional=True)(handle_in)
+    else:
+        queue.handler(handle)
+
+    async with async_engine.connect() as connection:
+        transaction = await connection.begin()
+        async with AsyncSession(
+            connection, join_transaction_mode="create_savepoint", expire_on_commit=False
+        ) as inside:
+            inside.add(Task(name="a"))
+            outcomes = [done.outcome for done in await run_all(inside, queue)]
+            assert (handled, outcomes) == (["a"], [None])
+            found = (await inside.scalars(select(Task))).one()
+            assert (found.status, found.priority == 7) == ("done", transactional)
+        await transaction.rollback()
+
+    assert session.scalars(select(Task)).all() == []

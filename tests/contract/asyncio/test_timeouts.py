@@ -1,0 +1,103 @@
+"""Awaited handlers that run for too long are cancelled: at their timeout, or after the grace."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue
+from sa_jobqueue.asyncio import AsyncWorker
+from tests.contract.asyncio.support import in_event_loop
+from tests.contract.asyncio.worker_support import states
+from tests.models import Task, add_tasks
+
+SHORT = timedelta(milliseconds=200)
+SOON = timedelta(milliseconds=20)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@in_event_loop
+async def test_a_handler_is_cancelled_at_its_timeout_and_the_worker_goes_on(
+    async_engine: AsyncEngine, session: Session, transactional: bool
+) -> None:
+    add_tasks(session, *"ab", max_attempts=1)
+    queue = JobQueue(Task)
+    cancelled: list[str] = []
+
+    async def handle(task: Task) -> None:
+        if task.name == "b":
+            return
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(task.name)
+            raise
+
+    async def handle_in(own: AsyncSession, task: Task) -> None:
+        task.priority = 7
+        await own.flush()
+        await handle(task)
+
+    if transactional:
+        queue.handler(transactional=True, timeout=SHORT)(handle_in)
+    else:
+        queue.handler(timeout=SHORT)(handle)
+    worker = AsyncWorker(async_engine, queue, drain=True, poll=SOON)
+    await asyncio.wait_for(worker.run(), 30)
+
+    assert cancelled == ["a"]
+    found = states(session)
+    assert found["a"][:2] == ("failed", 1)
+    assert "did not end within 0:00:00.2" in str(found["a"][2])
+    assert found["b"] == ("done", 1, None)
+    assert session.query(Task.priority).filter(Task.name == "a").scalar() != 7
+
+
+@in_event_loop
+async def test_a_timeout_of_the_handlers_own_is_not_taken_for_the_workers(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_tasks(session, "a", max_attempts=1)
+    queue = JobQueue(Task)
+
+    @queue.handler(timeout=timedelta(minutes=5))
+    async def handle(task: Task) -> None:
+        raise TimeoutError("the mail server did not answer")
+
+    await asyncio.wait_for(AsyncWorker(async_engine, queue, drain=True).run(), 30)
+
+    assert states(session)["a"] == ("failed", 1, "TimeoutError: the mail server did not answer")
+
+
+@in_event_loop
+async def test_after_the_grace_of_a_stop_handlers_are_cancelled_and_their_jobs_released(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_tasks(session, *"abc")
+    cancelled: list[str] = []
+
+    async def handle(task: Task) -> None:
+        if task.name == "b":  # both run
+            worker.stop()
+            return
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(task.name)
+            raise
+
+    worker: AsyncWorker[Task] = AsyncWorker(
+        async_engine, JobQueue(Task), handle, concurrency=2, limit=3, grace=SHORT
+    )
+    await asyncio.wait_for(worker.run(), 30)
+
+    assert cancelled == ["a"]
+    assert {name: state[:2] for name, state in states(session).items()} == {
+        "a": ("unclaimed", 0),
+        "b": ("done", 1),
+        "c": ("unclaimed", 0),
+    }

@@ -1,0 +1,64 @@
+"""Queues with an index of failed jobs, with and without a schedule, and one with no such index."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Index, String
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin, ScheduleMixin
+from sa_jobqueue.control import control_tables
+from sa_jobqueue.dialects.clock import clock_default
+from sa_jobqueue.model.columns import timestamp_type
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Parcel(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
+    """A queue with all that an overview can read."""
+
+    __tablename__ = "sent_parcel"
+    __queue_args__ = {"failed_index": True}  # noqa: RUF012 - as users write it
+    __table_args__ = (Index("ix_sent_parcel_finish", "status", "owner_date"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(20), default="box")
+
+
+class Postcard(JobMixin, Base):
+    """A queue that knows when its rows were inserted."""
+
+    __tablename__ = "postcard"
+    __queue_args__ = {  # noqa: RUF012 - as users write it
+        "failed_index": True,
+        "enqueued_at": "written",
+        "names": {"failed": "lost"},
+    }
+    id: Mapped[int] = mapped_column(primary_key=True)
+    written: Mapped[datetime] = mapped_column(timestamp_type(), server_default=clock_default())
+
+
+class Pigeon(JobMixin, Base):
+    """The plainest queue, with a composite key."""
+
+    __tablename__ = "pigeon"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    wing: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+class Stamp(JobMixin, Base):
+    """A queue with an index of failed jobs, and a composite key."""
+
+    __tablename__ = "stamp"
+    __queue_args__ = {"failed_index": True}  # noqa: RUF012 - as users write it
+    sheet: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+TABLES = control_tables(Base.metadata, prefix="post")
+
+parcels: JobQueue[Any] = JobQueue(Parcel)
+boxes: JobQueue[Any] = JobQueue(Parcel, Parcel.kind == "box")

@@ -1,0 +1,115 @@
+"""failed_jobs(): the failed jobs, those that failed last first."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import ArgumentError, JobQueue, claim, fail
+from sa_jobqueue.doctor import Severity, examine
+from sa_jobqueue.model.indexes import index_of
+from sa_jobqueue.overview import FailedJob, failed_jobs
+
+from .models import Parcel, Pigeon, Postcard, Stamp, boxes
+
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def failed(minutes: int, kind: str = "box") -> Parcel:
+    when = LONG_AGO + timedelta(minutes=minutes)
+    return Parcel(status="failed", kind=kind, owner_date=when, last_error=f"minute {minutes}")
+
+
+def test_the_newest_come_first_and_only_those_of_the_queue(session: Session) -> None:
+    session.add_all([failed(1), failed(3), failed(2), failed(4, "tube"), Parcel(), Parcel()])
+    session.commit()
+
+    found = failed_jobs(session, boxes, limit=2)
+
+    assert [job.last_error for job in found] == ["minute 3", "minute 2"]
+
+
+def test_the_doctor_tells_of_a_declared_index_that_is_missing(engine: Engine) -> None:
+    index = index_of(JobQueue(Parcel).mapping.table, "failed")
+    assert index is not None
+    before = [finding.check for finding in examine(engine, Parcel).findings]
+    index.drop(engine)
+
+    (found,) = (each for each in examine(engine, Parcel).findings if each.check == "failed")
+
+    with engine.begin() as connection:
+        connection.execute(text(found.fix))
+    assert (found.severity, "failed" in before) == (Severity.WARNING, False)
+    assert "failed" not in [finding.check for finding in examine(engine, Parcel).findings]
+
+
+def test_a_failed_job_tells_its_story(session: Session) -> None:
+    session.add(Parcel(attempts=4, max_attempts=5))
+    session.commit()
+    jobs = claim(session, Parcel, owner="w")
+    fail(session, jobs, error=ValueError("no luck"))
+    session.commit()
+
+    (found,) = failed_jobs(session, Parcel, limit=10)
+
+    assert (found.key, found.attempts) == ((jobs[0].id,), 5)
+    assert found.last_error == "ValueError: no luck"
+    assert found.owner_date is not None
+    assert abs(found.owner_date - datetime.now(UTC)) < timedelta(minutes=5)
+
+
+def test_a_class_without_attempts_and_errors_says_none(session: Session) -> None:
+    session.add(Postcard(id=7, status="lost", owner_date=LONG_AGO))
+    session.commit()
+
+    assert failed_jobs(session, Postcard, limit=1) == [FailedJob((7,), None, LONG_AGO, None)]
+
+
+def test_a_row_that_tells_no_time_is_not_listed(session: Session) -> None:
+    session.add_all([Parcel(status="failed"), failed(1)])
+    session.commit()
+
+    found = failed_jobs(session, Parcel, limit=5)
+
+    assert [job.last_error for job in found] == ["minute 1"]
+
+
+def test_pages_follow_each_other_also_where_jobs_failed_at_one_moment(session: Session) -> None:
+    session.add_all([failed(0) for _ in range(5)])
+    session.commit()
+
+    first = failed_jobs(session, Parcel, limit=2)
+    second = failed_jobs(session, Parcel, limit=2, before=first[-1])
+    third = failed_jobs(session, Parcel, limit=2, before=second[-1])
+
+    keys = [job.key for job in (*first, *second, *third)]
+    assert keys == sorted(keys, reverse=True)
+    assert len(keys) == 5
+
+
+def test_pages_follow_each_other_with_a_composite_key(session: Session) -> None:
+    session.add_all(
+        Stamp(sheet=n // 2, number=n % 2, status="failed", owner_date=LONG_AGO) for n in range(4)
+    )
+    session.commit()
+
+    first = failed_jobs(session, Stamp, limit=2)
+    second = failed_jobs(session, Stamp, limit=2, before=first[-1])
+
+    assert [job.key for job in (*first, *second)] == [(1, 1), (1, 0), (0, 1), (0, 0)]
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+def test_without_an_index_they_are_refused(session: Session) -> None:
+    with pytest.raises(ArgumentError, match="failed_index"):
+        failed_jobs(session, Pigeon, limit=1)
+
+
+def test_a_limit_below_one_is_refused(session: Session) -> None:
+    with pytest.raises(ArgumentError, match="at least 1"):
+        failed_jobs(session, Parcel, limit=0)

@@ -1,0 +1,144 @@
+"""An idle worker, which would look by itself once in a minute, starts on a job within seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine
+from sqlalchemy.orm import Session
+
+from tests.contract.wakeups.models import Parcel, Postcard, add_parcels, empty
+from tests.contract.wakeups.support import SOON, Handled, add_later, elsewhere, working
+from tests.support import make_engine, statements_seen
+
+#: A class that notifies, and one that does not.
+CLASSES = [Parcel, Postcard]
+
+
+@pytest.fixture(params=["wal", "delete"])
+def file_of_sqlite(request: pytest.FixtureRequest, fresh_database: URL) -> Iterator[Engine]:
+    """An SQLite file with WAL, and one without."""
+    engine = make_engine(fresh_database)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"PRAGMA journal_mode={request.param}")
+    yield empty(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def watched(engine: Engine, fresh_database: URL, db_alias: str) -> Iterator[Engine]:
+    """The engine; on SQLite that of a file with WAL."""
+    if db_alias != "sqlite":
+        yield engine
+        return
+    own = make_engine(fresh_database)
+    with own.connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode=wal")
+    yield empty(own)
+    own.dispose()
+
+
+@pytest.mark.parametrize("entity", CLASSES)
+def test_a_job_of_another_process_wakes_an_idle_worker(watched: Engine, entity: type[Any]) -> None:
+    handled = Handled()
+
+    with working(watched, entity, handled), elsewhere(watched.url, entity) as add:
+        for name in "abc":
+            add(name)
+            assert handled.next() == name
+
+
+def test_a_job_wakes_the_worker_when_it_becomes_due(watched: Engine) -> None:
+    handled = Handled()
+
+    with working(watched, Parcel, handled), elsewhere(watched.url, Parcel) as add:
+        add("later", seconds=2)
+        add("soon", seconds=1)
+        assert handled.next() == "soon"
+        assert handled.next() == "later"
+
+
+def test_a_failed_job_is_tried_again_at_its_time(watched: Engine) -> None:
+    handled, began = Handled(), time.monotonic()
+
+    def fail_once(parcel: Parcel) -> None:
+        if parcel.attempts == 1:
+            raise RuntimeError
+        handled(parcel)
+
+    with Session(watched) as session:
+        add_parcels(session, "a")
+    with working(watched, Parcel, fail_once):
+        assert handled.next() == "a"
+    assert time.monotonic() - began < SOON
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize("flushed", [True, False])
+def test_producers_and_workers_of_a_process_wake_each_other(
+    file_of_sqlite: Engine, flushed: bool
+) -> None:
+    handled = Handled()
+
+    with working(file_of_sqlite, Postcard, handled), Session(file_of_sqlite) as session:
+        if flushed:
+            session.add(Postcard(name="a"))
+            session.commit()
+        else:
+            add_later(session, Postcard, "a")
+        assert handled.next() == "a"
+
+
+@pytest.mark.only_on("sqlite")
+def test_the_due_times_are_known_with_wal_and_without(file_of_sqlite: Engine) -> None:
+    handled = Handled()
+    with Session(file_of_sqlite) as session:
+        add_later(session, Parcel, "a", seconds=1)
+
+    with working(file_of_sqlite, Parcel, handled):
+        assert handled.next() == "a"
+
+
+def test_two_workers_of_a_process_are_both_woken(watched: Engine) -> None:
+    handled = Handled()
+    both = threading.Barrier(2, timeout=SOON)
+
+    def meet(postcard: Postcard) -> None:
+        both.wait()
+        handled(postcard)
+
+    with (
+        working(watched, Postcard, meet),
+        working(watched, Postcard, meet),
+        Session(watched) as session,
+    ):
+        session.add_all([Postcard(name="a"), Postcard(name="a")])
+        session.commit()
+        assert [handled.next(), handled.next()] == ["a", "a"]
+
+
+def test_a_rolled_back_job_wakes_nobody_and_the_next_one_does(watched: Engine) -> None:
+    handled = Handled()
+
+    with working(watched, Postcard, handled), Session(watched) as session:
+        session.add(Postcard(name="gone"))
+        session.flush()
+        session.rollback()
+        session.add(Postcard(name="b"))
+        session.commit()
+        assert handled.next() == "b"
+
+
+def test_a_worker_that_ended_is_woken_no_more(watched: Engine) -> None:
+    with working(watched, Postcard, Handled()):
+        pass
+
+    with Session(watched) as session, statements_seen(watched) as seen:
+        session.add(Postcard(name="a"))
+        session.commit()
+
+    assert len(seen) == 1

@@ -1,0 +1,129 @@
+"""Now and then a worker has the doctor examine its queues."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from sqlalchemy import URL, Engine, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import JobMixin, JobQueue
+from sa_jobqueue.events import Event, listen
+from sa_jobqueue.prometheus import count_events
+from sa_jobqueue.worker import plan_check
+from tests.contract.owners.restricted_user import restricted_user
+from tests.running import Run, running, runs
+from tests.support import make_engine, until, with_empty_tables
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Ticket(JobMixin, Base):
+    """A queue whose index is dropped."""
+
+    __tablename__ = "examined_ticket"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+(INDEX,) = (index for index in Ticket.__table__.indexes if index.name == "ix_examined_ticket_claim")  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def engine(db_url: URL) -> Iterator[Engine]:
+    engine = with_empty_tables(make_engine(db_url), Base.metadata)
+    yield engine
+    Base.metadata.drop_all(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def tickets() -> Iterator[JobQueue[Ticket]]:
+    queue: JobQueue[Ticket] = JobQueue(Ticket)
+    before = queue.mapping.listeners
+    yield queue
+    queue.mapping.listeners = before
+
+
+@pytest.fixture(params=["Worker", "AsyncWorker"])
+def run(request: pytest.FixtureRequest, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Workers that examine their queues five times a second."""
+    monkeypatch.setattr(plan_check, "FIRST", timedelta(0))
+    monkeypatch.setattr(plan_check, "EXAMINE_EVERY", timedelta(seconds=0.2))
+    return runs(request.param, engine)
+
+
+def handled(engine: Engine) -> int:
+    with Session(engine) as session:
+        return session.query(Ticket).filter(Ticket.status == "done").count()
+
+
+def add(engine: Engine) -> None:
+    with Session(engine) as session, session.begin():
+        session.add_all([Ticket() for _ in range(5)])
+
+
+def test_an_index_that_is_dropped_under_load_is_in_the_log_and_in_the_metrics(
+    run: Run, engine: Engine, tickets: JobQueue[Ticket], caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = CollectorRegistry()
+    heard: list[Event] = []
+    count_events([tickets], registry=registry)
+    listen(tickets, "after_examine", heard.append)
+    caplog.set_level(logging.WARNING, "sa_jobqueue.worker")
+
+    def findings() -> Any:
+        return registry.get_sample_value("jobqueue_findings", {"queue": "examined_ticket"})
+
+    add(engine)
+    with run({tickets: lambda ticket: None}):
+        until(lambda: handled(engine) == 5 and heard)
+        assert [event.count for event in heard if "index" in (event.error or "")] == []
+        INDEX.drop(engine)
+        add(engine)
+        until(lambda: any("no index serves" in (event.error or "") for event in heard))
+        until(lambda: handled(engine) == 10)
+        assert findings() >= 1
+        INDEX.create(engine)
+        until(lambda: "index" not in (heard[-1].error or ""))
+
+    (first, *_) = (record for record in caplog.records if "fix:" in record.message)
+    assert first.levelno == logging.ERROR
+
+
+def test_a_table_that_is_gone_ends_no_worker(
+    run: Run, engine: Engine, tickets: JobQueue[Ticket]
+) -> None:
+    heard: list[Event] = []
+    listen(tickets, "after_examine", heard.append)
+    add(engine)
+    with run({tickets: lambda ticket: None}):
+        until(lambda: handled(engine) == 5)
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE examined_ticket RENAME TO hidden_ticket"))
+        try:
+            until(lambda: heard and "there is no table" in (heard[-1].error or ""))
+        finally:
+            with engine.begin() as connection:
+                connection.execute(text("ALTER TABLE hidden_ticket RENAME TO examined_ticket"))
+        add(engine)
+        until(lambda: handled(engine) == 10)
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_what_a_user_may_not_look_at_is_no_finding(
+    engine: Engine, tickets: JobQueue[Ticket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_check, "FIRST", timedelta(0))
+    heard: list[Event] = []
+    listen(tickets, "after_examine", heard.append)
+    with restricted_user(engine) as theirs, running(theirs, {tickets: lambda ticket: None}):
+        until(lambda: heard)
+
+    assert [event.error for event in heard] == [None]

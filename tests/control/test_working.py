@@ -1,0 +1,344 @@
+"""What a worker does with the control tables: pauses, stop requests, its row."""
+
+from __future__ import annotations
+
+import logging
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, func, insert, select
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import JobQueue, OwnerState
+from sa_jobqueue.control import pause, request_stop, resume, workers
+from sa_jobqueue.process.runtime import THREADS
+from sa_jobqueue.worker import Worker, control, job_context
+from sa_jobqueue.worker.hands import Hands
+from tests.processes import FORKSERVER
+from tests.running import Run, running, runs
+from tests.support import cut_connections, make_engine, statements_seen, until
+
+from .conftest import TABLES, Base, Letter, Parcel
+
+
+@pytest.fixture(params=["Worker", "AsyncWorker"])
+def run(request: pytest.FixtureRequest, engine: Engine) -> Run:
+    return runs(request.param, engine)
+
+
+def add(session: Session, entity: Any, count: int) -> None:
+    session.execute(insert(entity), [{"status": "unclaimed"}] * count)
+    session.commit()
+
+
+def commit(session: Session, verb: Callable[..., object], *given: Any) -> None:
+    assert verb(session, *given)
+    session.commit()
+
+
+def count(session: Session, status: str) -> int:
+    found = session.scalar(select(func.count()).where(Letter.status == status))
+    session.rollback()
+    return found or 0
+
+
+# -- pauses -------------------------------------------------------------
+
+
+def test_a_paused_queue_rests_until_it_is_resumed_and_others_go_on(
+    run: Run, session: Session
+) -> None:
+    add(session, Letter, 1)
+    add(session, Parcel, 1)
+    commit(session, pause, Letter)
+    letter, parcel = threading.Event(), threading.Event()
+    claimed: list[type[object]] = []
+
+    with run(
+        {Letter: lambda _: letter.set(), Parcel: lambda _: parcel.set()},
+        on_claim=lambda claim: claimed.extend(map(type, claim)),
+    ):
+        assert parcel.wait(30)
+        assert count(session, "unclaimed") == 1
+        assert claimed == [Parcel]
+        commit(session, resume, Letter)
+
+        assert letter.wait(30)
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_queue_that_is_resumed_is_claimed_from_at_once(engine: Engine) -> None:
+    (lane,) = Worker(engine, JobQueue(Letter), print).lanes
+    hands = Hands[Letter](THREADS, threading.Event(), limit=1, slots=1)
+    hands.claim_at = math.inf
+
+    with hands:
+        hands.let_rest([lane], [lane])
+        assert hands.begin_turn(in_slot=True) is None
+        hands.let_rest([lane], [])
+
+        assert hands.begin_turn(in_slot=True) is not None
+
+
+def test_no_job_of_a_paused_queue_starts_though_many_are_claimed(
+    run: Run, session: Session
+) -> None:
+    add(session, Letter, 3000)
+    handled: list[int] = []
+    busy = threading.Event()
+
+    def handle(letter: Letter) -> None:
+        handled.append(letter.id)
+        if len(handled) > 20:
+            busy.set()
+        time.sleep(0.01)
+
+    with run({Letter: handle}, concurrency=4, limit=50):
+        assert busy.wait(30)
+        commit(session, pause, Letter)
+        until(lambda: not count(session, "claimed"))
+        before = len(handled)
+        time.sleep(1.5)  # some looks at the control tables later
+
+        assert len(handled) == before < 3000
+        assert count(session, "unclaimed") == 3000 - before
+        commit(session, resume, Letter)
+        until(lambda: len(handled) > before)
+    assert len(set(handled)) == len(handled)
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+def test_the_running_job_of_a_queue_that_is_paused_is_finished(run: Run, session: Session) -> None:
+    add(session, Letter, 2)
+    started, end = threading.Event(), threading.Event()
+
+    def handle(letter: Letter) -> None:
+        started.set()
+        end.wait(30)
+
+    with run({Letter: handle}, limit=2):
+        assert started.wait(30)
+        commit(session, pause, Letter)
+        until(lambda: count(session, "unclaimed") == 1)  # the one that waited is given back
+        end.set()
+
+        until(lambda: count(session, "done") == 1)
+        assert count(session, "unclaimed") == 1
+
+
+# -- stop requests ------------------------------------------------------
+
+
+def test_a_job_that_is_asked_to_stop_hears_of_it_and_the_others_do_not(
+    run: Run, session: Session
+) -> None:
+    add(session, Letter, 2)
+    asked: dict[int, Callable[[], bool]] = {}
+    end = threading.Event()
+
+    def handle(letter: Letter) -> None:
+        context = job_context()
+        asked[letter.id] = lambda: context.asked_to_stop
+        end.wait(30)
+
+    with run({Letter: handle}, concurrency=2):
+        until(lambda: len(asked) == 2)
+        first, second = sorted(asked)
+        commit(session, request_stop, session.get_one(Letter, first))
+
+        until(lambda: asked[first]())
+        assert not asked[second]()
+        end.set()
+
+
+# -- the worker's row ---------------------------------------------------
+
+
+def listed(session: Session) -> Any:
+    found = workers(session, tables=TABLES)
+    session.rollback()
+    return found
+
+
+def test_a_worker_is_listed_with_its_jobs_while_it_runs(
+    run: Run, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "TELL_EVERY", control.LOOK_EVERY)
+    add(session, Letter, 2)
+    end = threading.Event()
+
+    with run({Letter: lambda _: end.wait(30), Parcel: print}, concurrency=2):
+        until(lambda: [worker.jobs for worker in listed(session)] == [2])
+        (worker,) = listed(session)
+        end.set()
+
+    assert worker.queues == ("controlled_letter", "controlled_parcel")
+    assert worker.state is not OwnerState.DEAD
+    assert listed(session) == []
+
+
+@pytest.mark.parametrize("kind", ["AUTOCOMMIT", "bound to classes"])
+def test_control_does_not_depend_on_the_applications_kind_of_sessions(
+    engine: Engine, session: Session, kind: str
+) -> None:
+    bind: Any = engine.execution_options(isolation_level="AUTOCOMMIT")
+    if kind != "AUTOCOMMIT":
+        bind = sessionmaker(binds={Letter: engine})
+    commit(session, pause, Letter)
+    add(session, Letter, 1)
+    done = threading.Event()
+
+    with running(bind, {Letter: lambda _: done.set()}):
+        until(lambda: listed(session))
+        assert not done.wait(0.5)
+        commit(session, resume, Letter)
+        assert done.wait(30)
+
+    assert listed(session) == []
+
+
+def work_until_killed(url: str) -> None:
+    """Work on letters in a process of its own."""
+    engine = make_engine(url)
+    with running(engine, {Letter: print}):
+        threading.Event().wait()
+
+
+def test_a_killed_worker_is_listed_as_dead_and_its_neighbour_as_alive(
+    engine: Engine, session: Session
+) -> None:
+    url = engine.url.render_as_string(hide_password=False)
+    processes = [FORKSERVER.Process(target=work_until_killed, args=(url,)) for _ in "ab"]
+    for process in processes:
+        process.start()
+    try:
+        until(lambda: len(listed(session)) == 2)
+        assert {worker.state for worker in listed(session)} == {OwnerState.ALIVE}
+
+        processes[0].kill()
+
+        until(lambda: OwnerState.DEAD in {worker.state for worker in listed(session)})
+        states = {worker.pid: worker.state for worker in listed(session)}
+        assert states == {processes[0].pid: OwnerState.DEAD, processes[1].pid: OwnerState.ALIVE}
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+@pytest.mark.load
+def test_ten_workers_that_start_and_end_at_once_do_each_other_no_harm(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = engine.url
+    own_engines = [make_engine(url) for _ in range(10)]
+
+    with caplog.at_level(logging.INFO, "sa_jobqueue.worker"), ExitStack() as stack:
+        threads = [stack.enter_context(running(each, {Letter: print})) for each in own_engines]
+        until(lambda: len(listed(session)) == len(threads))
+
+    assert listed(session) == []
+    assert [record.message for record in caplog.records if "worker's row" in record.message] == []
+    for each in own_engines:
+        each.dispose()
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.by_turns("postgresql", "mysql", "mariadb")
+def test_a_worker_that_lost_its_lock_is_listed_under_its_new_name(
+    fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "TELL_EVERY", control.LOOK_EVERY)
+    engine = make_engine(fresh_database, pool_pre_ping=True)
+    Base.metadata.create_all(engine)
+
+    def names() -> list[str]:
+        with Session(engine) as session:
+            return [worker.name for worker in listed(session)]
+
+    with running(engine, {Letter: print}):
+        until(names)
+        before = names()
+        cut_connections(fresh_database, db_alias)
+
+        until(lambda: names() not in ([], before))
+        assert len(names()) == 1
+    engine.dispose()
+
+
+# -- without the tables -------------------------------------------------
+
+
+def test_tables_that_are_created_later_are_used_without_a_restart(
+    fresh_database: URL, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "AGAIN", control.LOOK_EVERY)
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine, [Base.metadata.tables[Letter.__tablename__]])
+    handled: list[int] = []
+
+    with (
+        Session(engine) as session,
+        running(engine, {Letter: lambda letter: handled.append(letter.id)}),
+    ):
+        add(session, Letter, 1)
+        until(lambda: len(handled) == 1)
+        Base.metadata.create_all(engine)
+        until(lambda: listed(session))
+        commit(session, pause, Letter)
+        time.sleep(1.5)
+        add(session, Letter, 1)
+        time.sleep(0.5)
+
+    assert len(handled) == 1
+    records = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [text.partition(" is refused")[0] for text in records] == [
+        "the worker's row",
+        "a look at pauses and stop requests",
+    ]
+    engine.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_an_idle_worker_looks_in_one_statement_and_writes_nothing(
+    engine: Engine, session: Session
+) -> None:
+    with running(engine, {Letter: print}):
+        until(lambda: listed(session))
+        with statements_seen(engine) as seen:
+            until(lambda: sum("job_pauses" in statement for statement in seen) > 1)
+
+    looks = {statement for statement in seen if "job_" in statement and "DELETE" not in statement}
+    assert len(looks) == 1
+    assert "UNION ALL" in looks.pop()
+
+
+WITHOUT = """
+from sqlalchemy import create_engine
+from sa_jobqueue import JobQueue
+from sa_jobqueue.worker import Worker
+from tests.models import Base, Email
+
+engine = create_engine("sqlite://")
+Base.metadata.create_all(engine)
+Worker(engine, JobQueue(Email), print, drain=True).run()
+import sys
+others = ("sa_jobqueue.control", "sa_jobqueue.sch", "sa_jobqueue.overview")
+print([name for name in sys.modules if name.startswith(others)])
+"""
+
+
+@pytest.mark.only_on("sqlite")
+def test_who_has_no_tables_beside_the_queue_does_not_load_their_modules() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert ran.stdout == "[]\n"

@@ -1,0 +1,107 @@
+"""docs/frameworks.md: its applications run with the real FastAPI and the real Flask."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, create_engine, select, text
+from sqlalchemy.orm import Session
+
+from tests.docs.markdown import code_blocks, page
+from tests.support import until
+
+ROOT = Path(__file__).parents[2]
+FASTAPI, FLASK = code_blocks(page("docs/frameworks.md"), "python")
+ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+
+#: What runs the FastAPI application as its server does: start, a request, stop.
+REQUEST = """
+from fastapi.testclient import TestClient
+import shop, sys
+
+with TestClient(shop.app) as client:
+    assert client.post("/emails", params={"recipient": "ann"}).status_code == 200
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def database(fresh_database: URL) -> Iterator[Engine]:
+    engine = create_engine(fresh_database)
+    yield engine
+    engine.dispose()
+
+
+def started(folder: Path, code: str, url: URL, *command: str) -> subprocess.Popen[str]:
+    """Start a command beside the page's application."""
+    (folder / "shop.py").write_text(code, encoding="utf-8")
+    environment = {
+        **os.environ,
+        "DATABASE_URL": url.render_as_string(hide_password=False),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]),
+    }
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *command], cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True
+    )
+
+
+def create_tables(engine: Engine, code: str, monkeypatch: pytest.MonkeyPatch, url: URL) -> Any:
+    """Create the tables of the page's application, and return its class."""
+    monkeypatch.setenv("DATABASE_URL", url.render_as_string(hide_password=False))
+    names: dict[str, Any] = {"__name__": "shop"}
+    exec(compile(code, "shop.py", "exec", dont_inherit=True), names)
+    names["Base"].metadata.create_all(engine)
+    return names["Email"]
+
+
+def is_done(engine: Engine) -> bool:
+    with Session(engine) as session:
+        return session.execute(text("SELECT status FROM shop_email")).all() == [("done",)]
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+def test_a_worker_lives_as_long_as_a_fastapi_application(
+    database: Engine, db_alias: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fastapi")
+    url = database.url.set(drivername=ASYNC_DRIVERS[db_alias])
+    create_tables(database, FASTAPI, monkeypatch, url)
+
+    with started(tmp_path, FASTAPI, url, "-c", REQUEST) as server:
+        try:
+            until(lambda: is_done(database))
+            output, _ = server.communicate("stop\n", timeout=60)
+        finally:
+            server.kill()
+
+    assert (output, server.returncode) == ("sent to ann\n", 0)
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+def test_flask_starts_a_worker_whose_handlers_see_the_application(
+    database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("flask")
+    email = create_tables(database, FLASK, monkeypatch, database.url)
+    with Session(database) as session:
+        session.add(email(recipient="ann"))
+        session.commit()
+        assert session.scalars(select(email.status)).all() == ["unclaimed"]
+
+    with started(tmp_path, FLASK, database.url, "-m", "flask", "--app", "shop", "worker") as worker:
+        try:
+            until(lambda: is_done(database))
+            worker.send_signal(signal.SIGTERM)
+            output, _ = worker.communicate(timeout=60)
+        finally:
+            worker.kill()
+
+    assert (output, worker.returncode) == ("sent to ann by shop@example.com\n", 0)

@@ -1,0 +1,113 @@
+"""The parts of wake-ups that need no database."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sa_jobqueue.process.runtime import THREADS
+from sa_jobqueue.wakeups import alarm as alarm_module
+from sa_jobqueue.wakeups.alarm import Alarm
+from sa_jobqueue.wakeups.pace import Pace
+from sa_jobqueue.worker.hands import Hands
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(alarm_module, "time", clock)
+    return clock
+
+
+def fruitless(alarm: Alarm, clock: Clock) -> float:
+    """Ring for nothing; return how long the pause is that follows."""
+    alarm.ring()
+    alarm.claimed(found=False)
+    alarm.ring()
+    return alarm.pending_at - clock.now
+
+
+def test_the_first_ring_is_not_delayed_and_one_for_nothing_brings_a_growing_pause(
+    clock: Clock,
+) -> None:
+    rings: list[float] = []
+    alarm = Alarm(lambda: rings.append(clock.now))
+    pauses = []
+
+    for _ in range(8):
+        pauses.append(fruitless(alarm, clock))
+        clock.now = alarm.pending_at
+
+    assert len(rings) == 8
+    assert 0.01 <= pauses[0] <= 0.02
+    assert all(0.125 <= pause <= 0.25 for pause in pauses[4:])
+
+
+def test_a_job_ends_the_pause(clock: Clock) -> None:
+    rings: list[float] = []
+    alarm = Alarm(lambda: rings.append(clock.now))
+    fruitless(alarm, clock)
+    clock.now = alarm.pending_at
+
+    alarm.ring()
+    alarm.claimed(found=True)
+    alarm.claimed(found=False)
+    alarm.ring()
+
+    assert len(rings) == 3
+
+
+def test_a_claim_that_nobody_rang_for_brings_no_pause(clock: Clock) -> None:
+    rings: list[float] = []
+    alarm = Alarm(lambda: rings.append(clock.now))
+
+    alarm.claimed(found=False)
+    alarm.ring()
+
+    assert rings == [clock.now]
+
+
+def test_looks_are_frequent_after_a_job_and_then_rarer_up_to_the_poll() -> None:
+    pace = Pace(timedelta(seconds=2))
+
+    def pause(since_job: float, took: float = 0, for_nothing: int = 0) -> float:
+        return pace.pause(since_job=since_job, took=took, for_nothing=for_nothing)
+
+    assert all(pause(9) <= 0.02 for _ in range(5))
+    later = [pause(11) for _ in range(10)]
+    assert later[:7] == sorted(later[:7])
+    assert 1.6 <= later[-1] <= 2
+    assert pause(1, for_nothing=10) >= 1.6
+    assert pause(1, took=0.5) >= 4
+
+
+def test_a_wake_up_during_a_claim_brings_another_claim() -> None:
+    hands: Hands[Any] = Hands(THREADS, threading.Event(), limit=1, slots=1)
+    later = time.monotonic() + 60
+    with hands:
+        assert hands.begin_turn(in_slot=True) is not None
+
+    hands.wake()
+
+    with hands:
+        hands.next_claim(later)
+        assert hands.claim_at == 0
+        hands.end_turn()
+        assert hands.begin_turn(in_slot=True) is not None
+        hands.next_claim(later)
+        assert later == hands.claim_at < math.inf
