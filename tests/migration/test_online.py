@@ -32,7 +32,8 @@ from tests.support import SERVERS, make_engine
 ROWS = 20_000
 FULL_ROWS = 1_000_000
 
-#: The seconds that an insert may take.
+#: The seconds that an insert may take with --full. A small table shows nothing: an upgrade that
+#: held up its writers would be over in less, and a busy machine takes more.
 LONGEST = 1.0
 
 AS_BEFORE = "INSERT INTO example_order (customer, amount, status) VALUES ('new', 1, 'ordered')"
@@ -162,7 +163,8 @@ def test_a_table_is_adopted_while_writers_insert(
         f"{engine.name}, {rows} rows: upgrade {upgraded:.2f} s, longest insert {longest:.3f} s of "
         f"{len(took)}; looked {watcher.looks} times\n"
     )
-    assert longest < LONGEST
+    if rows == FULL_ROWS:
+        assert longest < LONGEST
     assert watcher.looks
     assert watcher.claimable == set()
     jobs = "SELECT COUNT(*) FROM example_order WHERE job_status = 'unclaimed' AND id {} {}"
