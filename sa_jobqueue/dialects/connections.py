@@ -92,7 +92,7 @@ def as_value(dialect: Dialect, quoted: str) -> str:
 def listen_to(
     connection: Connection, name: str, function: Callable[..., Any], **options: Any
 ) -> None:
-    """Listen to an event of one Connection; the options are those of ``event.listen``.
+    """Listen to an event of one Connection, once; the options are those of ``event.listen``.
 
     If the engine has execution options, ``event.listen`` of SQLAlchemy 2.0.30 refuses its
     connections, though they have events.

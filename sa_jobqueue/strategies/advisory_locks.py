@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, TypeAlias
 from weakref import ref
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection
 
 from ..dialects import Database, database_of
 from ..dialects.after_commit import TransactionHooks, add_hooks, fetch_all, hooks_of
@@ -112,6 +112,7 @@ class AdvisoryLocks(TransactionHooks):
     doubtful: bool = False
     _savepoints: list[tuple[str, int]] = field(default_factory=list)
     _finished_before: int = 0
+    _follows_savepoints: bool = False
 
     def keep(
         self, keys: Mapping[Identity, LockKey], rounds: Mapping[Identity, int]
@@ -202,9 +203,16 @@ class AdvisoryLocks(TransactionHooks):
 
     # -- savepoints -----------------------------------------------------
 
-    def begin_following(self) -> None:
-        """Note that everything finished so far was finished outside of savepoints."""
-        self._finished_before = len(self.finished)
+    def follow_savepoints(self, connection: Connection) -> None:
+        """Follow the savepoints of the connection, and its transactions under AUTOCOMMIT.
+
+        Only where it has some: a listener makes all of its statements a tenth slower.
+        Everything finished so far was finished outside of savepoints.
+        """
+        if not self._follows_savepoints:
+            self._follows_savepoints = True
+            self._finished_before = len(self.finished)
+            listen_to(connection, "after_cursor_execute", _follow)
 
     def follow(self, statement: str) -> None:
         """Follow savepoints: rolling back a savepoint undoes what was finished after it."""
@@ -237,18 +245,8 @@ def locks_of(connection: Connection) -> AdvisoryLocks:
         add_hooks(connection, _HOOKS, locks)
     assert isinstance(locks, AdvisoryLocks)
     if connection.in_nested_transaction() or database_of(connection).in_autocommit(connection):
-        _watch_savepoints(connection, locks)
+        locks.follow_savepoints(connection)
     return locks
-
-
-def _watch_savepoints(connection: Connection, locks: AdvisoryLocks) -> None:
-    """Follow the savepoints of a connection, and its transactions under AUTOCOMMIT.
-
-    Only where it has some: a listener makes all of its statements a tenth slower.
-    """
-    if not event.contains(connection, "after_cursor_execute", _follow):
-        locks.begin_following()
-        listen_to(connection, "after_cursor_execute", _follow)
 
 
 def _follow(connection: Connection, cursor: Any, statement: str, *_: Any) -> None:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection
 
 from ..connections import listen_to
 
@@ -27,13 +27,10 @@ _PREFIX = "SET STATEMENT innodb_snapshot_isolation = OFF FOR "
 
 _LOCKING = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE)\b", re.IGNORECASE)
 
-_EVENT = "before_cursor_execute"
-
 
 def past_snapshot(connection: Connection) -> Mapping[str, Any]:
     """Return the execution options of such statements on this connection."""
-    if not event.contains(connection, _EVENT, _without_setting):
-        listen_to(connection, _EVENT, _without_setting, retval=True)
+    listen_to(connection, "before_cursor_execute", _without_setting, retval=True)
     return {OPTION: True}
 
 
