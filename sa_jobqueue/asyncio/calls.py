@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextvars import Context
 from datetime import timedelta
 from functools import partial
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutine
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
@@ -141,7 +141,7 @@ class InContext:
     """Awaits something in a context of its own, without a task of its own."""
 
     def __init__(self, awaited: Awaitable[Any], context: Context) -> None:
-        self._steps = _awaited(awaited)
+        self._steps = awaited if iscoroutine(awaited) else _awaited(awaited)
         self._context = context
 
     def __await__(self) -> Generator[Any, Any, Any]:

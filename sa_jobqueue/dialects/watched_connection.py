@@ -145,6 +145,13 @@ class WatchedConnection:
             self._listen()
         return self._lost
 
+    @property
+    def sure(self) -> bool:
+        """Whether the server was heard of lately, and nothing of it waits to be read."""
+        late = self._overdue(self._heard, self._limits.doubt)
+        late = late or self._overdue(self._asked, self._limits.answer)
+        return not (self._lost or late or self._has_input())
+
     def beat(self) -> None:
         """Ping the server if it is time, and read what it has sent."""
         if self._mutex.acquire(timeout=self._limits.pulse.total_seconds()):

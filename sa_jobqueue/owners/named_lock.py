@@ -146,6 +146,12 @@ class NamedLock:
         lock = self._current()
         return lock is not None and lock.lost
 
+    @property
+    def sure(self) -> bool:
+        """Whether the lock is held here, by a look that never waits; False: ask ``held``."""
+        lock = self._current()
+        return lock is not None and lock.sure
+
     def __enter__(self) -> NamedLock:
         if not self.acquire():
             raise LockTimeout(

@@ -134,6 +134,12 @@ class Owner:
         )
 
     @property
+    def sure(self) -> bool:
+        """Whether the lock is held, by a look that never waits; False: ``name`` looks closer."""
+        held = self._held
+        return held is not None and not self._inherited and held.lock.sure
+
+    @property
     def _inherited(self) -> bool:
         """Whether this is a copy in a forked child: the lock is its parent's."""
         # Ask before taking the thread lock, which a fork may have copied while it was held.

@@ -85,7 +85,7 @@ class OwnerName:
         A new lock takes a connection. The pool may have no second one for it.
         """
         owner = self.owner
-        if not isinstance(owner, Owner):
+        if not isinstance(owner, Owner) or owner.sure:
             return
 
         def check() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, event, select, text
@@ -13,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, Owner, OwnerState, reap
 from sa_jobqueue.asyncio import claim, owner_state
+from sa_jobqueue.asyncio.tasks import Tasks
 from sa_jobqueue.owners.alive import owner_states
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
@@ -27,6 +30,29 @@ from tests.models import Base, Email, add_emails
 from tests.support import cut_connections, make_engine
 
 SHORT_LEASE = timedelta(milliseconds=600)
+
+
+# Costs
+
+
+@in_event_loop
+async def test_a_lock_that_nothing_speaks_against_is_looked_at_without_a_thread(
+    async_engine: AsyncEngine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_emails(session, *map(str, range(20)))
+    in_threads: list[object] = []
+    run_blocking = Tasks.run_blocking
+
+    def counted(self: Tasks, work: Callable[[], Any]) -> Any:
+        in_threads.append(work)
+        return run_blocking(self, work)
+
+    monkeypatch.setattr(Tasks, "run_blocking", counted)
+
+    await draining(async_engine, JobQueue(Email), nothing, limit=1).run()
+
+    assert set(statuses(session).values()) == {"done"}
+    assert len(in_threads) < 10  # the owner is opened and closed, and what it hears is read
 
 
 # Lease and heartbeat
