@@ -45,17 +45,18 @@ class Alarm:
         self.for_nothing = 0
         self.pending_at = math.inf
 
-    def ring(self) -> None:
-        """Wake the worker now, or at the end of its pause."""
+    def ring(self) -> bool:
+        """Wake the worker now; False: its pause is not over, and `pending_at` tells its end."""
         with self._lock:
             now = time.monotonic()
             if now < self._quiet_until:
                 self.pending_at = self._quiet_until
-                return
+                return False
             if now - self._rang_at > FORGOTTEN.total_seconds():
                 self.for_nothing = 0
             self._rang_at, self._rang, self.pending_at = now, True, math.inf
         self._wake()
+        return True
 
     def claimed(self, *, found: bool) -> None:
         """Note a claim, and whether it found jobs."""

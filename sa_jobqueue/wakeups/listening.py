@@ -83,7 +83,7 @@ class Listening:
     Args:
         channels: those of the tables.
         tells: every queue notifies.
-        heard: called with each notification, in another thread.
+        heard: called when notifications have come, in another thread.
         noticed: ends a pause, in another thread.
     """
 
@@ -155,11 +155,15 @@ class Listening:
             self._ear.receive()
 
     def _collect(self) -> None:
-        """Note what has come."""
-        for channel, payload in self._ear.taken() if self._ear is not None else ():
-            if not self._proof.note(channel, payload):
-                self._heard()
-        self._noticed()
+        """Note what has come; the watcher is disturbed for a proof or a loss only."""
+        if self._ear is None:
+            return
+        notes = self._ear.taken()
+        jobs = [channel for channel, payload in notes if not self._proof.note(channel, payload)]
+        if jobs:
+            self._heard()
+        if len(jobs) < len(notes) or not self._connection.sure:
+            self._noticed()
 
 
 def refuse_pooler(database: Database, connection: Connection) -> None:

@@ -86,7 +86,8 @@ class Wakeups:
 
     def _hear(self) -> None:
         """Ring; a job that is not due yet is found by a look after the claim."""
-        self._alarm.ring()
+        if not self._alarm.ring():
+            self._watcher.notice()  # it rings at the end of the pause
         if self._watcher.started:
             self._watcher.look_soon(AFTER_CLAIM.total_seconds())
 

@@ -92,6 +92,7 @@ class Hands(Generic[T]):
         self._own_turn: Batch[T] | None = None  # of the supervisor
         self._oldest = math.inf  # since when a handled job waits to be finished
         self._watched = False  # the supervisor looks again before a job has waited for long
+        self._resting = 0  # slots that wait for something to do
         self.lock = runtime.lock()
         self._slot_is_needed = runtime.condition(self.lock)
         self._noticed = runtime.condition(self.lock)
@@ -156,7 +157,11 @@ class Hands(Generic[T]):
 
     def wait_in_slot(self) -> None:
         """Wait for a job, or for a turn to do."""
-        self._slot_is_needed.wait()
+        self._resting += 1
+        try:
+            self._slot_is_needed.wait()
+        finally:
+            self._resting -= 1
 
     # -- turns ----------------------------------------------------------
 
@@ -292,10 +297,11 @@ class Hands(Generic[T]):
             self.claim_at = 0.0
 
     def call_slot(self) -> None:
-        """Have a free slot do the turn that is due, or the supervisor if there is none."""
-        if len(self.running) < self.slots:
+        """Have a slot that waits do the turn that is due, or the supervisor if none does."""
+        if self._resting:
             self._slot_is_needed.notify()
-        self.notice()
+        else:
+            self.notice()
 
     def notice(self) -> None:
         """Have the supervisor look."""

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine
+from sqlalchemy import URL, Engine, func, insert, select
 from sqlalchemy.orm import Session
 
-from tests.contract.wakeups.models import Parcel, Postcard, add_parcels, empty
+from sa_jobqueue.events.channel import channel_of
+from sa_jobqueue.model.mapping import mapping_of
+from tests.contract.wakeups.models import Hostile, Parcel, Postcard, add_parcels, empty
 from tests.contract.wakeups.support import SOON, Handled, add_later, elsewhere, working
 from tests.support import make_engine, statements_seen
 
@@ -131,6 +133,24 @@ def test_a_rolled_back_job_wakes_nobody_and_the_next_one_does(watched: Engine) -
         session.add(Postcard(name="b"))
         session.commit()
         assert handled.next() == "b"
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_job_in_the_pause_after_rings_for_nothing_is_handled_at_its_end(engine: Engine) -> None:
+    began = threading.Event()
+    channel = channel_of(mapping_of(Hostile).table)
+    ring = select(func.pg_notify(channel, ""))
+
+    with (
+        working(engine, Hostile, lambda job: began.set()),
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+    ):
+        for _ in range(20):
+            connection.execute(ring)
+            time.sleep(0.02)
+        connection.execute(insert(Hostile))  # as another process would
+        connection.execute(ring)
+        assert began.wait(SOON / 4)  # long before the connection proves again that it hears
 
 
 def test_a_worker_that_ended_is_woken_no_more(watched: Engine) -> None:
