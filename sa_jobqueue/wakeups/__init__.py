@@ -2,7 +2,8 @@
 
 A worker is woken by other threads of its process, and by a watcher, which has a source: what its
 database tells of changes, or a look for due jobs now and then. A source that is away or wrong
-costs time only: the worker claims at least once in each `poll`, whatever it hears.
+costs time only: the worker claims at least once in each `poll`, whatever it hears; in 10 seconds,
+if that is longer, where the watcher looks in each `poll`.
 
 ======================  =====================================================
 ``wakeups``             Wakeups: all that wakes one worker

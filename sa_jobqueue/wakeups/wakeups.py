@@ -73,6 +73,11 @@ class Wakeups:
         """Whether a new job wakes the worker, so that it need not claim often by itself."""
         return self.connected and (self._source.tells or self._source.often)
 
+    @property
+    def looks(self) -> bool:
+        """Whether the watcher looks for due jobs again and again, since nothing tells of them."""
+        return self._source.often and not self._source.tells
+
     def claimed(self, *, found: bool) -> None:
         """Note a claim of the worker, and whether it found jobs."""
         was_idle = self._alarm.idle

@@ -11,6 +11,9 @@ from ..wakeups import Wakeups
 SHORTEST_POLL = timedelta(milliseconds=100)
 LONGEST_POLL = timedelta(seconds=2)
 
+#: The longest pause, if `poll` is shorter, while a watcher looks for due jobs in each `poll`.
+POLL_BESIDE_LOOKS = timedelta(seconds=10)
+
 
 class Idle:
     """The pauses between the claims of a worker.
@@ -48,7 +51,8 @@ class Idle:
 
     def _poll(self) -> float:
         if self._wakeups is not None and self._wakeups.healthy:
-            return self._longest * random.uniform(0.5, 1.0)
+            beside = POLL_BESIDE_LOOKS.total_seconds() if self._wakeups.looks else 0.0
+            return max(self._longest, beside) * random.uniform(0.5, 1.0)
         shortest: float = min(SHORTEST_POLL.total_seconds(), self._longest)
         poll: float = min(shortest * 2 ** min(self._empty - 1, 20), self._longest)
         return poll * random.uniform(0.5, 1.0)

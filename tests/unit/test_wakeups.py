@@ -7,6 +7,7 @@ import threading
 import time
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,6 +16,7 @@ from sa_jobqueue.wakeups import alarm as alarm_module
 from sa_jobqueue.wakeups.alarm import Alarm
 from sa_jobqueue.wakeups.pace import Pace
 from sa_jobqueue.worker.hands import Hands
+from sa_jobqueue.worker.idle import Idle
 
 
 class Clock:
@@ -111,3 +113,23 @@ def test_a_wake_up_during_a_claim_brings_another_claim() -> None:
         assert hands.begin_turn(in_slot=True) is not None
         hands.next_claim(later)
         assert later == hands.claim_at < math.inf
+
+
+@pytest.mark.parametrize(
+    ("healthy", "looks", "poll", "least", "most"),
+    [
+        (False, False, 2, 0, 0.1),  # nothing wakes the worker: it begins with short pauses
+        (True, False, 2, 1, 2),
+        (True, True, 2, 5, 10),
+        (True, True, 60, 30, 60),
+    ],
+)
+def test_a_worker_claims_rarely_while_its_watcher_looks_for_it(
+    healthy: bool, looks: bool, poll: float, least: float, most: float
+) -> None:
+    wakeups: Any = Mock(healthy=healthy, looks=looks)
+    idle = Idle(poll=timedelta(seconds=poll), interval=timedelta(0), wakeups=wakeups)
+
+    pause = idle.claim_at(claimed=True, found=False, at_once=False) - time.monotonic()
+
+    assert least - 0.1 < pause <= most
