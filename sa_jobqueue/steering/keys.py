@@ -1,41 +1,59 @@
-"""Jobs that are named on the command line: by primary key, several columns joined by commas."""
+r"""Primary keys as people write them: ``7``, or ``north,7`` for a key of several columns.
+
+A comma within a column of such a key is written as ``\,``, and a backslash as ``\\``.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-import click
 from sqlalchemy import Column, select
 from sqlalchemy.orm import Session
 
+from ..errors import ArgumentError
 from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..queue import JobQueue
 
 Key = tuple[Any, ...]
 
-#: How many keys a question names before it says "and 12 more".
+#: How many keys a sentence names before it says "and 12 more".
 NAMED = 5
+
+#: A column of a wide key: characters that are escaped, or that are no comma.
+_PART = re.compile(r"((?:\\.|[^,\\])*)(?:,|$)", re.S)
 
 
 def keys_from(mapping: QueueMapping, texts: Iterable[str]) -> list[Key]:
-    """Read primary keys, such as ``7`` or ``north,7``; each counts once.
+    """Read primary keys; each counts once.
 
     Raises:
-        UsageError: a text that is no key of the table.
+        ArgumentError: a text that is no key of the table.
     """
-    return list(dict.fromkeys(_key(mapping, text) for text in texts))
+    return list(dict.fromkeys(key_from(mapping, text) for text in texts))
 
 
-def _key(mapping: QueueMapping, text: str) -> Key:
-    parts = text.split(",") if len(mapping.keys) > 1 else [text]
+def key_from(mapping: QueueMapping, text: str) -> Key:
+    """Read a primary key.
+
+    Raises:
+        ArgumentError: it is no key of the table.
+    """
+    parts = _parts(text) if len(mapping.keys) > 1 else [text]
     try:
         return tuple(_value(*pair) for pair in zip(mapping.keys, parts, strict=True))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         names = ",".join(column.name for column in mapping.keys)
-        raise click.UsageError(f"{text!r} is no key of {mapping}, which is {names}") from error
+        raise ArgumentError(f"{text!r} is no key of {mapping}, which is {names}") from error
+
+
+def _parts(text: str) -> list[str]:
+    """Divide the text of a wide key at its commas."""
+    ends = f"{text},"
+    return [re.sub(r"\\(.)", r"\1", part, flags=re.S) for part in _PART.findall(ends)[:-1]]
 
 
 def _value(column: Column[Any], text: str) -> Any:
@@ -57,8 +75,10 @@ def jobs_of_keys(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) ->
 
 
 def key_text(key: Key) -> str:
-    """Write a key as the command line takes it."""
-    return ",".join(map(str, key))
+    """Write a key so that :func:`key_from` reads it."""
+    if len(key) == 1:
+        return str(key[0])
+    return ",".join(re.sub(r"([\\,])", r"\\\1", str(part)) for part in key)
 
 
 def keys_text(keys: Sequence[Key]) -> str:

@@ -1,0 +1,39 @@
+"""Transactions that read for a page: each statement has a time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session
+
+from ..dialects import database_of
+
+#: How long a statement may take.
+TIME_LIMIT = timedelta(seconds=5)
+
+
+@contextmanager
+def reading(engine: Engine, limit: timedelta = TIME_LIMIT) -> Iterator[Session]:
+    """Give a session for reads; it is rolled back at the end.
+
+    Raises:
+        DBAPIError: the database is away, or a statement took longer than `limit`.
+    """
+    with Session(engine) as session:
+        connection = _in_transaction(session)
+        with database_of(connection).time_limit(connection, limit):
+            yield session
+
+
+def _in_transaction(session: Session) -> Connection:
+    """Connect; on an AUTOCOMMIT engine the reads are one transaction, too."""
+    connection = session.connection()
+    database = database_of(connection)
+    if database.in_autocommit(connection):
+        session.rollback()  # the level of a transaction is set before it begins
+        level = {"isolation_level": database.transaction_level}
+        connection = session.connection(execution_options=level)
+    return connection
