@@ -106,8 +106,8 @@ def _refuse_other_sites(request: Request) -> None:
         return
     origin = request.headers.get("origin", "")
     by_host = urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower() != ""
-    said = request.headers.get("sec-fetch-site")
-    if said == "same-origin" or (said is None and by_host):
+    fetch_site = request.headers.get("sec-fetch-site")
+    if fetch_site == "same-origin" or (fetch_site is None and by_host):
         return
     log.warning("refused: %s %s from another site: %r", request.method, request.url.path, origin)
     raise Problem(403, "Refused", "This request does not come from a page of this site.")

@@ -61,7 +61,7 @@ def show_queue(visit: Visit) -> Response:
         name=name,
         seen=seen,
         plots=_plots(visit, name),
-        mapping=queue.mapping,
+        key_names=key_names(queue),
         tabs=TABS,
         which=which,
         jobs=jobs,
@@ -84,6 +84,11 @@ def named_queue(visit: Visit) -> tuple[str, JobQueue[Any]]:
     if queue is None:
         raise Problem(404, "No such queue", f"This site has no queue {name!r}.")
     return name, queue
+
+
+def key_names(queue: JobQueue[Any]) -> str:
+    """Name the columns of a queue's key, as they are typed."""
+    return ",".join(column.name for column in queue.mapping.keys)
 
 
 def typed_key(queue: JobQueue[Any], text: str) -> tuple[Any, ...]:
