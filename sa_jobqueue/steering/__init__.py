@@ -16,7 +16,7 @@ The command line and the web page both change jobs by it. Each batch is a transa
 """
 
 from .bulk import BATCH, Steering, Verb, release_jobs
-from .keys import Key, jobs_of_keys, key_from, key_text, keys_from, keys_text
+from .keys import Key, jobs_of_keys, key_from, key_text, keys_from, keys_text, statuses_of
 
 __all__ = [
     "BATCH",
@@ -29,4 +29,5 @@ __all__ = [
     "keys_from",
     "keys_text",
     "release_jobs",
+    "statuses_of",
 ]

@@ -23,6 +23,9 @@ Key = tuple[Any, ...]
 #: How many keys a sentence names before it says "and 12 more".
 NAMED = 5
 
+#: The largest integer of a key, of 64 bits.
+MOST_INTEGER = 2**63 - 1
+
 #: A column of a wide key: characters that are escaped, or that are no comma.
 _PART = re.compile(r"((?:\\.|[^,\\])*)(?:,|$)", re.S)
 
@@ -58,7 +61,10 @@ def _parts(text: str) -> list[str]:
 
 def _value(column: Column[Any], text: str) -> Any:
     kind = column.type.python_type
-    return kind(text) if kind in (int, UUID) else text
+    value = kind(text) if kind in (int, UUID) else text
+    if (value == text and "\0" in text) or (isinstance(value, int) and abs(value) > MOST_INTEGER):
+        raise ValueError(text)  # no database stores it, and some drivers refuse to ask
+    return value
 
 
 def jobs_of_keys(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> list[Any]:
@@ -72,6 +78,18 @@ def jobs_of_keys(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) ->
         for batch in key_batches(keys)
         for job in session.scalars(named, {"sa_jobqueue_keys": key_values(batch)}).unique()
     ]
+
+
+def statuses_of(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> dict[Key, str]:
+    """Return the status, in the table's word, of each job of a queue that has one of these keys."""
+    mapping = queue.mapping
+    columns = (*mapping.key_attributes, mapping.attribute("status"))
+    named = select(*columns).where(key_is_in(mapping, "sa_jobqueue_keys"), *queue.plan.spec.where)
+    return {
+        tuple(row[:-1]): row[-1]
+        for batch in key_batches(keys)
+        for row in session.execute(named, {"sa_jobqueue_keys": key_values(batch)})
+    }
 
 
 def key_text(key: Key) -> str:

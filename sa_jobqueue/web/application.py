@@ -15,6 +15,8 @@ from starlette.routing import Route
 from ..errors import ArgumentError
 from .door import Problem, View, Visit, endpoint
 from .headers import StrictHeaders
+from .pages.actions import act
+from .pages.job import show_job
 from .pages.overview import show_overview
 from .pages.queue import show_queue
 from .site import Site
@@ -84,6 +86,8 @@ _GET, _POST, _BOTH = ["GET"], ["POST"], ["GET", "POST"]
 _ROUTES: list[tuple[str, View, list[str]]] = [
     ("/", show_overview, _GET),
     ("/static/{name}", show_file, _GET),
+    ("/queues/{name:path}/jobs/{key}", show_job, _GET),
     ("/queues/{name:path}", show_queue, _GET),
+    ("/queues/{name:path}", act, _POST),
     ("/{path:path}", show_nothing, _BOTH),
 ]
