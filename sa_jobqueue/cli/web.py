@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 
 from ..queue import JobQueue
 from .engine import open_engine
+from .log_output import log_options, set_up_logging
 from .options import assume_locks_option, targets_argument, url_option
 from .targets import load_queues
 
@@ -27,11 +28,22 @@ EVERYWHERE = ("0.0.0.0", "::")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
 @click.option("--read-only", is_flag=True, help="Show everything, and change nothing.")
-def web(queues: tuple[str, ...], url: str | None, host: str, port: int, read_only: bool) -> None:
+@log_options
+def web(
+    queues: tuple[str, ...],
+    url: str | None,
+    host: str,
+    port: int,
+    read_only: bool,
+    log_level: str | None,
+    log_json: bool,
+) -> None:
     """Show queues on a web page, until Ctrl-C: MODULE, for all of its queues, or MODULE:QUEUE.
 
-    Open the address that it prints: whoever has it may see the queues, and change them.
+    Open the address that it prints: whoever has it may see the queues, and change them. Each
+    change is logged.
     """
+    set_up_logging(log_level, as_json=log_json)
     found = load_queues(queues)
     engine = open_engine(url)
     serve(engine, found, host, port, read_only=read_only)

@@ -19,6 +19,7 @@ says so. On the command line: ``sa-jobqueue web shop.queues``. docs/web.md has t
 ``headers``             what every answer forbids the browser
 ``reading``             transactions that read, with a time limit
 ``samples``             numbers of the last half hour, taken while somebody looks
+``reports``             what the doctor found in the last minute
 ``plots``               these numbers as lines
 ``rendering``           templates, and how they write times and numbers
 ``pages``               what each page shows, and what its buttons do

@@ -16,9 +16,12 @@ from ..errors import ArgumentError
 from .door import Problem, View, Visit, endpoint
 from .headers import StrictHeaders
 from .pages.actions import act
+from .pages.doctor import show_doctor
 from .pages.job import show_job
 from .pages.overview import show_overview
 from .pages.queue import show_queue
+from .pages.schedules import change_schedule, show_schedules
+from .pages.workers import show_workers
 from .site import Site
 from .visitors import Authorize
 
@@ -89,5 +92,9 @@ _ROUTES: list[tuple[str, View, list[str]]] = [
     ("/queues/{name:path}/jobs/{key}", show_job, _GET),
     ("/queues/{name:path}", show_queue, _GET),
     ("/queues/{name:path}", act, _POST),
+    ("/workers", show_workers, _GET),
+    ("/schedules", show_schedules, _GET),
+    ("/schedules", change_schedule, _POST),
+    ("/doctor", show_doctor, _GET),
     ("/{path:path}", show_nothing, _BOTH),
 ]

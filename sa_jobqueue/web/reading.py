@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session
 
 from ..dialects import database_of
@@ -26,6 +26,18 @@ def reading(engine: Engine, limit: timedelta = TIME_LIMIT) -> Iterator[Session]:
         connection = _in_transaction(session)
         with database_of(connection).time_limit(connection, limit):
             yield session
+
+
+@contextmanager
+def reading_again(engine: Engine, limit: timedelta = TIME_LIMIT) -> Iterator[Session]:
+    """Give a session in no transaction, for several of them; each statement has the limit."""
+    with engine.connect() as connection, ExitStack() as limits, Session(connection) as session:
+
+        @event.listens_for(session, "after_begin")
+        def limit_time(_session: Session, _transaction: object, begun: Connection) -> None:
+            limits.enter_context(database_of(begun).time_limit(begun, limit))
+
+        yield session
 
 
 def _in_transaction(session: Session) -> Connection:

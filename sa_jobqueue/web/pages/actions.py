@@ -54,23 +54,23 @@ class Action:
 ACTIONS = {
     "retry": Action(
         "retried",
-        "They can be claimed again at once, and their attempts count from 0.",
+        "Each can be claimed again at once, and its attempts count from 0.",
         lambda queue, _: queue.retry,
     ),
     "cancel": Action(
         "cancelled",
-        "Nobody claims them any more. A cancelled job can be retried.",
+        "Nobody claims a cancelled job. It can be retried.",
         lambda queue, _: queue.cancel,
     ),
     "release": Action(
         "released",
-        "They are taken from their owners, and can be claimed again at once. A handler that still "
+        "Each is taken from its owner, and can be claimed again at once. A handler that still "
         "runs goes on, and nothing that it finishes is written.",
         lambda queue, _: release_jobs(queue),
     ),
     "reprioritize": Action(
         "reprioritized",
-        "They get another priority: the smallest is claimed first.",
+        "The smallest priority is claimed first.",
         lambda queue, priority: lambda session, jobs: queue.reprioritize(session, jobs, priority),
     ),
 }
