@@ -87,7 +87,7 @@ def endpoint(site: Site, authorize: Authorize, view: View) -> Endpoint:
             _refuse_other_sites(request)
             visitor = await _visitor(authorize, request)
             visit = Visit(site, request, visitor, await _form(request))
-            return await run_in_threadpool(view, visit)
+            return await run_in_threadpool(_view, view, visit)
         except HTTPException:
             raise  # authorize() answers by itself, such as by a redirect to its login
         except Exception as error:
@@ -126,6 +126,13 @@ async def _visitor(authorize: Authorize, request: Request) -> Visitor:
         log.warning("refused: %r may read only: %s", found.name, request.url.path)
         raise Problem(403, "You may read only", "You may see this page, and change nothing.")
     return found
+
+
+def _view(view: View, visit: Visit) -> Response:
+    try:
+        return view(visit)
+    except ArgumentError as error:  # a form asks for what the queue cannot do
+        raise Problem(400, "Nothing was done", f"{error}.") from error
 
 
 async def _form(request: Request) -> FormData:

@@ -16,7 +16,6 @@ from starlette.responses import RedirectResponse, Response
 
 from ...control import pause, resume
 from ...control.tables import tables_for
-from ...errors import ArgumentError
 from ...overview import failed_jobs
 from ...queue import JobQueue
 from ...steering import BATCH, Key, Verb, keys_from, keys_text, release_jobs, statuses_of
@@ -138,12 +137,10 @@ def _keys(visit: Visit, queue: JobQueue[Any]) -> list[Key]:
     """Read the keys of the ticked jobs.
 
     Raises:
-        Problem: none is ticked, too many are, or a text is no key.
+        ArgumentError: a text is no key.
+        Problem: none is ticked, or too many are.
     """
-    try:
-        keys = keys_from(queue.mapping, map(str, visit.form.getlist("key")))
-    except ArgumentError as error:
-        raise Problem(400, "Nothing was done", f"{error}.") from error
+    keys = keys_from(queue.mapping, map(str, visit.form.getlist("key")))
     if not keys:
         raise Problem(400, "No job is ticked", "Go back, tick some jobs, and press again.")
     if len(keys) > BATCH:
@@ -177,7 +174,7 @@ def _retry_failed(visit: Visit) -> Response:
     try:
         for key in islice(visit.site.steering(name).retry_failed(), MOST):
             changed.append(key)
-    finally:
+    finally:  # what was changed before an error stays changed
         log_action(visit, "retry", name, changed, changed)
     more = len(changed) == MOST
     return visit.page("result_failed", name=name, changed=len(changed), more=more)
@@ -185,10 +182,7 @@ def _retry_failed(visit: Visit) -> Response:
 
 def _preview_failed(visit: Visit, name: str, queue: JobQueue[Any]) -> Response:
     with reading(visit.site.engine) as session:
-        try:
-            first = failed_jobs(session, queue, limit=NAMED)
-        except ArgumentError as error:
-            raise Problem(400, "Nothing was done", f"{error}.") from error
+        first = failed_jobs(session, queue, limit=NAMED)
     count = visit.site.overview(name)[name].failed
     return visit.page("preview_failed", name=name, count=count, first=first)
 
@@ -207,10 +201,7 @@ def _resume(visit: Visit) -> Response:
 def _change_pause(visit: Visit, verb: str, change: Callable[..., bool]) -> Response:
     """Pause or resume; each undoes the other, so nobody is asked."""
     name, queue = named_queue(visit)
-    try:
-        tables = tables_for(None, queue.mapping)
-    except ArgumentError as error:
-        raise Problem(400, "Nothing was done", f"{error}.") from error
+    tables = tables_for(None, queue.mapping)
     steering = visit.site.steering(name)
     changed = steering.run(lambda session: change(session, queue, tables=tables))
     log_action(visit, verb, name, (), [()] if changed else ())
@@ -226,7 +217,7 @@ def log_action(
     """Log who has done what, to which jobs."""
     count = len(list(changed))
     log.info(
-        "%r: %s of %s: %s changed, of %s",
+        "%r: %s of %s: %s changed, of %r",
         visit.visitor.name,
         verb,
         queue,

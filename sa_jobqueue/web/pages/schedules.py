@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
-from ...errors import ArgumentError
 from ...model.beside import SCHEDULES, beside
 from ...model.mapping import mapping_of
 from ...overview.schema import has_table
@@ -54,12 +53,9 @@ def change_schedule(visit: Visit) -> Response:
     if verb == "run" and "confirm" not in visit.form:
         return visit.page("preview_schedule", listed=found)
     queue = visit.site.queues[found.queue]
-    try:
-        changed = visit.site.steering(found.queue).run(
-            lambda session: change(session, found.schedules, name, queue)
-        )
-    except ArgumentError as error:
-        raise Problem(400, "Nothing was done", f"{error}.") from error
+    changed = visit.site.steering(found.queue).run(
+        lambda session: change(session, found.schedules, name, queue)
+    )
     log_action(visit, f"{verb} schedule", found.queue, [(name,)], [(name,)] if changed else [])
     return RedirectResponse(visit.links("schedules"), status_code=303)
 
