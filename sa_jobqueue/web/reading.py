@@ -16,26 +16,29 @@ TIME_LIMIT = timedelta(seconds=5)
 
 
 @contextmanager
-def reading(engine: Engine, limit: timedelta = TIME_LIMIT) -> Iterator[Session]:
+def reading(engine: Engine, limit: timedelta | None = None) -> Iterator[Session]:
     """Give a session for reads; it is rolled back at the end.
 
+    Args:
+        limit: the longest time of a statement; None: TIME_LIMIT.
+
     Raises:
-        DBAPIError: the database is away, or a statement took longer than `limit`.
+        DBAPIError: the database is away, or a statement took longer.
     """
     with Session(engine) as session:
         connection = _in_transaction(session)
-        with database_of(connection).time_limit(connection, limit):
+        with database_of(connection).time_limit(connection, limit or TIME_LIMIT):
             yield session
 
 
 @contextmanager
-def reading_again(engine: Engine, limit: timedelta = TIME_LIMIT) -> Iterator[Session]:
+def reading_again(engine: Engine) -> Iterator[Session]:
     """Give a session in no transaction, for several of them; each statement has the limit."""
     with engine.connect() as connection, ExitStack() as limits, Session(connection) as session:
 
         @event.listens_for(session, "after_begin")
         def limit_time(_session: Session, _transaction: object, begun: Connection) -> None:
-            limits.enter_context(database_of(begun).time_limit(begun, limit))
+            limits.enter_context(database_of(begun).time_limit(begun, TIME_LIMIT))
 
         yield session
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -100,13 +102,10 @@ def statuses(session: Session) -> dict[int, str]:
 
 def texts(answer: Any, tag: str) -> list[str]:
     """Return the texts of the elements of a tag, without their markup."""
-    import html
-    import re
-
     found = re.findall(rf"<{tag}\b[^>]*>(.*?)</{tag}>", answer.text, re.S)
     return [" ".join(html.unescape(re.sub(r"<[^>]+>", "", text)).split()) for text in found]
 
 
 def keys_shown(answer: Any) -> list[str]:
     """Return the keys of the jobs that a page lists."""
-    return texts(answer, "th")[-answer.text.count('<th scope="row">') :]
+    return texts(answer, "th")[-answer.text.count('<th scope="row"') :]
