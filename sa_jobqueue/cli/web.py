@@ -67,6 +67,7 @@ def serve(
         listening = config.bind_socket()
     except SystemExit as error:  # uvicorn has logged why
         raise click.ClickException(f"cannot listen on {host}:{port}") from error
+    listening.listen()  # whoever reads the address may come at once
     port = listening.getsockname()[1]
     if not is_this_machine(host):
         click.echo(f"Listening on {host}: whoever gets the address below can come in.", err=True)

@@ -26,7 +26,8 @@ NAMED = 5
 #: The largest integer of a key, of 64 bits.
 MOST_INTEGER = 2**63 - 1
 
-#: A column of a wide key: characters that are escaped, or that are no comma.
+#: A wide key, and a column of it: characters that are escaped, and others.
+_WIDE = re.compile(r"(?:\\.|[^\\])*", re.S)
 _PART = re.compile(r"((?:\\.|[^,\\])*)(?:,|$)", re.S)
 
 
@@ -45,8 +46,8 @@ def key_from(mapping: QueueMapping, text: str) -> Key:
     Raises:
         ArgumentError: it is no key of the table.
     """
-    parts = _parts(text) if len(mapping.keys) > 1 else [text]
     try:
+        parts = _parts(text) if len(mapping.keys) > 1 else [text]
         return tuple(_value(*pair) for pair in zip(mapping.keys, parts, strict=True))
     except (ValueError, OverflowError) as error:
         names = ",".join(column.name for column in mapping.keys)
@@ -54,9 +55,14 @@ def key_from(mapping: QueueMapping, text: str) -> Key:
 
 
 def _parts(text: str) -> list[str]:
-    """Divide the text of a wide key at its commas."""
-    ends = f"{text},"
-    return [re.sub(r"\\(.)", r"\1", part, flags=re.S) for part in _PART.findall(ends)[:-1]]
+    """Divide the text of a wide key at its commas.
+
+    Raises:
+        ValueError: nothing follows a backslash.
+    """
+    if not _WIDE.fullmatch(text):
+        raise ValueError(text)
+    return [re.sub(r"\\(.)", r"\1", part, flags=re.S) for part in _PART.findall(f"{text},")[:-1]]
 
 
 def _value(column: Column[Any], text: str) -> Any:
