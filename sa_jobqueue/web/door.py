@@ -70,7 +70,7 @@ class Visit:
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """Render a page of the site."""
-        shared = {"visitor": self.visitor, "links": self.links, "path": self.request.url.path}
+        shared = {"visitor": self.visitor, "links": self.links}
         return page(template, {**shared, **values}, status=status)
 
 
@@ -145,8 +145,9 @@ def _problem_page(request: Request, visitor: Visitor | None, error: Exception) -
     problem = error if isinstance(error, Problem) else _problem_of(error)
     if problem.status >= 500:
         log.warning("%s: %s", problem.title, error, exc_info=problem.status == 500)
-    values = {"visitor": visitor, "links": Links(request), "path": "", "problem": problem}
-    return page("problem", values, status=problem.status)
+    recovers = problem.status == 503 and request.method in SAFE
+    values = {"visitor": visitor, "links": Links(request), "problem": problem}
+    return page("problem", {**values, "recovers": recovers}, status=problem.status)
 
 
 def _problem_of(error: Exception) -> Problem:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
 from ...errors import ArgumentError
-from ...overview import Listed, ListedJob, Position, list_jobs
+from ...overview import Listed, ListedJob, Position, QueueOverview, list_jobs
 from ...owners.alive import OwnerState, owner_states
 from ...queue import JobQueue
 from ...steering import key_from, key_text
@@ -51,10 +51,10 @@ def show_queue(visit: Visit) -> Response:
     if asked.get("key"):
         key = typed_key(queue, asked["key"])
         return RedirectResponse(visit.links.job(name, key), status_code=303)
-    which = _listed(asked.get("show", ""))
     seen = visit.site.overview(name).get(name)
     if seen is None:
         return visit.page("no_table", name=name, table=queue.mapping.table.fullname)
+    which = _listed(asked.get("show"), seen)
     jobs, states, not_indexed = _jobs(visit, queue, which)
     return visit.page(
         "queue",
@@ -103,9 +103,12 @@ def typed_key(queue: JobQueue[Any], text: str) -> tuple[Any, ...]:
         raise Problem(404, "No such job", f"{error}.") from error
 
 
-def _listed(word: str) -> Listed:
+def _listed(word: str | None, seen: QueueOverview) -> Listed:
+    """Return what is asked for; else failed jobs, if an index finds them."""
+    if word is None:
+        return Listed.DUE if seen.failed is None else Listed.FAILED
     try:
-        return Listed(word or Listed.FAILED)
+        return Listed(word)
     except ValueError:
         raise Problem(404, "Nothing is here", f"No jobs are listed as {word!r}.") from None
 

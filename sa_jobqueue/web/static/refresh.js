@@ -11,9 +11,11 @@ function busy() {
 }
 
 async function freshMain() {
-  const answer = await fetch(location.href, { signal: AbortSignal.timeout(15000), redirect: "error" });
-  if (!answer.ok) throw new Error(`answered ${answer.status}`);
+  const answer = await fetch(location.href, { signal: AbortSignal.timeout(15000), redirect: "manual" });
+  if (answer.status >= 500) throw new Error(`answered ${answer.status}`);
+  if (!answer.ok) return location.reload(); // a login is wanted, or the job is gone
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  document.title = page.title;
   return document.adoptNode(page.querySelector("main"));
 }
 
