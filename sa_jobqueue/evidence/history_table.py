@@ -107,7 +107,7 @@ def job_records(
         table.c.job_key == key_text(key)[:KEY_LENGTH],
     )
     rows = connection.execute(found.order_by(table.c.id.desc()).limit(limit))
-    return [JobRecord(as_utc(row.noted_at), *row[1:]) for row in rows]
+    return [JobRecord(**{**row._asdict(), "noted_at": as_utc(row.noted_at)}) for row in rows]
 
 
 class HistoryTable(Recorder):

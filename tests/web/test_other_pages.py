@@ -193,7 +193,7 @@ def test_a_report_is_kept_for_a_minute_unless_somebody_asks_again(
 ) -> None:
     made: list[str] = []
     now = 0.0
-    monkeypatch.setattr(reports.time, "monotonic", lambda: now)
+    monkeypatch.setattr("sa_jobqueue.web.reports.time.monotonic", lambda: now)
 
     def note(name: str) -> Any:
         made.append(name)
@@ -210,10 +210,12 @@ def test_a_report_is_kept_for_a_minute_unless_somebody_asks_again(
 def test_looking_again_makes_a_new_report(page: TestClient, monkeypatch: Any) -> None:
     monkeypatch.setattr(reports, "SOONEST", timedelta(0))
     made: list[int] = []
-    monkeypatch.setattr(
-        "sa_jobqueue.web.site.examine",
-        lambda session, queue, run: made.append(1) or examine(session, queue, run=run),
-    )
+
+    def count(session: Session, queue: Any, *, run: bool) -> Any:
+        made.append(1)
+        return examine(session, queue, run=run)
+
+    monkeypatch.setattr("sa_jobqueue.web.site.examine", count)
 
     for path in ("/doctor", "/doctor", "/doctor?again=1"):
         page.get(path)

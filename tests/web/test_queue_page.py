@@ -102,7 +102,7 @@ def test_a_list_that_is_empty_says_so(page: TestClient) -> None:
 
 @pytest.mark.parametrize("show", ["failed", "claimed", "due", "later", "cancelled"])
 def test_a_list_has_fifty_jobs_on_a_page(page: TestClient, session: Session, show: str) -> None:
-    make = {
+    make: Any = {
         "failed": lambda key: failed(key // 3, id=key),
         "cancelled": lambda key: failed(key // 3, id=key, status="cancelled"),
         "due": lambda key: Email(id=key, priority=key % 3, run_at=LONG_AGO),
