@@ -37,7 +37,7 @@ def facts(answer: Any) -> dict[str, str]:
 def test_a_job_shows_all_that_its_row_tells(page: TestClient, session: Session) -> None:
     parent = f"00-{TRACE}-00f067aa0ba902b7-01"
     job = failed(1, last_error="no luck\nline 2", priority=-3, run_at=LONG_AGO, max_attempts=7)
-    job.traceparent, job.body = parent, "Dear Ann"
+    job.traceparent, job.body, job.draft = parent, "Dear Ann", "a secret"
     add(session, job)
 
     answer = page.get(JOB)
@@ -58,6 +58,7 @@ def test_a_job_shows_all_that_its_row_tells(page: TestClient, session: Session) 
         "draft": "deferred, not read",
     }
     assert "no luck\nline 2</pre>" in answer.text
+    assert "a secret" not in answer.text
 
 
 def test_a_claimed_job_shows_whether_its_owner_lives(

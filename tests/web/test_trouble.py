@@ -64,6 +64,16 @@ def test_the_limit_ends_with_the_reads(engine: Engine, db_alias: str) -> None:
     assert (within != before) == (db_alias != "sqlite")
 
 
+@pytest.mark.only_on("sqlite")
+def test_a_connection_whose_time_is_over_may_be_used_again(engine: Engine) -> None:
+    numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) "
+    with engine.connect() as connection:
+        with database_of(connection).time_limit(connection, timedelta(0)):
+            pass
+
+        assert connection.execute(text(f"{numbers} SELECT MAX(i) FROM n")).scalar() == 100_000
+
+
 def test_a_page_whose_query_takes_too_long_says_so(
     page: TestClient, monkeypatch: pytest.MonkeyPatch, db_alias: str
 ) -> None:
@@ -169,5 +179,5 @@ def test_rows_that_somebody_has_locked_are_not_waited_for_for_ever(
     answer = page.post("/queues/emails", data=form)
 
     assert answer.status_code == 503
-    assert time.monotonic() - begun < 25
+    assert time.monotonic() - begun < 8
     assert statuses(session) == {1: "failed"}
