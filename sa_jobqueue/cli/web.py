@@ -62,7 +62,9 @@ def serve(
         raise click.ClickException(MISSING) from error
     token, access = new_token(), Access.READ if read_only else Access.ADMIN
     site = local_app(engine, queues, token=token, access=access, host=host)
-    config = uvicorn.Config(site, host, port, log_level="warning", access_log=False)
+    config = uvicorn.Config(
+        site, host, port, log_level="warning", access_log=False, proxy_headers=False
+    )
     try:
         listening = config.bind_socket()
     except SystemExit as error:  # uvicorn has logged why

@@ -23,6 +23,7 @@ from starlette.responses import Response
 
 from ..dialects import is_lock_timeout, is_mistake, is_time_limit
 from ..errors import ArgumentError
+from ..model.last_error import first_line
 from .rendering import Links, page
 from .site import Site
 from .visitors import Authorize, Visitor
@@ -144,10 +145,18 @@ async def _form(request: Request) -> FormData:
 def _problem_page(request: Request, visitor: Visitor | None, error: Exception) -> Response:
     problem = error if isinstance(error, Problem) else _problem_of(error)
     if problem.status >= 500:
-        log.warning("%s: %s", problem.title, error, exc_info=problem.status == 500)
+        _log(problem, error)
     recovers = problem.status == 503 and request.method in SAFE
     values = {"visitor": visitor, "links": Links(request), "problem": problem}
     return page("problem", {**values, "recovers": recovers}, status=problem.status)
+
+
+def _log(problem: Problem, error: Exception) -> None:
+    """Log an error: of the database without the statement's parameters, else with its traceback."""
+    if isinstance(error, DBAPIError):
+        log.warning("%s: %s", problem.title, first_line(error.orig))
+    else:
+        log.warning("%s: %s", problem.title, first_line(error), exc_info=problem.status == 500)
 
 
 def _problem_of(error: Exception) -> Problem:

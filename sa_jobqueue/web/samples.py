@@ -62,11 +62,16 @@ class Samples:
         self._thread: threading.Thread | None = None
         self._taken = self._looked = -float("inf")
 
-    def look(self, seen: dict[str, QueueOverview]) -> None:
-        """Add what a page has read, and see that samples are taken from now on."""
+    def look(self, seen: dict[str, QueueOverview] | None = None) -> None:
+        """See that samples are taken from now on.
+
+        Args:
+            seen: what a page has read of all queues; it is a sample, too.
+        """
         with self._lock:
             self._looked = time.monotonic()
-            self._add(seen)
+            if seen is not None:
+                self._add(seen)
             if self._thread is None:
                 self._stopped.clear()
                 self._thread = threading.Thread(

@@ -115,6 +115,15 @@ def test_a_plot_is_a_line_from_left_to_right_within_its_box() -> None:
     assert plot([0, 0], width=10, height=10).line == "0.0,9.0 10.0,9.0"  # type: ignore[union-attr]
 
 
+def test_who_looks_at_a_single_queue_has_samples_taken_too(page: TestClient) -> None:
+    samples = page.app.state.site.samples  # type: ignore[attr-defined]  # it is a Starlette
+
+    page.get("/queues/emails")
+
+    assert samples.running
+    assert samples.of("visits") == ()
+
+
 def test_pages_draw_the_samples(page: TestClient, session: Session) -> None:
     add(session, Email(id=1))
     samples = page.app.state.site.samples  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, NullPool, event, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
@@ -164,6 +164,23 @@ def test_an_error_in_the_middle_of_a_page_is_a_plain_page(page: TestClient, engi
 
     assert answer.status_code == 503
     assert "server closed" not in answer.text
+
+
+def test_the_log_has_the_drivers_words_without_the_parameters(
+    page: TestClient, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    def cut(*_: Any) -> None:
+        raise ProgrammingError("SELECT ?", {"name": "a secret"}, Exception("no such column: b"))
+
+    event.listen(engine, "before_cursor_execute", cut)
+    try:
+        answer = page.get("/queues/emails")
+    finally:
+        event.remove(engine, "before_cursor_execute", cut)
+
+    assert texts(answer, "h1") == ["The database refuses"]
+    assert "no such column: b" in caplog.text
+    assert "a secret" not in caplog.text + answer.text
 
 
 def test_rows_that_somebody_has_locked_are_not_waited_for_for_ever(

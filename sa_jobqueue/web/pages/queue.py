@@ -54,6 +54,7 @@ def show_queue(visit: Visit) -> Response:
     seen = visit.site.overview(name).get(name)
     if seen is None:
         return visit.page("no_table", name=name, table=queue.mapping.table.fullname)
+    visit.site.samples.look()
     which = _listed(asked.get("show"), seen)
     jobs, states, not_indexed = _jobs(visit, queue, which)
     return visit.page(
