@@ -538,6 +538,16 @@ class JobQueue(Generic[T]):
         """Estimate in what time a job will be claimed; see :func:`sa_jobqueue.waiting_time`."""
         return waiting_time_in(session, self._finishes, job, over)
 
+    def statuses_left_by(self, verb: str) -> tuple[str, ...]:
+        """Return the statuses that jobs of this queue have before a verb, in the table's words.
+
+        Args:
+            verb: ``cancel``, ``reprioritize``, ``release`` or ``retry``.
+        """
+        if verb == "retry":
+            return self._finished_words(self.mapping)
+        return (self.during,) if verb == "release" else self._ready_words(self.mapping)
+
     # -- for the verbs --------------------------------------------------
 
     @property

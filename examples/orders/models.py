@@ -19,7 +19,10 @@ class Order(JobMixin, RetryMixin, Base):
     """An order, which is confirmed by e-mail."""
 
     __tablename__ = "shop_order"
-    __queue_args__: ClassVar[dict[str, Any]] = {"per_key": ["customer"]}  # an index for serial_by
+    __queue_args__: ClassVar[dict[str, Any]] = {
+        "per_key": ["customer"],  # an index for serial_by
+        "failed_index": True,
+    }
     id: Mapped[int] = mapped_column(primary_key=True)
     customer: Mapped[str] = mapped_column(String(100))
     item: Mapped[str] = mapped_column(String(100))

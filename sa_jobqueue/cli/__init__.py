@@ -8,6 +8,7 @@
     sa-jobqueue status shop.models:Email    # a queue of your own
     sa-jobqueue status shop.queues --json   # all queues of a module, by indexes alone
     sa-jobqueue top shop.queues             # the same, live
+    sa-jobqueue web shop.queues             # the same as a web page, to steer them, too
     sa-jobqueue metrics shop.queues         # the same, for Prometheus
     sa-jobqueue failed shop.models:Email    # failed jobs with their errors
     sa-jobqueue retry shop.models:Email 7 8 # also cancel, release, reprioritize; they ask first
@@ -52,6 +53,7 @@ from .schedules import schedules
 from .sql import sql
 from .status import status
 from .top import top
+from .web import web
 from .work import work
 from .workers import workers
 
@@ -68,6 +70,7 @@ cli.add_command(setup_tables)
 cli.add_command(start_processing)
 cli.add_command(status)
 cli.add_command(top)
+cli.add_command(web)
 cli.add_command(metrics)
 cli.add_command(failed)
 cli.add_command(retry)

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from ..fence.claim import jobs_with_keys
+from ..errors import ArgumentError
 from ..model.queue_name import queue_name
-from ..overview import FailedJob, failed_jobs, overview
+from ..overview import failed_jobs, overview
 from ..queue import JobQueue
-from ..sessions.transactions import run_with_retries
+from ..steering import Key, Steering, Verb, keys_from, keys_text, release_jobs
 from .asking import ask, yes_option
 from .engine import open_engine, require_table
-from .job_keys import Key, jobs_of_keys, keys_from, keys_text
 from .options import assume_locks_option, json_option, queue_argument, url_option
 from .targets import load_queue
-
-#: How many jobs one transaction changes.
-BATCH = 500
-
-#: Changes jobs, and returns those that it has changed.
-Verb = Callable[[Session, list[Any]], Iterable[Any]]
 
 keys_argument = click.argument("keys", metavar="[KEY]...", nargs=-1)
 
@@ -48,7 +41,7 @@ def retry(
         change.of_keys(keys, change.queue.retry, yes=yes, as_json=as_json)
         return
     change.ask(f"retry {count_failed(change)} failed jobs", yes=yes)
-    change.tell(retry_failed(change), as_json=as_json)
+    change.tell(change.steering.retry_failed(), as_json=as_json)
 
 
 @click.command()
@@ -68,7 +61,7 @@ def cancel(
         change.of_keys(keys, change.queue.cancel, yes=yes, as_json=as_json)
         return
     change.ask(f"cancel all unclaimed jobs ({change.seen().due} due, and those due later)", yes=yes)
-    change.tell(cancel_all(change), as_json=as_json)
+    change.tell(change.steering.cancel_all(), as_json=as_json)
 
 
 @click.command()
@@ -93,7 +86,7 @@ def release(
         return
     named(keys, True, "--owner")
     change.ask(f"release all jobs that {owner} has claimed", yes=yes)
-    change.tell(release_owner(change, owner), as_json=as_json)
+    change.tell(change.steering.release_owner(owner), as_json=as_json)
 
 
 @click.command()
@@ -149,6 +142,11 @@ class Change:
     queue: JobQueue[Any]
     verb: str
 
+    @property
+    def steering(self) -> Steering:
+        """What changes jobs of the queue."""
+        return Steering(self.engine, self.queue)
+
     def ask(self, what: str, *, yes: bool) -> None:
         """Go on if the user agrees."""
         ask(f"{what} of {queue_name(self.queue)}", yes=yes)
@@ -162,19 +160,17 @@ class Change:
         self, texts: Sequence[str], verb: Verb, *, yes: bool, as_json: bool, how: str = ""
     ) -> None:
         """Change the jobs with these keys, and tell which were left alone."""
-        keys = keys_from(self.queue.mapping, texts)
+        keys = self._keys(texts)
         jobs = "1 job" if len(keys) == 1 else f"{len(keys):,} jobs"
         ask(f"{self.verb} {jobs} of {queue_name(self.queue)}{how}: {keys_text(keys)}", yes=yes)
-        changed = self.run(keys, verb)
+        changed = self.steering.change(keys, verb)
         self.tell(changed, [key for key in keys if key not in set(changed)], as_json=as_json)
 
-    def run(self, keys: Sequence[Key], verb: Verb) -> list[Key]:
-        """Change jobs in a transaction; return the keys of those that were changed."""
-
-        def work(session: Session) -> list[Key]:
-            return _keys(verb(session, jobs_of_keys(session, self.queue, keys)))
-
-        return run_with_retries(self.engine, work)
+    def _keys(self, texts: Sequence[str]) -> list[Key]:
+        try:
+            return keys_from(self.queue.mapping, texts)
+        except ArgumentError as error:
+            raise click.UsageError(str(error)) from error
 
     def tell(
         self, changed: Iterable[Key], left: Sequence[Key] = (), *, as_json: bool = False
@@ -207,64 +203,3 @@ def count_failed(change: Change) -> Any:
     with Session(change.engine) as session:
         failed_jobs(session, change.queue, limit=1)
     return change.seen().failed
-
-
-def retry_failed(change: Change) -> Iterator[Key]:
-    """Retry page after page; jobs that fail meanwhile stay failed."""
-    last: FailedJob | None = None
-    while True:
-        with Session(change.engine) as session:
-            page = failed_jobs(session, change.queue, limit=BATCH, before=last)
-        if not page:
-            return
-        last = page[-1]
-        yield from change.run([job.key for job in page], change.queue.retry)
-
-
-def cancel_all(change: Change) -> Iterator[Key]:
-    """Cancel batch after batch, until nothing is left."""
-    while changed := run_with_retries(
-        change.engine, lambda session: _keys(_cancel_some(session, change.queue))
-    ):
-        yield from changed
-
-
-def _cancel_some(session: Session, queue: JobQueue[Any]) -> list[Any]:
-    spec = queue.plan.spec
-    unclaimed = select(spec.mapping.entity).where(spec.mapping.has_status(spec.ready), *spec.where)
-    return queue.cancel(session, session.scalars(unclaimed.limit(BATCH)).unique().all())
-
-
-def release_jobs(queue: JobQueue[Any]) -> Verb:
-    """Return a function that releases those of the jobs that are claimed."""
-
-    def work(session: Session, jobs: list[Any]) -> list[Any]:
-        owner = queue.mapping.attributes["owner"]
-        return [
-            released
-            for name in dict.fromkeys(getattr(job, owner) for job in jobs)
-            if name
-            for released in _release(session, queue, name, set(_keys(jobs)))
-        ]
-
-    return work
-
-
-def release_owner(change: Change, owner: str) -> list[Key]:
-    """Release all that an owner has claimed; return the keys."""
-    return run_with_retries(
-        change.engine, lambda session: _keys(_release(session, change.queue, owner))
-    )
-
-
-def _release(
-    session: Session, queue: JobQueue[Any], owner: str, only: set[Key] | None = None
-) -> list[Any]:
-    claimed = queue.claimed_by(session, owner)
-    jobs = [job for job in claimed if only is None or _keys([job])[0] in only]
-    queue.release(session, jobs)
-    return jobs
-
-
-def _keys(jobs: Iterable[Any]) -> list[Key]:
-    return [tuple(key) for _, _, key in jobs_with_keys(list(jobs))]

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from ..model.last_error import first_line
 from ..overview import FailedJob, failed_jobs
+from ..steering import key_text
 from .engine import open_engine, require_table
-from .job_keys import key_text
 from .options import assume_locks_option, json_option, queue_argument, url_option
 from .targets import load_queue
 

@@ -26,6 +26,7 @@ from .registry import (
     is_refusal,
     is_refused_login,
     is_shortage,
+    is_time_limit,
     is_transient,
     register,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "is_refusal",
     "is_refused_login",
     "is_shortage",
+    "is_time_limit",
     "is_transient",
     "locks_are_assumed",
     "look_alike",

@@ -305,6 +305,16 @@ class Capabilities:
         """
         sleep(time.total_seconds())
 
+    # -- time limits ----------------------------------------------------
+
+    def time_limit(self, connection: Connection, limit: timedelta) -> AbstractContextManager[None]:
+        """Inside, have the database end a statement that takes longer: :meth:`is_time_limit`.
+
+        Args:
+            connection: in a transaction, not in AUTOCOMMIT.
+        """
+        return nullcontext()
+
     # -- the clock ------------------------------------------------------
 
     def moment(self) -> ColumnElement[Any]:
@@ -405,6 +415,11 @@ class Capabilities:
     @classmethod
     def is_lock_timeout(cls, error: BaseException) -> bool:
         """Tell whether a driver's error means that the wait for a lock took too long."""
+        return False
+
+    @classmethod
+    def is_time_limit(cls, error: BaseException) -> bool:
+        """Tell whether a driver's error means that a statement took longer than it may."""
         return False
 
     @classmethod

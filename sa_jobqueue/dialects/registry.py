@@ -124,6 +124,11 @@ def is_lock_timeout(error: BaseException) -> bool:
     return _means(error, "is_lock_timeout")
 
 
+def is_time_limit(error: BaseException) -> bool:
+    """Tell whether the database ended a statement because it took longer than it may."""
+    return _means(error, "is_time_limit")
+
+
 def is_missing_index(error: BaseException) -> bool:
     """Tell whether a statement names an index that its table does not have."""
     return _means(error, "is_missing_index")

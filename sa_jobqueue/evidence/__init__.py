@@ -9,7 +9,7 @@
 
 ======================  =====================================================
 ``ledger``              Ledger: events as lines of a file
-``history_table``       history_table, HistoryTable: events as rows, in their transactions
+``history_table``       history_table, HistoryTable: events as rows; job_records reads them
 ``lines``               how an event is written to a line
 ``history``             the files of a run, read as one history
 ``row_rules``           what must hold for each row
@@ -22,15 +22,17 @@
 from .checker import check, check_files
 from .fault import Fault
 from .history import History
-from .history_table import HistoryTable, history_table
+from .history_table import HistoryTable, JobRecord, history_table, job_records
 from .ledger import Ledger
 
 __all__ = [
     "Fault",
     "History",
     "HistoryTable",
+    "JobRecord",
     "Ledger",
     "check",
     "check_files",
     "history_table",
+    "job_records",
 ]

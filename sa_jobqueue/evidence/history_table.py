@@ -19,17 +19,33 @@ of a claim are inserted together.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text, insert
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    insert,
+    select,
+)
 from sqlalchemy.dialects import sqlite
 
-from ..dialects.clock import utc_now
+from ..dialects.clock import as_utc, utc_now
 from ..events.event import Event, EventJob
 from ..events.listener import Recorder
 from ..events.listeners import add_listener, remove_listener
+from ..model.beside import HISTORY
 from ..model.columns import OWNER_LENGTH, timestamp_type
 from ..model.mapping import any_mapping_of
+from ..model.queue_name import mapping_of_queue
 from ..model.status import STATUS_LENGTH
 from ..sessions.transaction_end import TransactionEnd
 from ..sessions.writer import Writer
@@ -41,7 +57,7 @@ KEY_LENGTH = 100
 
 def history_table(metadata: MetaData, name: str = "job_history") -> Table:
     """Add the table of the history to a MetaData."""
-    return Table(
+    made = Table(
         name,
         metadata,
         # SQLite numbers INTEGER keys alone.
@@ -58,6 +74,40 @@ def history_table(metadata: MetaData, name: str = "job_history") -> Table:
         Column("error", Text),
         Index(f"{name}_job", "queue_table", "job_key", "id"),
     )
+    metadata.info[HISTORY] = made
+    return made
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A row of the history, about one job."""
+
+    noted_at: datetime
+    event: str
+    verb: str
+    status: str | None
+    owner: str | None
+    attempts: int | None
+    error: str | None
+
+
+def job_records(
+    connection: Connection, table: Table, queue: Any, key: tuple[Any, ...], *, limit: int
+) -> list[JobRecord]:
+    """Read what the history knows of a job by its index, the newest first.
+
+    Args:
+        table: what :func:`history_table` has returned.
+        queue: a mapped class, a JobQueue or a workflow's step.
+        limit: the most records to read.
+    """
+    columns = [table.c[field.name] for field in fields(JobRecord)]
+    found = select(*columns).where(
+        table.c.queue_table == mapping_of_queue(queue).table.fullname,
+        table.c.job_key == key_text(key)[:KEY_LENGTH],
+    )
+    rows = connection.execute(found.order_by(table.c.id.desc()).limit(limit))
+    return [JobRecord(**{**row._asdict(), "noted_at": as_utc(row.noted_at)}) for row in rows]
 
 
 class HistoryTable(Recorder):

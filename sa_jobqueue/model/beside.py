@@ -9,9 +9,10 @@ from typing import Any
 
 from .mapping import QueueMapping
 
-#: The keys in ``MetaData.info``: of ControlTables, and of Schedules.
+#: The keys in ``MetaData.info``: of ControlTables, of Schedules, and of the history's Table.
 CONTROL = "sa_jobqueue.control"
 SCHEDULES = "sa_jobqueue.schedules"
+HISTORY = "sa_jobqueue.history"
 
 
 def beside(mapping: QueueMapping, what: str) -> Any:

@@ -16,6 +16,7 @@ MariaDB the reap index, elsewhere ``__queue_args__ = {"failed_index": True}`` de
 ``describe``            overview, and what it returns
 ``waiting``             the jobs that are due, and the next that will be
 ``failed``              failed and cancelled jobs, by their index
+``listing``             list_jobs: due, claimed, failed and other jobs, page by page
 ``count``               a number that may be more
 ``schema``              which tables and indexes are there, asked once a minute
 ======================  =====================================================
@@ -24,5 +25,17 @@ MariaDB the reap index, elsewhere ``__queue_args__ = {"failed_index": True}`` de
 from .count import Count
 from .describe import QueueOverview, overview, workers_needed
 from .failed import FailedJob, failed_jobs
+from .listing import Listed, ListedJob, Position, list_jobs
 
-__all__ = ["Count", "FailedJob", "QueueOverview", "failed_jobs", "overview", "workers_needed"]
+__all__ = [
+    "Count",
+    "FailedJob",
+    "Listed",
+    "ListedJob",
+    "Position",
+    "QueueOverview",
+    "failed_jobs",
+    "list_jobs",
+    "overview",
+    "workers_needed",
+]

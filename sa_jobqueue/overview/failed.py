@@ -60,7 +60,7 @@ def failed_jobs(
     mapping = mapping_of(spec.mapping.mapper)
     with writing(session, mapping, reads=True) as writer:
         if not is_indexed(writer, mapping):
-            raise ArgumentError(_no_index(mapping))
+            raise ArgumentError(no_index(mapping))
         with writer.database.without_table_scans(writer.connection):
             rows = writer.rows(_page(spec, writer, limit, before)).all()
     width = len(mapping.keys)
@@ -72,7 +72,7 @@ def count_unsuccessful(spec: ClaimSpec, writer: Writer, status: JobStatus) -> Co
     mapping = spec.mapping
     if not is_indexed(writer, mapping, status):
         return None
-    return count_rows(writer, _of_status(spec, writer, status, mapping.key_attributes))
+    return count_rows(writer, of_status(spec, writer, status, mapping.key_attributes))
 
 
 def is_indexed(writer: Writer, mapping: QueueMapping, status: JobStatus = FAILED) -> bool:
@@ -93,13 +93,14 @@ def _page(spec: ClaimSpec, writer: Writer, limit: int, before: FailedJob | None)
     mapping = spec.mapping
     date, keys = mapping.attribute("owner_date"), mapping.key_attributes
     more = (mapping.attribute(r) if mapping.has(r) else null() for r in ("attempts", "last_error"))
-    found = _of_status(spec, writer, FAILED, [*keys, date, *more])
+    found = of_status(spec, writer, FAILED, [*keys, date, *more])
     behind = [date.is_not(None)] if before is None else _behind(mapping, before)
     found = found.where(*behind)
     return found.order_by(date.desc(), *(key.desc() for key in keys)).limit(limit)
 
 
-def _of_status(spec: ClaimSpec, writer: Writer, status: JobStatus, columns: Sequence[Any]) -> Any:
+def of_status(spec: ClaimSpec, writer: Writer, status: JobStatus, columns: Sequence[Any]) -> Any:
+    """Select the failed or the cancelled jobs of a queue, by their index."""
     mapping = spec.mapping
     found: Any = select(*columns).where(
         is_unsuccessful(mapping, mapping.attribute("status")),
@@ -124,7 +125,8 @@ def _job(
     return FailedJob(key, attempts, as_utc(date), error)
 
 
-def _no_index(mapping: QueueMapping) -> str:
+def no_index(mapping: QueueMapping) -> str:
+    """Say that no index finds the failed jobs of a class, and how to get one."""
     return (
         f"no index finds the failed jobs of {mapping}, so all done rows would be read; add "
         '"failed_index": True to its __queue_args__, and the index to the table by a migration'

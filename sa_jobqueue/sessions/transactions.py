@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, update
@@ -82,18 +84,24 @@ def _roll_back_session(session: Session) -> None:
         session.invalidate()
 
 
-def run_with_retries(bind: Engine | Connection, work: Callable[[Session], R]) -> R:
+def run_with_retries(
+    bind: Engine | Connection, work: Callable[[Session], R], *, within: timedelta | None = None
+) -> R:
     """Run `work` in a new session and commit; try again after a transient error.
+
+    Args:
+        within: no other try begins after this time; None: TRIES alone count.
 
     Raises:
         Exception: an error that is not transient, or the last of TRIES transient ones: a
             DBAPIError, or what a handle_error listener of the application has made of it.
     """
+    deadline = math.inf if within is None else time.monotonic() + within.total_seconds()
     for tries in range(1, TRIES):
         try:
             return run_in_transaction(bind, work)
         except Exception as error:
-            if not is_transient(error):
+            if not is_transient(error) or time.monotonic() > deadline:
                 raise
         time.sleep(0.02 * 2**tries * random.uniform(0.5, 1.0))
     return run_in_transaction(bind, work)

@@ -14,8 +14,9 @@ from sqlalchemy import URL, Engine, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ClaimLost, claim, complete
-from sa_jobqueue.cli import change_jobs, cli
+from sa_jobqueue.cli import cli
 from sa_jobqueue.overview.schema import forget_schema
+from sa_jobqueue.steering import bulk
 from tests.support import make_engine, with_empty_tables
 
 from .conftest import Run
@@ -160,7 +161,7 @@ def test_jobs_that_a_verb_leaves_alone_are_named(run: Run, url: str, engine: Eng
 def test_all_failed_jobs_of_a_queue_are_retried_page_by_page(
     run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_jobs, "BATCH", 2)
+    monkeypatch.setattr(bulk, "BATCH", 2)
     add(engine, *(failed(key) for key in range(1, 6)), Crate(id=6, status="done"))
 
     asked = answered("y\n", "retry", CRATES, "--failed", "--url", url)
@@ -173,7 +174,7 @@ def test_all_failed_jobs_of_a_queue_are_retried_page_by_page(
 def test_all_unclaimed_jobs_of_a_queue_are_cancelled(
     run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_jobs, "BATCH", 2)
+    monkeypatch.setattr(bulk, "BATCH", 2)
     later = datetime.now(UTC) + timedelta(days=1)
     add(engine, *(Crate(id=key, kind="barrel") for key in (1, 2, 3)), Crate(id=4), failed(5))
     add(engine, Crate(id=6, kind="barrel", run_at=later))

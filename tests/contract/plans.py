@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Executable, text
+from sqlalchemy import Connection, Engine, Executable, event, text
 
 PARAMETERS: dict[str, Any] = {
     "sa_jobqueue_limit": 50,
@@ -109,3 +110,46 @@ def rows_read(connection: Connection) -> int:
         return 0
     status = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'")
     return sum(int(value) for _, value in status)
+
+
+@contextmanager
+def plans(engine: Engine, *tables: str) -> Iterator[list[str]]:
+    """Explain each statement on tables just before it runs, with the settings that it runs with."""
+    explain = {"postgresql": "EXPLAIN (FORMAT JSON)", "sqlite": "EXPLAIN QUERY PLAN"}
+    found: list[str] = []
+
+    def note(_c: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.startswith("EXPLAIN"):
+            return
+        if any(f" {table}" in statement for table in tables):
+            asking = cursor.connection.cursor()
+            asking.execute(f"{explain.get(engine.dialect.name, 'EXPLAIN')} {statement}", parameters)
+            rows = asking.fetchall()
+            found.extend(_steps(engine.dialect.name, rows))
+
+    event.listen(engine, "before_cursor_execute", note)
+    yield found
+    event.remove(engine, "before_cursor_execute", note)
+
+
+def _steps(alias: str, rows: Any) -> Iterator[str]:
+    """Write each step that reads a table as words, the table's scans by the word SCAN."""
+    if alias == "postgresql":
+        plan = rows[0][0] if isinstance(rows[0][0], list) else json.loads(rows[0][0])
+        for node in nodes(plan[0]["Plan"]):
+            if "Relation Name" in node:
+                scan = "SCAN" if node["Node Type"] == "Seq Scan" else node["Node Type"]
+                yield f"{scan} {node['Relation Name']} {node.get('Index Name')}"
+    else:
+        yield from (str(tuple(row)) for row in rows)
+
+
+def assert_by_index(engine: Engine, steps: list[str], *tables: str) -> None:
+    """Refuse scans of tables, and walks along their primary keys."""
+    assert steps
+    if engine.dialect.name == "postgresql":
+        assert not [step for step in steps if "SCAN" in step or "pkey" in step], steps
+    if engine.dialect.name == "sqlite":
+        scans = [step for step in steps if any(f"SCAN {table}" in step for table in tables)]
+        assert not scans, steps
+        assert not [step for step in steps if "SEARCH" in step and "INDEX ix_" not in step], steps

@@ -113,6 +113,7 @@ def test_the_metadata_names_the_license_and_the_dependencies(built: Built) -> No
     assert {name_of(need) for need, _, extra in needs if "all" in extra} == {
         *("SQLAlchemy", "click", "rich", "cryptography", "cronsim", "tzdata"),
         *("prometheus-client", "opentelemetry-api"),
+        *("starlette", "jinja2", "uvicorn", "python-multipart"),
     }
 
 

@@ -8,7 +8,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-NOT_NEEDED = ("alembic", "click", "cronsim", "cryptography", "psycopg2", "pymysql", "rich")
+NOT_NEEDED = (
+    *("alembic", "click", "cronsim", "cryptography", "psycopg2", "pymysql", "rich"),
+    *("jinja2", "starlette", "uvicorn"),
+)
 
 
 def test_the_package_imports_sqlalchemy_and_nothing_else_that_is_installed() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar, Self
 
@@ -43,6 +43,7 @@ from .isolation import (
 from .named_locks import InnoDBNamedLocks
 from .serial_key_locks import InnoDBSerialKeyLocks, TableName
 from .statements import FORCE_PRIMARY, InsertNew, delete_by_key
+from .time_limit import TIME_IS_OVER, variables_set
 
 
 class InnoDB(Database):
@@ -145,6 +146,16 @@ class InnoDB(Database):
     #: The variable that limits how long a statement may run.
     statement_limit: ClassVar[str]
 
+    #: What that variable counts.
+    limit_unit: ClassVar[timedelta]
+
+    def time_limit(self, connection: Connection, limit: timedelta) -> AbstractContextManager[None]:
+        # MySQL's variable is for SELECT alone: what a write waits for has limits of its own.
+        seconds = max(1, round(limit.total_seconds()))
+        waits = dict.fromkeys(("innodb_lock_wait_timeout", "lock_wait_timeout"), seconds)
+        most = max(1, limit // self.limit_unit)  # 0 would be no limit
+        return variables_set(connection, {self.statement_limit: most, **waits})
+
     def told_backend(self, connection: Connection) -> int | None:
         # PyMySQL and mysqlclient; the connectors of MySQL and of MariaDB.
         driver = driver_connection(connection)
@@ -212,6 +223,10 @@ class InnoDB(Database):
         return error.args[:1] == (1176,)
 
     # -- errors ---------------------------------------------------------
+
+    @classmethod
+    def is_time_limit(cls, error: BaseException) -> bool:
+        return _number(error) in TIME_IS_OVER
 
     @classmethod
     def is_lock_timeout(cls, error: BaseException) -> bool:

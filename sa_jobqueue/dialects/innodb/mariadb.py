@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, ClassVar
 
 from sqlalchemy import Connection
@@ -38,6 +39,7 @@ class MariaDB(InnoDB):
     _has_snapshot_isolation: bool | None = None
 
     statement_limit: ClassVar[str] = "max_statement_time"
+    limit_unit: ClassVar[timedelta] = timedelta(seconds=1)
     global_variables: ClassVar[str] = "information_schema.GLOBAL_VARIABLES"
     global_status: ClassVar[str] = "information_schema.GLOBAL_STATUS"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import ClassVar
 
 from sqlalchemy import Index
@@ -25,6 +26,7 @@ class MySQL(InnoDB):
         self.window_functions = self.at_least(8, 0, 2)
 
     statement_limit: ClassVar[str] = "max_execution_time"
+    limit_unit: ClassVar[timedelta] = timedelta(milliseconds=1)
     global_variables: ClassVar[str] = "performance_schema.global_variables"
     global_status: ClassVar[str] = "performance_schema.global_status"
     identified_by: ClassVar[tuple[str, ...]] = ("server_uuid", "aurora_server_id")

@@ -49,6 +49,7 @@ from .sqlstate import (
     DEADLOCK,
     IN_FAILED_TRANSACTION,
     LOCK_NOT_AVAILABLE,
+    QUERY_CANCELED,
     READ_ONLY,
     SERIALIZATION_FAILURE,
     login_is_refused,
@@ -87,6 +88,9 @@ _ANY_SCANS = text("""
 SELECT set_config('enable_seqscan', :seqscan, true),
   set_config('enable_indexscan', :indexscan, true),
   set_config('enable_bitmapscan', :bitmapscan, true)
+""")
+_LIMIT_TIME = text("""
+SELECT current_setting('statement_timeout'), set_config('statement_timeout', :time, true)
 """)
 
 
@@ -234,8 +238,26 @@ class PostgreSQL(Database):
         milliseconds = connection.exec_driver_sql(_LOCK_TIMEOUT).scalar_one()
         return timedelta(milliseconds=milliseconds) if milliseconds else LOCK_WAIT
 
+    @contextmanager
+    def time_limit(self, connection: Connection, limit: timedelta) -> Iterator[None]:
+        # Of the transaction alone: behind a pooler a setting of the session would be another's.
+        time = {"time": f"{limit // timedelta(milliseconds=1)}ms"}
+        was = connection.execute(_LIMIT_TIME, time).scalar_one()
+        try:
+            yield
+        except DBAPIError:
+            raise  # the transaction is broken, and the setting ends with it
+        except BaseException:
+            connection.execute(_LIMIT_TIME, {"time": was})
+            raise
+        connection.execute(_LIMIT_TIME, {"time": was})
+
     def pause(self, connection: Connection, time: timedelta) -> None:
         connection.exec_driver_sql(f"SELECT pg_sleep({time.total_seconds():.6f})")
+
+    @classmethod
+    def is_time_limit(cls, error: BaseException) -> bool:
+        return sqlstate(error) == QUERY_CANCELED
 
     @classmethod
     def is_lock_timeout(cls, error: BaseException) -> bool:

@@ -7,6 +7,9 @@ import re
 #: lock_timeout was over.
 LOCK_NOT_AVAILABLE = "55P03"
 
+#: statement_timeout was over, or somebody cancelled the statement.
+QUERY_CANCELED = "57014"
+
 #: read_only_sql_transaction: a standby, or a primary that was demoted.
 READ_ONLY = "25006"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, Connection, Insert, literal_column
@@ -21,10 +23,11 @@ from .examination import SQLiteExamination
 from .named_locks import SQLiteNamedLocks, file_of
 from .schema_changes import SQLiteSchemaChanges
 from .serial_key_locks import SQLiteSerialKeyLocks
+from .time_limit import interrupted_after
 
 # Primary result codes: the lowest byte of an error's code.
 _ERROR, _BUSY, _LOCKED = 1, 5, 6
-_NO_MEMORY, _IO_ERROR, _FULL, _CANNOT_OPEN = 7, 10, 13, 14
+_NO_MEMORY, _INTERRUPTED, _IO_ERROR, _FULL, _CANNOT_OPEN = 7, 9, 10, 13, 14
 
 
 def _code(error: BaseException) -> int | None:
@@ -77,6 +80,13 @@ class SQLite(Database):
 
     def server_of(self, connection: Connection) -> Server | None:
         return owner_liveness.server_of(connection, self.title)
+
+    def time_limit(self, connection: Connection, limit: timedelta) -> AbstractContextManager[None]:
+        return interrupted_after(driver_connection(connection), limit)
+
+    @classmethod
+    def is_time_limit(cls, error: BaseException) -> bool:
+        return _code(error) == _INTERRUPTED
 
     @classmethod
     def is_lock_timeout(cls, error: BaseException) -> bool:

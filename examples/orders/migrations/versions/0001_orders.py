@@ -12,6 +12,7 @@ down_revision = None
 
 UNCLAIMED = sa.text("status = 'unclaimed'")
 CLAIMED = sa.text("status = 'claimed'")
+UNSUCCESSFUL = sa.text("status IN ('failed', 'cancelled')")
 UNFINISHED = sa.text("status NOT IN ('done', 'failed', 'cancelled')")
 
 
@@ -43,6 +44,13 @@ def upgrade() -> None:
         "shop_order",
         ["status", "customer", "attempts", "run_at", "id"],
         postgresql_where=UNFINISHED,
+    )
+    op.create_index(
+        "ix_shop_order_failed",
+        "shop_order",
+        ["status", "owner_date", "id"],
+        postgresql_where=UNSUCCESSFUL,
+        sqlite_where=UNSUCCESSFUL,
     )
     op.create_index(
         "ix_shop_order_reap",

@@ -1,0 +1,131 @@
+"""See and steer a shop's orders on a web page, beside the shop itself.
+
+    pip install 'sa_jobqueue[web]' fastapi httpx2
+    python examples/13_page.py --serve 8000
+    python examples/13_page.py --url postgresql+psycopg2://user@host/database
+
+The orders are those of example 11. Two of them could not be confirmed. With --serve open
+http://127.0.0.1:8000/jobs/ as ada (password: lovelace), who may change everything, or as bo
+(password: peep), who may read. Without it the script visits the page itself; the comment at the end
+shows what it saw.
+"""
+
+# Run by the tests on sqlite, postgresql
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import secrets
+import tempfile
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.security import HTTPBasic
+from fastapi.testclient import TestClient
+from orders.models import Base, Order, confirmations
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.orm import Session
+from starlette.requests import Request
+
+from sa_jobqueue.control import control_tables
+from sa_jobqueue.web import Access, Visitor, app
+
+#: The shop's own users: their passwords, and what they may do on the page.
+USERS = {"ada": ("lovelace", Access.ADMIN), "bo": ("peep", Access.READ)}
+
+login = HTTPBasic(realm="shop")
+
+control_tables(Base.metadata)  # so that a queue can be paused
+
+
+async def authorize(request: Request) -> Visitor | None:
+    """Say who asks: here by HTTP's own login, else by the session of your application."""
+    given = await login(request)  # a browser that sends no name is asked for it
+    password, access = USERS.get(given.username if given else "", ("", Access.READ))
+    if given is None or not password or not secrets.compare_digest(given.password, password):
+        return None
+    return Visitor(given.username, access)
+
+
+def shop_with_page(engine: Engine) -> FastAPI:
+    """Return the shop, with the page beneath /jobs."""
+    shop = FastAPI()
+    shop.mount("/jobs", app(engine, {"confirmations": confirmations}, authorize=authorize))
+    return shop
+
+
+def place_orders(engine: Engine) -> None:
+    """Place four orders; the mail server refuses two of the confirmations for good."""
+    with Session(engine, expire_on_commit=False) as session:
+        for customer in ("ann", "bo", "cy", "di"):
+            session.add(Order(customer=f"{customer}@example.com", item="a lamp", max_attempts=1))
+        session.commit()
+        for order in confirmations.claim(session, owner="mailer", limit=2):
+            confirmations.fail(session, order, error=f"no mailbox for {order.customer}")
+        session.commit()
+
+
+def visit(client: TestClient) -> None:
+    """Look at the page, and retry what has failed: a preview first, then the change."""
+    print("a stranger:", client.get("/jobs/").status_code)
+    client.auth = ("bo", "peep")
+    page = client.get("/jobs/queues/confirmations").text
+    print("bo sees:", ", ".join(sorted(re.findall(r"no mailbox for [\w@.]+", page))))
+    form = {"verb": "retry_failed"}
+    ours = {"Sec-Fetch-Site": "same-origin"}  # as a browser says of a form of the page's own
+    print("bo retries:", title(client, form, ours))
+    client.auth = ("ada", "lovelace")
+    print("ada retries:", title(client, form, ours))
+    print("ada confirms:", title(client, {**form, "confirm": "yes"}, ours))
+    print("from another site:", title(client, form, {"Sec-Fetch-Site": "cross-site"}))
+
+
+def title(client: TestClient, form: dict[str, str], headers: dict[str, str]) -> str:
+    """Send a form; return the title of the answer."""
+    answer = client.post("/jobs/queues/confirmations", data=form, headers=headers)
+    found = re.search(r"<h1.*?>(.*?)</h1>", answer.text)
+    return found[1] if found else str(answer.status_code)
+
+
+def run(engine: Engine, port: int | None) -> None:
+    """Place orders; then serve the page, or visit it."""
+    Base.metadata.create_all(engine)
+    try:
+        place_orders(engine)
+        shop = shop_with_page(engine)
+        if port is not None:
+            uvicorn.run(shop, port=port)
+        else:
+            with TestClient(shop) as client:
+                visit(client)
+    finally:
+        Base.metadata.drop_all(engine)
+        engine.dispose()
+
+
+def main() -> None:
+    """Run the example on a database."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", help="default: an SQLite file in a temporary folder")
+    parser.add_argument("--serve", type=int, metavar="PORT", help="serve the page until Ctrl-C")
+    given = parser.parse_args()
+    logging.getLogger("sa_jobqueue.web").setLevel(logging.ERROR)  # refusals are expected here
+    with tempfile.TemporaryDirectory() as folder:
+        url = given.url or f"sqlite:///{Path(folder) / 'shop.db'}"
+        run(create_engine(url), given.serve)
+
+
+if __name__ == "__main__":
+    main()
+
+# Output:
+#
+# a stranger: 401
+# bo sees: no mailbox for ann@example.com, no mailbox for bo@example.com
+# bo retries: You may read only
+# ada retries: Retry all 2 failed jobs?
+# ada confirms: 2 jobs retried
+# from another site: Refused

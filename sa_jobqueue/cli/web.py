@@ -1,0 +1,97 @@
+"""``web``: the web page of queues, for the user of this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+from sqlalchemy import Engine
+
+from ..queue import JobQueue
+from .engine import open_engine
+from .log_output import log_options, set_up_logging
+from .options import assume_locks_option, targets_argument, url_option
+from .targets import load_queues
+
+MISSING = "the web page needs more packages: pip install 'sa_jobqueue[web]'"
+
+#: Where everybody listens who has no name for it.
+EVERYWHERE = ("0.0.0.0", "::")
+
+
+@click.command()
+@targets_argument
+@url_option
+@assume_locks_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option("--read-only", is_flag=True, help="Show everything, and change nothing.")
+@log_options
+def web(
+    queues: tuple[str, ...],
+    url: str | None,
+    host: str,
+    port: int,
+    read_only: bool,
+    log_level: str | None,
+    log_json: bool,
+) -> None:
+    """Show queues on a web page, until Ctrl-C: MODULE, for all of its queues, or MODULE:QUEUE.
+
+    Open the address that it prints: whoever has it may see the queues, and change them. Each
+    change is logged.
+    """
+    set_up_logging(log_level, as_json=log_json)
+    found = load_queues(queues)
+    engine = open_engine(url)
+    serve(engine, found, host, port, read_only=read_only)
+
+
+def serve(
+    engine: Engine, queues: dict[str, JobQueue[Any]], host: str, port: int, *, read_only: bool
+) -> None:
+    """Serve the page until a signal comes."""
+    try:
+        import uvicorn
+
+        from ..web import Access
+        from ..web.local import TOKEN, local_app, new_token
+    except ImportError as error:
+        raise click.ClickException(MISSING) from error
+    token, access = new_token(), Access.READ if read_only else Access.ADMIN
+    site = local_app(engine, queues, token=token, access=access, host=host)
+    config = uvicorn.Config(
+        site, host, port, log_level="warning", access_log=False, proxy_headers=False
+    )
+    try:
+        listening = config.bind_socket()
+    except SystemExit as error:  # uvicorn has logged why
+        raise click.ClickException(f"cannot listen on {host}:{port}") from error
+    listening.listen()  # whoever reads the address may come at once
+    port = listening.getsockname()[1]
+    if not is_this_machine(host):
+        click.echo(f"Listening on {host}: whoever gets the address below can come in.", err=True)
+    click.echo(f"http://{in_address(host)}:{port}/?{urlencode({TOKEN: token})}")
+    try:
+        uvicorn.Server(config).run([listening])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        site.state.site.samples.stop()
+
+
+def is_this_machine(host: str) -> bool:
+    """Tell whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def in_address(host: str) -> str:
+    """Write a host as an address has it."""
+    if host in EVERYWHERE:
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host

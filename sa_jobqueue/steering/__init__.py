@@ -1,0 +1,33 @@
+"""Steering: changes of many jobs, named by key, by status or by owner, in batches.
+
+::
+
+    steering = Steering(engine, outbox)
+    changed = steering.change(keys_from(outbox.mapping, ["7", "8"]), outbox.retry)
+    for key in steering.retry_failed():
+        print(key_text(key))
+
+The command line and the web page both change jobs by it. Each batch is a transaction of its own.
+
+======================  =====================================================
+``bulk``                Steering: retry, cancel and release in batches
+``keys``                keys as text, and the jobs that have them
+======================  =====================================================
+"""
+
+from .bulk import BATCH, Steering, Verb, release_jobs
+from .keys import Key, jobs_of_keys, key_from, key_text, keys_from, keys_text, statuses_of
+
+__all__ = [
+    "BATCH",
+    "Key",
+    "Steering",
+    "Verb",
+    "jobs_of_keys",
+    "key_from",
+    "key_text",
+    "keys_from",
+    "keys_text",
+    "release_jobs",
+    "statuses_of",
+]

@@ -1,0 +1,122 @@
+"""Steering: verbs on many jobs, a batch in each transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from ..dialects import database_of
+from ..fence.claim import jobs_with_keys
+from ..overview import FailedJob, failed_jobs
+from ..queue import JobQueue
+from ..sessions.transactions import run_with_retries
+from .keys import Key, jobs_of_keys
+
+R = TypeVar("R")
+
+#: How many jobs one transaction changes.
+BATCH = 500
+
+#: Changes jobs, and returns those that it has changed.
+Verb = Callable[[Session, list[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Steering:
+    """A queue whose jobs are changed in transactions of their own.
+
+    Attributes:
+        time_limit: for each statement, and for all tries of a transaction; None: there is none.
+    """
+
+    engine: Engine
+    queue: JobQueue[Any]
+    time_limit: timedelta | None = None
+
+    def change(self, keys: Sequence[Key], verb: Verb) -> list[Key]:
+        """Change jobs in one transaction; return the keys of those that were changed.
+
+        Raises:
+            DBAPIError: the database refused it, or it took too long; nothing was changed.
+        """
+        return self.run(
+            lambda session: _keys(verb(session, jobs_of_keys(session, self.queue, keys)))
+        )
+
+    def retry_failed(self) -> Iterator[Key]:
+        """Retry page after page, those that failed last first; yield the keys.
+
+        Jobs that fail meanwhile stay failed.
+
+        Raises:
+            ArgumentError: no index finds the failed jobs.
+        """
+        last: FailedJob | None = None
+        while page := self.run(partial(self._failed, last)):
+            last = page[-1]
+            yield from self.change([job.key for job in page], self.queue.retry)
+
+    def cancel_all(self) -> Iterator[Key]:
+        """Cancel batch after batch, until no unclaimed job is left; yield the keys."""
+        while changed := self.run(lambda session: _keys(_cancel_some(session, self.queue))):
+            yield from changed
+
+    def release_owner(self, owner: str) -> list[Key]:
+        """Release all that an owner has claimed; return the keys."""
+        return self.run(lambda session: _keys(_release(session, self.queue, owner)))
+
+    def run(self, work: Callable[[Session], R]) -> R:
+        """Run `work` in a transaction, within the time limit; return its result."""
+        limit = self.time_limit
+        if limit is None:
+            return run_with_retries(self.engine, work)
+
+        def limited(session: Session) -> R:
+            connection = session.connection()
+            with database_of(connection).time_limit(connection, limit):
+                return work(session)
+
+        return run_with_retries(self.engine, limited, within=limit)
+
+    def _failed(self, last: FailedJob | None, session: Session) -> list[FailedJob]:
+        return failed_jobs(session, self.queue, limit=BATCH, before=last)
+
+
+def release_jobs(queue: JobQueue[Any]) -> Verb:
+    """Return a function that releases those of the jobs that are claimed."""
+
+    def work(session: Session, jobs: list[Any]) -> list[Any]:
+        owner = queue.mapping.attributes["owner"]
+        return [
+            released
+            for name in dict.fromkeys(getattr(job, owner) for job in jobs)
+            if name
+            for released in _release(session, queue, name, set(_keys(jobs)))
+        ]
+
+    return work
+
+
+def _cancel_some(session: Session, queue: JobQueue[Any]) -> list[Any]:
+    spec = queue.plan.spec
+    unclaimed = select(spec.mapping.entity).where(spec.mapping.has_status(spec.ready), *spec.where)
+    return queue.cancel(session, session.scalars(unclaimed.limit(BATCH)).unique().all())
+
+
+def _release(
+    session: Session, queue: JobQueue[Any], owner: str, only: set[Key] | None = None
+) -> list[Any]:
+    claimed = queue.claimed_by(session, owner)
+    jobs = [job for job in claimed if only is None or _keys([job])[0] in only]
+    queue.release(session, jobs)
+    return jobs
+
+
+def _keys(jobs: Iterable[Any]) -> list[Key]:
+    return [tuple(key) for _, _, key in jobs_with_keys(list(jobs))]

@@ -1,0 +1,111 @@
+r"""Primary keys as people write them: ``7``, or ``north,7`` for a key of several columns.
+
+A comma within a column of such a key is written as ``\,``, and a backslash as ``\\``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Column, select
+from sqlalchemy.orm import Session
+
+from ..errors import ArgumentError
+from ..model.keys import key_batches, key_is_in, key_values
+from ..model.mapping import QueueMapping
+from ..queue import JobQueue
+
+Key = tuple[Any, ...]
+
+#: How many keys a sentence names before it says "and 12 more".
+NAMED = 5
+
+#: The largest integer of a key, of 64 bits.
+MOST_INTEGER = 2**63 - 1
+
+#: A wide key, and a column of it: characters that are escaped, and others.
+_WIDE = re.compile(r"(?:\\.|[^\\])*", re.S)
+_PART = re.compile(r"((?:\\.|[^,\\])*)(?:,|$)", re.S)
+
+
+def keys_from(mapping: QueueMapping, texts: Iterable[str]) -> list[Key]:
+    """Read primary keys; each counts once.
+
+    Raises:
+        ArgumentError: a text that is no key of the table.
+    """
+    return list(dict.fromkeys(key_from(mapping, text) for text in texts))
+
+
+def key_from(mapping: QueueMapping, text: str) -> Key:
+    """Read a primary key.
+
+    Raises:
+        ArgumentError: it is no key of the table.
+    """
+    try:
+        parts = _parts(text) if len(mapping.keys) > 1 else [text]
+        return tuple(_value(*pair) for pair in zip(mapping.keys, parts, strict=True))
+    except (ValueError, OverflowError) as error:
+        names = ",".join(column.name for column in mapping.keys)
+        raise ArgumentError(f"{text!r} is no key of {mapping}, which is {names}") from error
+
+
+def _parts(text: str) -> list[str]:
+    """Divide the text of a wide key at its commas.
+
+    Raises:
+        ValueError: nothing follows a backslash.
+    """
+    if not _WIDE.fullmatch(text):
+        raise ValueError(text)
+    return [re.sub(r"\\(.)", r"\1", part, flags=re.S) for part in _PART.findall(f"{text},")[:-1]]
+
+
+def _value(column: Column[Any], text: str) -> Any:
+    kind = column.type.python_type
+    value = kind(text) if kind in (int, UUID) else text
+    if (value == text and "\0" in text) or (isinstance(value, int) and abs(value) > MOST_INTEGER):
+        raise ValueError(text)  # no database stores it, and some drivers refuse to ask
+    return value
+
+
+def jobs_of_keys(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> list[Any]:
+    """Return the jobs of a queue that have these keys."""
+    mapping = queue.mapping
+    named = select(mapping.entity).where(
+        key_is_in(mapping, "sa_jobqueue_keys"), *queue.plan.spec.where
+    )
+    return [
+        job
+        for batch in key_batches(keys)
+        for job in session.scalars(named, {"sa_jobqueue_keys": key_values(batch)}).unique()
+    ]
+
+
+def statuses_of(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> dict[Key, str]:
+    """Return the status, in the table's word, of each job of a queue that has one of these keys."""
+    mapping = queue.mapping
+    columns = (*mapping.key_attributes, mapping.attribute("status"))
+    named = select(*columns).where(key_is_in(mapping, "sa_jobqueue_keys"), *queue.plan.spec.where)
+    return {
+        tuple(row[:-1]): row[-1]
+        for batch in key_batches(keys)
+        for row in session.execute(named, {"sa_jobqueue_keys": key_values(batch)})
+    }
+
+
+def key_text(key: Key) -> str:
+    """Write a key so that :func:`key_from` reads it."""
+    if len(key) == 1:
+        return str(key[0])
+    return ",".join(re.sub(r"([\\,])", r"\\\1", str(part)) for part in key)
+
+
+def keys_text(keys: Sequence[Key]) -> str:
+    """Name keys, not too many."""
+    more = f" and {len(keys) - NAMED:,} more" if len(keys) > NAMED else ""
+    return ", ".join(map(key_text, keys[:NAMED])) + more

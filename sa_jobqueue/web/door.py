@@ -1,0 +1,172 @@
+"""The door: each request comes in here, and each error goes out as a plain page.
+
+A request that changes something is refused unless the browser says that it comes from our own
+pages. Then the application says who asks. Only then a page is made, in a thread.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..dialects import is_lock_timeout, is_mistake, is_time_limit
+from ..errors import ArgumentError
+from ..model.last_error import first_line
+from .rendering import Links, page
+from .site import Site
+from .visitors import Authorize, Visitor
+
+log = logging.getLogger("sa_jobqueue.web")
+
+#: The methods that change nothing.
+SAFE = ("GET", "HEAD")
+
+#: What a form may hold: 500 ticked jobs, each with a key.
+MOST_FIELDS, MOST_BYTES = 600, 16_384
+
+
+class Problem(Exception):
+    """A page that says why there is no other.
+
+    Attributes:
+        status: of HTTP.
+        title, text: what the page says.
+    """
+
+    def __init__(self, status: int, title: str, text: str) -> None:
+        super().__init__(title)
+        self.status, self.title, self.text = status, title, text
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A request of somebody who may see the site."""
+
+    site: Site
+    request: Request
+    visitor: Visitor
+    form: FormData = field(default_factory=FormData)
+
+    @property
+    def links(self) -> Links:
+        """The addresses of the site's pages."""
+        return Links(self.request)
+
+    def parameter(self, name: str) -> str:
+        """Return a part of the path."""
+        value: str = self.request.path_params[name]
+        return value
+
+    def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
+        """Render a page of the site."""
+        shared = {"visitor": self.visitor, "links": self.links}
+        return page(template, {**shared, **values}, status=status)
+
+
+View: TypeAlias = Callable[[Visit], Response]
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+def endpoint(site: Site, authorize: Authorize, view: View) -> Endpoint:
+    """Return what answers the requests of a route."""
+
+    async def answer(request: Request) -> Response:
+        visitor: Visitor | None = None
+        try:
+            _refuse_other_sites(request)
+            visitor = await _visitor(authorize, request)
+            visit = Visit(site, request, visitor, await _form(request))
+            return await run_in_threadpool(_view, view, visit)
+        except HTTPException:
+            raise  # authorize() answers by itself, such as by a redirect to its login
+        except Exception as error:
+            return _problem_page(request, visitor, error)
+
+    return answer
+
+
+def _refuse_other_sites(request: Request) -> None:
+    """Refuse a request that changes something, and is not from our own pages.
+
+    Raises:
+        Problem: another site has sent it, or nobody knows which.
+    """
+    if request.method in SAFE:
+        return
+    origin = request.headers.get("origin", "")
+    by_host = urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower() != ""
+    fetch_site = request.headers.get("sec-fetch-site")
+    if fetch_site == "same-origin" or (fetch_site is None and by_host):
+        return
+    log.warning("refused: %s %s from another site: %r", request.method, request.url.path, origin)
+    raise Problem(403, "Refused", "This request does not come from a page of this site.")
+
+
+async def _visitor(authorize: Authorize, request: Request) -> Visitor:
+    plain = not inspect.iscoroutinefunction(authorize)
+    found = await run_in_threadpool(authorize, request) if plain else authorize(request)
+    if inspect.isawaitable(found):
+        found = await found
+    if found is None:
+        raise Problem(403, "Not for you", "This page is not open to you.")
+    if not isinstance(found, Visitor):
+        raise ArgumentError(f"authorize() returns a Visitor or None, not {type(found).__name__}")
+    if request.method not in SAFE and not found.may_change:
+        log.warning("refused: %r may read only: %s", found.name, request.url.path)
+        raise Problem(403, "You may read only", "You may see this page, and change nothing.")
+    return found
+
+
+def _view(view: View, visit: Visit) -> Response:
+    try:
+        return view(visit)
+    except ArgumentError as error:  # a form asks for what the queue cannot do
+        raise Problem(400, "Nothing was done", f"{error}.") from error
+
+
+async def _form(request: Request) -> FormData:
+    if request.method in SAFE:
+        return FormData()
+    return await request.form(max_files=0, max_fields=MOST_FIELDS, max_part_size=MOST_BYTES)
+
+
+def _problem_page(request: Request, visitor: Visitor | None, error: Exception) -> Response:
+    problem = error if isinstance(error, Problem) else _problem_of(error)
+    if problem.status >= 500:
+        _log(problem, error)
+    recovers = problem.status == 503 and request.method in SAFE
+    values = {"visitor": visitor, "links": Links(request), "problem": problem}
+    return page("problem", {**values, "recovers": recovers}, status=problem.status)
+
+
+def _log(problem: Problem, error: Exception) -> None:
+    """Log an error: of the database without the statement's parameters, else with its traceback."""
+    if isinstance(error, DBAPIError):
+        log.warning("%s: %s", problem.title, first_line(error.orig))
+    else:
+        log.warning("%s: %s", problem.title, first_line(error), exc_info=problem.status == 500)
+
+
+def _problem_of(error: Exception) -> Problem:
+    """Say in plain words what an error means."""
+    if is_time_limit(error):
+        return Problem(503, "This took too long", "The database needed more than 5 seconds.")
+    if is_lock_timeout(error):
+        return Problem(503, "Somebody else is writing", "Rows are locked: try again soon.")
+    if is_mistake(error) and isinstance(error, DBAPIError):
+        return Problem(500, "The database refuses", "A table, a column or a right is missing.")
+    if isinstance(error, OperationalError | InterfaceError | PoolTimeout | OSError):
+        return Problem(503, "The database does not answer", "The next request asks it again.")
+    return Problem(500, "Something is wrong here", "The log of the server says what.")

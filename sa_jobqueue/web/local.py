@@ -1,0 +1,137 @@
+"""The page of the command line: for whoever has the token, on hosts that we know.
+
+The address that is printed has a random token. The first visit makes it a cookie and takes it out
+of the address, so that it is in no history and in no log of another server.
+"""
+
+from __future__ import annotations
+
+import getpass
+import ipaddress
+import secrets
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from sqlalchemy import Engine
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from .application import app
+from .visitors import Access, Visitor
+
+TOKEN = "token"
+
+
+def local_app(
+    engine: Engine,
+    queues: Mapping[str, Any] | Iterable[Any],
+    *,
+    token: str,
+    access: Access,
+    host: str,
+) -> Starlette:
+    """Return the page for this machine's user.
+
+    Args:
+        token: who has it, may come in.
+        host: where the server listens, which is also a name by which it may be called.
+    """
+    visitor = Visitor(user_name(), access)
+
+    def authorize(request: Request) -> Visitor | None:
+        given = request.cookies.get(cookie_name(request.scope), "")
+        return visitor if _equal(given, token) else None
+
+    made = app(engine, queues, authorize=authorize)
+    made.user_middleware += [
+        Middleware(KnownHosts, names={host, "localhost", socket.gethostname()}),
+        Middleware(TokenLogin, token=token),
+    ]
+    return made
+
+
+def new_token() -> str:
+    """Return a token that nobody guesses."""
+    return secrets.token_urlsafe(24)
+
+
+def user_name() -> str:
+    """Return the name of the user whose process this is."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return "local user"
+
+
+class KnownHosts:
+    """Refuse requests to a name that is not ours.
+
+    A page of another site may have its own name resolve to this machine, and would then be of the
+    same origin as we are. It cannot do so with an address.
+    """
+
+    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
+        self._app = app
+        self._names = {name.lower() for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "http" and not self._is_known(Headers(scope=scope).get("host", "")):
+            answer: ASGIApp = PlainTextResponse("This server has another name.", 400)
+            await answer(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _is_known(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in self._names or _is_address(name)
+
+
+class TokenLogin:
+    """Make the token in the address a cookie, by a redirect to the address without it."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        answer = self._app
+        if scope["type"] == "http" and scope["method"] == "GET":
+            request = Request(scope)
+            if _equal(request.query_params.get(TOKEN, ""), self._token):
+                answer = self._redirect(request)
+        await answer(scope, receive, send)
+
+    def _redirect(self, request: Request) -> RedirectResponse:
+        answer = RedirectResponse(request.url.path, status_code=303)
+        answer.set_cookie(
+            cookie_name(request.scope), self._token, httponly=True, samesite="strict", path="/"
+        )
+        return answer
+
+
+def cookie_name(scope: Scope) -> str:
+    """Name the cookie by the port: browsers send cookies to all ports of a host."""
+    server = scope.get("server") or ("", "")
+    return f"sa_jobqueue_{server[1]}"
+
+
+def _equal(given: str, token: str) -> bool:
+    return secrets.compare_digest(given.encode(), token.encode())
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

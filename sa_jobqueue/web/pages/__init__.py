@@ -1,0 +1,1 @@
+"""Pages: a file for each, with what it shows and what its buttons do."""

@@ -1,0 +1,185 @@
+"""The page of a queue: its figures, and its jobs by their state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from sqlalchemy.orm import Session
+from starlette.responses import RedirectResponse, Response
+
+from ...errors import ArgumentError
+from ...overview import Listed, ListedJob, Position, QueueOverview, list_jobs
+from ...owners.alive import OwnerState, owner_states
+from ...queue import JobQueue
+from ...steering import key_from, key_text
+from ..door import Problem, Visit
+from ..plots import Plot, plot
+from ..reading import reading
+
+#: How many jobs a page lists.
+PAGE = 50
+
+#: Width and height of a plot on this page, in its own units.
+PLOT = (480, 90)
+
+TABS = {
+    Listed.FAILED: "Failed",
+    Listed.CLAIMED: "Claimed",
+    Listed.DUE: "Due",
+    Listed.LATER: "Later",
+    Listed.CANCELLED: "Cancelled",
+}
+
+#: The verbs for ticked jobs, by what is listed.
+VERBS = {
+    Listed.FAILED: ("retry",),
+    Listed.CANCELLED: ("retry",),
+    Listed.CLAIMED: ("release",),
+    Listed.DUE: ("cancel", "reprioritize"),
+    Listed.LATER: ("cancel", "reprioritize"),
+}
+
+
+def show_queue(visit: Visit) -> Response:
+    """Show a queue and a page of its jobs, or go to the job whose key was typed."""
+    name, queue = named_queue(visit)
+    asked = visit.request.query_params
+    if asked.get("key"):
+        key = typed_key(queue, asked["key"])
+        return RedirectResponse(visit.links.job(name, key), status_code=303)
+    seen = visit.site.overview(name).get(name)
+    if seen is None:
+        return visit.page("no_table", name=name, table=queue.mapping.table.fullname)
+    visit.site.samples.look()
+    which = _listed(asked.get("show"), seen)
+    jobs, states, not_indexed = _jobs(visit, queue, which)
+    return visit.page(
+        "queue",
+        name=name,
+        seen=seen,
+        plots=_plots(visit, name),
+        key_names=key_names(queue),
+        tabs=TABS,
+        which=which,
+        jobs=jobs,
+        states=states,
+        not_indexed=not_indexed,
+        verbs=_verbs(queue, which),
+        next_page=_next_page(which, jobs),
+        first_page="after" not in asked,
+    )
+
+
+def named_queue(visit: Visit) -> tuple[str, JobQueue[Any]]:
+    """Return the queue that the path names.
+
+    Raises:
+        Problem: the site has no such queue.
+    """
+    name = visit.parameter("name")
+    queue = visit.site.queues.get(name)
+    if queue is None:
+        raise Problem(404, "No such queue", f"This site has no queue {name!r}.")
+    return name, queue
+
+
+def key_names(queue: JobQueue[Any]) -> str:
+    """Name the columns of a queue's key, as they are typed."""
+    return ",".join(column.name for column in queue.mapping.keys)
+
+
+def typed_key(queue: JobQueue[Any], text: str) -> tuple[Any, ...]:
+    """Read a key.
+
+    Raises:
+        Problem: it cannot be a key of the queue.
+    """
+    try:
+        return key_from(queue.mapping, text.strip())
+    except ArgumentError as error:
+        raise Problem(404, "No such job", f"{error}.") from error
+
+
+def _listed(word: str | None, seen: QueueOverview) -> Listed:
+    """Return what is asked for; else failed jobs, if an index finds them."""
+    if word is None:
+        return Listed.DUE if seen.failed is None else Listed.FAILED
+    try:
+        return Listed(word)
+    except ValueError:
+        raise Problem(404, "Nothing is here", f"No jobs are listed as {word!r}.") from None
+
+
+def _jobs(
+    visit: Visit, queue: JobQueue[Any], which: Listed
+) -> tuple[list[ListedJob], dict[str, OwnerState], str]:
+    """Return a page of jobs, the states of their owners, and why they cannot be listed."""
+    after = _position(queue, which, visit.request.query_params.get("after"))
+    with reading(visit.site.engine) as session:
+        try:
+            jobs = list_jobs(session, queue, which, limit=PAGE + 1, after=after)
+        except ArgumentError as error:
+            return [], {}, str(error)
+        return jobs, _states(session, jobs), ""
+
+
+def _states(session: Session, jobs: Sequence[ListedJob]) -> dict[str, OwnerState]:
+    return owner_states(session.connection(), {job.owner for job in jobs if job.owner})
+
+
+def _verbs(queue: JobQueue[Any], which: Listed) -> list[str]:
+    has_priority = queue.mapping.has("priority")
+    return [verb for verb in VERBS[which] if verb != "reprioritize" or has_priority]
+
+
+def _plots(visit: Visit, name: str) -> dict[str, Plot | None]:
+    width, height = PLOT
+    samples = visit.site.samples.of(name)
+    due, rate = [each.due for each in samples], [each.rate for each in samples]
+    return {
+        "due": plot(due, width=width, height=height),
+        "rate": plot(rate, width=width, height=height),
+    }
+
+
+# -- pages by key -------------------------------------------------------------
+
+
+def _next_page(which: Listed, jobs: list[ListedJob]) -> str | None:
+    """Cut the list to a page; return the query of the next, if there is one."""
+    if len(jobs) <= PAGE:
+        return None
+    del jobs[PAGE:]
+    position = jobs[-1].position
+    if position is None:
+        return None
+    return "?" + urlencode({"show": which.value, "after": _position_text(jobs[-1], position)})
+
+
+def _position_text(job: ListedJob, position: Position) -> str:
+    values = position[: -len(job.key)]
+    plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]
+    return json.dumps([*plain, key_text(job.key)])
+
+
+def _position(queue: JobQueue[Any], which: Listed, text: str | None) -> Position | None:
+    """Read a position.
+
+    Raises:
+        Problem: it is not one of this list.
+    """
+    if text is None:
+        return None
+    try:
+        *values, key = json.loads(text)
+        return (*map(_value, values), *key_from(queue.mapping, key))
+    except (ValueError, TypeError, ArgumentError) as error:
+        raise Problem(404, "Nothing is here", "There is no such page of the list.") from error
+
+
+def _value(value: Any) -> Any:
+    return datetime.fromisoformat(value) if isinstance(value, str) else int(value)

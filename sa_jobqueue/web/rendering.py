@@ -1,0 +1,141 @@
+"""Templates, and how they write times, numbers and keys. Everything is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from ..dialects.clock import as_utc
+from ..model.last_error import first_line
+from ..overview import QueueOverview
+from ..owners.alive import OwnerState
+from ..steering import Key, key_text
+
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+
+#: Stands where there is no value.
+UNKNOWN = "\u2013"
+
+#: Characters of a value that a page shows.
+SHOWN = 2_000
+
+
+class Links:
+    """Addresses of the site's pages, below the path where the application is mounted."""
+
+    def __init__(self, request: Request) -> None:
+        self._root = request.scope.get("root_path", "").rstrip("/")
+
+    def __call__(self, *parts: str) -> str:
+        """Return the address of a page, such as ``queues`` and a queue's name."""
+        return "/".join((self._root, *(quote(part, safe=":,@") for part in parts)))
+
+    def queue(self, name: str) -> str:
+        """Return the address of a queue."""
+        return self("queues", name)
+
+    def job(self, name: str, key: Key) -> str:
+        """Return the address of a job."""
+        return self("queues", name, "jobs", in_path(key_text(key)))
+
+
+def in_path(text: str) -> str:
+    """Write a text without slashes, which would divide a path; see :func:`from_path`."""
+    return text.replace("~", "~0").replace("/", "~1")
+
+
+def from_path(text: str) -> str:
+    """Read what :func:`in_path` has written."""
+    return text.replace("~1", "/").replace("~0", "~")
+
+
+def page(template: str, values: Mapping[str, Any], *, status: int = 200) -> HTMLResponse:
+    """Render a page."""
+    text = _environment().get_template(f"{template}.html").render(values)
+    return HTMLResponse(text, status_code=status)
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("sa_jobqueue.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "age": age_text,
+        "moment": moment_text,
+        "iso": iso_text,
+        "rate": rate_text,
+        "key": key_text,
+        "first_line": first_line,
+        "value": value_text,
+        "plural": plural,
+    }
+    made.globals |= {"workers_by_state": workers_by_state, "until": until_text}
+    return made
+
+
+def age_text(age: timedelta | None) -> str:
+    """Write a duration in two units at most: ``3h 12m``."""
+    if age is None:
+        return UNKNOWN
+    seconds = max(round(age.total_seconds()), 0)
+    if seconds < _MINUTE:
+        return f"{seconds}s"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE}m {seconds % _MINUTE}s"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR}h {seconds % _HOUR // _MINUTE}m"
+    return f"{seconds // _DAY}d {seconds % _DAY // _HOUR}h"
+
+
+def until_text(moment: datetime | None) -> str:
+    """Write how long it is until a moment."""
+    return age_text(None if moment is None else as_utc(moment) - datetime.now(UTC))
+
+
+def moment_text(moment: datetime | None) -> str:
+    """Write a time in UTC, to the second."""
+    return UNKNOWN if moment is None else f"{as_utc(moment):%Y-%m-%d %H:%M:%S}"
+
+
+def iso_text(moment: datetime) -> str:
+    """Write a time for a machine."""
+    return as_utc(moment).isoformat()
+
+
+def rate_text(rate: float | None) -> str:
+    """Write a number for each second, with two digits where it is small."""
+    if not rate:
+        return UNKNOWN
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
+def value_text(value: Any) -> str:
+    """Write the value of a column; a long one is cut."""
+    text = repr(value) if isinstance(value, bytes) else str(value)
+    if len(text) <= SHOWN:
+        return text
+    return f"{text[:SHOWN]}… ({len(text) - SHOWN:,} more characters)"
+
+
+def plural(count: int, word: str) -> str:
+    """Write a number of things: ``1 job``, ``2 jobs``."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def workers_by_state(seen: QueueOverview) -> dict[str, int]:
+    """Count the workers of a queue: those that are dead, and the others."""
+    states = [worker.state for worker in seen.workers or ()]
+    dead = states.count(OwnerState.DEAD)
+    return {"alive": len(states) - dead, "dead": dead}

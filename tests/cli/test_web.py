@@ -1,0 +1,194 @@
+"""``web``: the page of this machine's user, with a token, for hosts that are known."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.cli.web import in_address, is_this_machine
+
+from .conftest import Run, Start
+from .depot import Base, Crate
+
+DEPOT = "tests.cli.depot"
+
+pytestmark = pytest.mark.usefixtures("jobs")
+
+
+@pytest.fixture
+def jobs(engine: Engine) -> None:
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add_all([Crate(id=1), Crate(id=2, kind="barrel")])
+
+
+class Served:
+    """A page that a command serves."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        self.process, self.address = process, process.stdout.readline().strip()
+        found = urlsplit(self.address)
+        self.host, self.port, self.query = str(found.hostname), found.port, found.query
+
+    def ask(self, path: str, *, method: str = "GET", body: str = "", **headers: str) -> Any:
+        """Send a request; return the answer with its text."""
+        connection = HTTPConnection(self.host, self.port, timeout=20)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, named)
+        answer: HTTPResponse = connection.getresponse()
+        answer.text = answer.read().decode()  # type: ignore[attr-defined]
+        connection.close()
+        return answer
+
+    def cookie(self) -> str:
+        """Make the first visit; return the cookie that it gives."""
+        given = self.ask(f"/?{self.query}").headers["set-cookie"]
+        return str(given.partition(";")[0])
+
+
+@pytest.fixture
+def served(start: Start, url: str, request: pytest.FixtureRequest) -> Iterator[Served]:
+    """The page of the depot, as the command serves it."""
+    options = getattr(request, "param", ())
+    served = Served(start("web", DEPOT, "--url", url, "--port", 0, *options))
+    yield served
+    served.process.send_signal(signal.SIGTERM)
+    served.process.wait(20)
+
+
+def test_the_address_has_a_token_that_becomes_a_cookie(served: Served) -> None:
+    first = served.ask(f"/?{served.query}")
+    cookie = first.headers["set-cookie"]
+
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}", served.address)
+    assert (first.status, first.headers["location"]) == (303, "/")
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    page = served.ask("/", cookie=cookie.partition(";")[0])
+    assert page.status == 200
+    assert f"{DEPOT}:crates" in page.text
+    assert getpass.getuser() in page.text
+
+
+def test_nobody_comes_in_without_the_token(served: Served) -> None:
+    name = f"sa_jobqueue_{served.port}"
+
+    answers = [
+        served.ask("/?token=guessed", cookie=cookie) for cookie in ("", f"{name}=", f"{name}=guess")
+    ]
+
+    assert [answer.status for answer in answers] == [403, 403, 403]
+    assert not [answer for answer in answers if "crates" in answer.text]
+
+
+def test_a_host_that_is_not_ours_is_refused(served: Served) -> None:
+    ours = ("127.0.0.1", "localhost", f"localhost:{served.port}", "[::1]", socket.gethostname())
+    others = ("evil.example", f"evil.example:{served.port}", "127.0.0.1.evil.example", "", "[x")
+    cookie = served.cookie()
+
+    answers = {host: served.ask("/", cookie=cookie, host=host) for host in (*ours, *others)}
+
+    assert {host for host, answer in answers.items() if answer.status == 200} == set(ours)
+    assert {answers[host].status for host in others} == {400}
+    assert not [host for host in others if "crates" in answers[host].text]
+
+
+def test_jobs_are_changed_and_the_change_is_logged(served: Served, engine: Engine) -> None:
+    form = {"content_type": "application/x-www-form-urlencoded", "sec_fetch_site": "same-origin"}
+    path = f"/queues/{DEPOT}:crates"
+
+    answer = served.ask(
+        path,
+        method="POST",
+        body="verb=cancel&key=1&confirm=yes",
+        cookie=served.cookie(),
+        **form,
+    )
+
+    assert "1 job cancelled" in answer.text
+    with Session(engine) as session:
+        assert session.get_one(Crate, 1).status == "cancelled"
+    served.process.send_signal(signal.SIGTERM)
+    _, errors = served.process.communicate(timeout=20)
+    assert f"sa_jobqueue.web: {getpass.getuser()!r}: cancel of {DEPOT}:crates: 1 changed" in errors
+
+
+@pytest.mark.parametrize("served", [("--read-only",)], indirect=True)
+def test_a_page_that_is_read_only_changes_nothing(served: Served) -> None:
+    cookie = served.cookie()
+
+    page = served.ask("/", cookie=cookie)
+    answer = served.ask(
+        f"/queues/{DEPOT}:crates", method="POST", cookie=cookie, sec_fetch_site="same-origin"
+    )
+
+    assert "read only" in page.text
+    assert answer.status == 403
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_command(start: Start, url: str, number: signal.Signals) -> None:
+    served = Served(start("web", DEPOT, "--url", url, "--port", 0))
+    served.ask("/", cookie=served.cookie())
+
+    served.process.send_signal(number)
+    _, errors = served.process.communicate(timeout=20)
+
+    assert served.process.returncode in (0, -number)
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("served", [("--host", "0.0.0.0")], indirect=True)
+def test_another_host_is_told_plainly(served: Served) -> None:
+    answer = served.ask("/", cookie=served.cookie())
+    served.process.send_signal(signal.SIGTERM)
+    _, errors = served.process.communicate(timeout=20)
+
+    assert answer.status == 200
+    assert errors.startswith("Listening on 0.0.0.0: whoever gets the address below can come in.")
+
+
+def test_a_port_that_is_taken_is_one_line(start: Start, url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        process = start("web", DEPOT, "--url", url, "--port", taken.getsockname()[1])
+        _, errors = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert "Error: cannot listen on 127.0.0.1:" in errors
+    assert "Traceback" not in errors
+
+
+def test_without_the_extra_the_command_says_what_to_install(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+
+    result = run("web", DEPOT, "--url", url)
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: the web page needs more packages: pip install 'sa_jobqueue[web]'\n"
+    )
+
+
+def test_the_command_knows_which_hosts_are_this_machine() -> None:
+    hosts = ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "10.0.0.5", "web.example")
+
+    assert [is_this_machine(host) for host in hosts] == [True] * 3 + [False] * 4
+    assert [in_address(host) for host in ("::1", "0.0.0.0", "web.example")] == [
+        "[::1]",
+        "127.0.0.1",
+        "web.example",
+    ]

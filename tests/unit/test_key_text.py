@@ -1,0 +1,69 @@
+"""Keys as people write them: what is written is read again."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from sa_jobqueue import ArgumentError
+from sa_jobqueue.model.mapping import mapping_of
+from sa_jobqueue.steering import key_from, key_text, keys_from, keys_text
+from tests.models import Document, Email, Pair
+
+ANY_TEXT = some.text(some.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+@given(some.integers(-(2**63) + 1, 2**63 - 1), ANY_TEXT)
+def test_a_wide_key_is_read_as_it_was_written(left: int, right: str) -> None:
+    key = (left, right)
+
+    assert key_from(mapping_of(Pair), key_text(key)) == key
+
+
+@pytest.mark.parametrize(
+    ("entity", "text", "key"),
+    [
+        (Email, "7", (7,)),
+        (Document, "00000000-0000-0000-0000-000000000007", (uuid.UUID(int=7),)),
+        (Pair, "7,north", (7, "north")),
+        (Pair, "7,", (7, "")),
+        (Pair, r"7,a\,b\\c", (7, "a,b\\c")),
+    ],
+)
+def test_a_key_is_a_text(entity: Any, text: str, key: tuple[Any, ...]) -> None:
+    assert key_from(mapping_of(entity), text) == key
+    assert key_text(key) == text
+
+
+@pytest.mark.parametrize(
+    ("entity", "text"),
+    [
+        (Email, ""),
+        (Email, "x"),
+        (Email, "1,2"),
+        (Email, str(2**63)),
+        (Email, "9" * 5_000),
+        (Document, "7"),
+        (Pair, "7"),
+        (Pair, "7,north,8"),
+        (Pair, "north,7"),
+        (Pair, "7,a\0b"),
+        (Pair, "7,a\\"),
+    ],
+)
+def test_what_is_no_key_is_refused(entity: Any, text: str) -> None:
+    with pytest.raises(ArgumentError, match=f"is no key of {entity.__name__}, which is "):
+        key_from(mapping_of(entity), text)
+
+
+def test_each_key_counts_once() -> None:
+    assert keys_from(mapping_of(Email), ["7", "8", "07"]) == [(7,), (8,)]
+
+
+def test_a_sentence_names_not_too_many_keys() -> None:
+    assert keys_text([(key,) for key in range(5)]) == "0, 1, 2, 3, 4"
+    assert keys_text([(key,) for key in range(1_234)]) == "0, 1, 2, 3, 4 and 1,229 more"

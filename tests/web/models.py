@@ -1,0 +1,78 @@
+"""Queues that a page shows: with everything, with a wide key, with UUIDs, with nothing extra."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from sqlalchemy import Index, String, Text, Uuid
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin, ScheduleMixin
+from sa_jobqueue.control import control_tables
+from sa_jobqueue.evidence import history_table
+from sa_jobqueue.otel import TraceMixin
+from sa_jobqueue.schedules import Schedules
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Email(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, TraceMixin, Base):
+    """A queue with all that a page can show."""
+
+    __tablename__ = "page_email"
+    __queue_args__ = {"failed_index": True}  # noqa: RUF012 - as users write it
+    __table_args__ = (Index("ix_page_email_finish", "status", "owner_date"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    recipient: Mapped[str] = mapped_column(String(50), default="ann")
+    body: Mapped[str | None] = mapped_column(Text)
+    draft: Mapped[str | None] = mapped_column(Text, deferred=True)
+
+
+class Visit(JobMixin, Base):
+    """A queue with a key of two columns, one of which may have any characters."""
+
+    __tablename__ = "page_visit"
+    __queue_args__ = {"failed_index": True}  # noqa: RUF012 - as users write it
+    region: Mapped[str] = mapped_column(String(50), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+class Scan(JobMixin, Base):
+    """A queue with UUIDs, and no index of failed jobs."""
+
+    __tablename__ = "page_scan"
+    id: Mapped[uuid.UUID] = mapped_column(Uuid(), primary_key=True, default=uuid.uuid4)
+
+
+class ApartBase(DeclarativeBase):
+    """The base of a queue without control tables, schedules or a history."""
+
+
+class Plain(JobMixin, ApartBase):
+    """The plainest queue."""
+
+    __tablename__ = "page_plain"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Absent(JobMixin, ApartBase):
+    """A queue whose migration has not run."""
+
+    __tablename__ = "page_absent"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+TABLES = control_tables(Base.metadata, prefix="page")
+SCHEDULES = Schedules(Base.metadata, name="page_schedules")
+HISTORY = history_table(Base.metadata, "page_history")
+
+emails: JobQueue[Any] = JobQueue(Email, serial_by=Email.recipient)
+visits: JobQueue[Any] = JobQueue(Visit)
+scans: JobQueue[Any] = JobQueue(Scan)
+plain: JobQueue[Any] = JobQueue(Plain)
+absent: JobQueue[Any] = JobQueue(Absent)
+
+QUEUES = {"emails": emails, "visits": visits, "scans": scans, "plain": plain}

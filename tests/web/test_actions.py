@@ -1,0 +1,230 @@
+"""What the buttons do: first a preview, then the change, and who was first is told."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+from starlette.testclient import TestClient
+
+from sa_jobqueue import ClaimLost, claim, complete
+from sa_jobqueue.control import paused
+from sa_jobqueue.web.pages import actions
+
+from .conftest import Open, add, failed, keys_shown, statuses, texts
+from .models import TABLES, Email, Plain, Visit
+
+EMAILS = "/queues/emails"
+
+#: What verbs do to the jobs 1 (due), 2 (failed), 3 (claimed), 4 (done) and 5 (cancelled).
+VERBS = [
+    ("retry", {2: "unclaimed", 4: "unclaimed", 5: "unclaimed"}, "3 jobs retried"),
+    ("cancel", {1: "cancelled"}, "1 job cancelled"),
+    ("release", {3: "unclaimed"}, "1 job released"),
+    ("reprioritize", {}, "1 job reprioritized"),
+]
+
+
+@pytest.fixture
+def jobs(session: Session) -> dict[int, str]:
+    """A job of each status."""
+    add(session, Email(id=3), failed(2), failed(4, status="done"), failed(5, status="cancelled"))
+    claim(session, Email, owner="w")
+    add(session, Email(id=1))
+    return statuses(session)
+
+
+@pytest.mark.parametrize(("verb", "changes", "told"), VERBS)
+def test_a_preview_says_what_will_happen_and_changes_nothing(
+    page: TestClient, session: Session, jobs: dict[int, str], verb: str, changes: Any, told: str
+) -> None:
+    answer = page.post(EMAILS, data={"verb": verb, "key": list("12345"), "priority": "7"})
+
+    will_be = texts(answer, "td")[1::2]
+    assert texts(answer, "td")[0::2] == list(jobs.values())
+    assert will_be.count("left alone") == 5 - int(told[0])
+    assert told.split()[-1] in will_be
+    assert "Nothing has been changed yet." in answer.text
+    assert statuses(session) == jobs
+
+
+@pytest.mark.parametrize(("verb", "changes", "told"), VERBS)
+def test_a_confirmed_action_changes_the_jobs_and_says_which_it_left_alone(
+    page: TestClient, session: Session, jobs: dict[int, str], verb: str, changes: Any, told: str
+) -> None:
+    form = {"verb": verb, "key": list("12345"), "priority": "7", "confirm": "yes"}
+
+    answer = page.post(EMAILS, data=form)
+
+    assert texts(answer, "h1") == [told]
+    assert statuses(session) == {**jobs, **changes}
+    left = [text for text in texts(answer, "td") if "left alone" in text]
+    assert len(left) == 5 - int(told[0])
+    if verb == "reprioritize":
+        assert session.get_one(Email, 1).priority == 7
+
+
+def test_the_second_of_two_people_is_told(page: TestClient, session: Session) -> None:
+    add(session, failed(1), failed(2))
+    form = {"verb": "retry", "key": ["1", "2"]}
+    page.post(EMAILS, data=form)
+    page.post(EMAILS, data={**form, "key": "1", "confirm": "yes"})
+
+    answer = page.post(EMAILS, data={**form, "confirm": "yes"})
+
+    assert texts(answer, "h1") == ["1 job retried"]
+    assert "1 job left alone: somebody else, or a worker, was first." in texts(answer, "p")
+    assert "left alone: its status is unclaimed now" in texts(answer, "td")
+
+
+def test_a_job_that_is_gone_meanwhile_is_named(page: TestClient, session: Session) -> None:
+    add(session, failed(1))
+    form = {"verb": "retry", "key": ["1", "2"]}
+
+    preview, result = page.post(EMAILS, data=form), page.post(EMAILS, data={**form, "confirm": "y"})
+
+    assert "not in this queue" in texts(preview, "td")
+    assert "left alone: it is not in this queue any more" in texts(result, "td")
+
+
+def test_a_released_job_is_lost_to_its_owner(page: TestClient, session: Session) -> None:
+    session.expire_on_commit = False
+    add(session, Email(id=1))
+    (job,) = claim(session, Email, owner="w")
+    session.commit()
+
+    page.post(EMAILS, data={"verb": "release", "key": "1", "confirm": "yes"})
+
+    with pytest.raises(ClaimLost):
+        complete(session, job)
+
+
+def test_a_wide_key_with_a_comma_is_changed(page: TestClient, session: Session) -> None:
+    add(session, Visit(region=r"a,\b", number=7))
+
+    listed = page.get("/queues/visits?show=due")
+    (key,) = keys_shown(listed)
+    answer = page.post("/queues/visits", data={"verb": "cancel", "key": key, "confirm": "yes"})
+
+    assert texts(answer, "h1") == ["1 job cancelled"]
+
+
+def test_all_failed_jobs_are_retried(page: TestClient, session: Session) -> None:
+    add(session, *(failed(key) for key in range(1, 13)), failed(20, status="done"))
+
+    preview = page.post(EMAILS, data={"verb": "retry_failed"})
+    untouched = statuses(session)
+    result = page.post(EMAILS, data={"verb": "retry_failed", "confirm": "yes"})
+
+    assert texts(preview, "h1") == ["Retry all 12 failed jobs?"]
+    assert keys_shown(preview) == [str(key) for key in range(12, 2, -1)]
+    assert list(untouched.values()).count("failed") == 12
+    assert texts(result, "h1") == ["12 jobs retried"]
+    assert statuses(session) == {**dict.fromkeys(range(1, 13), "unclaimed"), 20: "done"}
+
+
+def test_a_request_retries_so_many_failed_jobs_and_offers_to_go_on(
+    page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "MOST", 2)
+    monkeypatch.setattr("sa_jobqueue.steering.bulk.BATCH", 2)
+    add(session, *(failed(key) for key in range(1, 6)))
+
+    answer = page.post(EMAILS, data={"verb": "retry_failed", "confirm": "yes"})
+
+    assert texts(answer, "h1") == ["2 jobs retried"]
+    assert "Retry the next…" in texts(answer, "button")
+    assert list(statuses(session).values()).count("failed") == 3
+
+
+def test_a_queue_is_paused_and_resumed(page: TestClient, session: Session) -> None:
+    answer = page.post(EMAILS, data={"verb": "pause"})
+
+    assert (answer.status_code, answer.headers["location"]) == (303, EMAILS)
+    assert [each.queue for each in paused(session, tables=TABLES)] == ["page_email"]
+    assert "Resume" in texts(page.get(EMAILS), "button")
+
+    page.post(EMAILS, data={"verb": "resume"})
+    session.rollback()
+    assert paused(session, tables=TABLES) == []
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"verb": "retry"},
+        {"verb": "retry", "key": "x"},
+        {"verb": "retry", "key": "1,2"},
+        {"verb": "delete", "key": "1"},
+        {"key": "1"},
+        {"verb": "reprioritize", "key": "1", "priority": "high"},
+        {"verb": "reprioritize", "key": "1", "priority": "40000"},
+        {"verb": "retry", "key": [str(key) for key in range(501)]},
+    ],
+)
+def test_a_form_that_makes_no_sense_changes_nothing(
+    page: TestClient, session: Session, form: Any
+) -> None:
+    add(session, failed(1))
+
+    answers = [page.post(EMAILS, data=form), page.post(EMAILS, data={**form, "confirm": "yes"})]
+
+    assert [answer.status_code for answer in answers] == [400, 400]
+    assert statuses(session) == {1: "failed"}
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+@pytest.mark.parametrize("verb", ["pause", "retry_failed", "reprioritize"])
+def test_what_a_queue_cannot_do_is_refused(page: TestClient, session: Session, verb: str) -> None:
+    add(session, Plain(id=1))
+
+    answer = page.post("/queues/plain", data={"verb": verb, "key": "1", "confirm": "yes"})
+
+    assert answer.status_code == 400
+    assert texts(answer, "h1") == ["Nothing was done"]
+
+
+def test_every_action_is_logged_with_who_did_it(
+    open_page: Open, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(session, failed(1), failed(2), failed(3))
+    page = open_page()
+
+    with caplog.at_level(logging.INFO, "sa_jobqueue.web"):
+        page.post(EMAILS, data={"verb": "retry", "key": ["1", "9"]})
+        page.post(EMAILS, data={"verb": "retry", "key": ["1", "9"], "confirm": "yes"})
+        page.post(EMAILS, data={"verb": "retry_failed", "confirm": "yes"})
+        page.post(EMAILS, data={"verb": "pause"})
+
+    noted = [vars(record) for record in caplog.records if record.name == "sa_jobqueue.web"]
+    told = [
+        (each["visitor"], each["verb"], each["queue"], each["keys"], each["changed"])
+        for each in noted
+    ]
+    assert told == [
+        ("ada", "retry", "emails", [[1], [9]], 1),
+        ("ada", "retry", "emails", [[2], [3]], 2),
+        ("ada", "pause", "emails", [], 1),
+    ]
+
+
+def test_a_name_cannot_forge_a_line_of_the_log(
+    engine: Any, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    from sa_jobqueue.web import Access, Visitor, app
+
+    add(session, Visit(region="x\nINFO forged", number=1))
+    page = TestClient(
+        app(engine, {"visits": Visit}, authorize=lambda _: Visitor("eve\nINFO", Access.ADMIN)),
+        headers={"Sec-Fetch-Site": "same-origin"},
+    )
+
+    with caplog.at_level(logging.INFO, "sa_jobqueue.web"):
+        page.post(
+            "/queues/visits", data={"verb": "cancel", "key": "x\nINFO forged,1", "confirm": "y"}
+        )
+
+    (record,) = [each for each in caplog.records if each.name == "sa_jobqueue.web"]
+    assert "\n" not in record.getMessage()

@@ -1,0 +1,65 @@
+"""docs/web.md: its application runs, and its table of pages is that of the routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine
+from starlette.testclient import TestClient
+
+from tests.docs.markdown import code_blocks, page, table
+from tests.support import make_engine
+
+from .conftest import Open
+
+PAGE = page("docs/web.md")
+(SHOP,) = code_blocks(PAGE, "python")
+
+
+@pytest.fixture
+def shop(fresh_database: URL, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    """The application of the page, on a database with its tables."""
+    pytest.importorskip("fastapi")
+    url = fresh_database.render_as_string(hide_password=False)
+    monkeypatch.setenv("DATABASE_URL", url)
+    names: dict[str, Any] = {"__name__": "shop"}
+    exec(compile(SHOP, "shop.py", "exec", dont_inherit=True), names)
+    engine: Engine = make_engine(url)
+    names["Base"].metadata.create_all(engine)
+    yield TestClient(names["app"], headers={"Sec-Fetch-Site": "same-origin"})
+    names["app"].routes[-1].app.state.site.samples.stop()
+    names["engine"].dispose()
+    engine.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_the_application_of_the_page_lets_in_whom_it_says(shop: TestClient) -> None:
+    pause = {"verb": "pause"}
+
+    seen = {
+        name: shop.get("/admin/jobs/", headers={"x-user": name}) for name in ("ann", "bo", "cy")
+    }
+    changed = {
+        name: shop.post("/admin/jobs/queues/shop_email", data=pause, headers={"x-user": name})
+        for name in ("bo", "ann")
+    }
+
+    assert [answer.status_code for answer in seen.values()] == [200, 200, 403]
+    assert shop.get("/admin/jobs/").status_code == 403
+    assert 'href="/admin/jobs/queues/shop_email"' in seen["bo"].text
+    assert changed["bo"].status_code == 403
+    assert "paused" in changed["ann"].text
+
+
+def test_the_table_lists_the_pages_that_there_are(open_page: Open) -> None:
+    routes = {
+        re.sub(r"\{name:path\}", "NAME", route.path).replace("{key}", "KEY")
+        for route in open_page().app.routes  # type: ignore[attr-defined]  # it is a Starlette
+    }
+
+    listed = {line["page"].strip("`") for line in table(PAGE, "page")}
+
+    assert listed == routes - {"/static/{name}", "/{path:path}"}

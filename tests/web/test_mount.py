@@ -1,0 +1,80 @@
+"""The page beneath a path of another application: every link stays beneath it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+
+from sa_jobqueue.web import Access, Visitor, app
+
+from .conftest import OURS, add, failed
+from .models import QUEUES, Email
+
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
+
+PATHS = ["/", "/queues/emails", "/queues/emails?show=due", "/queues/emails/jobs/1"]
+PATHS += ["/workers", "/schedules", "/doctor", "/nowhere"]
+
+
+def authorize(_: Any) -> Visitor:
+    return Visitor("ada", Access.ADMIN)
+
+
+@pytest.fixture(params=["mounted", "nested", "behind a proxy", "in FastAPI"])
+def mounted(request: pytest.FixtureRequest, engine: Engine) -> Any:
+    """A client of the page, and the path where it is."""
+    page = app(engine, QUEUES, authorize=authorize)
+    options: dict[str, Any] = {"headers": OURS, "follow_redirects": False}
+    if request.param == "mounted":
+        outer: Any = Starlette(routes=[Mount("/jobs", page)])
+        yield TestClient(outer, **options), "/jobs"
+    elif request.param == "nested":
+        outer = Starlette(routes=[Mount("/admin", routes=[Mount("/jobs", page)])])
+        yield TestClient(outer, **options), "/admin/jobs"
+    elif request.param == "behind a proxy":
+        yield TestClient(page, root_path="/shop/jobs", **options), "/shop/jobs"
+    else:
+        outer = pytest.importorskip("fastapi").FastAPI()
+        outer.mount("/jobs", page)
+        yield TestClient(outer, **options), "/jobs"
+    page.state.site.samples.stop()
+
+
+def links(text: str) -> list[str]:
+    """Return the addresses in a page's markup."""
+    return re.findall(r'(?:href|src|action)="([^"]*)"', text)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_link_stays_beneath_the_path(mounted: Any, session: Session, path: str) -> None:
+    client, root = mounted
+    add(session, failed(1), Email(id=2))
+
+    answer = client.get(root + path)
+
+    found = links(answer.text)
+    assert answer.status_code == (404 if path == "/nowhere" else 200)
+    assert found
+    assert not [link for link in found if not link.startswith((f"{root}/", "?", "#"))]
+
+
+def test_links_and_redirects_lead_to_pages(mounted: Any, session: Session) -> None:
+    client, root = mounted
+    add(session, failed(1))
+
+    first = client.get(f"{root}/")
+    answers = {link: client.get(link).status_code for link in links(first.text) if link[0] == "/"}
+    found = client.get(f"{root}/queues/emails?key=1").headers["location"]
+    paused = client.post(f"{root}/queues/emails", data={"verb": "pause"}).headers["location"]
+
+    assert set(answers.values()) == {200}
+    assert f"{root}/queues/emails" in answers
+    assert found == f"{root}/queues/emails/jobs/1"
+    assert paused == f"{root}/queues/emails"

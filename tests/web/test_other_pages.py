@@ -1,0 +1,223 @@
+"""The pages of workers, of schedules and of the doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, func, select
+from sqlalchemy.orm import Session
+from starlette.testclient import TestClient
+
+from sa_jobqueue.control import register_worker
+from sa_jobqueue.doctor import examine
+from sa_jobqueue.model.indexes import index_of
+from sa_jobqueue.owners.owner import Owner
+from sa_jobqueue.web import reports
+from sa_jobqueue.web.reports import Reports
+from tests.support import make_engine
+
+from .conftest import LONG_AGO, Open, add, keys_shown, texts
+from .models import SCHEDULES, TABLES, Email, Plain, emails, plain, scans, visits
+
+
+@pytest.fixture
+def schedule(session: Session) -> None:
+    """A schedule of emails, and one of another queue."""
+    values = {"recipient": "bo"}
+    SCHEDULES.add(session, "morning", emails, "0 7 * * *", timezone="Europe/Berlin", values=values)
+    SCHEDULES.add(session, "scanning", scans, "0 * * * *")
+    session.commit()
+
+
+@pytest.fixture
+def fresh_engine(fresh_database: URL) -> Iterator[Engine]:
+    """An engine whose database is empty."""
+    engine = make_engine(fresh_database)
+    yield engine
+    engine.dispose()
+
+
+def row(session: Session, name: str) -> Any:
+    """Return a schedule as it is committed now."""
+    session.rollback()
+    (found,) = (info for info in SCHEDULES.all(session) if info.name == name)
+    return found
+
+
+# Workers
+
+
+def test_workers_are_shown_with_their_state_and_their_queues(
+    page: TestClient, session: Session, engine: Engine
+) -> None:
+    with Owner(engine, "mailer") as owner:
+        name = owner.name
+        register_worker(session, name, [emails, visits], jobs=3, tables=TABLES)
+        register_worker(session, "plain-name", [scans], tables=TABLES)
+        session.commit()
+
+        answer = page.get("/workers")
+
+    assert keys_shown(answer) == [name, "plain-name"]
+    cells = texts(answer, "td")
+    assert (cells[0], cells[3], cells[6]) == ("alive", "emails visits", "3")
+    assert (cells[7], cells[10]) == ("unknown", "scans")
+    assert "dead" in texts(page.get("/workers"), "td")
+
+
+def test_workers_of_queues_that_the_page_does_not_have_are_not_shown(
+    open_page: Open, session: Session
+) -> None:
+    register_worker(session, "w1", [emails, visits], tables=TABLES)
+    register_worker(session, "w2", [visits], tables=TABLES)
+    session.commit()
+
+    answer = open_page(queues={"emails": emails}).get("/workers")
+
+    assert keys_shown(answer) == ["w1"]
+    assert "page_visit" not in answer.text
+    assert "visits" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "way_out"),
+    [("/workers", "control_tables(Base.metadata)"), ("/schedules", "Schedules(Base.metadata)")],
+)
+def test_where_nothing_is_declared_the_page_says_how(
+    open_page: Open, path: str, way_out: str
+) -> None:
+    assert way_out in open_page(queues={"plain": plain}).get(path).text
+
+
+def test_where_a_table_is_missing_the_page_says_so(open_page: Open, fresh_engine: Engine) -> None:
+    page = open_page(on=fresh_engine)
+
+    pages = {path: page.get(path) for path in ("/", "/workers", "/schedules", "/doctor")}
+
+    assert {answer.status_code for answer in pages.values()} == {200}
+    assert all("un your migration" in answer.text for answer in pages.values())
+    assert "page_workers" in pages["/workers"].text
+    assert "page_schedules" in pages["/schedules"].text
+
+
+# Schedules
+
+
+@pytest.mark.usefixtures("schedule")
+def test_schedules_are_shown_with_their_next_ticks(page: TestClient, session: Session) -> None:
+    found = session.get_one(SCHEDULES.entity, "morning")
+    found.skipped_from, found.skipped_to = LONG_AGO, LONG_AGO + timedelta(days=2)
+    found.last_error = "no such column"
+    session.commit()
+
+    answer = page.get("/schedules")
+
+    assert keys_shown(answer) == ["morning", "scanning"]
+    queue, times, next_tick, last_tick, state = texts(answer, "td")[:5]
+    assert (queue, times, last_tick) == ("emails", "0 7 * * * Europe/Berlin", "\u2013")
+    assert f"{row(session, 'morning').next_tick:%Y-%m-%d %H:%M:%S} in" in next_tick
+    assert state == ("runs missed 2020-01-01 00:00:00 until 2020-01-03 00:00:00 no such column")
+
+
+@pytest.mark.usefixtures("schedule")
+def test_a_schedule_is_run_now_after_a_preview(page: TestClient, session: Session) -> None:
+    form = {"verb": "run", "name": "morning"}
+    count = select(func.count()).select_from(Email)
+
+    preview = page.post("/schedules", data=form)
+    before = session.scalar(count)
+    answer = page.post("/schedules", data={**form, "confirm": "yes"})
+    session.rollback()
+
+    assert "One job is inserted into emails at once." in preview.text
+    assert (before, session.scalar(count)) == (0, 1)
+    assert session.scalars(select(Email.recipient)).all() == ["bo"]
+    assert answer.headers["location"] == "/schedules"
+
+
+@pytest.mark.usefixtures("schedule")
+def test_a_schedule_is_paused_and_resumed(page: TestClient, session: Session) -> None:
+    page.post("/schedules", data={"verb": "pause", "name": "morning"})
+    assert row(session, "morning").paused
+    assert "paused" in texts(page.get("/schedules"), "td")[4]
+
+    page.post("/schedules", data={"verb": "resume", "name": "morning"})
+    assert not row(session, "morning").paused
+
+
+@pytest.mark.usefixtures("schedule")
+def test_a_schedule_of_another_queue_cannot_be_reached(open_page: Open, session: Session) -> None:
+    page = open_page(queues={"emails": emails})
+
+    answers = [
+        page.post("/schedules", data={"verb": verb, "name": name, "confirm": "yes"})
+        for verb, name in [("pause", "scanning"), ("pause", "none"), ("delete", "morning")]
+    ]
+
+    assert [answer.status_code for answer in answers] == [404, 404, 400]
+    assert not row(session, "scanning").paused
+    assert "scanning" not in page.get("/schedules").text
+
+
+# The doctor
+
+
+def test_the_doctor_finds_what_is_wrong(page: TestClient, session: Session) -> None:
+    add(session, Plain(id=1))
+
+    answer = page.get("/doctor")
+
+    assert answer.status_code == 200
+    assert answer.text.count("<section") == 4
+    assert "the claim walks" in answer.text or "fits the claim" in answer.text
+
+
+def test_a_finding_is_shown_with_its_fix(open_page: Open, engine: Engine) -> None:
+    index = index_of(plain.mapping.table, "claim")
+    assert index is not None
+    index.drop(engine)
+    try:
+        answer = open_page(queues={"plain": plain}).get("/doctor")
+    finally:
+        index.create(engine)
+
+    assert 'class="state error"' in answer.text
+    assert "Fix: " in answer.text
+
+
+def test_a_report_is_kept_for_a_minute_unless_somebody_asks_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    now = 0.0
+    monkeypatch.setattr("sa_jobqueue.web.reports.time.monotonic", lambda: now)
+
+    def note(name: str) -> Any:
+        made.append(name)
+        return examine(engine, plain, run=False)
+
+    kept = Reports(note)
+    for moment, again in [(0, False), (59, False), (61, False), (62, True), (67, True)]:
+        now = moment
+        kept.of("plain", again=again)
+
+    assert len(made) == 3  # at 0, 61 and 67 seconds
+
+
+def test_looking_again_makes_a_new_report(page: TestClient, monkeypatch: Any) -> None:
+    monkeypatch.setattr(reports, "SOONEST", timedelta(0))
+    made: list[int] = []
+
+    def count(session: Session, queue: Any, *, run: bool) -> Any:
+        made.append(1)
+        return examine(session, queue, run=run)
+
+    monkeypatch.setattr("sa_jobqueue.web.site.examine", count)
+
+    for path in ("/doctor", "/doctor", "/doctor?again=1"):
+        page.get(path)
+
+    assert len(made) == 2 * 4

@@ -1,0 +1,200 @@
+"""A database that is slow, away, or locked: a plain page, and no harm."""
+
+from __future__ import annotations
+
+import socket
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, NullPool, event, text
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.orm import Session
+from starlette.testclient import TestClient
+
+from sa_jobqueue.dialects import database_of, is_time_limit
+from sa_jobqueue.web import reading, site
+from sa_jobqueue.web.reading import reading as read
+from tests.support import SERVERS, cut_connections, impatient, make_engine
+
+from .conftest import Open, add, failed, statuses, texts
+
+#: A statement of seconds, on each database.
+SLOW = {
+    "sqlite": "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n "
+    "WHERE i < 0",
+    "postgresql": "SELECT pg_sleep(20)",
+    "mysql": "SELECT COUNT(*) FROM information_schema.collations a, "
+    "information_schema.collations b, information_schema.collations c, "
+    "information_schema.collations d",
+    "mariadb": "SELECT SLEEP(20)",
+}
+
+SHORT = timedelta(seconds=1)
+
+
+def test_a_statement_that_takes_too_long_is_ended_by_the_database(
+    engine: Engine, db_alias: str
+) -> None:
+    begun = time.monotonic()
+
+    with pytest.raises(DBAPIError) as raised, read(engine, SHORT) as session:
+        session.execute(text(SLOW[db_alias])).all()
+
+    assert is_time_limit(raised.value)
+    assert time.monotonic() - begun < 10
+
+
+def test_the_limit_ends_with_the_reads(engine: Engine, db_alias: str) -> None:
+    questions = {
+        "postgresql": "SHOW statement_timeout",
+        "mysql": "SELECT @@max_execution_time, @@innodb_lock_wait_timeout",
+        "mariadb": "SELECT @@max_statement_time, @@innodb_lock_wait_timeout",
+    }
+    question = questions.get(db_alias, "SELECT 1")
+    with engine.connect() as connection:
+        before = connection.execute(text(question)).all()
+        connection.rollback()
+        with database_of(connection).time_limit(connection, SHORT):
+            within = connection.execute(text(question)).all()
+        after = connection.execute(text(question)).all()
+
+    assert before == after
+    assert (within != before) == (db_alias != "sqlite")
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_connection_whose_time_is_over_may_be_used_again(engine: Engine) -> None:
+    numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) "
+    with engine.connect() as connection:
+        with database_of(connection).time_limit(connection, timedelta(0)):
+            pass
+
+        assert connection.execute(text(f"{numbers} SELECT MAX(i) FROM n")).scalar() == 100_000
+
+
+def test_a_page_whose_query_takes_too_long_says_so(
+    page: TestClient, monkeypatch: pytest.MonkeyPatch, db_alias: str
+) -> None:
+    def slow(session: Session, queues: Any) -> Any:
+        session.execute(text(SLOW[db_alias])).all()
+
+    monkeypatch.setattr(reading, "TIME_LIMIT", SHORT)
+    monkeypatch.setattr(site, "overview", slow)
+
+    answer = page.get("/")
+
+    assert answer.status_code == 503
+    assert texts(answer, "h1") == ["This took too long"]
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_server_that_is_away_is_a_plain_page_until_it_is_back(
+    open_page: Open, db_url: URL, unused_port: int
+) -> None:
+    engine = make_engine(db_url, poolclass=NullPool)
+    away: list[bool] = []
+
+    @event.listens_for(engine, "do_connect")
+    def connect(_dialect: object, _record: object, _args: object, options: dict[str, Any]) -> None:
+        if away:
+            options["port"] = unused_port
+
+    page = open_page(on=engine)
+    before = page.get("/")
+    away.append(True)
+    meanwhile = [page.get(path) for path in ("/", "/queues/emails", "/doctor", "/workers")]
+    away.clear()
+    after = page.get("/")
+
+    assert [answer.status_code for answer in meanwhile] == [503, 503, 503, 503]
+    assert texts(meanwhile[0], "h1") == ["The database does not answer"]
+    assert (before.status_code, after.status_code) == (200, 200)
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_connections_that_were_cut_are_replaced(
+    open_page: Open, page_engine: Engine, db_url: URL, db_alias: str
+) -> None:
+    engine = make_engine(db_url)
+    page = open_page(on=engine)
+    page.get("/")
+
+    cut_connections(db_url, db_alias)
+    answers = [page.get("/").status_code for _ in range(2)]
+    engine.dispose()
+    page_engine.dispose()
+
+    assert answers == [503, 200]
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port where nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_file_that_cannot_be_opened_is_a_plain_page(open_page: Open, tmp_path: Any) -> None:
+    engine = make_engine(f"sqlite:///{tmp_path / 'away' / 'jobs.db'}")
+    page = open_page(on=engine)
+
+    away = page.get("/")
+    (tmp_path / "away").mkdir()
+    back = page.get("/")
+    engine.dispose()
+
+    assert (away.status_code, back.status_code) == (503, 200)
+
+
+def test_an_error_in_the_middle_of_a_page_is_a_plain_page(page: TestClient, engine: Engine) -> None:
+    def cut(*_: Any) -> None:
+        raise OperationalError("SELECT", {}, Exception("server closed the connection"))
+
+    event.listen(engine, "before_cursor_execute", cut)
+    try:
+        answer = page.get("/queues/emails")
+    finally:
+        event.remove(engine, "before_cursor_execute", cut)
+
+    assert answer.status_code == 503
+    assert "server closed" not in answer.text
+
+
+def test_the_log_has_the_drivers_words_without_the_parameters(
+    page: TestClient, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    def cut(*_: Any) -> None:
+        raise ProgrammingError("SELECT ?", {"name": "a secret"}, Exception("no such column: b"))
+
+    event.listen(engine, "before_cursor_execute", cut)
+    try:
+        answer = page.get("/queues/emails")
+    finally:
+        event.remove(engine, "before_cursor_execute", cut)
+
+    assert texts(answer, "h1") == ["The database refuses"]
+    assert "no such column: b" in caplog.text
+    assert "a secret" not in caplog.text + answer.text
+
+
+def test_rows_that_somebody_has_locked_are_not_waited_for_for_ever(
+    open_page: Open, session: Session, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = open_page(on=impatient(engine))
+    add(session, failed(1))
+    monkeypatch.setattr(site, "TIME_LIMIT", SHORT)
+    session.execute(text("UPDATE page_email SET priority = 3 WHERE id = 1"))
+    form = {"verb": "retry", "key": "1", "confirm": "yes"}
+    begun = time.monotonic()
+
+    answer = page.post("/queues/emails", data=form)
+
+    assert answer.status_code == 503
+    assert time.monotonic() - begun < 8
+    assert statuses(session) == {1: "failed"}
