@@ -95,7 +95,8 @@ class Standby(Cluster):
         hosts = tuple(f"{LOCALHOST}:{node.port}" for node in self.nodes)
         query = {"host": hosts, "target_session_attrs": "read-write"}
         return [
-            URL.create("postgresql+psycopg2", username="postgres", database=DATABASE, query=query)
+            URL.create(driver, username="postgres", database=DATABASE, query=query)
+            for driver in ("postgresql+psycopg2", "postgresql+psycopg")
         ]
 
     @property
