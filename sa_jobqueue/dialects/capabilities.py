@@ -315,6 +315,16 @@ class Capabilities:
         """
         return nullcontext()
 
+    # -- statistics -----------------------------------------------------
+
+    def told_of_rows(self, connection: Connection, table: Table, rows: int) -> None:
+        """Have the planner know of many new rows, if it does not see by itself that there are more.
+
+        Args:
+            connection: the one that has inserted them, perhaps in a transaction that is not over.
+            rows: how many are new.
+        """
+
     # -- the clock ------------------------------------------------------
 
     def moment(self) -> ColumnElement[Any]:

@@ -26,6 +26,9 @@ from ..sessions.writer import AnySession, Writer, session_of, writing
 #: Rows for each statement: memory stays bounded for a generator of any length.
 CHUNK = 1_000
 
+#: So many rows of one call are many: the database's planner is told of them.
+MANY = 5_000
+
 
 @overload
 def enqueue(
@@ -125,7 +128,9 @@ def insert_jobs(
                 note(writer, mapping, _event(mapping, of_rows, inserted[-1]))
             if mapping.wakes:
                 note_claimable(writer, mapping)
-    known = [count for count in inserted if count is not None]
+        known = [count for count in inserted if count is not None]
+        if sum(known) >= MANY:
+            writer.database.told_of_rows(writer.connection, mapping.table, sum(known))
     return sum(known) if len(known) == len(inserted) else None
 
 

@@ -10,6 +10,7 @@ Until the end their status is ``loading``, which no claim looks for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, get_args
@@ -110,18 +111,18 @@ class EnqueueSource(InsertSource):
         return {status: status_word(word), **self._given_defaults, **self._default_run_at()}
 
     def finish(self, batches: Iterator[RowBatch]) -> None:
-        """Make the jobs claimable that are not claimable yet."""
-        if self.visible != "at the end":
-            return
+        """Make the jobs claimable that are not claimable yet; tell the planner of all of them."""
+        rows = 0
         with connected(self.engine) as connection:
-            if self.at_once:
-                with transaction(connection):
-                    for batch in batches:
-                        self._make_claimable(connection, batch)
-                return
-            for batch in batches:
-                with transaction(connection):
-                    self._make_claimable(connection, batch)
+            with transaction(connection) if self.at_once else nullcontext():
+                for batch in batches:
+                    rows += len(batch.keys)
+                    if self.visible == "at the end":
+                        with nullcontext() if self.at_once else transaction(connection):
+                            self._make_claimable(connection, batch)
+            with transaction(connection):
+                table = self.mapping.table
+                database_of(connection).told_of_rows(connection, table, rows)
 
     def _make_claimable(self, connection: Connection, batch: RowBatch) -> None:
         status = self.mapping.column("status")

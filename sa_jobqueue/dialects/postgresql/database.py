@@ -55,6 +55,7 @@ from .sqlstate import (
     login_is_refused,
     sqlstate,
 )
+from .statistics import analyze_if_grown
 
 #: Where drivers keep the number of the server process: psycopg 2 and 3, asyncpg.
 _PID_TOLD = ("info.backend_pid", "get_server_pid")
@@ -157,6 +158,9 @@ class PostgreSQL(Database):
             f"set_config('{name}', '{value}', false)" for name, value in SILENCE.items()
         )
         connection.exec_driver_sql(f"SELECT {settings}")
+
+    def told_of_rows(self, connection: Connection, table: Table, rows: int) -> None:
+        analyze_if_grown(connection, table, rows)
 
     def claim_date(self) -> ColumnElement[Any]:
         # Read once for a statement, when the first of its rows is locked. By the time at which

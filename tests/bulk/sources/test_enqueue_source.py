@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import ArgumentError, JobMixin, claim, complete, count_by_status, enqueue
@@ -84,6 +84,18 @@ def test_an_update_of_existing_jobs_keeps_status_and_owner(engine: Engine, log: 
         assert [job.name for job in found] == ["new"] * 4
         assert [job.status for job in found] == ["done", "done", "unsent", "unsent"]
         assert [job.priority for job in found] == [5, 5, 5, 7]
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("visible", ["as inserted", "at the end"])
+def test_the_planner_knows_of_a_load_that_is_finished(
+    engine: Engine, log: FileLog, visible: str
+) -> None:
+    load_of(engine, log, jobs(5_000), visible=visible).run()
+
+    known = "SELECT reltuples FROM pg_class WHERE oid = CAST(:table AS regclass)"
+    with engine.connect() as connection:
+        assert connection.scalar(text(known), {"table": Job.__tablename__}) == 5_000
 
 
 @pytest.mark.parametrize("at_once", [True, False])

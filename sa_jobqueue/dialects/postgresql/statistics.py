@@ -1,0 +1,77 @@
+"""PostgreSQL: the planner is told of a table that has just grown.
+
+Of a table that was never analyzed, or when it was empty, the planner guesses how many jobs are due.
+Where it guesses no more of them than a claim may take, it reads and sorts all jobs, instead of
+walking the claim index to its limit. Autovacuum would analyze the table within minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    cast,
+    func,
+    literal_column,
+    select,
+    text,
+    true,
+)
+from sqlalchemy.dialects.postgresql import OID
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import ExecutableDDLElement
+
+from .claim_lock import TableNumber
+
+log = logging.getLogger("sa_jobqueue.enqueue")
+
+#: New rows are told of if they are more than this share of those that the planner knows of.
+SHARE = 0.1
+
+_TIMEOUT: Any = literal_column("'statement_timeout'")
+
+
+class _Analyze(ExecutableDDLElement):
+    inherit_cache = False
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+
+@compiles(_Analyze, "postgresql")
+def _analyze(element: _Analyze, compiler: Any, **kw: Any) -> str:
+    # Somebody else who analyzes the table, such as autovacuum, holds its lock.
+    return f"ANALYZE (SKIP_LOCKED) {compiler.preparer.format_table(element.table)}"
+
+
+def analyze_if_grown(connection: Connection, table: Table, rows: int) -> None:
+    """Analyze a table, in the caller's transaction, if so many new rows are much for it.
+
+    It reads 30,000 rows at most. The transaction's other statements keep their time limit.
+    """
+    known, timeout = connection.execute(_known(table, func.current_setting(_TIMEOUT))).one()
+    if rows <= SHARE * known:
+        return
+    connection.execute(select(func.set_config(_TIMEOUT, "0", true())))
+    connection.execute(_Analyze(table))
+    again, _ = connection.execute(_known(table, func.set_config(_TIMEOUT, timeout, true()))).one()
+    if again == known:
+        log.info(
+            "%d rows are new in %s, and its statistics are older: claims may be slow until "
+            "autovacuum or the table's owner has analyzed it",
+            rows,
+            table.fullname,
+        )
+
+
+def _known(table: Table, setting: Any) -> Any:
+    """Return a SELECT of the number of rows that the planner knows of, and a setting."""
+    rows: Any = literal_column("reltuples")
+    number: ColumnElement[int] = literal_column("oid")
+    catalog: Any = text("pg_catalog.pg_class")
+    ours = number == cast(TableNumber(table), OID)
+    return select(rows, setting).select_from(catalog).where(ours)
