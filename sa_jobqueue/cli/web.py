@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
+import socket
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import click
@@ -14,6 +15,9 @@ from .engine import open_engine
 from .log_output import log_options, set_up_logging
 from .options import assume_locks_option, targets_argument, url_option
 from .targets import load_queues
+
+if TYPE_CHECKING:
+    import uvicorn
 
 MISSING = "the web page needs more packages: pip install 'sa_jobqueue[web]'"
 
@@ -65,21 +69,35 @@ def serve(
     config = uvicorn.Config(
         site, host, port, log_level="warning", access_log=False, proxy_headers=False
     )
-    try:
-        listening = config.bind_socket()
-    except SystemExit as error:  # uvicorn has logged why
-        raise click.ClickException(f"cannot listen on {host}:{port}") from error
-    listening.listen()  # whoever reads the address may come at once
-    port = listening.getsockname()[1]
-    if not is_this_machine(host):
-        click.echo(f"Listening on {host}: whoever gets the address below can come in.", err=True)
-    click.echo(f"http://{in_address(host)}:{port}/?{urlencode({TOKEN: token})}")
+    listening = listen(config)
+    announce(host, listening.getsockname()[1], urlencode({TOKEN: token}))
     try:
         uvicorn.Server(config).run([listening])
     except KeyboardInterrupt:
-        pass
+        pass  # uvicorn has stopped, and raises the signal again
     finally:
         site.state.site.samples.stop()
+
+
+def listen(config: uvicorn.Config) -> socket.socket:
+    """Listen, so that whoever reads the address may come at once.
+
+    Raises:
+        ClickException: the port is taken, or the host is not ours.
+    """
+    try:
+        listening = config.bind_socket()
+    except SystemExit as error:  # uvicorn has logged why
+        raise click.ClickException(f"cannot listen on {config.host}:{config.port}") from error
+    listening.listen()
+    return listening
+
+
+def announce(host: str, port: int, query: str) -> None:
+    """Print the address; say so if other machines can reach it."""
+    if not is_this_machine(host):
+        click.echo(f"Listening on {host}: whoever gets the address below can come in.", err=True)
+    click.echo(f"http://{in_address(host)}:{port}/?{query}")
 
 
 def is_this_machine(host: str) -> bool:

@@ -310,6 +310,8 @@ class Capabilities:
     def time_limit(self, connection: Connection, limit: timedelta) -> AbstractContextManager[None]:
         """Inside, have the database end a statement that takes longer: :meth:`is_time_limit`.
 
+        Some databases keep the limit until the transaction ends.
+
         Args:
             connection: in a transaction, not in AUTOCOMMIT.
         """

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -21,9 +20,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..dialects import is_lock_timeout, is_mistake, is_time_limit
+from ..dialects import is_mistake, is_time_limit, is_transient
 from ..errors import ArgumentError
 from ..model.last_error import first_line
+from .reading import drivers_words
 from .rendering import Links, page
 from .site import Site
 from .visitors import Authorize, Visitor
@@ -105,12 +105,12 @@ def _refuse_other_sites(request: Request) -> None:
     """
     if request.method in SAFE:
         return
-    origin = request.headers.get("origin", "")
-    by_host = urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower() != ""
+    origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
+    by_host = host != "" and origin.lower().partition("://")[2] == host.lower()
     fetch_site = request.headers.get("sec-fetch-site")
     if fetch_site == "same-origin" or (fetch_site is None and by_host):
         return
-    log.warning("refused: %s %s from another site: %r", request.method, request.url.path, origin)
+    log.warning("refused: %s %r from another site: %r", request.method, request.url.path, origin)
     raise Problem(403, "Refused", "This request does not come from a page of this site.")
 
 
@@ -124,7 +124,7 @@ async def _visitor(authorize: Authorize, request: Request) -> Visitor:
     if not isinstance(found, Visitor):
         raise ArgumentError(f"authorize() returns a Visitor or None, not {type(found).__name__}")
     if request.method not in SAFE and not found.may_change:
-        log.warning("refused: %r may read only: %s", found.name, request.url.path)
+        log.warning("refused: %r may read only: %r", found.name, request.url.path)
         raise Problem(403, "You may read only", "You may see this page, and change nothing.")
     return found
 
@@ -154,7 +154,7 @@ def _problem_page(request: Request, visitor: Visitor | None, error: Exception) -
 def _log(problem: Problem, error: Exception) -> None:
     """Log an error: of the database without the statement's parameters, else with its traceback."""
     if isinstance(error, DBAPIError):
-        log.warning("%s: %s", problem.title, first_line(error.orig))
+        log.warning("%s: %s", problem.title, drivers_words(error))
     else:
         log.warning("%s: %s", problem.title, first_line(error), exc_info=problem.status == 500)
 
@@ -163,7 +163,7 @@ def _problem_of(error: Exception) -> Problem:
     """Say in plain words what an error means."""
     if is_time_limit(error):
         return Problem(503, "This took too long", "The database needed more than 5 seconds.")
-    if is_lock_timeout(error):
+    if is_transient(error):
         return Problem(503, "Somebody else is writing", "Rows are locked: try again soon.")
     if is_mistake(error) and isinstance(error, DBAPIError):
         return Problem(500, "The database refuses", "A table, a column or a right is missing.")

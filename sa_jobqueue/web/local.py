@@ -112,7 +112,8 @@ class TokenLogin:
         await answer(scope, receive, send)
 
     def _redirect(self, request: Request) -> RedirectResponse:
-        answer = RedirectResponse(request.url.path, status_code=303)
+        here = "/" + request.url.path.lstrip("/")  # two slashes would begin another host's address
+        answer = RedirectResponse(here, status_code=303)
         answer.set_cookie(
             cookie_name(request.scope), self._token, httponly=True, samesite="strict", path="/"
         )

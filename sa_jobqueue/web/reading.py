@@ -7,9 +7,11 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
 from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from ..dialects import database_of
+from ..model.last_error import first_line
 
 #: How long a statement may take.
 TIME_LIMIT = timedelta(seconds=5)
@@ -41,6 +43,11 @@ def reading_again(engine: Engine) -> Iterator[Session]:
             limits.enter_context(database_of(begun).time_limit(begun, TIME_LIMIT))
 
         yield session
+
+
+def drivers_words(error: Exception) -> str:
+    """Return an error of the database as its driver words it, without statement and parameters."""
+    return first_line(error.orig if isinstance(error, DBAPIError) else error)
 
 
 def _in_transaction(session: Session) -> Connection:

@@ -20,6 +20,9 @@ from ..steering import Key, key_text
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
+#: The characters of a path that stay as they are.
+SAFE = "/:,@"
+
 #: Stands where there is no value.
 UNKNOWN = "\u2013"
 
@@ -31,7 +34,7 @@ class Links:
     """Addresses of the site's pages, below the path where the application is mounted."""
 
     def __init__(self, request: Request) -> None:
-        self._root = request.scope.get("root_path", "").rstrip("/")
+        self._root = quote(request.scope.get("root_path", "").rstrip("/"), safe=SAFE)
 
     def __call__(self, *parts: str) -> str:
         """Return the address of a page, such as ``queues`` and a queue's name."""
@@ -47,13 +50,14 @@ class Links:
 
 
 def in_path(text: str) -> str:
-    """Write a text without slashes, which would divide a path; see :func:`from_path`."""
-    return text.replace("~", "~0").replace("/", "~1")
+    """Write a text as a single step of a path, so neither with a slash nor as ``..``."""
+    step = text.replace("~", "~0").replace("/", "~1")
+    return step.replace(".", "~2") if step in (".", "..") else step
 
 
 def from_path(text: str) -> str:
     """Read what :func:`in_path` has written."""
-    return text.replace("~1", "/").replace("~0", "~")
+    return text.replace("~2", ".").replace("~1", "/").replace("~0", "~")
 
 
 def page(template: str, values: Mapping[str, Any], *, status: int = 200) -> HTMLResponse:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ..overview import QueueOverview
+from .reading import drivers_words
 
 log = logging.getLogger("sa_jobqueue.web")
 
@@ -115,7 +116,7 @@ class Samples:
         try:
             seen = self._read()
         except Exception as error:  # the page tells what is wrong with the database
-            log.debug("no sample: %s", error)
+            log.debug("no sample: %s", drivers_words(error))
             return
         with self._lock:
             self._add(seen)

@@ -76,6 +76,7 @@ def test_the_address_has_a_token_that_becomes_a_cookie(served: Served) -> None:
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}", served.address)
     assert (first.status, first.headers["location"]) == (303, "/")
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    assert served.ask(f"//evil.example/?{served.query}").headers["location"] == "/evil.example/"
     page = served.ask("/", cookie=cookie.partition(";")[0])
     assert page.status == 200
     assert f"{DEPOT}:crates" in page.text
@@ -129,6 +130,7 @@ def test_jobs_are_changed_and_the_change_is_logged(served: Served, engine: Engin
 def test_a_page_that_is_read_only_changes_nothing(served: Served) -> None:
     cookie = served.cookie()
 
+    assert served.ask(f"//evil.example/?{served.query}").headers["location"] == "/evil.example/"
     page = served.ask("/", cookie=cookie)
     answer = served.ask(
         f"/queues/{DEPOT}:crates", method="POST", cookie=cookie, sec_fetch_site="same-origin"

@@ -84,6 +84,8 @@ def test_an_answer_of_authorize_that_is_no_visitor_opens_nothing(engine: Any) ->
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "http://testserver.evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Origin": "", "Host": ""}, 403),
         ({}, 403),
     ],
 )

@@ -110,7 +110,7 @@ def test_a_job_without_a_history_says_how_to_get_one(page: TestClient, session: 
 @pytest.mark.parametrize(
     ("status", "verbs"),
     [
-        ("unclaimed", ["Cancel…", "Reprioritize…"]),
+        ("unclaimed", ["Reprioritize…", "Cancel…"]),
         ("claimed", ["Release…"]),
         ("failed", ["Retry…"]),
         ("done", ["Retry…"]),

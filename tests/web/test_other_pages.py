@@ -117,7 +117,11 @@ def test_schedules_are_shown_with_their_next_ticks(page: TestClient, session: Se
 
     assert keys_shown(answer) == ["morning", "scanning"]
     queue, times, next_tick, last_tick, state = texts(answer, "td")[:5]
-    assert (queue, times, last_tick) == ("emails", "0 7 * * * Europe/Berlin", "\u2013")
+    assert (queue, times, last_tick) == (
+        "emails",
+        "0 7 * * * Europe/Berlin missed ticks: once",
+        "\u2013",
+    )
     assert f"{row(session, 'morning').next_tick:%Y-%m-%d %H:%M:%S} in" in next_tick
     assert state == ("runs missed 2020-01-01 00:00:00 until 2020-01-03 00:00:00 no such column")
 

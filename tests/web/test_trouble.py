@@ -34,12 +34,14 @@ SLOW = {
 SHORT = timedelta(seconds=1)
 
 
+@pytest.mark.parametrize("level", [None, "AUTOCOMMIT"])
 def test_a_statement_that_takes_too_long_is_ended_by_the_database(
-    engine: Engine, db_alias: str
+    engine: Engine, db_alias: str, level: Any
 ) -> None:
+    used = engine if level is None else engine.execution_options(isolation_level=level)
     begun = time.monotonic()
 
-    with pytest.raises(DBAPIError) as raised, read(engine, SHORT) as session:
+    with pytest.raises(DBAPIError) as raised, read(used, SHORT) as session:
         session.execute(text(SLOW[db_alias])).all()
 
     assert is_time_limit(raised.value)
@@ -58,6 +60,7 @@ def test_the_limit_ends_with_the_reads(engine: Engine, db_alias: str) -> None:
         connection.rollback()
         with database_of(connection).time_limit(connection, SHORT):
             within = connection.execute(text(question)).all()
+        connection.rollback()
         after = connection.execute(text(question)).all()
 
     assert before == after

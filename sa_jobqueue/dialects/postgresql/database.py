@@ -90,9 +90,6 @@ SELECT set_config('enable_seqscan', :seqscan, true),
   set_config('enable_indexscan', :indexscan, true),
   set_config('enable_bitmapscan', :bitmapscan, true)
 """)
-_LIMIT_TIME = text("""
-SELECT current_setting('statement_timeout'), set_config('statement_timeout', :time, true)
-""")
 
 
 class PostgreSQL(Database):
@@ -245,16 +242,9 @@ class PostgreSQL(Database):
     @contextmanager
     def time_limit(self, connection: Connection, limit: timedelta) -> Iterator[None]:
         # Of the transaction alone: behind a pooler a setting of the session would be another's.
-        time = {"time": f"{limit // timedelta(milliseconds=1)}ms"}
-        was = connection.execute(_LIMIT_TIME, time).scalar_one()
-        try:
-            yield
-        except DBAPIError:
-            raise  # the transaction is broken, and the setting ends with it
-        except BaseException:
-            connection.execute(_LIMIT_TIME, {"time": was})
-            raise
-        connection.execute(_LIMIT_TIME, {"time": was})
+        milliseconds = limit // timedelta(milliseconds=1)
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {max(1, milliseconds)}")
+        yield
 
     def pause(self, connection: Connection, time: timedelta) -> None:
         connection.exec_driver_sql(f"SELECT pg_sleep({time.total_seconds():.6f})")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -56,7 +57,7 @@ def show_queue(visit: Visit) -> Response:
         return visit.page("no_table", name=name, table=queue.mapping.table.fullname)
     visit.site.samples.look()
     which = _listed(asked.get("show"), seen)
-    jobs, states, not_indexed = _jobs(visit, queue, which)
+    listed = _list(visit, queue, which)
     return visit.page(
         "queue",
         name=name,
@@ -65,13 +66,26 @@ def show_queue(visit: Visit) -> Response:
         key_names=key_names(queue),
         tabs=TABS,
         which=which,
-        jobs=jobs,
-        states=states,
-        not_indexed=not_indexed,
+        listed=listed,
         verbs=_verbs(queue, which),
-        next_page=_next_page(which, jobs),
         first_page="after" not in asked,
     )
+
+
+@dataclass(frozen=True)
+class JobList:
+    """A page of jobs.
+
+    Attributes:
+        states: of the owners, by their names.
+        next_page: the query of the next page; None: there is none.
+        not_indexed: no index finds such jobs, and nothing was read.
+    """
+
+    jobs: Sequence[ListedJob] = ()
+    states: Mapping[str, OwnerState] = field(default_factory=dict)
+    next_page: str | None = None
+    not_indexed: bool = False
 
 
 def named_queue(visit: Visit) -> tuple[str, JobQueue[Any]]:
@@ -114,17 +128,16 @@ def _listed(word: str | None, seen: QueueOverview) -> Listed:
         raise Problem(404, "Nothing is here", f"No jobs are listed as {word!r}.") from None
 
 
-def _jobs(
-    visit: Visit, queue: JobQueue[Any], which: Listed
-) -> tuple[list[ListedJob], dict[str, OwnerState], str]:
-    """Return a page of jobs, the states of their owners, and why they cannot be listed."""
+def _list(visit: Visit, queue: JobQueue[Any], which: Listed) -> JobList:
+    """Read a page of jobs, and whether their owners live."""
     after = _position(queue, which, visit.request.query_params.get("after"))
     with reading(visit.site.engine) as session:
         try:
             jobs = list_jobs(session, queue, which, limit=PAGE + 1, after=after)
-        except ArgumentError as error:
-            return [], {}, str(error)
-        return jobs, _states(session, jobs), ""
+        except ArgumentError:
+            return JobList(not_indexed=True)
+        shown = jobs[:PAGE]
+        return JobList(shown, _states(session, shown), _next_page(which, jobs))
 
 
 def _states(session: Session, jobs: Sequence[ListedJob]) -> dict[str, OwnerState]:
@@ -149,15 +162,14 @@ def _plots(visit: Visit, name: str) -> dict[str, Plot | None]:
 # -- pages by key -------------------------------------------------------------
 
 
-def _next_page(which: Listed, jobs: list[ListedJob]) -> str | None:
-    """Cut the list to a page; return the query of the next, if there is one."""
+def _next_page(which: Listed, jobs: Sequence[ListedJob]) -> str | None:
+    """Return the query of the page behind the last job that is shown."""
     if len(jobs) <= PAGE:
         return None
-    del jobs[PAGE:]
-    position = jobs[-1].position
-    if position is None:
+    last = jobs[PAGE - 1]
+    if last.position is None:
         return None
-    return "?" + urlencode({"show": which.value, "after": _position_text(jobs[-1], position)})
+    return "?" + urlencode({"show": which.value, "after": _position_text(last, last.position)})
 
 
 def _position_text(job: ListedJob, position: Position) -> str:
