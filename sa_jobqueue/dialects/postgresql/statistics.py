@@ -53,12 +53,12 @@ def analyze_if_grown(connection: Connection, table: Table, rows: int) -> None:
 
     It reads 30,000 rows at most. The transaction's other statements keep their time limit.
     """
-    known, timeout = connection.execute(_known(table, func.current_setting(_TIMEOUT))).one()
+    known, timeout = _known(connection, table, func.current_setting(_TIMEOUT))
     if rows <= SHARE * known:
         return
     connection.execute(select(func.set_config(_TIMEOUT, "0", true())))
     connection.execute(_Analyze(table))
-    again, _ = connection.execute(_known(table, func.set_config(_TIMEOUT, timeout, true()))).one()
+    again, _ = _known(connection, table, func.set_config(_TIMEOUT, timeout, true()))
     if again == known:
         log.info(
             "%d rows are new in %s, and its statistics are older: claims may be slow until "
@@ -68,10 +68,11 @@ def analyze_if_grown(connection: Connection, table: Table, rows: int) -> None:
         )
 
 
-def _known(table: Table, setting: Any) -> Any:
-    """Return a SELECT of the number of rows that the planner knows of, and a setting."""
-    rows: Any = literal_column("reltuples")
+def _known(connection: Connection, table: Table, setting: Any) -> tuple[float, str]:
+    """Return how many rows the planner knows of, and a setting."""
+    rows: ColumnElement[float] = literal_column("reltuples")
     number: ColumnElement[int] = literal_column("oid")
-    catalog: Any = text("pg_catalog.pg_class")
     ours = number == cast(TableNumber(table), OID)
-    return select(rows, setting).select_from(catalog).where(ours)
+    asked = select(rows, setting).select_from(text("pg_catalog.pg_class")).where(ours)
+    found: Any = connection.execute(asked).one()
+    return found[0], found[1]
