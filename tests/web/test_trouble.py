@@ -102,8 +102,7 @@ def test_a_server_that_is_away_is_a_plain_page_until_it_is_back(
 
     @event.listens_for(engine, "do_connect")
     def connect(_dialect: object, _record: object, _args: object, options: dict[str, Any]) -> None:
-        if away:
-            options["port"] = unused_port
+        options["port"] = unused_port if away else db_url.port
 
     page = open_page(on=engine)
     before = page.get("/")
