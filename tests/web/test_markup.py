@@ -72,7 +72,13 @@ def page(open_page: Open, session: Session) -> TestClient:
     """A page with something of everything."""
     add(session, Email(id=3))
     claim(session, Email, owner="w")
-    add(session, Email(id=1), failed(2, last_error="no luck"), failed(4, status="cancelled"))
+    add(
+        session,
+        Email(id=1),
+        failed(2, last_error="no luck"),
+        failed(5),
+        failed(4, status="cancelled"),
+    )
     SCHEDULES.add(session, "morning", emails, "0 7 * * *")
     register_worker(session, "w", [emails], tables=TABLES)
     session.commit()
