@@ -16,10 +16,20 @@ The command line and the web page both change jobs by it. Each batch is a transa
 """
 
 from .bulk import BATCH, Steering, Verb, release_jobs
-from .keys import Key, jobs_of_keys, key_from, key_text, keys_from, keys_text, statuses_of
+from .keys import (
+    JobState,
+    Key,
+    jobs_of_keys,
+    key_from,
+    key_text,
+    keys_from,
+    keys_text,
+    states_of,
+)
 
 __all__ = [
     "BATCH",
+    "JobState",
     "Key",
     "Steering",
     "Verb",
@@ -29,5 +39,5 @@ __all__ = [
     "keys_from",
     "keys_text",
     "release_jobs",
-    "statuses_of",
+    "states_of",
 ]

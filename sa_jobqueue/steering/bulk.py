@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -88,16 +88,24 @@ class Steering:
         return failed_jobs(session, self.queue, limit=BATCH, before=last)
 
 
-def release_jobs(queue: JobQueue[Any]) -> Verb:
-    """Return a function that releases those of the jobs that are claimed."""
+def release_jobs(queue: JobQueue[Any], owners: Mapping[Key, str] | None = None) -> Verb:
+    """Return a function that releases those of the jobs that are claimed.
+
+    Args:
+        owners: leave a job alone that another owner has by now; None: whoever has them.
+    """
 
     def work(session: Session, jobs: list[Any]) -> list[Any]:
         owner = queue.mapping.attributes["owner"]
+        owned: dict[str, set[Key]] = {}
+        for job, key in zip(jobs, _keys(jobs), strict=True):
+            name = getattr(job, owner)
+            if name and (owners is None or owners.get(key) == name):
+                owned.setdefault(name, set()).add(key)
         return [
             released
-            for name in dict.fromkeys(getattr(job, owner) for job in jobs)
-            if name
-            for released in _release(session, queue, name, set(_keys(jobs)))
+            for name, keys in owned.items()
+            for released in _release(session, queue, name, keys)
         ]
 
     return work

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -86,15 +87,28 @@ def jobs_of_keys(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) ->
     ]
 
 
-def statuses_of(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> dict[Key, str]:
-    """Return the status, in the table's word, of each job of a queue that has one of these keys."""
+@dataclass(frozen=True)
+class JobState:
+    """What a job is.
+
+    Attributes:
+        status: in the table's word.
+        owner: who has it claimed; None: nobody.
+    """
+
+    status: str
+    owner: str | None
+
+
+def states_of(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> dict[Key, JobState]:
+    """Return the state of each job of a queue that has one of these keys."""
     mapping = queue.mapping
-    columns = (*mapping.key_attributes, mapping.attribute("status"))
+    columns = (*mapping.key_attributes, *map(mapping.attribute, ("status", "owner")))
     named = select(*columns).where(key_is_in(mapping, "sa_jobqueue_keys"), *queue.plan.spec.where)
     return {
-        tuple(row[:-1]): row[-1]
+        tuple(key): JobState(status, owner if status == queue.during else None)
         for batch in key_batches(keys)
-        for row in session.execute(named, {"sa_jobqueue_keys": key_values(batch)})
+        for *key, status, owner in session.execute(named, {"sa_jobqueue_keys": key_values(batch)})
     }
 
 

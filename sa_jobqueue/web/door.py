@@ -33,8 +33,8 @@ log = logging.getLogger("sa_jobqueue.web")
 #: The methods that change nothing.
 SAFE = ("GET", "HEAD")
 
-#: What a form may hold: 500 ticked jobs, each with a key.
-MOST_FIELDS, MOST_BYTES = 600, 16_384
+#: What a form may hold: 500 jobs, each with a key and an owner.
+MOST_FIELDS, MOST_BYTES = 1_100, 16_384
 
 
 class Problem(Exception):

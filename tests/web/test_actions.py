@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -43,7 +44,8 @@ def test_a_preview_says_what_will_happen_and_changes_nothing(
     answer = page.post(EMAILS, data={"verb": verb, "key": list("12345"), "priority": "7"})
 
     will_be = texts(answer, "td")[1::2]
-    assert texts(answer, "td")[0::2] == list(jobs.values())
+    seen = [text.removesuffix(" by w") for text in texts(answer, "td")[0::2]]
+    assert seen == list(jobs.values())
     assert will_be.count("left alone") == 5 - int(told[0])
     assert told.split()[-1] in will_be
     assert "Nothing has been changed yet." in answer.text
@@ -99,6 +101,27 @@ def test_a_released_job_is_lost_to_its_owner(page: TestClient, session: Session)
 
     with pytest.raises(ClaimLost):
         complete(session, job)
+
+
+def test_a_claim_that_somebody_else_has_since_the_preview_is_not_released(
+    page: TestClient, session: Session
+) -> None:
+    add(session, Email(id=1), Email(id=2))
+    claim(session, Email, owner="w1", limit=2)
+    session.commit()
+    form = {"verb": "release", "key": ["1", "2"]}
+    preview = page.post(EMAILS, data=form)
+    owners = re.findall(r'name="owner" value="(.*?)"', preview.text)
+    page.post(EMAILS, data={**form, "key": "1", "confirm": "yes"})
+    claim(session, Email, owner="w2")
+    session.commit()
+
+    answer = page.post(EMAILS, data={**form, "owner": owners, "confirm": "yes"})
+
+    assert owners == ["w1", "w1"]
+    assert texts(answer, "h1") == ["1 job released"]
+    assert "left alone: its status is claimed by w2 now" in texts(answer, "td")
+    assert statuses(session) == {1: "claimed", 2: "unclaimed"}
 
 
 def test_a_wide_key_with_a_comma_is_changed(page: TestClient, session: Session) -> None:
@@ -162,6 +185,7 @@ def test_a_queue_is_paused_and_resumed(page: TestClient, session: Session) -> No
         {"verb": "reprioritize", "key": "1", "priority": "high"},
         {"verb": "reprioritize", "key": "1", "priority": "40000"},
         {"verb": "retry", "key": [str(key) for key in range(501)]},
+        {"verb": "release", "key": ["1", "2"], "owner": "w", "confirm": "yes"},
     ],
 )
 def test_a_form_that_makes_no_sense_changes_nothing(

@@ -203,7 +203,7 @@ def test_an_error_of_our_own_is_a_plain_page_and_its_traceback_is_in_the_log(
 def test_a_form_that_is_too_large_changes_nothing(page: TestClient, session: Session) -> None:
     add(session, failed(1))
     form = {"verb": "retry", "confirm": "yes", "key": "1"}
-    many, long = ["x"] * 700, "x" * 20_000
+    many, long = ["x"] * 1_200, "x" * 20_000
 
     answers = [page.post("/queues/emails", data={**form, "show": show}) for show in (many, long)]
 

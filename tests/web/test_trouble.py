@@ -48,23 +48,40 @@ def test_a_statement_that_takes_too_long_is_ended_by_the_database(
     assert time.monotonic() - begun < 10
 
 
-def test_the_limit_ends_with_the_reads(engine: Engine, db_alias: str) -> None:
-    questions = {
-        "postgresql": "SHOW statement_timeout",
-        "mysql": "SELECT @@max_execution_time, @@innodb_lock_wait_timeout",
-        "mariadb": "SELECT @@max_statement_time, @@innodb_lock_wait_timeout",
-    }
-    question = questions.get(db_alias, "SELECT 1")
+#: How a connection is asked for its limits, and its answer within a limit of one second.
+LIMITS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "postgresql": ("SHOW statement_timeout", ("1s",)),
+    "mysql": ("SELECT @@max_execution_time, @@innodb_lock_wait_timeout", (1_000, 1)),
+    "mariadb": ("SELECT @@max_statement_time, @@innodb_lock_wait_timeout", (1, 1)),
+}
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_connection_has_its_own_limits_again_afterwards(engine: Engine, db_alias: str) -> None:
+    question, limited = LIMITS[db_alias]
     with engine.connect() as connection:
-        before = connection.execute(text(question)).all()
+        before = connection.exec_driver_sql(question).one()
         connection.rollback()
         with database_of(connection).time_limit(connection, SHORT):
-            within = connection.execute(text(question)).all()
-        connection.rollback()
-        after = connection.execute(text(question)).all()
+            within = connection.exec_driver_sql(question).one()
+        connection.commit()
+        after = connection.exec_driver_sql(question).one()
 
-    assert before == after
-    assert (within != before) == (db_alias != "sqlite")
+    assert tuple(within) == limited
+    assert before == after != within
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_write_that_waits_for_a_lock_is_ended_too(session: Session, engine: Engine) -> None:
+    add(session, failed(1))
+    write = text("UPDATE page_email SET priority = 3 WHERE id = 1")
+    session.execute(write)
+    begun = time.monotonic()
+
+    with pytest.raises(DBAPIError), read(engine, SHORT) as other:
+        other.execute(write)
+
+    assert time.monotonic() - begun < 8
 
 
 @pytest.mark.only_on("sqlite")

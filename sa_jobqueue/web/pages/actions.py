@@ -18,7 +18,17 @@ from ...control import pause, resume
 from ...control.tables import tables_for
 from ...overview import failed_jobs
 from ...queue import JobQueue
-from ...steering import BATCH, Key, Verb, keys_from, keys_text, release_jobs, statuses_of
+from ...steering import (
+    BATCH,
+    JobState,
+    Key,
+    Verb,
+    key_from,
+    keys_from,
+    keys_text,
+    release_jobs,
+    states_of,
+)
 from ..door import Problem, Visit
 from ..reading import reading
 from .queue import named_queue
@@ -42,35 +52,35 @@ class Action:
     Attributes:
         done: the word for a job to which it was done.
         effect: what it means for a job.
-        verb: makes the verb; it gets the queue and the priority that was typed.
+        verb: makes the verb; it gets the visit and its queue.
     """
 
     done: str
     effect: str
-    verb: Callable[[JobQueue[Any], int], Verb]
+    verb: Callable[[Visit, JobQueue[Any]], Verb]
 
 
 ACTIONS = {
     "retry": Action(
         "retried",
         "Each can be claimed again at once, and its attempts count from 0.",
-        lambda queue, _: queue.retry,
+        lambda _, queue: queue.retry,
     ),
     "cancel": Action(
         "cancelled",
         "Nobody claims a cancelled job. It can be retried.",
-        lambda queue, _: queue.cancel,
+        lambda _, queue: queue.cancel,
     ),
     "release": Action(
         "released",
         "Each is taken from its owner, and can be claimed again at once. A handler that still "
         "runs goes on, and nothing that it finishes is written.",
-        lambda queue, _: release_jobs(queue),
+        lambda visit, queue: release_jobs(queue, _owners(visit, queue)),
     ),
     "reprioritize": Action(
         "reprioritized",
         "The smallest priority is claimed first.",
-        lambda queue, priority: lambda session, jobs: queue.reprioritize(session, jobs, priority),
+        lambda visit, queue: _reprioritize(queue, _priority(visit)),
     ),
 }
 
@@ -102,7 +112,7 @@ def act(visit: Visit) -> Response:
 def _preview(visit: Visit, verb: str) -> Response:
     name, queue = named_queue(visit)
     keys, priority = _keys(visit, queue), _priority(visit)
-    statuses = _statuses(visit, queue, keys)
+    states = _states(visit, queue, keys)
     leaves = queue.statuses_left_by(verb)
     return visit.page(
         "preview",
@@ -110,8 +120,8 @@ def _preview(visit: Visit, verb: str) -> Response:
         verb=verb,
         action=ACTIONS[verb],
         priority=priority if verb == "reprioritize" else None,
-        statuses={key: statuses.get(key) for key in keys},
-        changes=[key for key in keys if statuses.get(key) in leaves],
+        states={key: states.get(key) for key in keys},
+        changes=[key for key in keys if key in states and states[key].status in leaves],
         show=str(visit.form.get("show", "")),
     )
 
@@ -119,16 +129,16 @@ def _preview(visit: Visit, verb: str) -> Response:
 def _confirmed(visit: Visit, verb: str) -> Response:
     name, queue = named_queue(visit)
     keys, action = _keys(visit, queue), ACTIONS[verb]
-    changed = visit.site.steering(name).change(keys, action.verb(queue, _priority(visit)))
+    changed = visit.site.steering(name).change(keys, action.verb(visit, queue))
     log_action(visit, verb, name, keys, changed)
     left = [key for key in keys if key not in set(changed)]
-    statuses = _statuses(visit, queue, left) if left else {}
+    states = _states(visit, queue, left) if left else {}
     return visit.page(
         "result",
         name=name,
         action=action,
         changed=changed,
-        left={key: statuses.get(key) for key in left},
+        left={key: states.get(key) for key in left},
         show=str(visit.form.get("show", "")),
     )
 
@@ -158,9 +168,28 @@ def _priority(visit: Visit) -> int:
     return priority
 
 
-def _statuses(visit: Visit, queue: JobQueue[Any], keys: Sequence[Key]) -> dict[Key, str]:
+def _reprioritize(queue: JobQueue[Any], priority: int) -> Verb:
+    return lambda session, jobs: queue.reprioritize(session, jobs, priority)
+
+
+def _owners(visit: Visit, queue: JobQueue[Any]) -> dict[Key, str] | None:
+    """Read who had the jobs when the preview was made: claims of others are not released.
+
+    Raises:
+        Problem: some jobs have no owner in the form.
+    """
+    keys, owners = visit.form.getlist("key"), visit.form.getlist("owner")
+    if not owners:
+        return None
+    if len(owners) != len(keys):
+        raise Problem(400, "Nothing was done", "The form names other owners than jobs.")
+    pairs = zip(keys, owners, strict=True)
+    return {key_from(queue.mapping, str(key)): str(owner) for key, owner in pairs}
+
+
+def _states(visit: Visit, queue: JobQueue[Any], keys: Sequence[Key]) -> dict[Key, JobState]:
     with reading(visit.site.engine) as session:
-        return statuses_of(session, queue, keys)
+        return states_of(session, queue, keys)
 
 
 # -- all failed jobs ------------------------------------------------------------
