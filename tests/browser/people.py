@@ -1,0 +1,39 @@
+"""What people do on a page, by roles and labels as they find them."""
+
+from __future__ import annotations
+
+from urllib.parse import urljoin
+
+from playwright.sync_api import Locator, Page
+
+
+def press(page: Page | Locator, name: str) -> None:
+    """Press a button."""
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def follow(page: Page | Locator, name: str) -> None:
+    """Follow a link."""
+    page.get_by_role("link", name=name, exact=True).click()
+
+
+def tick(page: Page, *keys: int) -> None:
+    """Tick jobs of a list."""
+    for key in keys:
+        page.get_by_label(f"Tick job {key}", exact=True).check()
+
+
+def go(page: Page, path: str) -> None:
+    """Go to a page by its address."""
+    page.goto(urljoin(page.url, path))
+
+
+def title(page: Page) -> Locator:
+    """Find the title of a page."""
+    return page.get_by_role("heading", level=1)
+
+
+def row(page: Page, key: int | str) -> Locator:
+    """Find the row of a table that begins with a key."""
+    heading = page.get_by_role("rowheader", name=str(key), exact=True)
+    return page.get_by_role("row").filter(has=heading)

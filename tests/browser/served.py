@@ -1,0 +1,100 @@
+"""A page in a process of its own, as users run it: uvicorn, and visitors by a header.
+
+    python -m tests.browser.served PORT URL
+
+It ends when its standard input does, or at a line.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic, sleep
+
+import uvicorn
+from sqlalchemy import URL
+from starlette.requests import Request
+
+from sa_jobqueue.web import Access, Visitor, app
+from tests.servers.companion import Companion
+from tests.servers.given import REPOSITORY
+from tests.support import make_engine
+from tests.web.models import QUEUES
+
+#: Stands for a login: in every request of a browser context, also those that other sites cause.
+HEADER = "X-Visitor"
+
+VISITORS = {"ann": Access.ADMIN, "bob": Access.ADMIN, "cy": Access.READ}
+
+#: Seconds until a process answers.
+PATIENCE = 20
+
+
+def authorize(request: Request) -> Visitor | None:
+    """Believe the header."""
+    name = request.headers.get(HEADER, "")
+    return Visitor(name, VISITORS[name]) if name in VISITORS else None
+
+
+@contextmanager
+def served(url: URL, port: int | None = None) -> Iterator[str]:
+    """Serve the page of the models from a process; give its address without a path."""
+    port = port or free_port()
+    text = url.render_as_string(hide_password=False)
+    command = (sys.executable, "-m", __name__, str(port), text)
+    process = Companion(*command, folder=REPOSITORY)
+    try:
+        _wait_for(process, port)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.end()
+
+
+def free_port() -> int:
+    """Return a port where nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _wait_for(process: Companion, port: int) -> None:
+    """Wait until the process answers with a file, which needs no database."""
+    begun = monotonic()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/static/icon.svg", headers={HEADER: "ann"}
+    )
+    while True:
+        with suppress(OSError), urllib.request.urlopen(request, timeout=5):
+            return
+        if not process.running or monotonic() - begun > PATIENCE:
+            raise RuntimeError("the process of the page does not answer")
+        sleep(0.05)
+
+
+def main(port: str, url: str) -> None:
+    """Serve until told to end."""
+    engine = make_engine(url)
+    config = uvicorn.Config(
+        app(engine, QUEUES, authorize=authorize),
+        port=int(port),
+        log_level="error",
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+
+    def wait() -> None:
+        sys.stdin.readline()
+        server.should_exit = True
+
+    threading.Thread(target=wait, daemon=True).start()
+    server.run()
+    engine.dispose()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,210 @@
+"""How every page looks, is heard and is reached: narrow, wide, light, dark, by the keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+from sqlalchemy import Engine
+
+from .conftest import Open
+from .contrast import faint_texts, parse, ratio, texts
+from .places import PLACES, filled
+from .watching import Watch
+
+pytestmark = pytest.mark.only_on("postgresql")
+
+#: A computer, a tablet, a phone.
+WIDTHS = (1280, 768, 360)
+
+#: Roles that have no use without a name.
+NAMED = {
+    *("button", "link", "textbox", "searchbox", "spinbutton", "checkbox", "combobox"),
+    *("image", "img", "table", "navigation"),
+}
+
+#: What Tab should reach.
+CONTROLS = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']"
+
+#: Puts the focus before everything else.
+BEGIN = "() => { document.body.tabIndex = -1; document.body.focus() }"
+
+#: Says where the focus is, and how it looks.
+FOCUS = """() => {
+  const element = document.activeElement;
+  if (!element || element === document.body) return null;
+  const style = getComputedStyle(element), area = element.getBoundingClientRect();
+  return {
+    number: [...document.querySelectorAll("*")].indexOf(element),
+    what: element.outerHTML.slice(0, 120),
+    outline: style.outlineStyle === "none" ? 0 : parseFloat(style.outlineWidth),
+    color: style.outlineColor,
+    ground: getComputedStyle(document.body).backgroundColor,
+    inside: area.right > 0 && area.left < innerWidth && area.bottom > 0 && area.top < innerHeight,
+  };
+}"""
+
+Go = Callable[[Page], None]
+
+
+@pytest.fixture
+def page(visit: Open, engine: Engine, watch: Watch) -> Iterator[Page]:
+    """The page, in whose queues is something of everything."""
+    watch.expect("404 .*|answered 404: .*/queues/nothing")
+    with filled(engine):
+        yield visit()
+
+
+def every_place(test: Any) -> Any:
+    """Run a test on every page."""
+    return pytest.mark.parametrize("go", PLACES.values(), ids=list(PLACES))(test)
+
+
+def press_tab_until_the_end(page: Page) -> Iterator[dict[str, Any]]:
+    """Yield what has the focus after each Tab, until it has left the page."""
+    for _ in range(500):
+        page.keyboard.press("Tab")
+        focus = page.evaluate(FOCUS)
+        if focus is None:
+            return
+        yield focus
+    raise AssertionError("Tab does not come to an end")
+
+
+@every_place
+def test_a_page_fits_every_screen_and_can_be_read_by_day_and_by_night(page: Page, go: Go) -> None:
+    go(page)
+
+    overhang, faint = {}, {}
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 800})
+        overhang[width] = page.evaluate(
+            "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # it is one of them
+            faint[width, scheme] = faint_texts(page)
+
+    assert overhang == dict.fromkeys(WIDTHS, 0)
+    assert {which: texts for which, texts in faint.items() if texts} == {}
+    assert len(list(texts(page))) > 5
+
+
+@every_place
+def test_a_page_can_be_heard(page: Page, go: Go) -> None:
+    go(page)
+
+    session = page.context.new_cdp_session(page)
+    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+    session.detach()
+    nameless = [
+        node["role"]["value"]
+        for node in nodes
+        if not node["ignored"]
+        and node["role"]["value"] in NAMED
+        and not node.get("name", {}).get("value", "").strip()
+    ]
+    markup = page.evaluate(
+        """() => {
+          const all = selector => [...document.querySelectorAll(selector)];
+          const ids = all("[id]").map(each => each.id);
+          return {
+            headings: all("h1").length,
+            language: document.documentElement.lang,
+            title: document.title.length > 10,
+            mains: all("main").length,
+            headers: all("th:not([scope=row], [scope=col])").map(each => each.outerHTML),
+            twice: ids.filter((id, place) => ids.indexOf(id) !== place),
+            inline: all("[style], style, script:not([src]), [onclick]").length,
+          };
+        }"""
+    )
+
+    assert nameless == []
+    assert markup == {
+        "headings": 1,
+        "language": "en",
+        "title": True,
+        "mains": 1,
+        "headers": [],
+        "twice": [],
+        "inline": 0,
+    }
+
+
+@every_place
+def test_every_control_is_reached_by_tab_and_shows_its_focus(page: Page, go: Go) -> None:
+    go(page)
+    page.evaluate(BEGIN)
+    wanted = page.evaluate(
+        """selector => {
+          const all = [...document.querySelectorAll("*")];
+          const seen = each => each.getClientRects().length;
+          const found = [...document.querySelectorAll(selector)].filter(seen);
+          return Object.fromEntries(found.map(each => [all.indexOf(each), each.outerHTML]));
+        }""",
+        CONTROLS,
+    )
+
+    reached = list(press_tab_until_the_end(page))
+
+    missed = {int(number) for number in wanted} - {focus["number"] for focus in reached}
+    assert [wanted[str(number)] for number in missed] == []
+    assert [focus["what"] for focus in reached if not focus["inside"]] == []
+    assert [focus["what"] for focus in reached if not is_seen(focus)] == []
+
+
+def is_seen(focus: dict[str, Any]) -> bool:
+    """Tell whether a focus has an outline of 3:1 against the page: WCAG 2.4.7 and 1.4.11."""
+    contrast = ratio(parse(focus["color"]), parse(focus["ground"]))
+    return bool(focus["outline"] >= 1 and contrast >= 3)
+
+
+def test_the_first_tab_is_a_link_over_the_navigation(page: Page) -> None:
+    skip = page.get_by_role("link", name="Skip to the content")
+
+    page.keyboard.press("Tab")
+    expect(skip).to_be_focused()
+    expect(skip).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+
+    expect(page.get_by_role("link", name="emails", exact=True)).to_be_focused()
+
+
+def test_a_job_is_retried_by_the_keyboard_alone(page: Page) -> None:
+    PLACES["failed"](page)
+
+    page.get_by_label("Tick job 53").focus()
+    page.keyboard.press("Space")
+    expect(page.get_by_label("Tick job 53")).to_be_checked()
+    page.get_by_role("button", name="Retry…", exact=True).focus()
+    page.keyboard.press("Space")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Retry 1 job?")
+    page.get_by_role("button", name="Retry 1 job").focus()
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("heading", level=1)).to_have_text("1 job retried")
+
+
+def test_what_is_folded_is_opened_by_the_keyboard(page: Page) -> None:
+    page.get_by_role("link", name="Doctor").click()
+    facts = page.locator("details").first
+
+    facts.locator("summary").focus()
+    page.keyboard.press("Enter")
+
+    expect(facts.get_by_role("definition").first).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("rgb(0, 0, 0)", "rgb(255, 255, 255)", 21.0),
+        ("rgb(119, 119, 119)", "rgb(255, 255, 255)", 4.48),
+    ],
+)
+def test_contrast_is_that_of_the_standard(one: str, other: str, expected: float) -> None:
+    assert ratio(parse(one), parse(other)) == pytest.approx(expected, abs=0.005)

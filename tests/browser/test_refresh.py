@@ -1,0 +1,204 @@
+"""The page refreshes itself, but not while somebody is reading or writing in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from playwright.sync_api import Page, Request, expect
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.schedules import Schedules
+from tests.web.conftest import add, failed
+from tests.web.models import SCHEDULES, Email, emails
+
+from .conftest import Open
+from .people import title
+
+pytestmark = pytest.mark.only_on("postgresql")
+
+#: Milliseconds between two refreshes, and a little.
+REFRESH = 3_100
+
+
+def keys(page: Page) -> list[str]:
+    """Return the keys of the jobs that are listed."""
+    return page.get_by_role("rowheader").all_inner_texts()
+
+
+def requests_while(page: Page, act: Callable[[], None]) -> list[str]:
+    """Return which addresses the script of a page asks for meanwhile."""
+    seen: list[str] = []
+
+    def note(request: Request) -> None:
+        if request.resource_type == "fetch":
+            seen.append(request.url)
+
+    page.on("request", note)
+    act()
+    page.remove_listener("request", note)
+    return seen
+
+
+def refresh(page: Page) -> None:
+    """Let the time of a refresh pass, and wait until it has been shown."""
+    with page.expect_response(lambda answer: answer.request.resource_type == "fetch"):
+        page.clock.run_for(REFRESH)
+    page.evaluate("() => new Promise(done => done())")
+
+
+def test_a_new_job_appears_without_a_reload(visit: Open, session: Session) -> None:
+    add(session, failed(1))
+    page = visit("/queues/emails")
+    page.evaluate("() => { window.same = true }")
+    expect(page.get_by_role("rowheader")).to_have_text(["1"])
+
+    add(session, failed(2), Email(id=3))
+
+    expect(page.get_by_role("rowheader")).to_have_text(["2", "1"])
+    expect(page.get_by_role("definition").first).to_have_text("1")
+    assert page.evaluate("() => window.same")
+
+
+def test_it_refreshes_itself_again_and_again(visit: Open, session: Session) -> None:
+    page = visit("/", clock=True)
+
+    for count in range(1, 6):
+        add(session, Email(id=count))
+        refresh(page)
+        expect(page.get_by_role("cell").first).to_have_text(str(count))
+
+
+@pytest.mark.parametrize("path", ["/workers", "/schedules", "/queues/emails/jobs/1"])
+def test_other_pages_refresh_themselves_too(visit: Open, session: Session, path: str) -> None:
+    add(session, Email(id=1))
+    page = visit(path, clock=True)
+    first = page.get_by_role("main").element_handle()
+
+    refresh(page)
+
+    expect(page.locator("main")).to_have_count(1)
+    page.wait_for_function("first => !first.isConnected", arg=first)
+
+
+@pytest.mark.parametrize("path", ["/doctor"])
+def test_a_page_that_is_dear_does_not(visit: Open, path: str) -> None:
+    page = visit(path, clock=True)
+
+    assert requests_while(page, lambda: page.clock.run_for(10 * REFRESH)) == []
+
+
+def test_a_preview_does_not_change_under_the_hand(visit: Open, session: Session) -> None:
+    add(session, failed(1))
+    page = visit("/queues/emails", clock=True)
+    page.get_by_label("Tick job 1").check()
+    page.get_by_role("button", name="Retry…", exact=True).click()
+    expect(title(page)).to_have_text("Retry 1 job?")
+
+    assert requests_while(page, lambda: page.clock.run_for(10 * REFRESH)) == []
+
+
+def test_it_waits_while_a_box_is_ticked(visit: Open, session: Session) -> None:
+    add(session, failed(1))
+    page = visit("/queues/emails", clock=True)
+    box = page.get_by_label("Tick job 1")
+    box.check()
+    add(session, failed(2))
+
+    waited = requests_while(page, lambda: page.clock.run_for(10 * REFRESH))
+    shown = keys(page), box.is_checked()
+    box.uncheck()
+    box.blur()
+    refresh(page)
+
+    assert waited == []
+    assert shown == (["1"], True)
+    expect(page.get_by_role("rowheader")).to_have_text(["2", "1"])
+
+
+def test_it_waits_while_somebody_types(visit: Open, session: Session) -> None:
+    page = visit("/queues/emails", clock=True)
+    field = page.get_by_label("Key of a job")
+    field.fill("1")
+
+    waited = requests_while(page, lambda: page.clock.run_for(10 * REFRESH))
+
+    assert waited == []
+    expect(field).to_be_focused()
+    expect(field).to_have_value("1")
+
+
+def test_it_waits_while_text_is_selected(visit: Open, session: Session) -> None:
+    add(session, failed(1))
+    page = visit("/queues/emails/jobs/1", clock=True)
+    page.get_by_role("heading", level=1).select_text()
+
+    assert requests_while(page, lambda: page.clock.run_for(10 * REFRESH)) == []
+    assert "Job 1" in page.evaluate("() => String(getSelection())")
+
+
+def test_a_box_that_is_ticked_while_the_answer_comes_stays_ticked(
+    visit: Open, session: Session
+) -> None:
+    add(session, failed(1))
+    page = visit("/queues/emails", clock=True)
+    add(session, failed(2))
+    box = page.get_by_label("Tick job 1")
+
+    def tick_and_answer(route: object) -> None:
+        box.evaluate("each => { each.checked = true }")
+        route.continue_()  # type: ignore[attr-defined]  # it is a Route
+
+    page.route("**/queues/emails", tick_and_answer)
+    refresh(page)
+
+    expect(box).to_be_checked()
+    assert keys(page) == ["1"]
+
+
+def test_the_focus_stays_where_it_is(visit: Open, session: Session) -> None:
+    add(session, failed(1))
+    page = visit("/queues/emails", clock=True)
+    for name in ("Due", "Failed"):
+        page.get_by_role("link", name=name, exact=True).focus()
+        add(session, failed(10 + len(name)))
+
+        refresh(page)
+
+        expect(page.get_by_role("rowheader", name=str(10 + len(name)))).to_be_visible()
+        expect(page.get_by_role("link", name=name, exact=True)).to_be_focused()
+
+
+def test_the_place_to_which_somebody_has_scrolled_stays(visit: Open, session: Session) -> None:
+    add(session, *(failed(key) for key in range(1, 51)))
+    page = visit("/queues/emails", clock=True)
+    page.mouse.wheel(0, 900)
+    page.wait_for_function("() => scrollY > 500")
+    before = page.evaluate("() => scrollY")
+
+    refresh(page)
+
+    assert page.evaluate("() => scrollY") == pytest.approx(before, abs=60)
+
+
+def test_a_schedule_that_is_added_appears(visit: Open, session: Session) -> None:
+    page = visit("/schedules", clock=True)
+    schedules: Schedules = SCHEDULES
+    schedules.add(session, "new", emails, "0 7 * * *")
+    session.commit()
+
+    refresh(page)
+
+    expect(page.get_by_role("rowheader", name="new")).to_be_visible()
+
+
+def test_a_job_that_is_gone_is_told(visit: Open, session: Session, watch: object) -> None:
+    watch.expect("404")  # type: ignore[attr-defined]  # it is a Watch
+    add(session, Email(id=1, run_at=datetime.now(UTC) + timedelta(hours=1)))
+    page = visit("/queues/emails/jobs/1")
+
+    session.query(Email).delete()
+    session.commit()
+
+    expect(title(page)).to_have_text("No such job")

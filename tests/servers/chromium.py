@@ -1,0 +1,27 @@
+"""Chromium: the browser of the tests of the page, found on the machine or installed from Debian.
+
+It is no database, so no provider; Playwright's own browsers are downloaded from elsewhere, and need
+packages of the system as well.
+"""
+
+from __future__ import annotations
+
+from tests.servers import debian
+from tests.servers.errors import NotHere
+
+PACKAGE = "chromium"
+
+
+def chromium() -> str:
+    """Return the path of the browser.
+
+    Raises:
+        NotHere: there is none, and none can be installed.
+    """
+    if debian.which(PACKAGE) is None:
+        # Without recommended packages there would be no font for other languages and for code.
+        debian.install(PACKAGE, "fonts-dejavu-core")
+    program = debian.which(PACKAGE)
+    if program is None:
+        raise NotHere(f"{PACKAGE} is not on this machine; on Debian: apt-get install {PACKAGE}")
+    return program
