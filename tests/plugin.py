@@ -77,6 +77,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="URL",
         help="server to test, repeatable; chooses its database, too",
     )
+    group.addoption(
+        "--screenshots", action="store_true", help="write the pictures of docs/images anew"
+    )
     group.addoption("--full", action="store_true", help="run the long variants of the tests")
     group.addoption(
         "--on-two",

@@ -18,12 +18,14 @@ from tests.web.models import HISTORY, SCHEDULES, TABLES, Email, Plain, Scan, Vis
 
 from .people import go
 
-ERROR = """Traceback (most recent call last):
+ERROR = """SMTPRecipientsRefused: {address}: 550 5.1.1 no such mailbox
+Traceback (most recent call last):
   File "/srv/shop/mail.py", line 31, in send
-    server.send_message(message, to_addrs=[job.recipient])
-smtplib.SMTPRecipientsRefused: {'ann@example.com': (550, b'5.1.1 no such mailbox')}"""
+    server.send_message(message, to_addrs=[job.recipient])"""
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+NAMES = ("ann", "bo", "cy", "dana", "eve")
 
 #: The number of failed jobs: more than a page lists.
 FAILED = 53
@@ -49,9 +51,10 @@ def _fill(session: Session, owner: Owner) -> None:
             status="failed",
             attempts=5,
             owner_date=now - timedelta(minutes=FAILED + 1 - key),
-            last_error=ERROR,
+            recipient=f"{NAMES[key % len(NAMES)]}@example.com",
+            last_error=ERROR.format(address=f"{NAMES[key % len(NAMES)]}@example.com"),
             traceparent=TRACE,
-            body="Dear Ann,\n\nyour lamp is on its way.",
+            body="Your lamp is on its way.",
         )
         for key in range(1, FAILED + 1)
     )

@@ -1,16 +1,20 @@
 """A page in a process of its own, as users run it: uvicorn, and visitors by a header.
 
-    python -m tests.browser.served PORT URL
+    python -m tests.browser.served PORT URL [past]
+
+With "past" the plots have samples of half an hour.
 
 It ends when its standard input does, or at a line.
 """
 
 from __future__ import annotations
 
+import math
 import socket
 import sys
 import threading
 import urllib.request
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic, sleep
@@ -20,6 +24,7 @@ from sqlalchemy import URL
 from starlette.requests import Request
 
 from sa_jobqueue.web import Access, Visitor, app
+from sa_jobqueue.web.samples import KEPT, Sample, Samples
 from tests.servers.companion import Companion
 from tests.servers.given import REPOSITORY
 from tests.support import make_engine
@@ -41,11 +46,11 @@ def authorize(request: Request) -> Visitor | None:
 
 
 @contextmanager
-def served(url: URL, port: int | None = None) -> Iterator[str]:
+def served(url: URL, port: int | None = None, *, past: bool = False) -> Iterator[str]:
     """Serve the page of the models from a process; give its address without a path."""
     port = port or free_port()
     text = url.render_as_string(hide_password=False)
-    command = (sys.executable, "-m", __name__, str(port), text)
+    command = [sys.executable, "-m", __name__, str(port), text, *(["past"] if past else [])]
     process = Companion(*command, folder=REPOSITORY)
     try:
         _wait_for(process, port)
@@ -76,11 +81,14 @@ def _wait_for(process: Companion, port: int) -> None:
         sleep(0.05)
 
 
-def main(port: str, url: str) -> None:
+def main(port: str, url: str, past: str = "") -> None:
     """Serve until told to end."""
     engine = make_engine(url)
+    site = app(engine, QUEUES, authorize=authorize)
+    if past:
+        add_past(site.state.site.samples)
     config = uvicorn.Config(
-        app(engine, QUEUES, authorize=authorize),
+        site,
         port=int(port),
         log_level="error",
         timeout_graceful_shutdown=1,
@@ -94,6 +102,16 @@ def main(port: str, url: str) -> None:
     threading.Thread(target=wait, daemon=True).start()
     server.run()
     engine.dispose()
+
+
+def add_past(samples: Samples) -> None:
+    """Pretend that somebody has looked for half an hour, while a queue filled and was emptied."""
+    for name, due in {"emails": 3, "visits": 1, "scans": 1, "plain": 1}.items():
+        kept = samples._kept.setdefault(name, deque(maxlen=KEPT))
+        for moment in range(1 - KEPT, 0):
+            swell = math.sin(moment / 41) * math.sin(moment / 23 / due)
+            rate = 0.013 * (1 - 0.8 * swell) if name == "emails" else 0.0
+            kept.append(Sample(due=round(due * (1 + 9 * swell**2)), rate=rate))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, ViewportSize
 
 from .served import HEADER
 from .watching import Watch
@@ -14,7 +14,7 @@ from .watching import Watch
 #: Milliseconds that a person waits for something to appear.
 PATIENCE = 8_000
 
-SIZE = {"width": 1280, "height": 800}
+SIZE: ViewportSize = {"width": 1280, "height": 800}
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Windows:
         free = self._free.setdefault(kind, [])
         if free and not fresh:
             page = free.pop()
-            page.set_viewport_size(SIZE)  # type: ignore[arg-type]  # a dict is meant
+            page.set_viewport_size(SIZE)
             page.emulate_media(color_scheme="light")
         else:
             page = self._open(visitor, java_script_enabled=javascript, **options)
@@ -75,6 +75,6 @@ class Windows:
 
     def _open(self, visitor: str, **options: Any) -> Page:
         headers = {HEADER: visitor}
-        context = self._browser.new_context(extra_http_headers=headers, viewport=SIZE, **options)  # type: ignore[arg-type]  # a dict is meant
+        context = self._browser.new_context(extra_http_headers=headers, viewport=SIZE, **options)
         context.set_default_timeout(PATIENCE)
         return context.new_page()
