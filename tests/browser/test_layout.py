@@ -64,11 +64,6 @@ def page(visit: Open, engine: Engine, watch: Watch) -> Iterator[Page]:
         yield visit("/static/icon.svg")  # a page that costs nothing
 
 
-def every_place(test: Any) -> Any:
-    """Run a test on every page."""
-    return pytest.mark.parametrize("go", PLACES.values(), ids=list(PLACES))(test)
-
-
 def press_tab_until_the_end(page: Page) -> Iterator[dict[str, Any]]:
     """Yield what has the focus after each Tab, until it has left the page."""
     for _ in range(500):
@@ -80,10 +75,18 @@ def press_tab_until_the_end(page: Page) -> Iterator[dict[str, Any]]:
     raise AssertionError("Tab does not come to an end")
 
 
-@every_place
-def test_a_page_fits_every_screen_and_can_be_read_by_day_and_by_night(page: Page, go: Go) -> None:
+# One test of each page, since most of its time goes by until the page is there.
+@pytest.mark.parametrize("go", PLACES.values(), ids=list(PLACES))
+def test_a_page_is_for_every_screen_every_ear_and_the_keyboard(page: Page, go: Go) -> None:
     go(page)
 
+    assert_every_control_is_reached(page)
+    assert_it_can_be_heard(page)
+    assert_it_fits_and_can_be_read(page)
+
+
+def assert_it_fits_and_can_be_read(page: Page) -> None:
+    """Check that no screen scrolls sideways, and that no text is faint, by day and by night."""
     overhang, faint = {}, {}
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 800})
@@ -99,10 +102,8 @@ def test_a_page_fits_every_screen_and_can_be_read_by_day_and_by_night(page: Page
     assert len(list(texts(page))) > 5
 
 
-@every_place
-def test_a_page_can_be_heard(page: Page, go: Go) -> None:
-    go(page)
-
+def assert_it_can_be_heard(page: Page) -> None:
+    """Check names, headings, and the headers of tables."""
     session = page.context.new_cdp_session(page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
     session.detach()
@@ -141,9 +142,8 @@ def test_a_page_can_be_heard(page: Page, go: Go) -> None:
     }
 
 
-@every_place
-def test_every_control_is_reached_by_tab_and_shows_its_focus(page: Page, go: Go) -> None:
-    go(page)
+def assert_every_control_is_reached(page: Page) -> None:
+    """Check that Tab comes to each control, and that each shows the focus."""
     page.evaluate(BEGIN)
     wanted = page.evaluate(
         """selector => {

@@ -53,7 +53,7 @@ def test_who_cancels_what_a_worker_has_claimed_is_told(visit: Open, session: Ses
     press(ann, "Cancel 1 job")
 
     expect(title(ann)).to_have_text("0 jobs cancelled")
-    expect(row(ann, 1)).to_contain_text("left alone: its status is claimed now")
+    expect(row(ann, 1)).to_contain_text("left alone: its status is claimed by worker now")
     assert statuses(session) == {1: "claimed"}
 
 
