@@ -81,7 +81,7 @@ def visit(windows: Windows, address: str, watch: Watch) -> Iterator[Open]:
         return page
 
     yield visit
-    windows.give_back(keep=not watch.faults)
+    windows.give_back(keep=watch.is_calm)
     assert watch.faults == []
 
 

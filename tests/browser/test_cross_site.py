@@ -61,7 +61,8 @@ def other_site() -> Iterator[Site]:
 @pytest.fixture
 def ann(visit: Open, watch: Watch, session: Session) -> Page:
     """Somebody who may change everything; a job has failed."""
-    watch.expect("request to another host: (http://(localhost|127.0.0.1):|data:,)", "403")
+    # A page of a refusal names no icon, so that the browser asks for /favicon.ico.
+    watch.expect("request to another host: (http://(localhost|127.0.0.1):|data:,)", "403", "404")
     add(session, failed(1))
     return visit()
 

@@ -48,6 +48,11 @@ class Watch:
         self._expected += patterns
 
     @property
+    def is_calm(self) -> bool:
+        """Whether nothing was complained of, nor expected: a complaint may come late."""
+        return not self._seen and not self._expected
+
+    @property
     def faults(self) -> list[str]:
         """What nobody has expected."""
         return [
