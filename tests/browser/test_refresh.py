@@ -37,6 +37,7 @@ def requests_while(page: Page, act: Callable[[], None]) -> list[str]:
 
     page.on("request", note)
     act()
+    page.wait_for_timeout(200)  # a request is told a moment later
     page.remove_listener("request", note)
     return seen
 
