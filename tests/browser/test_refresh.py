@@ -105,6 +105,7 @@ def test_it_waits_while_a_box_is_ticked(visit: Open, session: Session) -> None:
     page = visit("/queues/emails", clock=True)
     box = page.get_by_label("Tick job 1")
     box.check()
+    box.blur()  # else the focus alone would keep the page
     add(session, failed(2))
 
     waited = requests_while(page, lambda: page.clock.run_for(10 * REFRESH))
