@@ -124,6 +124,7 @@ def test_the_tests_can_be_run_from_the_sdist(built: Built, tmp_path: Path) -> No
 
     collected = run(
         *(sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"),
+        *("--ignore", "tests/browser"),  # which needs playwright
         cwd=unpacked,
     )
 
