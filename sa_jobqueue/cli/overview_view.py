@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Column, Table
 
 from ..overview import Count, QueueOverview
+from ..overview.age import age_text
 from ..owners.alive import OwnerState
 
 #: Where a value is not known, since no index serves the question.
 NOT_INDEXED = "not indexed"
-
-_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 
 def as_data(target: str, seen: QueueOverview) -> dict[str, Any]:
@@ -90,17 +89,3 @@ def _workers_text(seen: QueueOverview) -> str:
     words += [f"[red]{dead} dead[/]"] if dead else []
     words += ["[yellow]paused[/]"] if seen.paused else []
     return " ".join(words)
-
-
-def age_text(age: timedelta | None) -> str:
-    """Write a duration in two units at most: ``3h 12m``."""
-    if age is None:
-        return "-"
-    seconds = max(round(age.total_seconds()), 0)
-    if seconds < _MINUTE:
-        return f"{seconds}s"
-    if seconds < _HOUR:
-        return f"{seconds // _MINUTE}m {seconds % _MINUTE}s"
-    if seconds < _DAY:
-        return f"{seconds // _HOUR}h {seconds % _HOUR // _MINUTE}m"
-    return f"{seconds // _DAY}d {seconds % _DAY // _HOUR}h"

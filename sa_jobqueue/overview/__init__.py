@@ -18,6 +18,7 @@ MariaDB the reap index, elsewhere ``__queue_args__ = {"failed_index": True}`` de
 ``failed``              failed and cancelled jobs, by their index
 ``listing``             list_jobs: due, claimed, failed and other jobs, page by page
 ``count``               a number that may be more
+``age``                 how a duration is written
 ``schema``              which tables and indexes are there, asked once a minute
 ======================  =====================================================
 """

@@ -129,7 +129,8 @@ def insert_jobs(
             if mapping.wakes:
                 note_claimable(writer, mapping)
         known = [count for count in inserted if count is not None]
-        if sum(known) >= MANY:
+        # Under AUTOCOMMIT the rows are committed: an error after that would look like none were.
+        if sum(known) >= MANY and not writer.in_autocommit:
             writer.database.told_of_rows(writer.connection, mapping.table, sum(known))
     return sum(known) if len(known) == len(inserted) else None
 

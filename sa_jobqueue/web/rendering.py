@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-from functools import cache
+from datetime import UTC, datetime
+from functools import cache, partial
 from typing import Any
 from urllib.parse import quote
 
@@ -15,10 +15,9 @@ from starlette.responses import HTMLResponse
 from ..dialects.clock import as_utc
 from ..model.last_error import first_line
 from ..overview import QueueOverview
+from ..overview.age import age_text
 from ..owners.alive import OwnerState
 from ..steering import Key, key_text
-
-_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 #: The characters of a path that stay as they are.
 SAFE = "/:,@"
@@ -76,7 +75,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "age": age_text,
+        "age": partial(age_text, unknown=UNKNOWN),
         "moment": moment_text,
         "iso": iso_text,
         "rate": rate_text,
@@ -89,23 +88,9 @@ def _environment() -> Environment:
     return made
 
 
-def age_text(age: timedelta | None) -> str:
-    """Write a duration in two units at most: ``3h 12m``."""
-    if age is None:
-        return UNKNOWN
-    seconds = max(round(age.total_seconds()), 0)
-    if seconds < _MINUTE:
-        return f"{seconds}s"
-    if seconds < _HOUR:
-        return f"{seconds // _MINUTE}m {seconds % _MINUTE}s"
-    if seconds < _DAY:
-        return f"{seconds // _HOUR}h {seconds % _HOUR // _MINUTE}m"
-    return f"{seconds // _DAY}d {seconds % _DAY // _HOUR}h"
-
-
 def until_text(moment: datetime | None) -> str:
     """Write how long it is until a moment."""
-    return age_text(None if moment is None else as_utc(moment) - datetime.now(UTC))
+    return age_text(None if moment is None else as_utc(moment) - datetime.now(UTC), UNKNOWN)
 
 
 def moment_text(moment: datetime | None) -> str:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sa_jobqueue.web.rendering import age_text, from_path, in_path, plural, rate_text, value_text
+from sa_jobqueue.overview.age import age_text
+from sa_jobqueue.web.rendering import from_path, in_path, plural, rate_text, value_text
 
 
 @given(some.text(some.sampled_from("ab~012/.%")))

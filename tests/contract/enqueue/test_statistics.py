@@ -113,3 +113,11 @@ def test_a_user_who_may_not_analyze_inserts_all_the_same_and_is_told(
         session.commit()
 
     assert "20000 rows are new in circular" in caplog.text
+
+
+def test_under_autocommit_nothing_can_fail_after_the_rows_are_there(engine: Engine) -> None:
+    own = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with Session(own) as session, statements_seen(engine) as seen:
+        enqueue(session, Circular, circulars(ROWS))
+
+    assert not [statement for statement in seen if statement.startswith("ANALYZE")]
