@@ -19,7 +19,7 @@ from tests.chaos.fault import BEYOND_LEASE, NOTHING, Fault
 from tests.servers import PROVIDERS
 from tests.servers.errors import NotHere
 from tests.servers.keeping import LOCALHOST, Binaries, Keeper, make_folder
-from tests.servers.provider import NetworkProvider, ask
+from tests.servers.provider import NetworkProvider, ask, binaries_of
 from tests.servers.server import connected
 from tests.support import until
 
@@ -77,7 +77,7 @@ class OwnServer:
         assert isinstance(provider, NetworkProvider)
         self._provider = provider
         self._near = near
-        programs = provider.binaries()
+        programs = binaries_of(provider)
         addresses = ",".join([LOCALHOST, *([near] if near else [])])
         self._binaries = OwnBinaries(
             programs=programs,

@@ -21,6 +21,7 @@ from tests.servers.errors import NotHere
 from tests.servers.innodb import as_root
 from tests.servers.keeping import LOCALHOST, Binaries, make_folder
 from tests.servers.mysql import MySQL, MySQLBinaries
+from tests.servers.provider import binaries_of
 from tests.support import until
 
 if TYPE_CHECKING:
@@ -250,12 +251,7 @@ class SwitchPrimary(Fault):
 
 def mysql_programs() -> MySQLBinaries:
     """Find mysqld, or unpack it."""
-    provider = MySQL()
-    try:
-        return provider.binaries()
-    except NotHere:
-        provider.install()
-        return provider.binaries()
+    return binaries_of(MySQL())
 
 
 def _answers(node: Node) -> bool:

@@ -17,6 +17,7 @@ from tests.servers import provider
 from tests.servers.errors import NotHere
 from tests.servers.keeping import LOCALHOST
 from tests.servers.postgresql import PostgreSQL, PostgreSQLBinaries
+from tests.servers.provider import binaries_of
 from tests.servers.server import connected
 from tests.support import until
 
@@ -46,12 +47,7 @@ def durable_programs() -> DurableBinaries:
 
 def programs() -> PostgreSQLBinaries:
     """Find PostgreSQL's programs, or install them."""
-    postgresql = PostgreSQL()
-    try:
-        return postgresql.binaries()
-    except NotHere:
-        postgresql.install()
-        return postgresql.binaries()
+    return binaries_of(PostgreSQL())
 
 
 def url_of(port: int, database: str = "postgres") -> URL:

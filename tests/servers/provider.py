@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol, TypeVar
 
 from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
@@ -29,6 +29,27 @@ PORT_ATTEMPTS = 3
 START_TIMEOUT = 60.0
 LOOK_EVERY = 0.1
 CONNECT_TIMEOUT = 5
+
+FoundBinaries = TypeVar("FoundBinaries", bound=Binaries, covariant=True)
+
+
+class Programs(Protocol[FoundBinaries]):
+    """What a provider knows of a database's programs."""
+
+    def binaries(self) -> FoundBinaries:
+        """Find them; raise NotHere if they are missing."""
+
+    def install(self) -> None:
+        """Install them; raise NotHere where that cannot be done."""
+
+
+def binaries_of(programs: Programs[FoundBinaries]) -> FoundBinaries:
+    """Find a database's programs, and install them where they are missing."""
+    try:
+        return programs.binaries()
+    except NotHere:
+        programs.install()
+        return programs.binaries()
 
 
 class Provider(ABC):

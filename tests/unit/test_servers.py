@@ -14,7 +14,8 @@ from tests.plugin import Run
 from tests.servers import DATABASES, PROVIDERS, Server, ServerUnavailable, alias_of, provide
 from tests.servers.errors import NotHere
 from tests.servers.given import find_given, read_setup_cfg, with_driver
-from tests.servers.provider import Provider
+from tests.servers.mysql import MySQL, MySQLBinaries
+from tests.servers.provider import Provider, binaries_of
 from tests.servers.search import search
 from tests.servers.sqlite import SQLite
 
@@ -67,6 +68,22 @@ def test_the_first_place_that_has_a_server_ends_the_search(
     search(provider)
 
     assert provider.looked == looked
+
+
+def test_programs_that_are_missing_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[MySQLBinaries] = []
+
+    def binaries(_: MySQL) -> MySQLBinaries:
+        if not found:
+            raise NotHere("mysqld is not on this machine")
+        return found[0]
+
+    monkeypatch.setattr(MySQL, "binaries", binaries)
+    monkeypatch.setattr(
+        MySQL, "install", lambda _: found.append(MySQLBinaries(command=("mysqld",)))
+    )
+
+    assert binaries_of(MySQL()).command == ("mysqld",)
 
 
 def test_a_failed_search_tells_every_reason_and_the_way_out() -> None:
