@@ -1,4 +1,4 @@
-"""Commands that change jobs say what they are about to do, and ask, unless ``--yes`` is given."""
+"""Commands that change rows say what they are about to do, and ask, unless ``--yes`` is given."""
 
 from __future__ import annotations
 

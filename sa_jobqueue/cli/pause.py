@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import click
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from ..control import ControlTables
+from ..control import ControlTables, workers
 from ..control import pause as pause_queue
 from ..control import resume as resume_queue
 from ..control.tables import tables_for
 from ..model.queue_name import queue_name
+from ..owners.alive import OwnerState
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
+from .asking import ask, yes_option
 from .engine import open_engine, require_table
 from .options import assume_locks_option, json_option, queue_argument, url_option
 from .targets import load_queue
@@ -26,11 +27,15 @@ from .targets import load_queue
 @queue_argument
 @url_option
 @assume_locks_option
+@yes_option
 @json_option
-def pause(queue: str, url: str | None, as_json: bool) -> None:
+def pause(queue: str, url: str | None, yes: bool, as_json: bool) -> None:
     """Keep all workers from claiming jobs of MODULE:QUEUE; what is claimed is finished."""
     found = load_queue(queue)
-    changed = _run(url, found, lambda session: pause_queue(session, found))
+    engine, tables = open_control(url, found)
+    who = _workers_of(found, engine, tables)
+    ask(f"pause {queue_name(found)}: {who} will claim no more of its jobs", yes=yes)
+    changed = run_with_retries(engine, lambda session: pause_queue(session, found))
     _tell(found, "is paused" if changed else "was paused already", True, changed, as_json=as_json)
 
 
@@ -38,11 +43,15 @@ def pause(queue: str, url: str | None, as_json: bool) -> None:
 @queue_argument
 @url_option
 @assume_locks_option
+@yes_option
 @json_option
-def resume(queue: str, url: str | None, as_json: bool) -> None:
+def resume(queue: str, url: str | None, yes: bool, as_json: bool) -> None:
     """Let workers claim jobs of MODULE:QUEUE again."""
     found = load_queue(queue)
-    changed = _run(url, found, lambda session: resume_queue(session, found))
+    engine, tables = open_control(url, found)
+    who = _workers_of(found, engine, tables)
+    ask(f"resume {queue_name(found)}: {who} will claim its jobs again", yes=yes)
+    changed = run_with_retries(engine, lambda session: resume_queue(session, found))
     _tell(found, "is resumed" if changed else "was not paused", False, changed, as_json=as_json)
 
 
@@ -59,12 +68,17 @@ def open_control(url: str | None, queue: JobQueue[Any]) -> tuple[Engine, Control
     return engine, tables
 
 
+def _workers_of(queue: JobQueue[Any], engine: Engine, tables: ControlTables) -> str:
+    """Count the workers of a queue that are alive, and those of which this is not known."""
+    name = queue_name(queue)
+    with Session(engine) as session:
+        states = [each.state for each in workers(session, tables=tables) if name in each.queues]
+    alive, unknown = states.count(OwnerState.ALIVE), states.count(OwnerState.UNKNOWN)
+    text = "1 live worker" if alive == 1 else f"{alive:,} live workers"
+    return f"{text} and {unknown:,} of unknown state" if unknown else text
+
+
 def _tell(queue: JobQueue[Any], what: str, paused: bool, changed: bool, *, as_json: bool) -> None:
     name = queue_name(queue)
     told = {"queue": name, "paused": paused, "changed": changed}
     click.echo(json.dumps(told) if as_json else f"{name} {what}")
-
-
-def _run(url: str | None, queue: JobQueue[Any], work: Callable[[Session], bool]) -> bool:
-    engine, _ = open_control(url, queue)
-    return run_with_retries(engine, work)

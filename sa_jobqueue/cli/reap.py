@@ -1,4 +1,4 @@
-"""``reap``: take back the claims of dead owners, once or at intervals."""
+"""``reap``: return the claims of dead owners to the queue, once or at intervals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOOK_EVERY = 0.1
 )
 @seconds_option(
     "--max-runtime",
-    help="Take back all claims older than this, even those of living owners; 0: all claims.",
+    help="Also reap claims older than this whose owners are alive; 0: all claims.",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Claims in one transaction.")
 @seconds_option(
@@ -53,10 +53,13 @@ def reap(
     limit: int | None,
     every: timedelta | None,
 ) -> None:
-    """Take back claims of MODULE:QUEUE whose owners are dead or whose leases have expired.
+    """Return claims of MODULE:QUEUE to the queue: those of dead owners, and expired ones.
 
     MODULE:QUEUE names a JobQueue, a workflow or a mapped class. For each owner the command
-    prints how many jobs it took back, and why.
+    prints how many jobs it reaped, and why.
+
+    The command never asks, since it is made for cron. It leaves the claims of owners that are
+    alive, unless you give --max-runtime.
     """
     found = load_reapable(queue)
     engine = open_engine(url)
@@ -86,7 +89,7 @@ def load_reapable(target: str) -> JobQueue[Any] | Workflow[Any]:
 def reap_all(
     engine: Engine, queue: JobQueue[Any] | Workflow[Any], stop: StopSignals, **options: Any
 ) -> list[ReapedJob]:
-    """Take back claims, a transaction for each batch, until nothing is left."""
+    """Reap claims, a transaction for each batch, until nothing is left."""
     jobs: list[ReapedJob] = []
     more = True
     while more and not stop.received:
@@ -97,7 +100,7 @@ def reap_all(
 
 
 def print_owners(jobs: Iterable[ReapedJob]) -> None:
-    """Print how many jobs of each owner were taken back, why, and how many have failed."""
+    """Print how many jobs of each owner were reaped, why, and how many have failed."""
     jobs = list(jobs)
     failed = Counter((job.owner, job.reason) for job in jobs if job.failed)
     for (owner, reason), count in Counter((job.owner, job.reason) for job in jobs).items():
@@ -112,7 +115,7 @@ def summary(jobs: list[ReapedJob]) -> str:
     """Return what became of all the jobs."""
     failed = sum(job.failed for job in jobs)
     if not jobs:
-        return "nothing to take back"
+        return "nothing to reap"
     return f"{len(jobs) - failed:,} can be claimed again, {failed:,} failed"
 
 

@@ -14,9 +14,11 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from ..model.mapping import mapping_of
+from ..model.queue_name import queue_name
 from ..queue import JobQueue
 from ..schedules import ScheduleInfo, Schedules
 from ..sessions.transactions import run_with_retries
+from .asking import ask, yes_option
 from .engine import open_engine, require_table
 from .options import assume_locks_option, json_option, queue_argument, url_option
 from .targets import load_queue
@@ -30,6 +32,7 @@ from .targets import load_queue
 @click.option("--pause", metavar="NAME", help="Let this schedule rest.")
 @click.option("--resume", metavar="NAME", help="Let this schedule run again.")
 @click.option("--run", metavar="NAME", help="Insert a job of this schedule of MODULE:QUEUE now.")
+@yes_option
 def schedules(
     queue: str,
     url: str | None,
@@ -37,13 +40,14 @@ def schedules(
     pause: str | None,
     resume: str | None,
     run: str | None,
+    yes: bool,
 ) -> None:
     """Show the schedules of the application that MODULE:QUEUE belongs to."""
     found = load_queue(queue)
     listed = schedules_beside(found)
     engine = open_engine(url)
     require_table(engine, mapping_of(listed.entity).table)
-    change(engine, listed, found, pause=pause, resume=resume, run=run)
+    change(engine, listed, found, pause=pause, resume=resume, run=run, yes=yes)
     with Session(engine) as session:
         infos = listed.all(session)
     if as_json:
@@ -75,15 +79,21 @@ def change(
     pause: str | None,
     resume: str | None,
     run: str | None,
+    yes: bool,
 ) -> None:
-    """Do what the options ask for, each in a transaction."""
-    work: list[tuple[str | None, Callable[[Session, str], object]]] = [
-        (pause, listed.pause),
-        (resume, listed.resume),
-        (run, lambda session, name: listed.run_now(session, name, queue)),
+    """Do what the options ask for, each in a transaction, after a question."""
+    work: list[tuple[str | None, str, Callable[[Session, str], object]]] = [
+        (pause, f"pause the schedule {pause}: it will insert no jobs", listed.pause),
+        (resume, f"resume the schedule {resume}: it will insert jobs again", listed.resume),
+        (
+            run,
+            f"insert a job of the schedule {run} into {queue_name(queue)}",
+            lambda session, name: listed.run_now(session, name, queue),
+        ),
     ]
-    for name, verb in work:
+    for name, what, verb in work:
         if name is not None:
+            ask(what, yes=yes)
             _commit(engine, verb, name)
 
 

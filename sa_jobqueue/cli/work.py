@@ -95,13 +95,13 @@ class WorkCommand(click.Command):
 @seconds_option(
     "--max-runtime",
     zero=False,
-    help="Other workers take back a job that runs for longer.  [default: no limit]",
+    help="Other workers reap a job that runs for longer.  [default: no limit]",
 )
 @seconds_option(
     "--reap-every",
     default=REAP_EVERY.total_seconds(),
     show_default=True,
-    help="How often to take back the claims of dead owners; 0: never.",
+    help="How often to reap the claims of dead owners; 0: never.",
 )
 @log_options
 @click.pass_context

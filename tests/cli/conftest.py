@@ -22,6 +22,7 @@ from .bakery import Base
 REPOSITORY = Path(sa_jobqueue.__file__).parents[1]
 
 Run = Callable[..., Result]
+Answered = Callable[..., Result]
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -51,6 +52,16 @@ def engine(url: str) -> Iterator[Engine]:
 def run(folder: Path) -> Run:
     """Run a command in this process."""
     return lambda *arguments: CliRunner().invoke(cli, [str(part) for part in arguments])
+
+
+@pytest.fixture
+def answered(folder: Path) -> Answered:
+    """Run a command that asks, and answer."""
+
+    def answered(answer: str, *arguments: object) -> Result:
+        return CliRunner().invoke(cli, [str(part) for part in arguments], input=answer)
+
+    return answered
 
 
 @pytest.fixture

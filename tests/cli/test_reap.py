@@ -80,7 +80,7 @@ def test_reap_leaves_living_owners_and_young_claims_alone(
 
         result = run("reap", MESSAGES, "--url", url)
 
-    assert (result.exit_code, result.stdout) == (0, "nothing to take back\n")
+    assert (result.exit_code, result.stdout) == (0, "nothing to reap\n")
     assert statuses(engine) == ["claimed"] * 3
 
 
@@ -92,7 +92,7 @@ def test_the_lease_is_in_seconds(run: Run, url: str, engine: Engine) -> None:
     before = run("reap", MESSAGES, "--url", url, "--lease", 200)
     after = run("reap", MESSAGES, "--url", url, "--lease", 50)
 
-    assert before.stdout == "nothing to take back\n"
+    assert before.stdout == "nothing to reap\n"
     assert after.stdout == "2 of mailer-1: lease over\n2 can be claimed again, 0 failed\n"
 
 
@@ -104,7 +104,7 @@ def test_max_runtime_takes_the_claims_of_the_living_too(run: Run, url: str, engi
         kept = run("reap", MESSAGES, "--url", url, "--max-runtime", 100)
         forced = run("reap", MESSAGES, "--url", url, "--max-runtime", 0)
 
-        assert kept.stdout == "nothing to take back\n"
+        assert kept.stdout == "nothing to reap\n"
         assert forced.stdout.startswith(f"2 of {owner.name}: max_runtime over\n")
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
 
-from .conftest import Run
+from .conftest import Answered, Run
 from .controlled import SCHEDULES, Base, Letter
 
 pytest.importorskip("cronsim")
@@ -25,6 +25,11 @@ def nightly(engine: Engine) -> None:
         SCHEDULES.add(session, "nightly", JobQueue(Letter), "0 3 * * *", timezone="Europe/Berlin")
 
 
+def count_letters(engine: Engine) -> int:
+    with Session(engine) as session:
+        return session.scalars(select(func.count()).select_from(Letter)).one()
+
+
 @pytest.mark.usefixtures("nightly")
 def test_schedules_are_listed_paused_resumed_and_run_now(
     run: Run, url: str, engine: Engine
@@ -33,17 +38,39 @@ def test_schedules_are_listed_paused_resumed_and_run_now(
     assert (listed["name"], listed["cron"], listed["paused"]) == ("nightly", "0 3 * * *", False)
     assert listed["next_tick"] > "2026"
 
-    assert "paused" in run("schedules", LETTERS, "--url", url, "--pause", "nightly").stdout
-    assert "paused" not in run("schedules", LETTERS, "--url", url, "--resume", "nightly").stdout
-    run("schedules", LETTERS, "--url", url, "--run", "nightly")
+    options = ("schedules", LETTERS, "--url", url, "--yes")
+    assert "paused" in run(*options, "--pause", "nightly").stdout
+    assert "paused" not in run(*options, "--resume", "nightly").stdout
+    run(*options, "--run", "nightly")
+    assert count_letters(engine) == 1
 
-    with Session(engine) as session:
-        assert session.scalar(select(func.count()).select_from(Letter)) == 1
+
+@pytest.mark.usefixtures("nightly")
+@pytest.mark.parametrize(
+    ("option", "asked"),
+    [
+        ("--pause", "pause the schedule nightly: it will insert no jobs"),
+        ("--resume", "resume the schedule nightly: it will insert jobs again"),
+        ("--run", "insert a job of the schedule nightly into letter"),
+    ],
+)
+def test_a_schedule_is_changed_only_when_somebody_agrees(
+    run: Run, url: str, engine: Engine, answered: Answered, option: str, asked: str
+) -> None:
+    command = ("schedules", LETTERS, "--url", url)
+    (before,) = json.loads(run(*command, "--json").stdout)
+
+    refused = answered("", *command, option, "nightly")
+
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith(f"About to {asked}. Go on?")
+    assert json.loads(run(*command, "--json").stdout) == [before]
+    assert count_letters(engine) == 0
 
 
 @pytest.mark.usefixtures("nightly")
 def test_an_unknown_schedule_and_a_queue_without_schedules_are_errors(run: Run, url: str) -> None:
-    unknown = run("schedules", LETTERS, "--url", url, "--run", "weekly")
+    unknown = run("schedules", LETTERS, "--url", url, "--run", "weekly", "--yes")
     without = run("schedules", "tests.cli.shop:Message", "--url", url)
 
     assert unknown.exit_code == without.exit_code == 1

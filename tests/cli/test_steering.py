@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from sqlalchemy import URL, Engine, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ClaimLost, claim, complete
-from sa_jobqueue.cli import cli
 from sa_jobqueue.overview.schema import forget_schema
 from sa_jobqueue.steering import bulk
 from tests.support import make_engine, with_empty_tables
 
-from .conftest import Run
+from .conftest import Answered, Run
 from .depot import Base, Crate, Shelf
 
 CRATES, SHELVES = "tests.cli.depot:crates", "tests.cli.depot:shelves"
@@ -65,11 +63,6 @@ def statuses(engine: Engine) -> dict[int, str]:
         return {crate.id: crate.status for crate in session.scalars(select(Crate))}
 
 
-def answered(answer: str, *arguments: object) -> Result:
-    """Run a command that asks, and answer."""
-    return CliRunner().invoke(cli, [str(part) for part in arguments], input=answer)
-
-
 def test_failed_jobs_are_listed_with_their_errors(run: Run, url: str, engine: Engine) -> None:
     add(engine, failed(1, last_error="[red]no luck\nline 2"), failed(2, last_error="later"))
 
@@ -107,7 +100,9 @@ def test_what_an_error_says_is_no_command_to_the_terminal(
     assert "\ufffd]0;title\ufffd [bold]text" in shown
 
 
-def test_a_command_says_what_it_will_do_and_asks(run: Run, url: str, engine: Engine) -> None:
+def test_a_command_says_what_it_will_do_and_asks(
+    url: str, engine: Engine, answered: Answered
+) -> None:
     add(engine, failed(1), failed(2))
     command = ("retry", CRATES, 1, 2, "--url", url)
 
@@ -136,7 +131,7 @@ def test_a_command_says_what_it_will_do_and_asks(run: Run, url: str, engine: Eng
     ],
 )
 def test_no_command_changes_anything_when_nobody_agrees(
-    url: str, engine: Engine, command: tuple[str, ...]
+    url: str, engine: Engine, answered: Answered, command: tuple[str, ...]
 ) -> None:
     add(engine, Crate(id=1), failed(2))
 
@@ -159,7 +154,7 @@ def test_jobs_that_a_verb_leaves_alone_are_named(run: Run, url: str, engine: Eng
 
 
 def test_all_failed_jobs_of_a_queue_are_retried_page_by_page(
-    run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    url: str, engine: Engine, answered: Answered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "BATCH", 2)
     add(engine, *(failed(key) for key in range(1, 6)), Crate(id=6, status="done"))
@@ -253,7 +248,7 @@ def test_the_jobs_are_named_in_one_way(
 
 
 def test_old_finished_jobs_are_deleted_and_others_stay(
-    run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    run: Run, url: str, engine: Engine, answered: Answered
 ) -> None:
     add(engine, *(Crate(id=key, status="done", owner_date=LONG_AGO) for key in (1, 2)))
     add(engine, Crate(id=3, status="done", owner_date=datetime.now(UTC)), failed(4), Crate(id=5))
