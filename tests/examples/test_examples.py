@@ -63,10 +63,10 @@ def name_of(example: Path) -> str:
     return example.stem
 
 
-def test_the_examples_of_the_readme_exist() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_page_of_examples_names_each_example() -> None:
+    listed = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
 
-    named = set(re.findall(r"\(examples/(\w+\.py)\)", readme))
+    named = set(re.findall(r"\(\.\./examples/(\w+\.py)\)", listed))
 
     assert named == {example.name for example in EXAMPLES}
 
