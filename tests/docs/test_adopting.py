@@ -211,7 +211,7 @@ def test_the_steps_of_the_page_lose_nothing_and_do_nothing_twice(shop: Shop) -> 
     old.stop()
     shop.run(cut_over)
     with Session(shop.engine) as session:
-        assert shop.module("reaping").take_back(session) >= left
+        assert shop.module("reaping").reap_claims(session) >= left
     new.goes_on()
 
     # A step back, from which the old worker goes on alone, and forward again.
@@ -219,7 +219,7 @@ def test_the_steps_of_the_page_lose_nothing_and_do_nothing_twice(shop: Shop) -> 
     claim_and_die(shop, "new-2")
     old = worker(shop, "old_worker", "old-3")
     with Session(shop.engine) as session:
-        shop.module("going_back").let_go(session, "new-2")
+        shop.module("going_back").release_claims(session, "new-2")
     shop.run(way_back)
     old.goes_on()
     shop.run(before)
