@@ -1,0 +1,40 @@
+"""A link from a page to a file that is no page leads to the repository.
+
+``[an example](../examples/05_mailing.py)`` works in a checkout and on the repository's pages. On
+the site it becomes the file's address. A link to a file that does not exist is a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+ROOT = Path(__file__).parents[2]
+
+#: A link of Markdown whose target begins with ``../``; an image is none.
+LINK = re.compile(r"(?<!!)(?P<text>\[(?:[^\[\]]|\[[^\]]*\])*\])\(\.\./(?P<target>[^)\s]+)\)")
+
+#: These files are pages of the site.
+PAGES = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md"}
+
+log = logging.getLogger(__name__)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_config_value("repository", "", "env")
+    app.connect("source-read", lead_to_repository)
+    return {"parallel_read_safe": True}
+
+
+def lead_to_repository(app: Sphinx, page: str, content: list[str]) -> None:
+    def link(found: re.Match[str]) -> str:
+        path, _, anchor = found["target"].partition("#")
+        if path not in PAGES and not (ROOT / path).exists():
+            log.warning("a link to a file that does not exist: ../%s", path, location=page)
+        address = PAGES.get(path, f"{app.config.repository}/blob/main/{path}")
+        return f"{found['text']}({address}{anchor and '#' + anchor})"
+
+    content[0] = LINK.sub(link, content[0])
