@@ -16,6 +16,7 @@ from sqlalchemy.util import await_only
 
 from ..errors import ArgumentError, HandlerTimeout
 from ..worker import Lane
+from ..worker.awaited import is_plain
 from ..worker.calls import Calls
 from ..worker.in_hand import InHand
 from ..worker.transactions import Stopped
@@ -50,12 +51,21 @@ class AwaitedCalls(Calls):
         self._interrupted = False
 
     def check(self, lanes: Sequence[Lane[Any]]) -> None:
-        """Refuse plain transactional handlers; of others only a call tells what they return."""
+        """Refuse plain functions; of other handlers only a call tells what they return.
+
+        Raises:
+            ArgumentError: it names the handler.
+        """
         for lane in lanes:
             if lane.transactional and not lane.is_async:
                 raise ArgumentError(
                     f"{lane.handler!r} is transactional, and its session is an AsyncSession here: "
                     "make it async def, or use a Worker on a synchronous engine"
+                )
+            if is_plain(lane.handler):
+                raise ArgumentError(
+                    f"{lane.handler!r} is a plain function, and an AsyncWorker awaits its "
+                    "handlers: make it async def, or use a Worker on a synchronous engine"
                 )
 
     def call(self, in_hand: InHand[Any], context: Context) -> Any:

@@ -60,7 +60,8 @@ class AsyncWorker(Generic[T]):
         options: the further arguments of a Worker.
 
     Raises:
-        ArgumentError: no AsyncEngine, or a strategy whose claims write nothing.
+        ArgumentError: no AsyncEngine, a handler that is a plain function, or a strategy whose
+            claims write nothing.
     """
 
     def __init__(

@@ -27,6 +27,7 @@ long as their jobs are in hand, and now and then it reaps the claims of dead own
 ``in_hand``             one job in hand
 ``attempts``            a handler is called, and its job gets an outcome
 ``calls``               how handlers are called
+``awaited``             whether a handler has to be awaited
 ``idle``                when the next claim is due
 ``brake``               slows down the claims from a queue whose jobs all fail
 ``chore``               what the supervisor does beside

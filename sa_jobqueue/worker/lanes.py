@@ -9,7 +9,6 @@ others.
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
@@ -24,6 +23,7 @@ from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import Claim
 from ..queue import JobQueue
 from ..strategies import AUTO, STRATEGIES
+from .awaited import is_awaited
 from .outcomes import Cancel, Failed, Outcome, Retry, check_outcome, refuse_unrun
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -79,8 +79,8 @@ class Lane(Generic[T]):
 
     @property
     def is_async(self) -> bool:
-        """Whether the handler is a coroutine function."""
-        return inspect.iscoroutinefunction(self.handler)
+        """Whether the handler has to be awaited."""
+        return is_awaited(self.handler)
 
     def outcome_of(self, returned: Any) -> Retry | Cancel | str | None:
         """Return the outcome of a job whose handler has returned something.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
+from functools import partial, wraps
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from sqlalchemy import Engine, event, select
@@ -70,9 +72,50 @@ async def test_a_handler_that_cannot_be_awaited_is_refused_with_the_way_out(
 ) -> None:
     add_tasks(session, "a", max_attempts=1)
 
-    await draining(async_engine, JobQueue(Task), lambda task: None).run()
+    await draining(async_engine, JobQueue(Task), Mock(return_value=None)).run()
 
     assert "an AsyncWorker awaits its handlers" in str(states(session)["a"])
+
+
+def plain(task: Task, mailer: str = "") -> None: ...
+
+
+@pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE[:1])
+@pytest.mark.parametrize("handler", [plain, partial(plain, mailer="m"), lambda task: None])
+@in_event_loop
+async def test_a_plain_function_is_refused_before_it_costs_an_attempt(
+    async_engine: AsyncEngine, handler: Any
+) -> None:
+    with pytest.raises(ArgumentError, match="make it async def, or use a Worker"):
+        AsyncWorker(async_engine, JobQueue(Task), handler)
+
+
+class Sender:
+    """A handler that is an object."""
+
+    async def __call__(self, task: Task) -> None: ...
+
+    async def send(self, task: Task) -> None: ...
+
+
+@wraps(Sender.send)
+def decorated(task: Task) -> Awaitable[None]:
+    return Sender().send(task)
+
+
+@pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE[:1])
+@pytest.mark.parametrize(
+    "handler", [Sender(), Sender().send, partial(Sender()), decorated, AsyncMock(return_value=None)]
+)
+@in_event_loop
+async def test_whatever_can_be_awaited_is_a_handler(
+    async_engine: AsyncEngine, session: Session, handler: Any
+) -> None:
+    add_tasks(session, "a")
+
+    await draining(async_engine, JobQueue(Task), handler).run()
+
+    assert states(session)["a"] == ("done", 1, None)
 
 
 @pytest.mark.parametrize("driver", [DRIVERS_OF_POSTGRESQL[0], *DRIVERS_OF_SQLITE])

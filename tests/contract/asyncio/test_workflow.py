@@ -10,6 +10,7 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import ArgumentError
 from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker, AsyncWorkflow
 from sa_jobqueue.workflow import NotWaiting, Workflow
 from tests.contract.asyncio.support import (
@@ -96,11 +97,8 @@ async def test_the_verbs_of_a_workflow_are_awaited(
 
 
 @in_event_loop
-async def test_a_handler_that_is_not_awaited_fails_its_job(
-    async_engine: AsyncEngine, session: Session
+async def test_a_step_whose_handler_is_a_plain_function_is_refused(
+    async_engine: AsyncEngine,
 ) -> None:
-    add_videos(session, "a", max_attempts=1)
-
-    await work(async_engine, videos())
-
-    assert statuses(session) == {"a": "failed"}
+    with pytest.raises(ArgumentError, match="make it async def"):
+        await work(async_engine, videos())

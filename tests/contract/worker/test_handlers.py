@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from sqlalchemy import Engine, select
@@ -50,6 +52,28 @@ def test_a_queue_has_one_handler(engine: Engine) -> None:
         AsyncJobQueue(queue).handler(repr)
     with pytest.raises(ArgumentError, match="has a handler already"):
         Worker(engine, queue, repr)  # type: ignore[arg-type]  # returns a str
+
+
+class Sender:
+    """A handler that is an object."""
+
+    async def __call__(self, email: Email) -> None: ...
+
+    async def send(self, email: Email) -> None: ...
+
+
+async def send_by(email: Email, mailer: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [Sender(), Sender().send, partial(Sender()), partial(send_by, mailer="m"), AsyncMock()],
+)
+def test_a_handler_that_has_to_be_awaited_is_refused_before_it_costs_an_attempt(
+    engine: Engine, handler: Any
+) -> None:
+    with pytest.raises(ArgumentError, match="use an AsyncWorker"):
+        Worker(engine, JobQueue(Email), handler)
 
 
 def test_a_value_that_says_nothing_leaves_the_job_done_with_one_warning(
