@@ -82,7 +82,7 @@ def test_days_are_made_added_and_dropped_as_the_page_says(
     migration = autogenerate(tmp_path, fresh_database, models["Base"].metadata)
     run(engine, written("the first days", db_alias))
     add(engine, report, 1, 2)
-    run(engine, written("a day more", db_alias))
+    run(engine, written("add a day", db_alias))
     add(engine, report, 3)
 
     assert "_partition_by=" in migration
@@ -91,7 +91,7 @@ def test_days_are_made_added_and_dropped_as_the_page_says(
         jobs = claim(session, report, owner="w", limit=2)
         complete(session, jobs)
         session.commit()
-        run(engine, written("a day away", db_alias))
+        run(engine, written("drop a day", db_alias))
         assert [job.day.day for job in claim(session, report, owner="w", limit=9)] == [3]
     if db_alias == "postgresql":
         assert {index["name"] for index in inspect(engine).get_indexes("report_d3")} == {
