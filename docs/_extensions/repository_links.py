@@ -18,7 +18,11 @@ ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(?<!!)(?P<text>\[(?:[^\[\]]|\[[^\]]*\])*\])\(\.\./(?P<target>[^)\s]+)\)")
 
 #: These files are pages of the site.
-PAGES = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md"}
+PAGES = {
+    "CHANGELOG.md": "changes.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 #: What a checkout holds; the rest are caches, environments and git's own.
 FOLDERS = (*(".ci", "alembic", "benchmarks", "docs", "examples", "model", "sa_jobqueue", "tests"),)
 FILES = (
-    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md"),
+    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md", "SECURITY.md"),
     *("alembic.ini", "pyproject.toml", "ruff.toml", "setup.cfg", "tox.ini"),
 )
 
