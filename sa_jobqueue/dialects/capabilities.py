@@ -327,6 +327,10 @@ class Capabilities:
             rows: how many are new.
         """
 
+    def unanalyzed_rows(self, connection: Connection, table: Table) -> int:
+        """Return how many rows have changed since the planner knew the table; 0: not too many."""
+        return 0
+
     # -- the clock ------------------------------------------------------
 
     def moment(self) -> ColumnElement[Any]:

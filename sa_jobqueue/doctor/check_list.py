@@ -24,6 +24,7 @@ CHECKS: Mapping[str, Check] = {
     "columns": server_checks.check_columns,
     "index": index_checks.check_index,
     "plan": index_checks.check_plan,
+    "statistics": index_checks.check_statistics,
     "cost": claim_checks.check_cost,
     "reap": index_checks.check_reap,
     "failed": index_checks.check_failed,
@@ -49,7 +50,7 @@ NEEDED = ("table", "strategy")
 OF_INDEX = (*NEEDED, "index", "plan")
 
 #: What examine_plan() looks at: it may change while workers run.
-OF_PLAN = (*OF_INDEX, "snapshot")
+OF_PLAN = (*OF_INDEX, "statistics", "snapshot")
 
 #: What claims jobs, and is left out with run=False.
 CLAIMING = ("cost",)

@@ -235,6 +235,17 @@ def analyze_fix(case: Case) -> str:
     return f"ANALYZE the table ({table}): the planner's statistics are old or missing"
 
 
+def check_statistics(case: Case) -> Iterator[Answer]:
+    """Tell how many rows the planner does not know of."""
+    rows = case.database.unanalyzed_rows(case.connection, case.mapping.table)
+    if rows:
+        yield Answer.warning(
+            f"{rows:,} rows have changed since the table was analyzed, more than it had then: the "
+            "planner may expect few due jobs, and have each claim read and sort all of them",
+            f"{analyze_fix(case)}; see that autovacuum runs, which does it within minutes",
+        )
+
+
 def _not_walkable(case: Case) -> Iterator[Answer]:
     search = case.claim
     plan = search.possible

@@ -87,8 +87,8 @@ def examine_plan(
 ) -> Report:
     """Examine what may change while workers run; this locks nothing.
 
-    These are the claim's index, its plan, and the oldest snapshot of other transactions. A worker
-    does it once an hour.
+    These are the claim's index, its plan, the planner's statistics, and the oldest snapshot of
+    other transactions. A worker does it once an hour.
 
     Raises:
         ArgumentError: not a queue, or a session that is in a transaction.

@@ -1,7 +1,7 @@
 """A worker examines its own queues now and then: a claim may lose its index while it runs.
 
-An index is dropped, the statistics age, or a transaction stays open for long: then each claim reads
-more rows. The log says so before the queue stands still.
+An index is dropped, a table outgrows its statistics, or a transaction stays open for long: then
+each claim reads more rows. The worker has the table analyzed, and the log names the other causes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from sqlalchemy.orm import Session
+
+from ..dialects import database_of
 from ..dialects.examination import Severity
 from ..doctor import examine_plan
 from ..queue import JobQueue
@@ -58,6 +61,7 @@ class PlanCheck:
         self._next = _after(EXAMINE_EVERY)
 
     def _examine(self, queue: JobQueue[Any]) -> None:
+        self._have_analyzed(queue)
         report = examine_plan(self._engine, queue)
         # What this user may not look at does not change, and is no fault of the queue.
         findings = [finding for finding in report.findings if not finding.is_unchecked]
@@ -65,6 +69,15 @@ class PlanCheck:
             level = LEVELS[found.severity]
             log.log(level, "%r, %s: %s; fix: %s", queue, found.check, found.message, found.fix)
         tell_findings(queue, [found.message for found in findings])
+
+    def _have_analyzed(self, queue: JobQueue[Any]) -> None:
+        """Have the planner know a table that has outgrown its statistics, if this user may."""
+        table = queue.mapping.table
+        with Session(self._engine) as session, session.begin():
+            connection = session.connection()
+            database = database_of(connection)
+            if rows := database.unanalyzed_rows(connection, table):
+                database.told_of_rows(connection, table, rows)
 
 
 def _after(pause: timedelta) -> float:

@@ -46,6 +46,17 @@ def until_found(engine: Engine, check: str, **how: Any) -> Finding:
     return found(report, check)
 
 
+@pytest.mark.only_on("postgresql")
+def test_a_table_that_has_outgrown_its_statistics_is_found(engine: Engine) -> None:
+    run(engine, "ALTER TABLE doctor_mail SET (autovacuum_enabled = false)")
+    run(engine, "INSERT INTO doctor_mail (recipient) SELECT 'r' FROM generate_series(1, 6000)")
+
+    finding = until_found(engine, "statistics")
+
+    assert finding.message.startswith("6,000 rows have changed since the table was analyzed")
+    assert finding.fix.startswith("ANALYZE the table (doctor_mail)")
+
+
 @pytest.mark.parametrize("number", [0, 5_000])
 def test_a_missing_index_is_found(engine: Engine, number: int) -> None:
     replace_claim_index(engine)

@@ -55,7 +55,7 @@ from .sqlstate import (
     login_is_refused,
     sqlstate,
 )
-from .statistics import analyze_if_grown
+from .statistics import analyze_if_grown, unanalyzed_rows
 
 #: Where drivers keep the number of the server process: psycopg 2 and 3, asyncpg.
 _PID_TOLD = ("info.backend_pid", "get_server_pid")
@@ -158,6 +158,9 @@ class PostgreSQL(Database):
 
     def told_of_rows(self, connection: Connection, table: Table, rows: int) -> None:
         analyze_if_grown(connection, table, rows)
+
+    def unanalyzed_rows(self, connection: Connection, table: Table) -> int:
+        return unanalyzed_rows(connection, table)
 
     def claim_date(self) -> ColumnElement[Any]:
         # Read once for a statement, when the first of its rows is locked. By the time at which

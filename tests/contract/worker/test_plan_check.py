@@ -127,3 +127,50 @@ def test_what_a_user_may_not_look_at_is_no_finding(
         until(lambda: heard)
 
     assert [event.error for event in heard] == [None]
+
+
+@pytest.fixture
+def grown(engine: Engine) -> Engine:
+    """A table that was analyzed when it was empty, and that nobody else analyzes."""
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE examined_ticket SET (autovacuum_enabled = false)"))
+        connection.execute(text("ANALYZE examined_ticket"))
+        connection.execute(
+            text(
+                "INSERT INTO examined_ticket (status, owner) "
+                "SELECT 'done', 'w' FROM generate_series(1, 20000)"
+            )
+        )
+    return engine
+
+
+def rows_known(engine: Engine) -> float:
+    with engine.connect() as connection:
+        found = text("SELECT reltuples FROM pg_class WHERE relname = 'examined_ticket'")
+        known: float = connection.execute(found).scalar_one()
+        return known
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_table_that_has_outgrown_its_statistics_is_analyzed(
+    run: Run, grown: Engine, tickets: JobQueue[Ticket]
+) -> None:
+    with run({tickets: lambda ticket: None}):
+        until(lambda: rows_known(grown) == 20_000)
+
+
+@pytest.mark.only_on("postgresql")
+def test_where_the_worker_may_not_analyze_the_log_names_the_table_that_has_grown(
+    grown: Engine,
+    tickets: JobQueue[Ticket],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(plan_check, "FIRST", timedelta(0))
+    monkeypatch.setattr(plan_check, "EXAMINE_EVERY", timedelta(seconds=0.2))
+    caplog.set_level(logging.WARNING, "sa_jobqueue.worker")
+
+    with restricted_user(grown) as theirs, running(theirs, {tickets: lambda ticket: None}):
+        until(lambda: "20,000 rows have changed since the table was analyzed" in caplog.text)
+
+    assert rows_known(grown) == 0
