@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import warnings
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -14,6 +16,10 @@ from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_extensions")]
+
+# autodoc looks at the columns of a mixin, and alembic tells what it has loaded.
+warnings.filterwarnings("ignore", "Unmanaged access of declarative attribute")
+logging.getLogger("alembic").setLevel(logging.WARNING)
 
 from sa_jobqueue import __version__  # noqa: E402 - the checkout's package, by the line above
 
@@ -37,6 +43,20 @@ extensions = [
 exclude_patterns = ["_extensions"]
 repository = addresses["Source"]
 
+# Types of other packages, and type variables, have no entry here. What docstrings name must have.
+nitpick_ignore_regex = [
+    ("py:class", r"[A-Z_]\w*|\w+(\.\w+)+|timedelta|datetime|(async_)?sessionmaker"),
+    ("py:exc", "DBAPIError|IntegrityError"),
+]
+
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+add_module_names = False
+python_maximum_signature_line_length = 80
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
 myst_heading_anchors = 4  # headings have the anchors that they have on the repository's pages
 
 html_theme = "furo"
@@ -50,5 +70,14 @@ html_show_sphinx = False
 copybutton_prompt_text = ">>> "
 
 
+def without_text_of_the_type(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Leave out what Python says of dictionaries, where a page describes a constant."""
+    if what == "data":
+        lines.clear()
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-docstring", without_text_of_the_type)
     app.add_lexer("mermaid", TextLexer)  # the repository's pages draw these diagrams

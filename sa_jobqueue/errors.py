@@ -16,30 +16,50 @@ from sqlalchemy.orm.exc import StaleDataError
 
 
 class JobQueueError(sa_exc.SQLAlchemyError):
-    """The base of all exceptions of this library."""
+    """The base of all exceptions of this library.
+
+    Catch it where you want to catch them all.
+    """
 
 
 class ArgumentError(JobQueueError, sa_exc.ArgumentError):
-    """An argument of a call, or an option of a model, cannot work."""
+    """An argument of a call, or an option of a model, cannot work.
+
+    The message names the argument, and what would work.
+    """
 
 
 class UnsupportedDatabase(JobQueueError):
-    """This database, its version, or a setting of this connection does not support the call."""
+    """This database, its version, or a setting of this connection does not support the call.
+
+    The message names what is missing, and what to use instead.
+    """
 
 
 class NotClaimed(JobQueueError):
-    """The job has no fence: it was not claimed through this entity."""
+    """The job has no fence, since it was not claimed through this entity.
+
+    Claim the job, find an owner's claims by :func:`~sa_jobqueue.claimed_by`, or give the entity
+    the fence of its claim by :func:`~sa_jobqueue.with_fence`.
+    """
 
 
 class HandlerTimeout(JobQueueError, TimeoutError):
-    """A handler did not end within its timeout: its attempt has failed."""
+    """A handler did not end within its timeout, so its attempt has failed.
+
+    A Worker cannot stop a thread, so it ends: replace its process. An AsyncWorker goes on. Give
+    the queue a longer timeout if the handler needs one.
+    """
 
 
 class InvalidTransition(JobQueueError):
     """A job of a workflow was sent to a status that no step and no signal leads to.
 
+    Send the job to one of the `declared` statuses, or declare the status in its step.
+
     Attributes:
-        before, after: the status of the job, and the one that it was sent to.
+        before: the status of the job.
+        after: the status that the job was sent to.
         declared: the statuses that it may go to.
     """
 
@@ -54,6 +74,9 @@ class InvalidTransition(JobQueueError):
 
 class NotWaiting(JobQueueError):
     """A signal came for a job that does not wait for it; nothing was changed.
+
+    Ignore the signal if it came twice. Send it again if it came before the commit of the
+    transaction that hands the job off.
 
     Attributes:
         job: the job, as text.
@@ -75,22 +98,31 @@ class NotWaiting(JobQueueError):
 
 
 class LockTimeout(JobQueueError):
-    """A lock was not free within the caller's timeout."""
+    """A lock was not free within the caller's timeout.
+
+    Try again later, or wait longer.
+    """
 
 
 class LockNotHeld(JobQueueError):
-    """The caller does not hold the lock that it releases or checks."""
+    """The caller does not hold the lock that it releases or checks.
+
+    Take the lock first. A forked child has no part in its parent's lock, and takes its own.
+    """
 
 
 class LockLost(JobQueueError):
-    """The connection that held our lock has died; somebody else may hold the lock by now."""
+    """The connection that held our lock has died; somebody else may hold the lock by now.
+
+    Roll back. Then take the lock again, or claim again: the next claim has a new owner's name.
+    """
 
 
 class ClaimLost(JobQueueError, StaleDataError):
     """Some claims of a batch are no longer ours; nothing was written to their rows.
 
-    It is raised after the other rows of the batch were written. Roll back, and nothing of
-    the batch has happened; commit, and what was written stays.
+    It is raised after the other rows of the batch were written. If you roll back, nothing of the
+    batch has happened. If you commit, the finishes of the other jobs stay.
 
     Attributes:
         verb: the verb that found it.
@@ -115,6 +147,8 @@ class ClaimLost(JobQueueError, StaleDataError):
 class InvalidState(JobQueueError):
     """A method of a bulk load was called that does not fit the load's state.
 
+    Call one of the methods in `calls`.
+
     Attributes:
         verb: the method.
         state: the state of the load, as text.
@@ -134,19 +168,32 @@ class InvalidState(JobQueueError):
 
 
 class BrokenLog(JobQueueError):
-    """The log of a bulk load cannot be read, or belongs to something else."""
+    """The log of a bulk load cannot be read, or belongs to something else.
+
+    The message names what is missing or damaged, and what to do.
+    """
 
 
 class SourceChanged(JobQueueError):
-    """A bulk load is continued with another source than it began with."""
+    """A bulk load is continued with another source than it began with.
+
+    Continue the load with the source that it began with, or roll the load back.
+    """
 
 
 class BatchInDoubt(JobQueueError):
-    """Only some rows of a batch exist, and it is not known who inserted them."""
+    """Only some rows of a batch exist, and it is not known who inserted them.
+
+    Nothing was changed. Delete these rows or insert the missing rows, and call again. With a
+    DatabaseLog no batch is ever in doubt.
+    """
 
 
 class LoadStopped(JobQueueError):
-    """A bulk load was stopped as requested; the message tells how to continue it."""
+    """A bulk load was stopped as requested.
+
+    The message tells how to continue it.
+    """
 
 
 def _claim_lost(verb: str, lost: Sequence[Any], kept: Sequence[Any]) -> ClaimLost:

@@ -6,16 +6,14 @@ the site it becomes the file's address. A link to a file that does not exist is 
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
 
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
-ROOT = Path(__file__).parents[2]
-
 #: A link of Markdown whose target begins with ``../``; an image is none.
-LINK = re.compile(r"(?<!!)(?P<text>\[(?:[^\[\]]|\[[^\]]*\])*\])\(\.\./(?P<target>[^)\s]+)\)")
+LINK = re.compile(r"(?<!!)(?P<text>\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>\.\./[^)\s]+)\)")
 
 #: These files are pages of the site.
 PAGES = {
@@ -35,9 +33,12 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def lead_to_repository(app: Sphinx, page: str, content: list[str]) -> None:
     def link(found: re.Match[str]) -> str:
-        path, _, anchor = found["target"].partition("#")
-        if path not in PAGES and not (ROOT / path).exists():
-            log.warning("a link to a file that does not exist: ../%s", path, location=page)
+        target, _, anchor = found["target"].partition("#")
+        path = os.path.normpath(os.path.join("docs", os.path.dirname(page), target))
+        if path.startswith("docs/"):
+            return found[0]
+        if path not in PAGES and not os.path.exists(os.path.join(app.confdir, "..", path)):
+            log.warning("a link to a file that does not exist: %s", target, location=page)
         address = PAGES.get(path, f"{app.config.repository}/blob/main/{path}")
         return f"{found['text']}({address}{anchor and '#' + anchor})"
 

@@ -56,7 +56,8 @@ class AsyncWorker(Generic[T]):
             steps are ``async def`` too.
         concurrency: how many handlers run at once, each in a task of its own.
         grace: then the handlers that still run are cancelled, and their jobs released.
-        on_claim, on_outcome: plain functions, or ``async def``.
+        on_claim: a plain function, or ``async def``.
+        on_outcome: a plain function, or ``async def``.
         options: the further arguments of a Worker.
 
     Raises:

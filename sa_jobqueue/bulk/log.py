@@ -172,7 +172,7 @@ class Log(ABC):
         Args:
             mark: the batch's mark after the commit: INSERTED or REMOVED.
             connection: the connection that commits, where the log
-                :meth:`shares_transactions` with it.
+                :meth:`~sa_jobqueue.bulk.Log.shares_transactions` with it.
             kept: what the source needs when it takes the batch back, as JSON.
         """
 

@@ -57,7 +57,8 @@ class Capabilities:
         lock_of: ``FOR UPDATE OF table``.
         lock_once: a locking sub-select in an UPDATE can be kept from running more than
             once: ``= ANY(ARRAY(..))``, materialized CTEs.
-        update_returning, delete_returning: RETURNING on those statements.
+        update_returning: ``UPDATE .. RETURNING``.
+        delete_returning: ``DELETE .. RETURNING``.
         ordered_update: ``UPDATE .. ORDER BY .. LIMIT``.
         one_writer: the whole database has one writer at a time.
         locks_what_it_scans: a locking read locks all rows that it walks over, also those
@@ -90,7 +91,7 @@ class Capabilities:
     title: ClassVar[str]
     minimum: ClassVar[Version]
 
-    #: The SELECT whose row tells which product the server is; None: there is no look-alike.
+    #: The SELECT whose row tells which product the server is, or None if there is no look-alike.
     product_question: ClassVar[str | None] = None
 
     skip_locked = False
@@ -260,7 +261,7 @@ class Capabilities:
 
     # -- owners ---------------------------------------------------------
 
-    #: The end of the message where server_of() returns None: why, and the way out.
+    #: The reason and the way out, for the message where server_of() returns None.
     to_know_owners: ClassVar[str] = ""
 
     def server_of(self, connection: Connection) -> Server | None:
@@ -413,8 +414,8 @@ class Capabilities:
         """
         return None
 
-    #: The clause behind a table whose rows are read in claim order: it keeps the optimizer
-    #: from walking over all rows by primary key. None: not needed.
+    #: The clause behind a table whose rows are read in claim order, or None if none is needed. It
+    #: keeps the optimizer from walking over all rows by primary key.
     order_hint: ClassVar[str | None] = None
 
     def index_name(self, index: Index) -> str:

@@ -46,7 +46,7 @@ class clock_default(FunctionElement[datetime]):  # noqa: N801 - as above
 
         sa.Column("run_at", timestamp_type(), server_default=clock_default(), nullable=False)
 
-    MySQL before 8.0.13 takes no expression for a default; there it is :data:`LONG_AGO`.
+    MySQL before 8.0.13 takes no expression for a default; there it is a constant, 1970-01-01.
     """
 
     name = "clock_default"

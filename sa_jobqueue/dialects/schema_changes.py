@@ -27,15 +27,16 @@ class SchemaChanges:
         alters_many: one ALTER TABLE adds, or drops, several columns.
         concurrent_indexes: CREATE INDEX CONCURRENTLY, outside of a transaction; when it
             fails, it leaves an invalid index.
-        create_online, drop_online: the clauses at the end of CREATE INDEX and DROP INDEX
-            that let others go on writing.
+        create_online: the clause at the end of CREATE INDEX that lets others go on writing.
+        drop_online: the clause at the end of DROP INDEX that lets others go on writing.
         builds_beside: an index is built beside the one that it replaces, and takes its name.
         partitions_apart: the partitions of a table have indexes and storage parameters
             of their own, which are made partition by partition.
         together: several changes are one transaction.
-        begins, ends, fails: the statements around those of one change. They make the
-            change atomic, and let it wait only a moment for locks: everybody who comes
-            later waits behind it.
+        begins: the statements before those of one change. They make the change atomic, and let
+            it wait only a moment for locks, since everybody who comes later waits behind it.
+        ends: the statements after those of a change.
+        fails: the statements after a change that failed.
     """
 
     keeps_added_default: ClassVar[bool] = True

@@ -36,7 +36,8 @@ class Cost:
 
     Attributes:
         claimed: how many jobs the claim got.
-        rows_read, rows_locked: None where the database does not show it.
+        rows_read: how many rows the claim read; None: the database does not show it.
+        rows_locked: how many rows the claim locked; None: the database does not show it.
     """
 
     claimed: int

@@ -40,8 +40,9 @@ class EventJob:
         key: the values of its primary key.
         status: the status that it has now, in the table's own word; None where only the
             database knows it.
-        fence_status, owner, owner_dates: its fence, where it was claimed: what the claim wrote,
-            and every ``owner_date`` that the claim has had, the newest last.
+        fence_status: the status that the claim wrote; None: the job was not claimed.
+        owner: the owner that the claim wrote.
+        owner_dates: every ``owner_date`` that the claim has had, the newest last.
         unmarked: the claim wrote nothing, and has no date; its locks are the fence.
         entity: the mapped object, as the handler gets it; only of after_start.
         attempts: how often it was tried, this attempt included; None: not known, or the

@@ -60,7 +60,7 @@ def key_batches(identities: Sequence[tuple[Any, ...]]) -> Iterator[list[tuple[An
 
 
 def key_values(identities: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Return identities as values for :func:`key_is_in`, sorted if their types have an order."""
+    """Return identities as values for ``key_is_in()``, sorted if their types have an order."""
     values = [identity[0] if len(identity) == 1 else identity for identity in identities]
     if len(values) == 1 and len(identities[0]) > 1:
         # With a single row, as in `(a, b) IN ((1, 2))`, UPDATE and DELETE of MariaDB walk

@@ -215,7 +215,7 @@ class ScheduleMixin(QueueColumns):
 class RetryMixin(QueueColumns):
     """Add ``attempts`` (counted by the claim), ``max_attempts`` and ``last_error``.
 
-    By default a job is tried :data:`MAX_ATTEMPTS` times; a ``max_attempts`` of None means
+    By default a job is tried 20 times; a ``max_attempts`` of None means
     until it succeeds. No job is tried again without a wait, so ``run_at`` comes with this
     mixin: it is that of ScheduleMixin, and a class may have both.
     """

@@ -35,14 +35,15 @@ class QueueOverview:
     """A queue at one moment.
 
     Attributes:
-        name: as :mod:`sa_jobqueue.control` names it, such as ``email``.
+        name: as ``sa_jobqueue.control`` names it, such as ``email``.
         due: the jobs that can be claimed now.
         oldest: for how long the oldest of them has been due, by run_at; without run_at, by
             the ``enqueued_at`` column of those that were counted. None: none is due, or the
             class has neither.
         next_due: when the next of the others is due; None: there is none.
         claimed: the jobs that are claimed; claims that write nothing are not seen.
-        failed, cancelled: None: no index finds them.
+        failed: the jobs that failed; None: no index finds them.
+        cancelled: the jobs that were cancelled; None: no index finds them.
         rate: finishes per second in the last minutes; None: there were none, or no index
             finds them.
         paused: since when it is paused; None: it is not, or there are no control tables.
@@ -159,8 +160,8 @@ def workers_needed(seen: QueueOverview, within: timedelta) -> int | None:
     jobs are due than are counted, it is the number for those that are.
 
     Returns:
-        0 if nothing is due; None: nobody knows how quick a worker is, for want of control tables,
-        of workers that are alive, or of jobs that were finished lately.
+        The number of workers; 0 if nothing is due. None if nobody knows how fast a worker is,
+        since there are no control tables, no worker is alive, or no job was finished lately.
     """
     if not seen.due.number:
         return 0

@@ -41,7 +41,7 @@ def lock_name(name: str) -> str:
 
 
 def is_connection_owner(name: str) -> bool:
-    """Tell whether :func:`connection_owner` made a name.
+    """Tell whether :func:`sa_jobqueue.connection_owner` made a name.
 
     The death of such an owner does not prove that its process died: a pool closes
     connections, too.

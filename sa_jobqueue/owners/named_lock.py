@@ -148,7 +148,10 @@ class NamedLock:
 
     @property
     def sure(self) -> bool:
-        """Whether the lock is held here, by a look that never waits; False: ask ``held``."""
+        """Whether the lock is held here, as far as is known without waiting.
+
+        Where this is False, ``held`` asks the server.
+        """
         lock = self._current()
         return lock is not None and lock.sure
 

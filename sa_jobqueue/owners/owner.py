@@ -135,7 +135,10 @@ class Owner:
 
     @property
     def sure(self) -> bool:
-        """Whether the lock is held, by a look that never waits; False: ``name`` looks closer."""
+        """Whether the lock is held, as far as is known without waiting.
+
+        Where this is False, ``name`` asks the server.
+        """
         held = self._held
         return held is not None and not self._inherited and held.lock.sure
 

@@ -23,10 +23,13 @@ class RoundProgress:
         round: its number; 0 counts the rows that are in no round.
         started: whether all of its rows have been put in; False while start_round() runs,
             and after it was interrupted.
-        unclaimed, claimed, done, failed, cancelled: how many of its rows have this status;
-            unclaimed and claimed count the further words of ``__queue_args__``, too.
+        unclaimed: how many of its rows are unclaimed, or in a further ``ready`` status.
+        claimed: how many of its rows are claimed, or in a further ``during`` status.
         joining: how many rows are still claimed from before, and join the round when that
             claim ends.
+        done: how many of its rows are done.
+        failed: how many of its rows are failed.
+        cancelled: how many of its rows are cancelled.
     """
 
     round: int

@@ -54,7 +54,8 @@ class Declared:
     """What became of the declarations, by name.
 
     Attributes:
-        added, updated: written to the table.
+        added: declarations that are new in the table.
+        updated: declarations that replaced an older revision in the table.
         older: the table has a newer revision, which stays.
         different: the table has this revision with other contents, which stay: give the
             declaration a higher revision.

@@ -139,7 +139,7 @@ class Schedules:
         """Make a schedule at run time; the arguments are those of ``every()``.
 
         Raises:
-            ArgumentError: see :func:`declaration`.
+            ArgumentError: the arguments make no schedule, or cronsim is not installed.
             IntegrityError: there is a schedule of this name.
         """
         given = declaration(

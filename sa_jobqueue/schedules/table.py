@@ -33,8 +33,10 @@ class Schedule(JobMixin, ScheduleMixin):
         values_json: the jobs' attributes, as JSON.
         missed: what becomes of missed ticks, a word of Missed.
         revision: of the declaration in the code; None: it was made at run time.
-        next_tick, last_tick: the tick that comes, and the last that became a job.
-        skipped_from, skipped_to: the last ticks that became no job, all between these times.
+        next_tick: the tick that comes.
+        last_tick: the last tick that became a job.
+        skipped_from: the first tick that became no job when ticks were skipped last.
+        skipped_to: the end of that time; no tick between the two became a job.
         last_error: why its jobs could not be inserted.
     """
 

@@ -137,7 +137,7 @@ class Writer:
 
     @property
     def bind(self) -> Engine | Connection:
-        """What the session is bound to for this class: an engine or a connection."""
+        """The engine or the connection that the session is bound to for this class."""
         return self.connection if self.of_session is None else self.session.get_bind(self.mapper)
 
     @property

@@ -25,7 +25,8 @@ class ClaimSpec:
     Attributes:
         where: the caller's criteria, joined by AND.
         order_by: replaces the mapping's order; the primary key comes last.
-        ready, during: the status that a claimable job has, and the status that a claim writes.
+        ready: the status that a claimable job has.
+        during: the status that a claim writes.
         strict: one claimer at a time, in exact order.
         limits: how many jobs of a serial key may be claimed at a time.
         on_retry: whether a job in its retry delay keeps the other jobs of its serial key back.
@@ -55,7 +56,7 @@ class ClaimSpec:
 
     @cached_property
     def levels(self) -> tuple[str, ...]:
-        """The roles whose values claims visit one after the other: round, priority.
+        """Return the roles whose values claims visit one after the other, such as priority.
 
         With priorities and schedules in one index, the jobs of a priority that
         are not yet due stand between its due jobs and those of the next priority.
@@ -177,8 +178,8 @@ class Taken:
         jobs: entities or rows, in claim order.
         dates: the owner_date that was written for each; empty where nothing was marked.
         hold: what keeps the rows, where nothing was marked.
-        candidates, lost: how many rows were tried, and how many of them others took
-            first; None where the strategy cannot know.
+        candidates: how many rows were tried; None where the strategy cannot know.
+        lost: how many of the candidates others took first; None where the strategy cannot know.
     """
 
     jobs: Sequence[Any]

@@ -103,7 +103,8 @@ def fail(
     failed; without it, to failed.
 
     Args:
-        session, jobs: as for :func:`complete`.
+        session: as for :func:`complete`.
+        jobs: as for :func:`complete`.
         error: text or an exception, kept in ``last_error``.
         retry_in: the delay of the next attempt; nothing, ``timedelta(0)``, is at once.
         backoff: without `retry_in`, returns the delay from the number of attempts of

@@ -45,10 +45,11 @@ class JobContext:
 
     @property
     def asked_to_stop(self) -> bool:
-        """Whether somebody wants the handler to end early: it may return a Retry then.
+        """Whether the handler should end early.
 
-        The worker is to stop, or has given this job up, or somebody has asked for it by
-        :func:`sa_jobqueue.control.request_stop`.
+        It is True when the worker is to stop, when the worker has given this job up, or when
+        somebody has called :func:`sa_jobqueue.control.request_stop`. The handler may then return
+        a :class:`~sa_jobqueue.worker.Retry`.
         """
         in_hand = self._in_hand
         return self._stopping.is_set() or in_hand.asked_to_stop or in_hand.given_up is not None

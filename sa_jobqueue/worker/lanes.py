@@ -74,7 +74,7 @@ class Lane(Generic[T]):
 
     @property
     def attempts_key(self) -> str | None:
-        """The attribute by which a failed job waits; None: it is not tried again."""
+        """The name of the attribute that counts attempts, or None without RetryMixin."""
         return self.queue.mapping.attributes.get("attempts")
 
     @property

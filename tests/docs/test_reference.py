@@ -1,0 +1,149 @@
+"""The reference: each public name is in it once, and its tables are what the code has."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+from sa_jobqueue import JobQueueError, errors
+from sa_jobqueue.model.options import QueueArgs
+
+from .markdown import ROOT, page, table
+
+REFERENCE = {path.name: page(str(path)) for path in (ROOT / "docs/reference").glob("*.md")}
+
+#: The packages whose names the reference lists. `overview` to `workflow` are imported by name,
+#: `owners.alive` and `owners.named_lock` hold what has no place in `sa_jobqueue` itself.
+PUBLIC = (
+    *("sa_jobqueue", "sa_jobqueue.asyncio", "sa_jobqueue.bulk", "sa_jobqueue.control"),
+    *("sa_jobqueue.doctor", "sa_jobqueue.events", "sa_jobqueue.evidence", "sa_jobqueue.migration"),
+    *("sa_jobqueue.otel", "sa_jobqueue.overview", "sa_jobqueue.owners", "sa_jobqueue.owners.alive"),
+    *("sa_jobqueue.owners.named_lock", "sa_jobqueue.prometheus", "sa_jobqueue.rounds"),
+    *("sa_jobqueue.schedules", "sa_jobqueue.testing", "sa_jobqueue.verbs", "sa_jobqueue.web"),
+    *("sa_jobqueue.worker", "sa_jobqueue.workflow"),
+)
+
+#: Packages with a list of names for other packages of the library: the reference lists those
+#: that pages import.
+INTERNAL = {
+    *("sa_jobqueue.cli", "sa_jobqueue.dialects", "sa_jobqueue.steering"),
+    *("sa_jobqueue.strategies", "sa_jobqueue.wakeups"),
+}
+
+DIRECTIVE = re.compile(
+    r"^\.\. (?:auto(?:class|data|exception|function)|py:(?:data|function)):: (.+(?:\n {10,}.+)*)",
+    re.M,
+)
+
+
+def documented() -> Counter[str]:
+    """Count how often each name is an entry of the reference."""
+    return Counter(
+        line.strip().partition("(")[0]
+        for text in REFERENCE.values()
+        for entry in DIRECTIVE.findall(text)
+        for line in entry.splitlines()
+    )
+
+
+def public() -> set[str]:
+    """Return the public names, each of the first package that has it."""
+    names: dict[Any, str] = {}
+    for package in PUBLIC:
+        module = import_module(package)
+        for name in module.__all__:
+            value = getattr(module, name)
+            # A number or a duration of one package may equal that of another.
+            names.setdefault(value if callable(value) else f"{package}.{name}", f"{package}.{name}")
+    return set(names.values())
+
+
+def imported_by_pages() -> set[str]:
+    """Return what the pages' code imports of the internal packages."""
+    code = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("docs/*.md"))
+    imports = re.findall(r"^from (sa_jobqueue\.\w+) import (\([^)]+\)|.+)$", code, re.M)
+    return {
+        f"{package}.{name}"
+        for package, names in imports
+        if package in INTERNAL
+        for name in re.findall(r"\w+", names.partition("#")[0])
+    }
+
+
+def test_each_public_name_is_in_the_reference_once() -> None:
+    entries = documented()
+
+    assert public() - set(entries) == set()
+    assert {name for name, times in entries.items() if times > 1} == set()
+
+
+def test_each_entry_of_the_reference_exists() -> None:
+    for name in documented():
+        module, _, attribute = name.rpartition(".")
+
+        assert hasattr(import_module(module), attribute), name
+
+
+def test_each_package_with_a_list_of_names_is_public_or_internal() -> None:
+    packages = {
+        f"sa_jobqueue.{path.parent.name}"
+        for path in (ROOT / "sa_jobqueue").glob("*/__init__.py")
+        if "__all__ = " in path.read_text(encoding="utf-8")
+    }
+
+    assert packages == {package for package in (*PUBLIC, *INTERNAL) if package.count(".") == 1}
+
+
+def test_what_pages_import_for_extensions_is_in_the_reference() -> None:
+    known = {
+        getattr(import_module(name.rpartition(".")[0]), name.rpartition(".")[2])
+        for name in documented()
+        if not name.endswith(("EVENTS", "TRANSITIONS"))
+    }
+
+    imported = imported_by_pages() - {"sa_jobqueue.cli.cli"}
+
+    assert "sa_jobqueue.dialects.register" in imported
+    for name in imported:
+        module, _, attribute = name.rpartition(".")
+        assert getattr(import_module(module), attribute) in known, name
+
+
+def test_each_error_is_in_the_reference_with_what_to_do() -> None:
+    own = {
+        error.__name__: error
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, JobQueueError)
+    }
+
+    listed = re.findall(r"autoexception:: \S+\.(\w+)$", REFERENCE["errors.md"], re.M)
+
+    assert sorted(listed) == sorted(own)
+    for name, error in own.items():
+        what_to_do = inspect.cleandoc(error.__doc__ or "").split("\n\n")[1:2]
+        assert what_to_do, name
+        assert not what_to_do[0].startswith("Attributes:"), name
+
+
+def test_the_table_of_queue_options_is_what_a_class_can_have() -> None:
+    rows = table(REFERENCE["queue-args.md"], "option")
+
+    defaults = {row["option"].strip("`"): row["default"] for row in rows}
+
+    fields = QueueArgs.__dataclass_fields__
+    assert list(defaults) == list(fields)
+    for option, default in defaults.items():
+        assert default == default_text(getattr(QueueArgs(), option)), option
+
+
+def default_text(value: object) -> str:
+    """Return a default as the table writes it."""
+    if isinstance(value, bool):
+        return f"`{value}`"
+    if isinstance(value, timedelta):
+        return f"{value // timedelta(minutes=1)} minutes"
+    return "none"
