@@ -1,0 +1,238 @@
+"""A reader who follows a page: writes its files, types its commands, and looks at what is printed.
+
+- A block of Python that begins with the name of a file, as in ``# jobs.py``, is that file.
+- Each line of a block of sh is typed. What runs until Ctrl-C stays in a terminal of its own.
+- A block of text was printed: its lines, in their order, with anything for "...". It is looked for
+  in what the commands right before it have printed, and is waited for in each open terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.servers import debian
+from tests.support import until
+
+from .markdown import ROOT
+
+_BLOCK = re.compile(r"^```(python|sh|text|ini|dockerfile)\n(.*?)^```", re.M | re.S)
+_FILE = re.compile(r"# ([\w/.-]+\.(?:py|ini|csv|service))\n")
+
+#: Commands that run until somebody stops them.
+_SERVING = re.compile(
+    r"uvicorn |flask .*\brun\b|sa-jobqueue web |sa-jobqueue work (?!.*--drain)|"
+    r"flask .*\bworker\b"
+)
+
+#: What a reader does who has installed everything already.
+_INSTALLING = re.compile(r"python3 -m venv |\. \.venv/bin/activate|pip install ")
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+
+SECONDS = 60
+
+
+class Terminal:
+    """A command that runs, and what it has printed."""
+
+    def __init__(self, line: str, folder: Path, environment: Mapping[str, str]) -> None:
+        self.line = line
+        self.printed = ""
+        self.process = subprocess.Popen(
+            ["bash", "-c", f"exec {line}"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self.printed += line
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C; return the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        try:
+            code = self.process.wait(SECONDS)
+        finally:
+            self.process.kill()
+        self._reading.join(SECONDS)
+        return code
+
+
+class Reader:
+    """Follow pages in a folder, which has the files and the database of its reader.
+
+    Args:
+        replaced: what this reader writes in the place of words of the page, such as a port.
+        installing: False: what the page installs is here already.
+        environment: what a command finds there beside that of this process.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        replaced: Mapping[str, str] | None = None,
+        installing: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.terminals: list[Terminal] = []
+        self._replaced = dict(replaced or {})
+        self._installing = installing
+        self._printed = ""
+        path = os.pathsep.join([str(folder / ".venv" / "bin"), _scripts(), os.environ["PATH"]])
+        unset = {"SA_JOBQUEUE_URL", "DATABASE_URL"}
+        inherited = {name: value for name, value in os.environ.items() if name not in unset}
+        self._environment = {
+            **inherited,
+            "PATH": path,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "COLUMNS": "100",
+            **(environment or {}),
+        }
+
+    def follow(self, page: str) -> None:
+        """Do what a page, or a part of it, says."""
+        for language, code in _BLOCK.findall(page):
+            file = _FILE.match(code)
+            if file is not None:
+                self.write(file[1], code[file.end() :])
+            elif language == "sh":
+                self._printed = ""
+                for line in code.splitlines():
+                    self.type(line)
+            elif language == "text":
+                self.expect(code)
+
+    def write(self, name: str, content: str) -> None:
+        """Write a file."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self._in_own_words(content), encoding="utf-8")
+
+    def type(self, line: str) -> None:
+        """Type a command, and wait for its end if it has one."""
+        if not self._installing and _INSTALLING.match(line):
+            return
+        line = self._in_own_words(line)
+        if _SERVING.match(line):
+            self.terminals.append(Terminal(line, self.folder, self._environment))
+            self._wait_until_it_listens(line)
+        else:
+            self._printed += self.run(line)
+
+    def run(self, line: str, code: int = 0) -> str:
+        """Run a command to its end; return what it prints."""
+        done = subprocess.run(
+            ["bash", "-c", line],
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == code, f"{line}\n{done.stdout}"
+        return done.stdout.rstrip("\n") + "\n"
+
+    def expect(self, text: str) -> None:
+        """See that the lines of a text are printed."""
+        pattern = ".*".join(_as_pattern(line) for line in self._in_own_words(text).splitlines())
+        sought = re.compile(pattern, re.M | re.S)
+        found: Callable[[], bool] = lambda: any(map(sought.search, self._outputs()))  # noqa: E731
+        try:
+            until(found, SECONDS)
+        except AssertionError:
+            printed = "\n---\n".join(self._outputs())
+            raise AssertionError(f"not printed:\n{text}\nbut:\n{printed}") from None
+
+    def _outputs(self) -> Iterator[str]:
+        yield self._printed
+        for terminal in self.terminals:
+            yield terminal.printed
+
+    def _wait_until_it_listens(self, line: str) -> None:
+        port = re.search(r"--port (\d+)", line)
+        if port is not None:
+            until(lambda: _answers(int(port[1])), SECONDS)
+
+    def _in_own_words(self, text: str) -> str:
+        for theirs, ours in self._replaced.items():
+            text = text.replace(theirs, ours)
+        return text
+
+
+@contextmanager
+def reader(folder: Path, **options: object) -> Iterator[Reader]:
+    """A reader who in the end stops what runs; see :class:`Reader`."""
+    found = Reader(folder, **options)  # type: ignore[arg-type]  # those of Reader
+    try:
+        yield found
+    finally:
+        codes = {terminal.line: terminal.interrupt() for terminal in found.terminals}
+    assert {line: code for line, code in codes.items() if code not in _ENDED} == {}
+
+
+#: Exit codes after Ctrl-C: of a program that ends well, and of one that lets the signal end it.
+_ENDED = (0, 130, -signal.SIGINT)
+
+
+def part(page: str, heading: str) -> str:
+    """Return the part of a page below one of its headings, with that line."""
+    found = re.search(rf"^(#+) {re.escape(heading)}\n.*?(?=^\1 |\Z)", page, re.M | re.S)
+    assert found is not None, heading
+    return found[0]
+
+
+def free_ports(*names: str) -> dict[str, str]:
+    """Give a port that is free to each port of a page."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in names]
+    ports = {
+        name: str(opened.getsockname()[1]) for name, opened in zip(names, sockets, strict=True)
+    }
+    for opened in sockets:
+        opened.close()
+    return ports
+
+
+def need_curl() -> None:
+    """See that curl is here."""
+    if shutil.which("curl") is None:
+        debian.install("curl")
+
+
+def _scripts() -> str:
+    return str(Path(sys.executable).parent)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _as_pattern(line: str) -> str:
+    """Let "..." stand for anything within a line, and a time for any other."""
+    parts = (re.escape(_TIME.sub("TIME", part)) for part in line.rstrip().split("..."))
+    return "^" + r"[^\n]*".join(parts).replace("TIME", _TIME.pattern) + r"[ \t]*$"
