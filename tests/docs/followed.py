@@ -8,7 +8,10 @@
 
 from __future__ import annotations
 
+import codecs
+import errno
 import os
+import pty
 import re
 import shutil
 import signal
@@ -19,6 +22,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.servers import debian
 from tests.support import until
@@ -37,44 +41,69 @@ _SERVING = re.compile(
 #: What a reader does who has installed everything already.
 _INSTALLING = re.compile(r"python3 -m venv |\. \.venv/bin/activate|pip install ")
 
+_STYLE = re.compile(r"\x1b\[[\d;]*m|\r")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 SECONDS = 60
 
 
 class Terminal:
-    """A command that runs, and what it has printed."""
+    """A command that runs, and what it has printed.
+
+    It prints to a terminal, so that Python writes whole lines, as a reader sees them.
+    """
 
     def __init__(self, line: str, folder: Path, environment: Mapping[str, str]) -> None:
         self.line = line
         self.printed = ""
+        ours, its = pty.openpty()
         self.process = subprocess.Popen(
-            ["bash", "-c", f"exec {line}"],
+            ["bash", "-c", line],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            stdout=its,
+            stderr=its,
+            start_new_session=True,
         )
-        self._reading = threading.Thread(target=self._read, daemon=True)
+        os.close(its)
+        self._reading = threading.Thread(target=self._read, args=[ours], daemon=True)
         self._reading.start()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            for line in lines:
-                self.printed += line
+    def _read(self, ours: int) -> None:
+        decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        try:
+            while read := os.read(ours, 65_536):
+                self.printed = _STYLE.sub("", self.printed + decode(read))
+        except OSError as ended:  # so Linux says that nobody can write any more
+            if ended.errno != errno.EIO:
+                raise
+        finally:
+            os.close(ours)
 
-    def interrupt(self) -> int:
-        """Press Ctrl-C; return the exit code."""
-        self.process.send_signal(signal.SIGINT)
+    def end(self) -> int:
+        """Wait for the command's end; return its exit code."""
         try:
             code = self.process.wait(SECONDS)
+            self._reading.join(SECONDS)
         finally:
-            self.process.kill()
-        self._reading.join(SECONDS)
+            if self.process.poll() is None:
+                self.kill()
         return code
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C, wait for the end, and return the exit code."""
+        self._signal(signal.SIGINT)
+        return self.end()
+
+    def kill(self) -> None:
+        """End the command, and what it has started, at once."""
+        self._signal(signal.SIGKILL)
+        self.process.wait(SECONDS)
+
+    def _signal(self, number: int) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, number)
 
 
 class Reader:
@@ -82,7 +111,7 @@ class Reader:
 
     Args:
         replaced: what this reader writes in the place of words of the page, such as a port.
-        installing: False: what the page installs is here already.
+        installing: False: what the page installs is here already, and the checkout is used.
         environment: what a command finds there beside that of this process.
     """
 
@@ -96,17 +125,17 @@ class Reader:
     ) -> None:
         self.folder = folder
         self.terminals: list[Terminal] = []
+        self.typed: dict[str, str] = {}
         self._replaced = dict(replaced or {})
         self._installing = installing
         self._printed = ""
-        path = os.pathsep.join([str(folder / ".venv" / "bin"), _scripts(), os.environ["PATH"]])
         unset = {"SA_JOBQUEUE_URL", "DATABASE_URL"}
         inherited = {name: value for name, value in os.environ.items() if name not in unset}
         self._environment = {
             **inherited,
-            "PATH": path,
-            "PYTHONPATH": str(ROOT),
-            "PYTHONUNBUFFERED": "1",
+            "PATH": os.pathsep.join(_path(folder, installing=installing)),
+            "PYTHONPATH": "" if installing else str(ROOT),
+            "NO_COLOR": "1",
             "COLUMNS": "100",
             **(environment or {}),
         }
@@ -124,6 +153,11 @@ class Reader:
             elif language == "text":
                 self.expect(code)
 
+    def printed_by(self, beginning: str) -> str:
+        """Return what the command that begins so has printed."""
+        (printed,) = (text for line, text in self.typed.items() if line.startswith(beginning))
+        return printed
+
     def write(self, name: str, content: str) -> None:
         """Write a file."""
         path = self.folder / name
@@ -139,23 +173,15 @@ class Reader:
             self.terminals.append(Terminal(line, self.folder, self._environment))
             self._wait_until_it_listens(line)
         else:
-            self._printed += self.run(line)
+            self.typed[line] = self.run(line)
+            self._printed += self.typed[line]
 
     def run(self, line: str, code: int = 0) -> str:
         """Run a command to its end; return what it prints."""
-        done = subprocess.run(
-            ["bash", "-c", line],
-            cwd=self.folder,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == code, f"{line}\n{done.stdout}"
-        return done.stdout.rstrip("\n") + "\n"
+        terminal = Terminal(line, self.folder, self._environment)
+        ended = terminal.end()
+        assert ended == code, f"{line}\n{terminal.printed}"
+        return terminal.printed.rstrip("\n") + "\n"
 
     def expect(self, text: str) -> None:
         """See that the lines of a text are printed."""
@@ -185,9 +211,9 @@ class Reader:
 
 
 @contextmanager
-def reader(folder: Path, **options: object) -> Iterator[Reader]:
+def reader(folder: Path, **options: Any) -> Iterator[Reader]:
     """A reader who in the end stops what runs; see :class:`Reader`."""
-    found = Reader(folder, **options)  # type: ignore[arg-type]  # those of Reader
+    found = Reader(folder, **options)
     try:
         yield found
     finally:
@@ -223,8 +249,11 @@ def need_curl() -> None:
         debian.install("curl")
 
 
-def _scripts() -> str:
-    return str(Path(sys.executable).parent)
+def _path(folder: Path, *, installing: bool) -> list[str]:
+    """Return where commands are found: what the page installs, or what is here."""
+    ours = str(Path(sys.executable).parent)
+    others = [place for place in os.environ["PATH"].split(os.pathsep) if place != ours]
+    return [str(folder / ".venv" / "bin"), *others] if installing else [ours, *others]
 
 
 def _answers(port: int) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from http.cookiejar import CookieJar
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, OpenerDirector, Request, build_opener
 
@@ -37,11 +39,14 @@ def test_a_tutorial_has_about_seventy_lines_of_code(framework: str) -> None:
     assert len([line for line in code.splitlines() if line.strip()]) <= 75
 
 
-def follow_tutorial(tutorial: str, folder: Path, **options: object) -> None:
+def follow_tutorial(
+    tutorial: str, folder: Path, *, replaced: Mapping[str, str] | None = None, **options: Any
+) -> None:
     """Follow a tutorial, and retry a job on its web page when the page says so."""
     need_curl()
     typing, clicking = tutorial.split("Open this address in a browser")
-    with reader(folder, replaced=free_ports("8000", "8001"), **options) as following:
+    replaced = {**free_ports("8000", "8001"), **(replaced or {})}
+    with reader(folder, replaced=replaced, **options) as following:
         following.follow(typing)
         retry_on_the_page(following)
         following.follow(clicking)

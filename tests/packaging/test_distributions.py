@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tarfile
 import venv
 from collections.abc import Iterable
-from dataclasses import dataclass
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
@@ -18,61 +15,10 @@ from zipfile import ZipFile
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-
-#: What a checkout holds; the rest are caches, environments and git's own.
-FOLDERS = (*(".ci", "alembic", "benchmarks", "docs", "examples", "model", "sa_jobqueue", "tests"),)
-FILES = (
-    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md", "SECURITY.md"),
-    *("alembic.ini", "pyproject.toml", "ruff.toml", "setup.cfg", "tox.ini"),
-)
-
-#: Files that work leaves behind; none may be packed.
-LITTER = (
-    *("sa_jobqueue/__pycache__/queue.cpython-311.pyc", "tests/__pycache__/support.cpython-311.pyc"),
-    *("alembic/__init__.py", "alembic/versions/__pycache__/0001_queues.cpython-311.pyc"),
-    *("build/lib/sa_jobqueue/old.py", "dist/old.whl", "model/node_modules/index.js"),
-    *(".servers/mysql/module.py", ".venv/lib/module.py", ".tox/sa21/module.py"),
-    *("jobs.db", "examples/jobs.db", "tests/jobs.db-wal", ".mypy_cache/cache.json"),
-)
-
-NOT_OURS = shutil.ignore_patterns("__pycache__", "*.db", "*.db-*", "node_modules")
+from .building import FILES, FOLDERS, LITTER, Built, run
 
 # Building and installing download.
 pytestmark = pytest.mark.timeout(600)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Built:
-    """The files that a build made, and its output."""
-
-    wheel: Path
-    sdist: Path
-    said: str
-
-
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy this checkout, and put litter into the copy."""
-    copy = tmp_path_factory.mktemp("checkout")
-    for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, copy / folder, ignore=NOT_OURS)
-    for file in FILES:
-        shutil.copy2(ROOT / file, copy / file)
-    for name in LITTER:
-        litter = copy / name
-        litter.parent.mkdir(parents=True, exist_ok=True)
-        litter.touch()
-    return copy
-
-
-@pytest.fixture(scope="module")
-def built(checkout: Path) -> Built:
-    """Build the sdist, and the wheel from the sdist."""
-    said = run(sys.executable, "-m", "build", cwd=checkout)
-    (wheel,) = (checkout / "dist").glob("sa_jobqueue-*.whl")
-    (sdist,) = (checkout / "dist").glob("sa_jobqueue-*.tar.gz")
-    return Built(wheel=wheel, sdist=sdist, said=said)
 
 
 def test_the_build_gives_no_warning(built: Built) -> None:
@@ -153,22 +99,6 @@ def test_an_installed_wheel_works_without_the_extras_and_with_them(
 
 
 # Helpers
-
-
-def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
-    """Run a command as a user would, without this run's settings; return its output."""
-    finished = subprocess.run(
-        command,
-        cwd=cwd,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PY")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert finished.returncode == code, finished.stdout
-    return finished.stdout
 
 
 def split(names: Iterable[str], *, by: str) -> tuple[set[str], set[str]]:
