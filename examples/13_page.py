@@ -75,19 +75,25 @@ def visit(client: TestClient) -> None:
     page = client.get("/jobs/queues/confirmations").text
     print("bo sees:", ", ".join(sorted(re.findall(r"no mailbox for [\w@.]+", page))))
     form = {"verb": "retry_failed"}
-    ours = {"Sec-Fetch-Site": "same-origin"}  # as a browser says of a form of the page's own
-    print("bo retries:", title(client, form, ours))
+    print("bo retries:", title(send(client, form)))
     client.auth = ("ada", "lovelace")
-    print("ada retries:", title(client, form, ours))
-    print("ada confirms:", title(client, {**form, "confirm": "yes"}, ours))
-    print("from another site:", title(client, form, {"Sec-Fetch-Site": "cross-site"}))
+    preview = send(client, form)
+    print("ada retries:", title(preview))
+    named = dict(re.findall(r'type="hidden" name="(.+?)" value="(.+?)"', preview))
+    print("ada confirms:", title(send(client, {**named, "confirm": "yes"})))
+    print("from another site:", title(send(client, form, site="cross-site")))
 
 
-def title(client: TestClient, form: dict[str, str], headers: dict[str, str]) -> str:
-    """Send a form; return the title of the answer."""
-    answer = client.post("/jobs/queues/confirmations", data=form, headers=headers)
-    found = re.search(r"<h1.*?>(.*?)</h1>", answer.text)
-    return found[1] if found else str(answer.status_code)
+def send(client: TestClient, form: dict[str, str], site: str = "same-origin") -> str:
+    """Send a form, as a browser does; return the page that it leads to."""
+    headers = {"Sec-Fetch-Site": site}
+    return client.post("/jobs/queues/confirmations", data=form, headers=headers).text
+
+
+def title(page: str) -> str:
+    """Return the title of a page."""
+    found = re.search(r"<h1.*?>(.*?)</h1>", page)
+    return found[1] if found else page
 
 
 def run(engine: Engine, port: int | None) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from ..errors import ArgumentError
 from ..model.queue_name import queue_name
-from ..overview import failed_jobs, overview
+from ..overview import count_failed, failed_jobs, overview
 from ..queue import JobQueue
 from ..steering import Key, Steering, Verb, keys_from, keys_text, release_jobs
 from .asking import ask, yes_option
@@ -40,8 +40,7 @@ def retry(
     if named(keys, failed, "--failed"):
         change.of_keys(keys, change.queue.retry, yes=yes, as_json=as_json)
         return
-    change.ask(f"retry {count_failed(change)} failed jobs", yes=yes)
-    change.tell(change.steering.retry_failed(), as_json=as_json)
+    change.retry_failed(yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -166,6 +165,15 @@ class Change:
         changed = self.steering.change(keys, verb)
         self.tell(changed, [key for key in keys if key not in set(changed)], as_json=as_json)
 
+    def retry_failed(self, *, yes: bool, as_json: bool) -> None:
+        """Retry the failed jobs that the question counts, and none that fails later."""
+        with Session(self.engine) as session:
+            newest = failed_jobs(session, self.queue, limit=1)
+            until = newest[0].owner_date if newest else None
+            count = until and count_failed(session, self.queue, until=until)
+        self.ask(f"retry {count or 0} failed jobs", yes=yes)
+        self.tell(self.steering.retry_failed(until) if until else (), as_json=as_json)
+
     def _keys(self, texts: Sequence[str]) -> list[Key]:
         try:
             return keys_from(self.queue.mapping, texts)
@@ -192,14 +200,3 @@ def opened(target: str, url: str | None, verb: str) -> Change:
     engine = open_engine(url)
     require_table(engine, queue.mapping.table)
     return Change(engine, queue, verb)
-
-
-def count_failed(change: Change) -> Any:
-    """Count the failed jobs.
-
-    Raises:
-        ArgumentError: no index finds them.
-    """
-    with Session(change.engine) as session:
-        failed_jobs(session, change.queue, limit=1)
-    return change.seen().failed

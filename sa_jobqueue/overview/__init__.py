@@ -25,7 +25,7 @@ MariaDB the reap index, elsewhere ``__queue_args__ = {"failed_index": True}`` de
 
 from .count import Count
 from .describe import QueueOverview, overview, workers_needed
-from .failed import FailedJob, failed_jobs
+from .failed import FailedJob, count_failed, failed_jobs
 from .listing import Listed, ListedJob, Position, list_jobs
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "ListedJob",
     "Position",
     "QueueOverview",
+    "count_failed",
     "failed_jobs",
     "list_jobs",
     "overview",

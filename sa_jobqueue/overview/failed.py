@@ -40,7 +40,12 @@ class FailedJob:
 
 
 def failed_jobs(
-    session: AnySession, queue: Any, *, limit: int, before: FailedJob | None = None
+    session: AnySession,
+    queue: Any,
+    *,
+    limit: int,
+    before: FailedJob | None = None,
+    until: datetime | None = None,
 ) -> list[FailedJob]:
     """List the failed jobs of a queue, those that failed last first.
 
@@ -50,6 +55,8 @@ def failed_jobs(
         queue: a mapped class, a JobQueue or a workflow's step.
         limit: the most jobs to list.
         before: list those that come behind this one: the last of the page before.
+        until: the first page lists only those that failed at this time or earlier, by the
+            database's clock.
 
     Raises:
         ArgumentError: no index finds them, or the limit is below 1.
@@ -62,9 +69,25 @@ def failed_jobs(
         if not is_indexed(writer, mapping):
             raise ArgumentError(no_index(mapping))
         with writer.database.without_table_scans(writer.connection):
-            rows = writer.rows(_page(spec, writer, limit, before)).all()
+            rows = writer.rows(_page(spec, writer, limit, before, until)).all()
     width = len(mapping.keys)
     return [_job(tuple(row[:width]), *row[width:]) for row in rows]
+
+
+def count_failed(session: AnySession, queue: Any, *, until: datetime) -> Count:
+    """Count the jobs of a queue that failed at a time or earlier, by the database's clock.
+
+    Raises:
+        ArgumentError: no index finds them.
+    """
+    spec = job_queue_of(queue).plan.spec
+    mapping = mapping_of(spec.mapping.mapper)
+    with writing(session, mapping, reads=True) as writer:
+        if not is_indexed(writer, mapping):
+            raise ArgumentError(no_index(mapping))
+        with writer.database.without_table_scans(writer.connection):
+            found = of_status(spec, writer, FAILED, mapping.key_attributes)
+            return count_rows(writer, found.where(mapping.attribute("owner_date") <= until))
 
 
 def count_unsuccessful(spec: ClaimSpec, writer: Writer, status: JobStatus) -> Count | None:
@@ -89,13 +112,21 @@ def is_indexed(writer: Writer, mapping: QueueMapping, status: JobStatus = FAILED
     )
 
 
-def _page(spec: ClaimSpec, writer: Writer, limit: int, before: FailedJob | None) -> Any:
+def _page(
+    spec: ClaimSpec,
+    writer: Writer,
+    limit: int,
+    before: FailedJob | None,
+    until: datetime | None,
+) -> Any:
     mapping = spec.mapping
     date, keys = mapping.attribute("owner_date"), mapping.key_attributes
     more = (mapping.attribute(r) if mapping.has(r) else null() for r in ("attempts", "last_error"))
     found = of_status(spec, writer, FAILED, [*keys, date, *more])
-    behind = [date.is_not(None)] if before is None else _behind(mapping, before)
-    found = found.where(*behind)
+    if before is not None:
+        found = found.where(*_behind(mapping, before))
+    else:
+        found = found.where(date.is_not(None) if until is None else date <= until)
     return found.order_by(date.desc(), *(key.desc() for key in keys)).limit(limit)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from ..dialects import database_of
+from ..dialects.clock import as_utc
 from ..fence.claim import jobs_with_keys
 from ..overview import FailedJob, failed_jobs
 from ..queue import JobQueue
@@ -49,18 +50,20 @@ class Steering:
             lambda session: _keys(verb(session, jobs_of_keys(session, self.queue, keys)))
         )
 
-    def retry_failed(self) -> Iterator[Key]:
+    def retry_failed(self, until: datetime) -> Iterator[Key]:
         """Retry page after page, those that failed last first; yield the keys.
 
-        Jobs that fail meanwhile stay failed.
+        Args:
+            until: leave jobs alone that failed later, by the database's clock.
 
         Raises:
             ArgumentError: no index finds the failed jobs.
         """
         last: FailedJob | None = None
-        while page := self.run(partial(self._failed, last)):
+        verb = partial(_retry_older, self.queue, until)
+        while page := self.run(partial(self._failed, last, until)):
             last = page[-1]
-            yield from self.change([job.key for job in page], self.queue.retry)
+            yield from self.change([job.key for job in page], verb)
 
     def cancel_all(self) -> Iterator[Key]:
         """Cancel batch after batch, until no unclaimed job is left; yield the keys."""
@@ -84,8 +87,8 @@ class Steering:
 
         return run_with_retries(self.engine, limited, within=limit)
 
-    def _failed(self, last: FailedJob | None, session: Session) -> list[FailedJob]:
-        return failed_jobs(session, self.queue, limit=BATCH, before=last)
+    def _failed(self, last: FailedJob | None, until: datetime, session: Session) -> list[FailedJob]:
+        return failed_jobs(session, self.queue, limit=BATCH, before=last, until=until)
 
 
 def release_jobs(queue: JobQueue[Any], owners: Mapping[Key, str] | None = None) -> Verb:
@@ -109,6 +112,14 @@ def release_jobs(queue: JobQueue[Any], owners: Mapping[Key, str] | None = None) 
         ]
 
     return work
+
+
+def _retry_older(
+    queue: JobQueue[Any], until: datetime, session: Session, jobs: list[Any]
+) -> list[Any]:
+    """Retry jobs, but for those that were changed after they were listed."""
+    dates = ((job, getattr(job, queue.mapping.attributes["owner_date"])) for job in jobs)
+    return queue.retry(session, [job for job, date in dates if date and as_utc(date) <= until])
 
 
 def _cancel_some(session: Session, queue: JobQueue[Any]) -> list[Any]:

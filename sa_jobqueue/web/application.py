@@ -19,8 +19,9 @@ from .pages.actions import act
 from .pages.doctor import show_doctor
 from .pages.job import show_job
 from .pages.overview import show_overview
+from .pages.previews import show_preview
 from .pages.queue import show_queue
-from .pages.schedules import change_schedule, show_schedules
+from .pages.schedules import change_schedule, show_run, show_schedules
 from .pages.workers import show_workers
 from .site import Site
 from .visitors import Authorize
@@ -92,9 +93,11 @@ _ROUTES: list[tuple[str, View, list[str]]] = [
     ("/queues/{name:path}/jobs/{key}", show_job, _GET),
     ("/queues/{name:path}", show_queue, _GET),
     ("/queues/{name:path}", act, _POST),
+    ("/previews/{name:path}", show_preview, _GET),
     ("/workers", show_workers, _GET),
     ("/schedules", show_schedules, _GET),
     ("/schedules", change_schedule, _POST),
+    ("/schedules/run", show_run, _GET),
     ("/doctor", show_doctor, _GET),
     ("/{path:path}", show_nothing, _BOTH),
 ]

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, ImmutableMultiDict
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -60,6 +60,11 @@ class Visit:
     form: FormData = field(default_factory=FormData)
 
     @property
+    def asked(self) -> ImmutableMultiDict[str, Any]:
+        """What the visitor asks for: the query of a page, or a form."""
+        return self.request.query_params if self.request.method in SAFE else self.form
+
+    @property
     def links(self) -> Links:
         """The addresses of the site's pages."""
         return Links(self.request)
@@ -97,6 +102,11 @@ def endpoint(site: Site, authorize: Authorize, view: View) -> Endpoint:
     return answer
 
 
+def read_only() -> Problem:
+    """Return the problem of a reader who is about to change something."""
+    return Problem(403, "You may read only", "You may see this page, and change nothing.")
+
+
 def _refuse_other_sites(request: Request) -> None:
     """Refuse a request that changes something, and is not from our own pages.
 
@@ -125,7 +135,7 @@ async def _visitor(authorize: Authorize, request: Request) -> Visitor:
         raise ArgumentError(f"authorize() returns a Visitor or None, not {type(found).__name__}")
     if request.method not in SAFE and not found.may_change:
         log.warning("refused: %r may read only: %r", found.name, request.url.path)
-        raise Problem(403, "You may read only", "You may see this page, and change nothing.")
+        raise read_only()
     return found
 
 

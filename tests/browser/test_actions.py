@@ -56,6 +56,51 @@ def test_who_goes_back_from_a_preview_has_changed_nothing(page: Page, session: S
     assert statuses(session) == {1: "unclaimed"}
 
 
+def test_back_from_a_result_shows_the_preview_again_with_the_status_of_now(
+    page: Page, session: Session
+) -> None:
+    add(session, failed(1), failed(2))
+    follow(page, "emails")
+    tick(page, 1, 2)
+    press(page, "Retry…")
+    press(page, "Retry 2 jobs")
+    expect(title(page)).to_have_text("2 jobs retried")
+
+    page.go_back()
+    expect(title(page)).to_have_text("Retry 0 jobs?")
+    expect(row(page, 1)).to_contain_text("unclaimed")
+    page.go_back()
+
+    expect(page.get_by_role("link", name="Failed", exact=True)).to_have_attribute(
+        "aria-current", "page"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "button", "shown"),
+    [
+        ("/queues/emails", "Retry…", "Retry 1 job?"),
+        ("/queues/emails", "Retry all failed…", "Retry all 1 failed jobs?"),
+        ("/schedules", "Run morning now", "Run morning now?"),
+    ],
+)
+def test_back_from_another_page_shows_the_preview_again(
+    page: Page, session: Session, path: str, button: str, shown: str
+) -> None:
+    SCHEDULES.add(session, "morning", emails, "0 7 * * *")
+    add(session, failed(1))
+    go(page, path)
+    for box in page.get_by_role("checkbox").all():
+        box.check()
+    press(page, button)
+    follow(page, "Workers")
+    expect(title(page)).to_have_text("Workers")
+
+    page.go_back()
+
+    expect(title(page)).to_have_text(shown)
+
+
 @pytest.mark.parametrize("listed", ["Due", "Later"])
 def test_ticked_jobs_are_cancelled(page: Page, session: Session, listed: str) -> None:
     later = timedelta(hours=3 if listed == "Later" else 0)
@@ -141,6 +186,25 @@ def test_all_failed_jobs_are_retried_after_a_preview(page: Page, session: Sessio
 
     expect(title(page)).to_have_text("60 jobs retried")
     assert set(statuses(session).values()) == {"unclaimed"}
+
+
+def test_a_job_that_fails_while_somebody_reads_the_preview_is_not_retried(
+    page: Page, session: Session
+) -> None:
+    add(session, failed(1), failed(2))
+    follow(page, "emails")
+    press(page, "Retry all failed…")
+    expect(title(page)).to_have_text("Retry all 2 failed jobs?")
+
+    add(session, failed(3))
+    session.get_one(Email, 1).status = "cancelled"
+    session.commit()
+    press(page, "Retry all failed jobs")
+
+    expect(title(page)).to_have_text("1 job retried")
+    expect(page.get_by_text("1 job of the preview left alone")).to_be_visible()
+    expect(page.get_by_text("Jobs that failed after 2020-01-01 00:02:00 UTC")).to_be_visible()
+    assert statuses(session) == {1: "cancelled", 2: "unclaimed", 3: "failed"}
 
 
 # A job

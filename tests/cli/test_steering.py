@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from sqlalchemy import URL, Engine, select
 from sqlalchemy.orm import Session
@@ -164,6 +165,18 @@ def test_all_failed_jobs_of_a_queue_are_retried_page_by_page(
     assert "About to retry 5 failed jobs of crate." in asked.stderr
     assert asked.stdout == "retry: 5 jobs\n"
     assert statuses(engine) == {**dict.fromkeys(range(1, 6), "unclaimed"), 6: "done"}
+
+
+def test_a_job_that_fails_after_the_question_is_not_retried(
+    url: str, engine: Engine, answered: Answered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(engine, failed(1), failed(2))
+    monkeypatch.setattr(click, "confirm", lambda *_, **__: add(engine, failed(3)))
+
+    told = answered("y\n", "retry", CRATES, "--failed", "--url", url).stdout
+
+    assert told == "retry: 2 jobs\n"
+    assert statuses(engine) == {1: "unclaimed", 2: "unclaimed", 3: "failed"}
 
 
 def test_all_unclaimed_jobs_of_a_queue_are_cancelled(

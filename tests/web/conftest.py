@@ -106,6 +106,23 @@ def texts(answer: Any, tag: str) -> list[str]:
     return [" ".join(html.unescape(re.sub(r"<[^>]+>", "", text)).split()) for text in found]
 
 
+def preview_of(page: TestClient, path: str, form: dict[str, Any]) -> Any:
+    """Press a button, and return the preview that it leads to."""
+    answer = page.post(path, data=form, follow_redirects=False)
+    assert answer.status_code == 303
+    return page.get(answer.headers["location"])
+
+
+def confirmed(page: TestClient, preview: Any) -> Any:
+    """Press the button of a preview, with all that its form holds."""
+    (action,) = re.findall(r'<form method="post" action="(.*?)"', preview.text)
+    fields = re.findall(r'<input type="hidden" name="(.*?)" value="(.*?)">', preview.text)
+    form: dict[str, list[str]] = {"confirm": ["yes"]}
+    for name, value in fields:
+        form.setdefault(name, []).append(html.unescape(value))
+    return page.post(html.unescape(action), data=form)
+
+
 def keys_shown(answer: Any) -> list[str]:
     """Return the keys of the jobs that a page lists."""
     return texts(answer, "th")[-answer.text.count('<th scope="row"') :]

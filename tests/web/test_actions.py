@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,12 +13,24 @@ from starlette.testclient import TestClient
 
 from sa_jobqueue import ClaimLost, claim, complete
 from sa_jobqueue.control import paused
+from sa_jobqueue.steering import Steering
 from sa_jobqueue.web.pages import actions
 
-from .conftest import Open, add, failed, keys_shown, statuses, texts
+from .conftest import (
+    LONG_AGO,
+    Open,
+    add,
+    confirmed,
+    failed,
+    keys_shown,
+    preview_of,
+    statuses,
+    texts,
+)
 from .models import TABLES, Email, Plain, Visit
 
 EMAILS = "/queues/emails"
+ALL = {"verb": "retry_failed"}
 
 #: What verbs do to the jobs 1 (due), 2 (failed), 3 (claimed), 4 (done) and 5 (cancelled).
 VERBS = [
@@ -41,7 +54,9 @@ def jobs(session: Session) -> dict[int, str]:
 def test_a_preview_says_what_will_happen_and_changes_nothing(
     page: TestClient, session: Session, jobs: dict[int, str], verb: str, changes: Any, told: str
 ) -> None:
-    answer = page.post(EMAILS, data={"verb": verb, "key": list("12345"), "priority": "7"})
+    form = {"verb": verb, "key": list("12345"), "priority": "7"}
+
+    answer = preview_of(page, EMAILS, form)
 
     will_be = texts(answer, "td")[1::2]
     seen = [text.removesuffix(" by w") for text in texts(answer, "td")[0::2]]
@@ -85,7 +100,8 @@ def test_a_job_that_is_gone_meanwhile_is_named(page: TestClient, session: Sessio
     add(session, failed(1))
     form = {"verb": "retry", "key": ["1", "2"]}
 
-    preview, result = page.post(EMAILS, data=form), page.post(EMAILS, data={**form, "confirm": "y"})
+    preview = preview_of(page, EMAILS, form)
+    result = page.post(EMAILS, data={**form, "confirm": "y"})
 
     assert "not in this queue" in texts(preview, "td")
     assert "left alone: it is not in this queue any more" in texts(result, "td")
@@ -110,7 +126,7 @@ def test_a_claim_that_somebody_else_has_since_the_preview_is_not_released(
     claim(session, Email, owner="w1", limit=2)
     session.commit()
     form = {"verb": "release", "key": ["1", "2"]}
-    preview = page.post(EMAILS, data=form)
+    preview = preview_of(page, EMAILS, form)
     owners = re.findall(r'name="owner" value="(.*?)"', preview.text)
     page.post(EMAILS, data={**form, "key": "1", "confirm": "yes"})
     claim(session, Email, owner="w2")
@@ -137,15 +153,119 @@ def test_a_wide_key_with_a_comma_is_changed(page: TestClient, session: Session) 
 def test_all_failed_jobs_are_retried(page: TestClient, session: Session) -> None:
     add(session, *(failed(key) for key in range(1, 13)), failed(20, status="done"))
 
-    preview = page.post(EMAILS, data={"verb": "retry_failed"})
+    preview = preview_of(page, EMAILS, ALL)
     untouched = statuses(session)
-    result = page.post(EMAILS, data={"verb": "retry_failed", "confirm": "yes"})
+    result = confirmed(page, preview)
 
     assert texts(preview, "h1") == ["Retry all 12 failed jobs?"]
     assert keys_shown(preview) == [str(key) for key in range(12, 2, -1)]
     assert list(untouched.values()).count("failed") == 12
     assert texts(result, "h1") == ["12 jobs retried"]
     assert statuses(session) == {**dict.fromkeys(range(1, 13), "unclaimed"), 20: "done"}
+
+
+def test_what_fails_after_the_preview_is_not_retried(page: TestClient, session: Session) -> None:
+    add(session, failed(1), failed(2))
+    preview = preview_of(page, EMAILS, ALL)
+    add(session, failed(3))
+
+    result = confirmed(page, preview)
+
+    assert texts(result, "h1") == ["2 jobs retried"]
+    assert "Jobs that failed after 2020-01-01 00:02:00 UTC were left alone." in texts(result, "p")
+    assert statuses(session) == {1: "unclaimed", 2: "unclaimed", 3: "failed"}
+
+
+def test_a_failed_job_that_somebody_has_changed_after_the_preview_is_left_alone(
+    page: TestClient, session: Session
+) -> None:
+    add(session, *(failed(key) for key in range(1, 6)))
+    preview = preview_of(page, EMAILS, ALL)
+    session.get_one(Email, 1).status = "cancelled"
+    failed_again, gone = session.get_one(Email, 2), session.get_one(Email, 3)
+    failed_again.owner_date = LONG_AGO + timedelta(days=1)
+    session.delete(gone)
+    session.commit()
+
+    result = confirmed(page, preview)
+
+    assert texts(result, "h1") == ["2 jobs retried"]
+    left = "3 jobs of the preview left alone: somebody else, or a worker, was first."
+    assert left in texts(result, "p")
+    assert statuses(session) == {1: "cancelled", 2: "failed", 4: "unclaimed", 5: "unclaimed"}
+
+
+def test_a_failed_job_that_changes_between_its_list_and_its_retry_is_left_alone(
+    page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(session, failed(1), failed(2))
+    preview = preview_of(page, EMAILS, ALL)
+    change = Steering.change
+
+    def change_late(steering: Steering, keys: Any, verb: Any) -> Any:
+        session.get_one(Email, 1).owner_date = LONG_AGO + timedelta(days=1)
+        session.commit()
+        return change(steering, keys, verb)
+
+    monkeypatch.setattr(Steering, "change", change_late)
+    result = confirmed(page, preview)
+
+    assert texts(result, "h1") == ["1 job retried"]
+    assert statuses(session) == {1: "failed", 2: "unclaimed"}
+
+
+def test_the_preview_of_all_counts_what_it_will_retry(page: TestClient, session: Session) -> None:
+    add(session, failed(1), Email(id=2, status="failed", owner_date=None))
+
+    preview = preview_of(page, EMAILS, ALL)
+
+    assert texts(preview, "h1") == ["Retry all 1 failed jobs?"]
+    assert texts(confirmed(page, preview), "h1") == ["1 job retried"]
+
+
+def test_a_preview_of_no_failed_jobs_has_no_button(page: TestClient, session: Session) -> None:
+    preview = preview_of(page, EMAILS, ALL)
+
+    assert "No job has failed." in texts(preview, "p")
+    assert texts(preview, "button") == []
+
+
+@pytest.mark.parametrize("until", ["", "yesterday", "0001-01-01T00:00:00+23:00"])
+def test_all_failed_jobs_are_retried_only_by_the_form_of_a_preview(
+    page: TestClient, session: Session, until: str
+) -> None:
+    add(session, failed(1))
+
+    answer = page.post(EMAILS, data={**ALL, "confirm": "yes", "until": until, "count": "x"})
+
+    assert answer.status_code == 400
+    assert statuses(session) == {1: "failed"}
+
+
+def test_a_preview_has_an_address_that_changes_nothing(page: TestClient, session: Session) -> None:
+    add(session, failed(1), failed(2))
+    form = {"verb": "retry", "key": ["1", "2"], "show": "failed"}
+
+    address = page.post(EMAILS, data=form).headers["location"]
+    again = [texts(page.get(address), "h1") for _ in range(2)]
+
+    assert address == "/previews/emails?verb=retry&show=failed&key=1&key=2"
+    assert again == [["Retry 2 jobs?"]] * 2
+    assert set(statuses(session).values()) == {"failed"}
+
+
+def test_a_preview_whose_address_would_be_too_long_is_shown_at_once(
+    page: TestClient, session: Session
+) -> None:
+    regions = [f"{number}{'x' * 90}" for number in range(50)]
+    add(session, *(Visit(region=region[:50], number=1) for region in regions))
+    keys = [f"{region[:50]},1" for region in regions]
+
+    short = page.post("/queues/visits", data={"verb": "cancel", "key": keys[:49]})
+    long = page.post("/queues/visits", data={"verb": "cancel", "key": [*keys, "y" * 3_000 + ",1"]})
+
+    assert (short.status_code, len(short.headers["location"]) <= 4_000) == (303, True)
+    assert (long.status_code, texts(long, "h1")) == (200, ["Cancel 50 jobs?"])
 
 
 def test_a_request_retries_so_many_failed_jobs_and_offers_to_go_on(
@@ -155,7 +275,7 @@ def test_a_request_retries_so_many_failed_jobs_and_offers_to_go_on(
     monkeypatch.setattr("sa_jobqueue.steering.bulk.BATCH", 2)
     add(session, *(failed(key) for key in range(1, 6)))
 
-    answer = page.post(EMAILS, data={"verb": "retry_failed", "confirm": "yes"})
+    answer = confirmed(page, preview_of(page, EMAILS, ALL))
 
     assert texts(answer, "h1") == ["2 jobs retried"]
     assert "Retry the next…" in texts(answer, "button")
@@ -219,7 +339,7 @@ def test_every_action_is_logged_with_who_did_it(
     with caplog.at_level(logging.INFO, "sa_jobqueue.web"):
         page.post(EMAILS, data={"verb": "retry", "key": ["1", "9"]})
         page.post(EMAILS, data={"verb": "retry", "key": ["1", "9"], "confirm": "yes"})
-        page.post(EMAILS, data={"verb": "retry_failed", "confirm": "yes"})
+        confirmed(page, preview_of(page, EMAILS, ALL))
         page.post(EMAILS, data={"verb": "pause"})
 
     noted = [vars(record) for record in caplog.records if record.name == "sa_jobqueue.web"]

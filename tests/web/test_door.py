@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from sa_jobqueue import ArgumentError
 from sa_jobqueue.web import Access, Visitor, app
 
-from .conftest import Open, add, failed, refuse, statuses
+from .conftest import Open, add, failed, refuse, statuses, texts
 from .models import QUEUES
 
 PAGES = ["/", "/queues/emails", "/queues/emails/jobs/1", "/workers", "/schedules", "/doctor"]
@@ -128,6 +128,22 @@ def test_a_reader_may_change_nothing(
     assert answer.status_code == 403
     assert statuses(session) == {1: "failed"}
     assert "'ada' may read only" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/previews/emails?verb=retry&key=1",
+        "/previews/emails?verb=retry_failed",
+        "/schedules/run?name=morning",
+    ],
+)
+def test_a_reader_gets_no_preview(open_page: Open, session: Session, path: str) -> None:
+    add(session, failed(1))
+
+    answer = open_page(Access.READ).get(path)
+
+    assert (answer.status_code, texts(answer, "h1")) == (403, ["You may read only"])
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -14,7 +14,7 @@ from sa_jobqueue import claim, fail
 from sa_jobqueue.evidence import HistoryTable
 from sa_jobqueue.owners.owner import Owner
 
-from .conftest import LONG_AGO, add, failed, keys_shown, texts
+from .conftest import LONG_AGO, add, failed, keys_shown, preview_of, texts
 from .models import HISTORY, Email, Plain, Scan
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -133,6 +133,6 @@ def test_a_button_of_a_job_leads_to_the_preview_of_this_job(
     add(session, Scan(id=key), Scan())
     assert f'name="key" value="{key}"' in page.get(f"/queues/scans/jobs/{key}").text
 
-    preview = page.post("/queues/scans", data={"verb": "cancel", "key": str(key)})
+    preview = preview_of(page, "/queues/scans", {"verb": "cancel", "key": str(key)})
 
     assert keys_shown(preview) == [str(key)]

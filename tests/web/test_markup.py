@@ -34,7 +34,7 @@ FORMS: list[dict[str, Any]] = [
     {"verb": "release", "key": "3"},
     {"verb": "retry", "key": ["2", "1"], "confirm": "yes"},
     {"verb": "retry_failed"},
-    {"verb": "retry_failed", "confirm": "yes"},
+    {"verb": "retry_failed", "confirm": "yes", "until": "2030-01-01", "count": "9"},
     {"verb": "retry"},
 ]
 
@@ -111,12 +111,17 @@ def test_a_page_is_well_formed_and_labels_everything(page: TestClient, path: str
     check(page.get(path).text)
 
 
+def posted(page: TestClient, path: str, form: dict[str, Any]) -> Any:
+    """Send a form, and follow to where it leads."""
+    return page.post(path, data=form, follow_redirects=True)
+
+
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(map(str, form.values())))
 def test_the_answer_to_a_form_is_well_formed_and_labels_everything(
     page: TestClient, form: dict[str, Any]
 ) -> None:
-    check(page.post(EMAILS, data=form).text)
+    check(posted(page, EMAILS, form).text)
 
 
 def test_the_preview_of_a_schedule_is_well_formed(page: TestClient) -> None:
-    check(page.post("/schedules", data={"verb": "run", "name": "morning"}).text)
+    check(posted(page, "/schedules", {"verb": "run", "name": "morning"}).text)

@@ -19,7 +19,7 @@ from sa_jobqueue.web import reports
 from sa_jobqueue.web.reports import Reports
 from tests.support import make_engine
 
-from .conftest import LONG_AGO, Open, add, keys_shown, texts
+from .conftest import LONG_AGO, Open, add, keys_shown, preview_of, texts
 from .models import SCHEDULES, TABLES, Email, Plain, emails, plain, scans, visits
 
 
@@ -131,7 +131,7 @@ def test_a_schedule_is_run_now_after_a_preview(page: TestClient, session: Sessio
     form = {"verb": "run", "name": "morning"}
     count = select(func.count()).select_from(Email)
 
-    preview = page.post("/schedules", data=form)
+    preview = preview_of(page, "/schedules", form)
     before = session.scalar(count)
     answer = page.post("/schedules", data={**form, "confirm": "yes"})
     session.rollback()

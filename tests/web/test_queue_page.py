@@ -15,7 +15,7 @@ from sa_jobqueue import claim
 from sa_jobqueue.control import pause, register_worker
 from sa_jobqueue.owners.owner import Owner
 
-from .conftest import LONG_AGO, Open, add, failed, keys_shown, texts
+from .conftest import LONG_AGO, Open, add, failed, keys_shown, preview_of, texts
 from .models import QUEUES, TABLES, Email, Plain, Scan, Visit, absent, emails
 
 PAYLOAD = """<script>alert(1)</script>"'&"""
@@ -176,7 +176,8 @@ def test_what_a_job_says_is_text_and_no_markup(page: TestClient, session: Sessio
         page.get("/queues/emails", params={"show": PAYLOAD}),
         page.get(f"/queues/{PAYLOAD}"),
         page.get("/queues/emails", params={"key": PAYLOAD}),
-        page.post("/queues/visits", data={"verb": "cancel", "key": f"{PAYLOAD},1"}),
+        preview_of(page, "/queues/visits", {"verb": "cancel", "key": f"{PAYLOAD},1"}),
+        page.get("/previews/visits", params={"verb": PAYLOAD}),
         page.post("/queues/visits", data={"verb": PAYLOAD}),
         page.post("/schedules", data={"verb": "run", "name": PAYLOAD}),
     ]

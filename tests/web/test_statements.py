@@ -17,7 +17,7 @@ from sa_jobqueue.web import Access, Visitor, app
 from tests.contract.plans import analyze, assert_by_index, fill, plans, rows_read
 from tests.support import make_engine
 
-from .conftest import OURS
+from .conftest import OURS, preview_of
 from .models import QUEUES, Base, Email
 
 pytestmark = [pytest.mark.load, pytest.mark.xdist_group("web")]
@@ -110,7 +110,7 @@ def test_what_goes_by_the_key_reads_no_done_rows(big: TestClient) -> None:
 
     with plans(site.engine, "page_email") as steps:
         job = big.get(f"/queues/emails/jobs/{key}")
-        preview = big.post("/queues/emails", data=form)
+        preview = preview_of(big, "/queues/emails", form)
     result = big.post("/queues/emails", data={**form, "confirm": "yes"})
 
     with site.engine.connect() as connection:

@@ -19,8 +19,8 @@ from ...steering import Key
 from ..door import Problem, Visit
 from ..reading import reading
 from ..rendering import from_path
-from .actions import verbs_for
 from .queue import named_queue, typed_key
+from .verbs import verbs_for
 
 #: How many records of the history are shown.
 RECORDS = 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
@@ -14,7 +15,7 @@ from ...model.mapping import mapping_of
 from ...overview.schema import has_table
 from ...queue import JobQueue
 from ...schedules import ScheduleInfo, Schedules
-from ..door import Problem, Visit
+from ..door import Problem, Visit, read_only
 from ..reading import reading
 from ..site import Site
 from .actions import log_action
@@ -43,15 +44,28 @@ def show_schedules(visit: Visit) -> Response:
     return visit.page("schedules", listed=listed, declared=bool(sets), missing=missing)
 
 
+def show_run(visit: Visit) -> Response:
+    """Show which job a schedule would insert now.
+
+    Raises:
+        Problem: there is no such schedule, or the visitor may not change anything.
+    """
+    if not visit.visitor.may_change:
+        raise read_only()
+    found = _named(visit, visit.request.query_params.get("name", ""))
+    return visit.page("preview_schedule", listed=found)
+
+
 def change_schedule(visit: Visit) -> Response:
-    """Do what a button asks for; a job that is inserted now is asked for twice."""
+    """Do what a button asks for; before a job is inserted, go to a preview."""
     verb, name = str(visit.form.get("verb", "")), str(visit.form.get("name", ""))
     change = _CHANGES.get(verb)
     if change is None:
         raise Problem(400, "Nothing was done", f"There is no action {verb!r}.")
     found = _named(visit, name)
     if verb == "run" and "confirm" not in visit.form:
-        return visit.page("preview_schedule", listed=found)
+        address = f"{visit.links('schedules', 'run')}?{urlencode({'name': name})}"
+        return RedirectResponse(address, status_code=303)
     queue = visit.site.queues[found.queue]
     changed = visit.site.steering(found.queue).run(
         lambda session: change(session, found.schedules, name, queue)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import ArgumentError, JobQueue, claim, fail
 from sa_jobqueue.doctor import Severity, examine
 from sa_jobqueue.model.indexes import index_of
-from sa_jobqueue.overview import FailedJob, failed_jobs
+from sa_jobqueue.overview import Count, FailedJob, count_failed, failed_jobs
 
 from .models import Parcel, Pigeon, Postcard, Stamp, boxes
 
@@ -113,3 +113,21 @@ def test_without_an_index_they_are_refused(session: Session) -> None:
 def test_a_limit_below_one_is_refused(session: Session) -> None:
     with pytest.raises(ArgumentError, match="at least 1"):
         failed_jobs(session, Parcel, limit=0)
+
+
+def test_they_are_listed_and_counted_until_a_moment(session: Session) -> None:
+    session.add_all(failed(minute) for minute in range(5))
+    session.commit()
+    until = LONG_AGO + timedelta(minutes=2)
+
+    first = failed_jobs(session, Parcel, limit=2, until=until)
+    second = failed_jobs(session, Parcel, limit=2, until=until, before=first[-1])
+
+    assert [job.last_error for job in (*first, *second)] == ["minute 2", "minute 1", "minute 0"]
+    assert count_failed(session, Parcel, until=until) == Count(3)
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+def test_without_an_index_they_are_not_counted(session: Session) -> None:
+    with pytest.raises(ArgumentError, match="failed_index"):
+        count_failed(session, Pigeon, until=LONG_AGO)

@@ -10,7 +10,8 @@ from sqlalchemy import URL, Engine, inspect, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim
-from sa_jobqueue.overview import failed_jobs, overview
+from sa_jobqueue.dialects.clock import EPOCH
+from sa_jobqueue.overview import count_failed, failed_jobs, overview
 from sa_jobqueue.overview.schema import forget_schema
 from tests.contract.plans import analyze, assert_by_index, fill, plans, rows_read
 from tests.support import make_engine
@@ -77,6 +78,8 @@ def test_failed_jobs_are_listed_by_their_index(big: Engine) -> None:
         with plans(big, *TABLES) as steps:
             (newest,) = failed_jobs(session, Parcel, limit=1)
             failed_jobs(session, Parcel, limit=2, before=newest)
+            failed_jobs(session, Parcel, limit=2, until=newest.owner_date)
+            count_failed(session, Parcel, until=EPOCH)
 
         assert rows_read(session.connection()) - before < 50
         assert_by_index(big, steps, *TABLES)
