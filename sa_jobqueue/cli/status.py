@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 
 import click
 from rich.console import Console
@@ -11,6 +10,7 @@ from rich.table import Column, Table
 from sqlalchemy.orm import Session
 
 from ..overview import overview
+from ..overview.age import age_text
 from ..queue import JobQueue
 from ..verbs.stats import QueueStats, count_by_status, stats
 from ..workflow import Step, Workflow
@@ -86,12 +86,8 @@ def stats_table(stats: QueueStats) -> Table:
     """Lay out how many jobs wait, and how many each owner has claimed."""
     table = Table(Column(), Column(justify="right"), show_header=False)
     table.add_row("depth (due)", f"{stats.depth:,}")
-    table.add_row("oldest waiting", _age_text(stats.oldest_waiting))
+    table.add_row("oldest waiting", age_text(stats.oldest_waiting))
     table.add_row("scheduled for later", f"{stats.scheduled:,}")
     for owner, count in sorted(stats.claimed.items()):
         table.add_row(f"claimed by {owner}", f"{count:,}")
     return table
-
-
-def _age_text(age: timedelta | None) -> str:
-    return "-" if age is None else str(timedelta(seconds=round(age.total_seconds())))

@@ -11,6 +11,7 @@ from ..dialects.clock import utc_now
 from ..dialects.examination import Answer
 from ..errors import UnsupportedDatabase
 from ..model.microseconds import DIGITS
+from ..overview.age import age_text
 from .case import Case
 
 #: A warning comes so long before the end of a server's updates.
@@ -144,16 +145,12 @@ def check_snapshot(case: Case) -> Iterator[Answer]:
         yield age
     elif age >= case.old_snapshot:
         yield Answer.warning(
-            f"the oldest snapshot is {_age_text(age)} old: since then no row version of a claimed "
+            f"the oldest snapshot is {age_text(age)} old: since then no row version of a claimed "
             "or finished job was removed, and claims read them all",
             case.examination.ending_snapshots,
         )
     else:
-        yield Answer(f"the oldest snapshot is {_age_text(age)} old")
-
-
-def _age_text(age: timedelta) -> str:
-    return str(timedelta(seconds=round(age.total_seconds())))
+        yield Answer(f"the oldest snapshot is {age_text(age)} old")
 
 
 def check_garbage(case: Case) -> Iterator[Answer]:

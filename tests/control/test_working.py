@@ -21,7 +21,7 @@ from sa_jobqueue.control import pause, request_stop, resume, workers
 from sa_jobqueue.process.runtime import THREADS
 from sa_jobqueue.worker import Worker, control, job_context
 from sa_jobqueue.worker.hands import Hands
-from tests.processes import FORKSERVER
+from tests.processes import two_processes
 from tests.running import Run, running, runs
 from tests.support import cut_connections, make_engine, statements_seen, until
 
@@ -215,10 +215,8 @@ def test_a_killed_worker_is_listed_as_dead_and_its_neighbour_as_alive(
     engine: Engine, session: Session
 ) -> None:
     url = engine.url.render_as_string(hide_password=False)
-    processes = [FORKSERVER.Process(target=work_until_killed, args=(url,)) for _ in "ab"]
-    for process in processes:
-        process.start()
-    try:
+
+    with two_processes(work_until_killed, url) as processes:
         until(lambda: len(listed(session)) == 2)
         assert {worker.state for worker in listed(session)} == {OwnerState.ALIVE}
 
@@ -227,10 +225,6 @@ def test_a_killed_worker_is_listed_as_dead_and_its_neighbour_as_alive(
         until(lambda: OwnerState.DEAD in {worker.state for worker in listed(session)})
         states = {worker.pid: worker.state for worker in listed(session)}
         assert states == {processes[0].pid: OwnerState.DEAD, processes[1].pid: OwnerState.ALIVE}
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
 
 
 @pytest.mark.load

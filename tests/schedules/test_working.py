@@ -20,7 +20,7 @@ from sa_jobqueue.dialects.clock import as_utc
 from sa_jobqueue.schedules import Ran, Schedules
 from sa_jobqueue.worker import Worker, scheduler
 from tests.models import Email
-from tests.processes import FORKSERVER
+from tests.processes import two_processes
 from tests.running import Run, running, runs
 from tests.support import make_engine, until
 
@@ -86,18 +86,12 @@ def test_each_tick_comes_once_though_one_of_two_workers_is_killed(
     engine: Engine, session: Session
 ) -> None:
     url = engine.url.render_as_string(hide_password=False)
-    processes = [FORKSERVER.Process(target=work_until_killed, args=(url,)) for _ in "ab"]
-    for process in processes:
-        process.start()
-    try:
+
+    with two_processes(work_until_killed, url) as processes:
         until(lambda: len(ticks(session)) >= 2, seconds=60)  # processes start slowly under load
         processes[0].kill()
         before = len(ticks(session))
         until(lambda: len(ticks(session)) >= before + 3)
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
 
     found = ticks(session)
     first, last = min(found), max(found)
