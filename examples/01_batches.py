@@ -1,4 +1,4 @@
-"""Two mailers claim jobs in batches, and choose them by a predicate.
+"""Two mailers claim jobs in batches. A predicate chooses the jobs.
 
     python examples/01_batches.py
     python examples/01_batches.py --url postgresql+psycopg2://user@host/database
@@ -31,7 +31,7 @@ class Email(JobMixin, Base):
     recipient: Mapped[str] = mapped_column(String(100))
 
 
-#: A queue that is kept builds its statements once.
+#: The queue builds its statements once; use one object for all claims.
 OUTBOX = JobQueue(Email, Email.recipient.like("%@example.org"))
 
 
@@ -45,7 +45,7 @@ def send_next_batch(sessions: sessionmaker[Session], mailer: str) -> bool:
     """Claim, commit, work, finish, commit; tell whether a job was claimed."""
     with sessions() as session:
         emails = OUTBOX.claim(session, owner=mailer, limit=3)
-        session.commit()  # now others see the claim, and the row locks are released
+        session.commit()  # others see the claim now, and the row locks are released
         if not emails:
             return False
         send(mailer, list(emails))
@@ -55,7 +55,7 @@ def send_next_batch(sessions: sessionmaker[Session], mailer: str) -> bool:
 
 
 def main() -> None:
-    """Enqueue ten emails; two mailers in turn send those to example.org."""
+    """Enqueue ten emails; two mailers take turns and send the emails to example.org."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="sqlite://", help="default: SQLite in memory")
     engine = create_engine(parser.parse_args().url)

@@ -1,4 +1,4 @@
-"""Text messages are sent until the queue is empty; a failed message is tried again.
+"""A worker sends text messages until the queue is empty, and tries a failed message again.
 
     python examples/02_text_messages.py
     python examples/02_text_messages.py --url mysql+pymysql://user@host/database
@@ -40,7 +40,7 @@ def send(message: TextMessage) -> None:
 
 
 def print_outcome(message: TextMessage, outcome: object) -> None:
-    """Print what became of a message; called when the finish is committed."""
+    """Print whether a message was sent; the worker calls this after it commits the finish."""
     print(f"{message.phone}: {'sent' if outcome is None else 'failed (will be tried again)'}")
 
 

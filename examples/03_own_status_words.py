@@ -1,10 +1,10 @@
-"""A table has status words of its own; claims run UPDATE .. ORDER BY .. LIMIT, then SELECT.
+"""A table keeps its own status words; claims run UPDATE .. ORDER BY .. LIMIT, then SELECT.
 
     python examples/03_own_status_words.py --url mariadb+pymysql://user@host/database
     python examples/03_own_status_words.py
 
-Only MySQL and MariaDB have this UPDATE. On other databases the example prints a note, and
-claims by the strategy that "auto" chooses. The comments at the end show the output.
+Only MySQL and MariaDB have this UPDATE. On other databases the example prints a note and
+claims with the strategy that "auto" chooses. The comments at the end show the output.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Letter(JobMixin, Base):
 
 
 def chosen_strategy(engine: Engine) -> str:
-    """Return update_then_select where the database can run it, else auto."""
+    """Return update_then_select if the database can run it, else auto."""
     try:
         claim_statements(Letter, dialect=engine.dialect, strategy="update_then_select")
     except UnsupportedDatabase:

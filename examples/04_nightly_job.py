@@ -1,9 +1,9 @@
-"""Every machine starts a nightly job, and one machine runs it: a named lock decides.
+"""Every machine starts a nightly job; a named lock makes sure that only one runs it.
 
     python examples/04_nightly_job.py
     python examples/04_nightly_job.py --url mysql+pymysql://user@host/database
 
-Three processes play three machines. The comment at the end shows the output.
+Three processes stand for three machines. The comment at the end shows the output.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def run(url: str) -> None:
-    """Start the job on machines 1 and 2; kill machine 1 in its run, and start machine 3."""
+    """Start the job on machines 1 and 2; kill machine 1 while it works; start machine 3."""
     context = multiprocessing.get_context("spawn")
     working, never, enough = context.Event(), context.Event(), context.Event()
 

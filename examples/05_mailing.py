@@ -1,10 +1,10 @@
-"""Four processes mail the rows of a table that is no queue; one is killed midway.
+"""Four processes mail the subscriptions of an ordinary table; one process is killed midway.
 
     python examples/05_mailing.py --url postgresql+psycopg2://user@host/database
 
-PostgreSQL only. Each process claims subscriptions by advisory locks, which write nothing;
-the UPDATE of the mailing marks a subscription as mailed. In the end every subscriber was
-mailed, and none by two processes at once.
+This example needs PostgreSQL. Each process claims subscriptions by advisory locks, which
+write nothing to the table. The UPDATE of the mailing marks a subscription as mailed. At the
+end, every subscriber was mailed, and no subscriber was mailed by two processes at once.
 
 100,000 subscriptions take some minutes without output; --subscriptions 2000 takes seconds.
 The comment at the end shows the output.
@@ -85,7 +85,7 @@ def mail_all(url: str, mailer: int, started: datetime, log: Path) -> None:
                 lines.write(f"{mailer} {subscription.id} {time.monotonic()}\n")  # "sends" it
                 subscription.last_mail_at = func.clock_timestamp()
                 complete(session, subscription)
-                session.commit()  # frees this row; the rest of the batch stays ours
+                session.commit()  # frees this row; the rest of the batch stays claimed
                 lines.write(f"{mailer} {subscription.id} {time.monotonic()}\n")
 
 
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def send_mailing(url: str, started: datetime, log: Path, subscriptions: int) -> float:
-    """Run the mailers, and kill the first midway; return when it was dead."""
+    """Run the mailers and kill the first one midway; return the time of its death."""
     context = multiprocessing.get_context("spawn")
     mailers: list[BaseProcess] = [
         context.Process(target=mail_all, args=(url, number, started, log))
@@ -147,7 +147,7 @@ def send_mailing(url: str, started: datetime, log: Path, subscriptions: int) -> 
 
 
 def read(log: Path, killed_at: float) -> Iterator[Mail]:
-    """Read the log, two lines for each mail; a mail without an end ended with the kill."""
+    """Read the log, two lines for each mail; a mail without a second line ended at the kill."""
     begun: dict[tuple[int, int], float] = {}
     for line in log.read_text().splitlines():
         mailer, subscription, moment = line.split()
@@ -161,7 +161,7 @@ def read(log: Path, killed_at: float) -> Iterator[Mail]:
 
 
 def print_repeats(mails: list[Mail]) -> None:
-    """Print how many were mailed twice, and how many by two mailers at once."""
+    """Print how many subscriptions were mailed twice, and how many by two mailers at once."""
     mailed: dict[int, list[Mail]] = {}
     for mail in mails:
         mailed.setdefault(mail.subscription, []).append(mail)

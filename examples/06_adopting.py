@@ -1,14 +1,14 @@
-"""A table with hand-written SKIP LOCKED claims becomes a queue, while its workers go on.
+"""A table with hand-written SKIP LOCKED claims becomes a queue while its workers go on.
 
     python examples/06_adopting.py
     python examples/06_adopting.py --url postgresql+psycopg2://user@host/database
 
-For PostgreSQL, MySQL 8, MariaDB 10.6 and SQLite. SQLite has no SKIP LOCKED: there the old
-workers claim by one UPDATE, under the write lock.
+The example runs on PostgreSQL, MySQL 8, MariaDB 10.6 and SQLite. SQLite has no SKIP LOCKED:
+there the old workers claim by one UPDATE, under the write lock.
 
-Old and new workers deliver side by side from one table. Then the old workers leave, one of
-them dies on the way, and one step is undone and made again. docs/adopting.md explains each
-step. The comment at the end shows the output.
+Old and new workers deliver side by side from one table. One of the old workers dies, and then
+the old workers stop. One step is undone and made again. docs/adopting.md explains each step.
+The comment at the end shows the output.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ MARK = text(
     "UPDATE example_delivery SET state = 'working', locked_by = :worker, "
     "locked_at = CURRENT_TIMESTAMP WHERE id IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
-#: Both in one statement, where the whole database has one writer at a time.
+#: LOCK and MARK in one statement, for a database with one writer at a time.
 TAKE = text(
     "UPDATE example_delivery SET state = 'working', locked_by = :worker, "
     "locked_at = CURRENT_TIMESTAMP WHERE id IN (SELECT id FROM example_delivery "
@@ -130,8 +130,8 @@ class Base(DeclarativeBase):
     """The base of this example's tables."""
 
 
-#: The status and the owner are the old columns. The time is a new column: a fence needs
-#: microseconds and UTC, and the old workers' locked_at has neither.
+#: The status and the owner are the old columns. The time is a new column, because a fence
+#: needs microseconds and UTC, and the old workers' locked_at has neither.
 Ours = JobMixin.named(status="state", owner="locked_by", owner_date="claimed_at")
 WORDS = {
     JobStatus.UNCLAIMED: "new",
@@ -174,13 +174,13 @@ def new_turn(engine: Engine, worker: str) -> bool:
 
 @contextmanager
 def migration(engine: Engine) -> Iterator[Operations]:
-    """Give what a revision of Alembic has as `op`; these changes need no transaction."""
+    """Give the `op` of an Alembic revision; these changes need no transaction."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         yield Operations(MigrationContext.configure(connection))
 
 
 def expand(engine: Engine) -> None:
-    """Add the missing column and indexes, while others write to the table."""
+    """Add the missing column and indexes while others write to the table."""
     claimed_at = Column("claimed_at", timestamp_type())
     with migration(engine) as op:
         patiently(op, lambda: op.add_column("example_delivery", claimed_at))
@@ -189,7 +189,7 @@ def expand(engine: Engine) -> None:
 
 
 def contract(engine: Engine) -> None:
-    """Undo expand(), while the old workers go on."""
+    """Undo expand() while the old workers go on."""
     with migration(engine) as op:
         drop_reap_index(op, "example_delivery")
         drop_claim_index(op, "example_delivery")
@@ -197,7 +197,7 @@ def contract(engine: Engine) -> None:
 
 
 def reap_old_claims(engine: Engine) -> int:
-    """Take back the claims of dead old workers; only when all old workers have stopped."""
+    """Reap the claims of dead old workers; call this only after all old workers have stopped."""
     with migration(engine) as op:
         left = "state = 'working' AND claimed_at IS NULL"
         backfill(op, "example_delivery", left, values={"claimed_at": text("'1970-01-01'")})
@@ -205,7 +205,7 @@ def reap_old_claims(engine: Engine) -> int:
 
 
 def tidy(engine: Engine) -> None:
-    """Drop what only the old workers used; this step cannot be undone."""
+    """Drop the column and the index of the old workers; this step cannot be undone."""
     with migration(engine) as op:
         patiently(
             op, lambda: op.drop_index("ix_example_delivery_state", table_name="example_delivery")
@@ -232,14 +232,14 @@ class Crew:
                 time.sleep(0.01)
 
     def stop(self) -> None:
-        """Stop the threads, each after its turn."""
+        """Stop each thread after its turn."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
 
 class Producer(Crew):
-    """The application, which inserts by plain SQL all the time."""
+    """The application, which inserts deliveries by plain SQL all the time."""
 
     def __init__(self, engine: Engine) -> None:
         self.inserted = 0
@@ -276,13 +276,13 @@ def main() -> None:
         url = parser.parse_args().url or f"sqlite:///{Path(folder) / 'shop.db'}"
         engine = create_engine(url)
         make_old_tables(engine)
-        adopt(with_read_run_transaction(engine))
+        adopt(with_read_committed(engine))
         drop_tables(engine)
         engine.dispose()
 
 
-def with_read_run_transaction(engine: Engine) -> Engine:
-    """Let the old workers lock rows only; else they deadlock by InnoDB's gap locks."""
+def with_read_committed(engine: Engine) -> Engine:
+    """Use READ COMMITTED; otherwise the old workers deadlock on InnoDB's gap locks."""
     with engine.connect() as connection:
         if database_of(connection).one_writer:
             return engine
@@ -290,7 +290,7 @@ def with_read_run_transaction(engine: Engine) -> Engine:
 
 
 def adopt(engine: Engine) -> None:
-    """Make all steps, undo and repeat one, while the application inserts."""
+    """Make all steps while the application inserts; undo and repeat one step."""
     producer = Producer(engine)
     old = Crew(engine, old_turn, "old-1", "old-2")
     until_delivered(engine, "old")
@@ -337,7 +337,7 @@ def adopt(engine: Engine) -> None:
 
 
 def make_old_tables(engine: Engine) -> None:
-    """Create the tables as they were before."""
+    """Create the tables of the hand-written queue."""
     drop_tables(engine)
     with engine.begin() as connection:
         for statement in OLD_TABLES:
@@ -352,14 +352,14 @@ def drop_tables(engine: Engine) -> None:
 
 
 def count_unsent(engine: Engine) -> int:
-    """Count the deliveries that are left."""
+    """Count the deliveries that are not sent."""
     with engine.connect() as connection:
         query = text("SELECT COUNT(*) FROM example_delivery WHERE state <> 'sent'")
         return int(connection.execute(query).scalar_one())
 
 
 def prove(engine: Engine, inserted: int) -> None:
-    """Count in the database, without the workers' own counts."""
+    """Count the deliveries in the database, independently of the workers' own counts."""
     with engine.connect() as connection:
         lines = connection.execute(text("SELECT delivery, worker FROM example_delivered")).all()
     kinds = Counter(line.worker.partition("-")[0] for line in lines)

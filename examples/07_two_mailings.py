@@ -1,12 +1,12 @@
-"""All subscribers get a mailing, and then another, from processes of which two are killed.
+"""All subscribers get two mailings, although two of the processes are killed.
 
     python examples/07_two_mailings.py
     python examples/07_two_mailings.py --url postgresql+psycopg2://user@host/database
 
 Each mailing is a round over the same rows. In the first round a mailer is killed midway. In
-the second round the process that starts it is killed midway, while the other mailers work
-already, and the next call finishes the start. In the end every subscriber was mailed once in
-each round: the finish of a job inserts a row for its mail.
+the second round, the process that starts the round is killed midway, while the other mailers
+already work. The next call finishes the start. At the end, every subscriber was mailed once in
+each round: the finish of each job inserts a row for its mail, and the example counts these rows.
 
 100,000 subscribers take some minutes; --subscribers 1000 takes seconds.
 The comment at the end shows the output.
@@ -95,7 +95,7 @@ def run_transaction(engine: Engine, work: Callable[[Session], R]) -> R:
 def mail(url: str, stop: Connection) -> None:
     """Mail the subscribers of each round, the oldest round first, until the pipe is closed.
 
-    It is a pipe, since the set() of an Event of multiprocessing hangs when a mailer was
+    The pipe is safer than an Event of multiprocessing: the Event's set() hangs if a mailer was
     killed while it waited.
     """
     engine = connect(url)
@@ -105,7 +105,7 @@ def mail(url: str, stop: Connection) -> None:
 
 
 def mail_some(engine: Engine, owner: Owner) -> bool:
-    """Mail a batch; if there is none, take back the claims of dead mailers."""
+    """Mail a batch; if there is none, reap the claims of dead mailers."""
     claimed = run_transaction(
         engine, lambda session: claim(session, Subscriber, owner=owner, limit=BATCH)
     )
@@ -125,7 +125,7 @@ def mail_some(engine: Engine, owner: Owner) -> bool:
 
 
 def start_and_report(url: str, chunk: int, reports: Connection) -> None:
-    """Start a mailing; after each chunk report its rows, and wait for an answer."""
+    """Start a mailing; after each chunk, report its rows and wait for an answer."""
 
     def report(rows: int) -> None:
         reports.send(rows)
@@ -137,7 +137,7 @@ def start_and_report(url: str, chunk: int, reports: Connection) -> None:
 
 
 def start_killed(url: str, chunk: int) -> int:
-    """Have a process start a mailing, and kill it after two chunks; return the rows so far."""
+    """Let a process start a mailing and kill it after two chunks; return the rows so far."""
     context = multiprocessing.get_context("spawn")
     parent, child = context.Pipe()
     starter = context.Process(target=start_and_report, args=(url, chunk, child))
@@ -160,7 +160,7 @@ def wait_for(engine: Engine, enough: Callable[[RoundProgress], bool]) -> RoundPr
 
 
 def run(url: str, engine: Engine, subscribers: int, mailers: list[BaseProcess]) -> None:
-    """Make the two mailings, and print how they went."""
+    """Make the two mailings and print their results."""
     number = start_round(engine, Subscriber)
     for mailer in mailers:
         mailer.start()

@@ -3,13 +3,14 @@
     python examples/08_render_pipeline.py
     python examples/08_render_pipeline.py --url postgresql+psycopg2://user@host/database
 
-A clip is submitted, checked, rendered and published: four statuses, and a step between each
-two, on which a worker works. A bad clip takes a branch and is rejected. Another system
-renders: the clip is handed off, and waits for the signal of this system.
+A clip is submitted, checked, rendered and published. These are four statuses, and a step leads
+from each of them to the next. A worker does the steps. A bad clip takes a branch and is
+rejected. Another system, the farm, renders: a step hands the clip off, and the clip waits for
+the farm's signal.
 
-Three processes work on all steps; one is killed in the middle of its work. The main
-process plays the farm. At the end it reads the log, into which each transition was written
-in its own transaction, and proves that each clip went a legal way to an end.
+Three processes work on all steps; one of them is killed while it works. The main process plays
+the farm. Each transition writes a row to a log, in its own transaction. At the end the main
+process reads the log and proves that each clip went a legal way to an end.
 The comment at the end shows the output.
 """
 
@@ -58,7 +59,7 @@ class Base(DeclarativeBase):
 
 
 class Clip(JobMixin, RetryMixin, Base):
-    """A clip; its indexes need the statuses in __queue_args__, too."""
+    """A clip; its indexes need the statuses in __queue_args__."""
 
     __tablename__ = "example_clip"
     __queue_args__ = {  # noqa: RUF012 - read once, as __table_args__ is
@@ -103,7 +104,7 @@ def check(clip: Clip) -> ClipStatus | None:
 
 @workflow.step(ClipStatus.CHECKED, during=ClipStatus.SENDING, then=ClipStatus.AT_FARM)
 def send(clip: Clip) -> None:
-    """Hand the clip off to the farm; the worker that is to be killed stops here."""
+    """Hand the clip off to the farm; the worker that will be killed waits here."""
     if this_process.doomed is not None:
         this_process.doomed.set()
         time.sleep(3600)
@@ -135,7 +136,7 @@ class ThisProcess:
     """The state of this process.
 
     Attributes:
-        doomed: set by the worker that is to be killed, when it holds clips; None elsewhere.
+        doomed: the worker that will be killed sets this when it holds clips; None elsewhere.
     """
 
     doomed: Event | None = None
@@ -145,7 +146,7 @@ this_process = ThisProcess()
 
 
 def open_engine(url: str) -> Engine:
-    """Make an engine; on SQLite for four writers, which need not wait for the disk."""
+    """Make an engine; on SQLite, set it up for four writers, without waiting for the disk."""
     engine = create_engine(url)
     if engine.url.get_backend_name() == "sqlite":
 
@@ -176,7 +177,7 @@ def work(url: str, doomed: Event | None) -> None:
 
 @contextmanager
 def workers(url: str, doomed: Event) -> Iterator[list[multiprocessing.process.BaseProcess]]:
-    """Start three workers, of which the first will stop in its work; end them afterwards."""
+    """Start three workers, the first of which will wait in its work; end them afterwards."""
     context = multiprocessing.get_context("spawn")
     started = [context.Process(target=work, args=(url, doomed), daemon=True)]
     started += [context.Process(target=work, args=(url, None), daemon=True) for _ in range(2)]
@@ -196,7 +197,7 @@ def workers(url: str, doomed: Event) -> Iterator[list[multiprocessing.process.Ba
 
 
 def deliver(engine: Engine) -> int:
-    """Report every clip that waits for the farm as rendered; return how many are at an end."""
+    """Report all clips at the farm as rendered; return how many clips have a final status."""
     with Session(engine) as session:
         at_farm = session.scalars(select(Clip.id).where(Clip.status == ClipStatus.AT_FARM)).all()
         ended = select(func.count()).where(Clip.status.in_(workflow.final)).select_from(Clip)
@@ -209,7 +210,7 @@ def deliver(engine: Engine) -> int:
 
 
 def deliver_twice(engine: Engine, clip_id: int) -> None:
-    """Report a clip again that was published before."""
+    """Report a clip again after it was published."""
     with Session(engine) as session:
         try:
             workflow.signal(session, clip_id, ClipStatus.RENDERED)
@@ -233,7 +234,7 @@ def prove(engine: Engine) -> None:
     whole = [way for way in ways.values() if is_whole(way)]
     print(f"the log: {len(log)} transitions, {len(legal)} legal")
     print(f"clips that went without a gap from submitted to an end: {len(whole)}")
-    print("taken back from the killed worker:", Counter(entry.verb for entry in log)["reap"])
+    print("reaped from the killed worker:", Counter(entry.verb for entry in log)["reap"])
 
 
 def is_whole(way: list[ClipLog]) -> bool:
@@ -251,7 +252,7 @@ def main() -> None:
 
 
 def run(url: str) -> None:
-    """Submit clips, kill a worker, and play the farm until each clip is at an end."""
+    """Submit clips, kill a worker, and play the farm until each clip has a final status."""
     engine = open_engine(url)
     Base.metadata.drop_all(engine)
     Base.metadata.create_all(engine)
@@ -285,4 +286,4 @@ if __name__ == "__main__":
 # at the end: 27 published, 3 rejected
 # the log: 201 transitions, 201 legal
 # clips that went without a gap from submitted to an end: 30
-# taken back from the killed worker: 3
+# reaped from the killed worker: 3

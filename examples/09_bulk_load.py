@@ -3,11 +3,11 @@
     python examples/09_bulk_load.py
     python examples/09_bulk_load.py --url postgresql+psycopg2://user@host/database
 
-Ten thousand customers come from a file. The power fails in the middle: the example raises
-an error; kill -9 would have the same effect. The log, in a folder, knows which batches are
-in. The same call resumes the load: it reads the file from the right line, and inserts what
-is missing. A customer who was in the table before is no part of the load, and stays when
-the load is rolled back. The comment at the end shows the output.
+Ten thousand customers come from a file. The power fails in the middle of the load: the example
+raises an error, and kill -9 would have the same effect. A log in a folder says which batches are
+in the table. The same call resumes the load: it reads the file from the right line and inserts
+the missing batches. A customer who was in the table before does not belong to the load, and
+stays when the load is rolled back. The comment at the end shows the output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Base(DeclarativeBase):
 
 
 class Customer(Base):
-    """A customer, whose number the file gives."""
+    """A customer; the file gives the number."""
 
     __tablename__ = "example_bulk_customer"
 
@@ -50,12 +50,12 @@ def write_file(path: Path) -> None:
 
 
 def source(engine: Engine, file: Path) -> InsertSource:
-    """Return the source of the load; it is the same after the power cut."""
+    """Return the source of the load; the source is the same after the power cut."""
     return InsertSource(engine, Customer, file, total=10_000, batch_size=1_000)
 
 
 def fail_in_the_middle(progress: Progress) -> None:
-    """Fail when four batches are in."""
+    """Fail when four batches are in the table."""
     if progress.inserted == 4:
         raise PowerCut
 

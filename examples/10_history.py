@@ -1,10 +1,11 @@
-"""Record what a run did to its jobs, and judge it: who had which job, and was it ever taken away?
+"""Record what a run did to its jobs, and let the checker judge the record.
 
     python examples/10_history.py
     python examples/10_history.py --url mysql+pymysql://user@host/database
 
-A listener tells of failures; a ledger records everything. Then somebody's script resets a claimed
-row by hand, and the checker tells the story. The comment at the end shows the output.
+A listener prints failures, and a ledger records everything. Then a script resets a claimed row by
+hand. The checker finds this and shows which claims had the row. The comment at the end shows the
+output.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ AT_ONCE = timedelta(0)
 
 @listens_for(parcels, "after_fail")
 def note_failures(event: Event) -> None:
-    """Print a failure, once it is committed."""
+    """Print a failure after it is committed."""
     print(f"parcel {event.jobs[0].key[0]} failed: {event.error}")
 
 
 def deliver(session: Session, driver: str) -> None:
-    """Deliver two parcels; heavy ones fail at the first try."""
+    """Deliver two parcels; a heavy parcel fails at its first attempt."""
     claimed = parcels.claim(session, owner=driver, limit=2)
     session.commit()
     for parcel in claimed:
@@ -67,7 +68,7 @@ def judge(path: Path) -> None:
 
 
 def run(engine: Engine, path: Path) -> None:
-    """Deliver parcels, judge the history; then break a promise by hand, and judge again."""
+    """Deliver parcels and judge the history; then break a promise by hand and judge again."""
     Base.metadata.drop_all(engine)
     Base.metadata.create_all(engine)
     with Ledger(path).listen(Parcel), Session(engine, expire_on_commit=False) as session:
@@ -83,7 +84,7 @@ def run(engine: Engine, path: Path) -> None:
         session.commit()
         stuck = update(Parcel).where(Parcel.status == "claimed")
         session.execute(stuck.values(status="unclaimed"))
-        session.commit()  # a script that knows nothing of fences
+        session.commit()  # this script ignores the fence
         parcels.claim(session, owner="Bo")
         session.commit()
         judge(path)

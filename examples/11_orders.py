@@ -1,12 +1,12 @@
-"""A shop confirms its orders by e-mail: FastAPI, Alembic, and a mail server that fails at times.
+"""A shop confirms its orders by e-mail, with FastAPI, Alembic and a mail server that often fails.
 
     pip install fastapi httpx2 aiosmtpd
     python examples/11_orders.py
     python examples/11_orders.py --url postgresql+psycopg2://user@host/database
 
 The application is in examples/orders. This script migrates its database, starts a mail server and
-the application, and places orders. The mail server refuses the first mail to each customer for now,
-and one customer for good. The comment at the end shows the output.
+the application, and places orders. The mail server refuses the first mail to each customer for a
+while, and refuses one customer for ever. The comment at the end shows the output.
 """
 
 # Run by the tests on sqlite, postgresql
@@ -40,7 +40,7 @@ ITEMS = ["a lamp", "a chair", "a table", "a shelf"]
 
 
 class Mailboxes:
-    """A mail server's mailboxes: the orders that were confirmed, by customer."""
+    """The mailboxes of a mail server: the confirmed orders of each customer."""
 
     def __init__(self) -> None:
         self.confirmed: dict[str, list[str]] = {customer: [] for customer in CUSTOMERS}
@@ -70,7 +70,7 @@ class Mailboxes:
 
 @contextmanager
 def mail_server() -> Iterator[Mailboxes]:
-    """Run a mail server on a free port, which the application is told."""
+    """Run a mail server on a free port, and tell the application the port."""
     mailboxes = Mailboxes()
     with socket.create_server(("127.0.0.1", 0)) as free:
         app.MAIL_SERVER = free.getsockname()
@@ -127,7 +127,7 @@ def main() -> None:
 
 
 def clean_up(engine: Engine) -> None:
-    """Leave nothing in somebody's database."""
+    """Drop all tables of the example."""
     Base.metadata.drop_all(engine)
     with engine.begin() as connection:
         if inspect(connection).has_table("alembic_version"):

@@ -1,10 +1,11 @@
-"""A schedule with two workers, of which one is killed: each of its ticks becomes one job.
+"""Two workers run a schedule, and one of them is killed: each tick still becomes one job.
 
     python examples/12_schedule.py
     python examples/12_schedule.py --url mysql+pymysql://user@host/database
 
-The queue declares a job for each second. Two processes work on it; both run its schedule, and
-nobody leads. It needs the extra `schedules`. The comment at the end shows the output.
+The queue declares a job for each second. Two processes work on the queue, and both run its
+schedule; neither is a leader. The example needs the extra `schedules`. The comment at the end
+shows the output.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Base(DeclarativeBase):
 
 
 class Measurement(JobMixin, ScheduleMixin, Base):
-    """To be taken at its time: run_at is the tick of the schedule."""
+    """A measurement to take at its time; run_at is the tick of the schedule."""
 
     __tablename__ = "measurement"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -40,7 +41,7 @@ schedules = Schedules(Base.metadata)  # the table job_schedules
 
 measurements = JobQueue(Measurement)
 
-# Ticks that come while no worker runs are made up for: missed="all".
+# missed="all": each tick that comes while no worker runs gets its job later.
 measurements.every("* * * * * *", name="each second", missed="all")
 
 
@@ -55,7 +56,7 @@ def work(url: str) -> None:
 
 
 def wait_for(engine: Engine, count: int) -> None:
-    """Wait until so many measurements are taken."""
+    """Wait until this number of measurements is done."""
     done = select(func.count()).where(Measurement.status == "done")
     while True:
         with Session(engine) as session:

@@ -4,10 +4,10 @@
     python examples/13_page.py --serve 8000
     python examples/13_page.py --url postgresql+psycopg2://user@host/database
 
-The orders are those of example 11. Two of them could not be confirmed. With --serve open
+The orders are those of example 11. Two of them could not be confirmed. With --serve 8000, open
 http://127.0.0.1:8000/jobs/ as ada (password: lovelace), who may change everything, or as bo
-(password: peep), who may read. Without it the script visits the page itself; the comment at the end
-shows what it saw.
+(password: peep), who may only read. Without --serve the script visits the page itself. The comment
+at the end shows what the script saw.
 """
 
 # Run by the tests on sqlite, postgresql
@@ -42,8 +42,8 @@ control_tables(Base.metadata)  # so that a queue can be paused
 
 
 async def authorize(request: Request) -> Visitor | None:
-    """Say who asks: here by HTTP's own login, else by the session of your application."""
-    given = await login(request)  # a browser that sends no name is asked for it
+    """Return who asks, here by HTTP's login; an application would look at its own session."""
+    given = await login(request)  # asks the browser for a name if it sent none
     password, access = USERS.get(given.username if given else "", ("", Access.READ))
     if given is None or not password or not secrets.compare_digest(given.password, password):
         return None
@@ -51,7 +51,7 @@ async def authorize(request: Request) -> Visitor | None:
 
 
 def shop_with_page(engine: Engine) -> FastAPI:
-    """Return the shop, with the page beneath /jobs."""
+    """Return the shop with the page under /jobs."""
     shop = FastAPI()
     shop.mount("/jobs", app(engine, {"confirmations": confirmations}, authorize=authorize))
     return shop
@@ -69,7 +69,7 @@ def place_orders(engine: Engine) -> None:
 
 
 def visit(client: TestClient) -> None:
-    """Look at the page, and retry what has failed: a preview first, then the change."""
+    """Look at the page and retry the failed jobs: first a preview, then the change."""
     print("a stranger:", client.get("/jobs/").status_code)
     client.auth = ("bo", "peep")
     page = client.get("/jobs/queues/confirmations").text

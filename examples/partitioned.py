@@ -1,8 +1,8 @@
-"""A queue is partitioned by day; an old day is dropped, not deleted row by row.
+"""A queue is partitioned by day, so that an old day can be dropped in one statement.
 
     python examples/partitioned.py --url postgresql+psycopg2://user@host/database
 
-For PostgreSQL, MySQL and MariaDB. SQLite has no partitions.
+The example runs on PostgreSQL, MySQL and MariaDB. SQLite has no partitions.
 
 The comment at the end shows the output.
 """
@@ -31,7 +31,7 @@ class Base(DeclarativeBase):
 
 
 class Report(JobMixin, Base):
-    """A report to be written; the day is part of the key, since partitions need this."""
+    """A report to write; partitions need the day in the key."""
 
     __tablename__ = "example_report"
     __table_args__ = {  # noqa: RUF012 - read once
@@ -47,7 +47,7 @@ class Report(JobMixin, Base):
 
 @event.listens_for(Report.__table__, "after_create")
 def add_days(table: Table, connection: Connection, **options: object) -> None:
-    """Create PostgreSQL's partitions; a nightly job would create those of later days."""
+    """Create PostgreSQL's partitions; a nightly job would create the partitions of later days."""
     if connection.dialect.name == "postgresql":
         for day in DAYS:
             connection.execute(
@@ -59,10 +59,10 @@ def add_days(table: Table, connection: Connection, **options: object) -> None:
 
 
 def drop_day(session: Session, day: date) -> None:
-    """Drop a day with all its rows, at once, whatever their number.
+    """Drop a day with all its rows in one statement.
 
-    Other statements wait behind a change that waits for the table. So the change fails
-    soon, and a nightly job tries again.
+    While this statement waits for the table, other statements wait behind it. It therefore
+    has a short timeout, and a nightly job would try again.
     """
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("SET LOCAL lock_timeout = '500ms'"))
@@ -73,7 +73,7 @@ def drop_day(session: Session, day: date) -> None:
 
 
 def main() -> None:
-    """Enqueue reports for three days, finish those of two days, and drop the first day."""
+    """Enqueue reports for three days, finish two days, and drop the first day."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True, help="PostgreSQL, MySQL or MariaDB")
     engine = create_engine(parser.parse_args().url)

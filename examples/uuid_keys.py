@@ -1,10 +1,11 @@
-"""First in, first out with UUID keys: a creation column gives the claim order.
+"""Jobs with UUID keys are claimed in the order of their creation.
 
     python examples/uuid_keys.py
     python examples/uuid_keys.py --url postgresql+psycopg2://user@host/database
 
-The order of random keys is random. With ``order_by`` the claims follow ``placed_at``, and so
-does the claim index: no claim sorts, and no order waits forever while new orders come in.
+Random keys have a random order. With ``order_by``, claims follow the column ``placed_at``, and
+the claim index contains this column. Therefore no claim sorts, and no order waits for ever while
+new orders come in.
 The comment at the end shows the output.
 """
 
@@ -47,7 +48,7 @@ def at(hour: int) -> datetime:
 
 
 def main() -> None:
-    """Enqueue orders out of order, and pack them in order."""
+    """Enqueue orders in a mixed order, and pack them in the order of placed_at."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="sqlite://", help="default: SQLite in memory")
     engine = create_engine(parser.parse_args().url)

@@ -1,6 +1,6 @@
-"""The web application: it takes orders, and a worker beside it confirms them.
+"""The web application takes orders, and a worker in the same process confirms them.
 
-In production run the worker as a process of its own, ``sa-jobqueue work``; the handler is the same.
+In production, run ``sa-jobqueue work`` as a process of its own, with the same handler.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ sessions = sessionmaker[Session]()
 
 @confirmations.handler(timeout=timedelta(seconds=30))
 def confirm(order: Order) -> None:
-    """Send the confirmation of an order; what the server refuses is tried again later."""
+    """Send the confirmation of an order; if the server refuses it, the worker tries again later."""
     message = EmailMessage()
     message["From"] = "shop@example.com"
     message["To"] = order.customer
@@ -42,7 +42,7 @@ def confirm(order: Order) -> None:
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Let a worker run as long as the application; at the end it finishes what it has begun."""
+    """Run a worker as long as the application; at the end the worker finishes its jobs."""
     worker = Worker(sessions, confirmations, concurrency=5)
     thread = threading.Thread(target=worker.run)
     thread.start()
@@ -61,7 +61,7 @@ RequestSession = Annotated[Session, Depends(session)]
 
 
 class NewOrder(BaseModel):
-    """What a customer sends."""
+    """The order that a customer sends."""
 
     customer: str
     item: str
@@ -72,7 +72,7 @@ shop = FastAPI(lifespan=lifespan)
 
 @shop.post("/orders", status_code=201)
 def place(new: NewOrder, session: RequestSession) -> int:
-    """Place an order. Its confirmation is queued by the same commit, since the order is the job."""
+    """Place an order. The order is the job, so one commit saves it and queues its confirmation."""
     order = Order(customer=new.customer, item=new.item, max_attempts=3)
     session.add(order)
     session.commit()
@@ -91,18 +91,18 @@ def failed(session: RequestSession) -> list[dict[str, Any]]:
 
 @shop.get("/orders/waiting")
 def waiting(session: RequestSession) -> int:
-    """Count the orders that are still to be confirmed."""
+    """Count the orders that are not confirmed yet."""
     counts = confirmations.count_by_status(session)
     return counts["unclaimed"] + counts["claimed"]
 
 
 @shop.post("/orders/{order}/retry", status_code=204)
 def retry(order: int, session: RequestSession) -> None:
-    """Confirm an order once more, which has failed."""
+    """Retry the confirmation of an order that has failed."""
     confirmations.retry(session, session.get_one(Order, order))
     session.commit()
 
 
 def use(engine: Engine) -> None:
-    """Have the application, and its worker, use a database."""
+    """Let the application and its worker use a database."""
     sessions.configure(bind=engine)

@@ -1,4 +1,4 @@
-"""The order: a table of the shop, and the queue of its confirmations."""
+"""Orders: a table of the shop, which is also the queue of its confirmations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Order(JobMixin, RetryMixin, Base):
     item: Mapped[str] = mapped_column(String(100))
 
 
-#: One order of each customer at a time, in their order.
+#: Claims one order of each customer at a time, the oldest order first.
 confirmations = JobQueue(
     Order, serial_by=Order.customer, backoff=ConstantBackoff(timedelta(seconds=0.3))
 )
