@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from configparser import ConfigParser
@@ -57,11 +58,16 @@ python_maximum_signature_line_length = 80
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
+default_role = "literal"  # in docstrings, as in Markdown: `limit` is code
+
 myst_heading_anchors = 4  # headings have the anchors that they have on the repository's pages
 
 html_theme = "furo"
 html_title = f"{project} {release}"
-html_baseurl = addresses["Documentation"]
+# Read the Docs builds several versions, and says of each where it is.
+html_baseurl = os.environ.get(
+    "READTHEDOCS_CANONICAL_URL", f"{addresses['Documentation']}/en/latest/"
+)
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_copyright = False

@@ -44,7 +44,7 @@ def with_subpages(env: BuildEnvironment, pages: list[str]) -> list[str]:
 
 def line(env: BuildEnvironment, page: str, address: str) -> str:
     title = env.titles[page].astext()
-    return f"- [{title}]({address}/{page}.html): {description(env, page)}"
+    return f"- [{title}]({address}{page}.html): {description(env, page)}"
 
 
 def description(env: BuildEnvironment, page: str) -> str:

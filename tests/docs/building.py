@@ -27,5 +27,5 @@ def sphinx(pages: Path, site: Path, *options: str) -> subprocess.CompletedProces
         check=False,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )

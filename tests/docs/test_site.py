@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from .building import ROOT, built_site, sphinx
+from sa_jobqueue import TRANSITIONS, JobStatus
 
-pytestmark = pytest.mark.xdist_group("site")
+from .building import ROOT, built_site, sphinx
+from .markdown import code_blocks, page
+
+pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.timeout(600)]
 
 #: What a browser fetches by itself: scripts, styles, pictures and fonts.
 FETCHED = re.compile(
@@ -36,9 +39,8 @@ BROKEN_LINKS = {
 
 
 DOCS = ROOT / "docs"
-PAGES = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")} - {
-    "index"
-}
+PAGES = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
+PAGES -= {"index"}
 
 
 @pytest.fixture(scope="session")
@@ -64,20 +66,20 @@ def test_no_page_fetches_anything_from_another_host(site: Path) -> None:
 def test_every_page_is_reached_from_the_first(site: Path) -> None:
     sidebar = (site / "index.html").read_text(encoding="utf-8")
 
-    assert {page for page in PAGES if f'href="{page}.html"' not in sidebar} == set()
+    assert {name for name in PAGES if f'href="{name}.html"' not in sidebar} == set()
 
 
 def test_llms_txt_has_a_line_for_each_page(site: Path) -> None:
     text = (site / "llms.txt").read_text(encoding="utf-8")
 
-    listed = re.findall(r"^- \[.+\]\(https://[^/]+/(\S+)\.html\): \S.*$", text, re.M)
+    listed = re.findall(r"^- \[.+\]\(https://[^/]+/en/latest/(\S+)\.html\): \S.*$", text, re.M)
     assert sorted(listed) == sorted(PAGES)
 
 
 def test_links_to_files_of_the_repository_lead_to_the_repository(site: Path) -> None:
-    page = (site / "schedules.html").read_text(encoding="utf-8")
+    text = (site / "schedules.html").read_text(encoding="utf-8")
 
-    assert '/sa_jobqueue/blob/main/examples/12_schedule.py"' in page
+    assert '/sa_jobqueue/blob/main/examples/12_schedule.py"' in text
 
 
 def test_broken_links_fail_the_build(tmp_path: Path) -> None:
@@ -96,3 +98,38 @@ def test_broken_links_fail_the_build(tmp_path: Path) -> None:
     assert len(warnings) == len(BROKEN_LINKS)
     for target in BROKEN_LINKS.values():
         assert any(target in warning for warning in warnings)
+
+
+def test_the_code_of_the_first_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = code_blocks(page("docs/index.md"), "python")
+
+    exec(compile(code, "docs/index.md", "exec", dont_inherit=True), {"__name__": "index"})
+
+    assert capsys.readouterr().out == "to anna@example.org\n"
+
+
+def test_the_drawn_life_of_a_job_has_the_changes_of_the_code() -> None:
+    drawing = page("docs/images/job-life.svg")
+
+    drawn = {tuple(found.split()) for found in re.findall(r'data-change="([^"]+)"', drawing)}
+
+    changes = {
+        (before.value, after.value, verb)
+        for verb, pairs in TRANSITIONS.items()
+        for before, after in pairs
+    }
+    assert drawn <= changes
+    assert {change for change in changes - drawn if change[0] == "claimed"} == {
+        ("claimed", "failed", "reap")
+    }
+    assert set(re.findall(r'data-status="(\w+)"', drawing)) == set(JobStatus)
+
+
+def test_the_recording_shows_a_dead_worker_and_ends_with_all_jobs_done() -> None:
+    recording = page("docs/images/recording.svg")
+
+    frames = recording.split('<g class="f ')[1:]
+
+    assert any("1 dead" in frame for frame in frames)
+    assert "1 dead" not in frames[0]
+    assert "done|300" in frames[-1]
