@@ -31,18 +31,19 @@ def run_in_transaction(
     mapper: Any = None,
     reads_first: bool = True,
 ) -> R:
-    """Run `work` in a new session, commit, and return its result.
+    """Run `work` in a session, commit, and return its result.
 
     On an AUTOCOMMIT engine it is one transaction, too.
 
     Args:
-        open_session: opens a session of the application's kind; None: a plain one on `bind`.
-        mapper: whose rows such a session is to write: it may route by the class.
+        open_session: returns a new or closed session; None: a plain one on `bind`.
+        mapper: whose rows a session of the application's kind is to write: it may route by the
+            class.
         reads_first: begin for writing. Else, on SQLite, the first write takes the write lock, which
             is so held for a shorter time; what was read before could not be written on any more.
     """
     opened = Session(bind, expire_on_commit=False) if open_session is None else open_session()
-    routed = None if open_session is None else routed_to_writes(mapper)
+    routed = None if mapper is None else routed_to_writes(mapper)
     with opened as session:
         try:
             with _connecting(bind):

@@ -58,7 +58,9 @@ class Transactions:
     ) -> None:
         self.engine = engine
         self._open_session = open_session
-        self._mapper = mapper
+        self._mapper = None if open_session is None else mapper
+        # A closed session may be used again: a new one for each turn would look its events up anew.
+        self._closed: list[Session] = []
         self._runtime = runtime
         self._stopping = stopping
         self._succeeded_once = False
@@ -97,10 +99,30 @@ class Transactions:
 
     def run_once(self, work: Callable[[Session], R], *, reads_first: bool = True) -> R:
         """Run and commit a transaction."""
+        if self._open_session is not None:
+            return self._run(self._open_session, work, reads_first=reads_first)
+        session = self._plain_session()
+        result = self._run(lambda: session, work, reads_first=reads_first)
+        self._closed.append(session)
+        return result
+
+    def _plain_session(self) -> Session:
+        try:
+            return self._closed.pop()
+        except IndexError:
+            return Session(self.engine, expire_on_commit=False)
+
+    def _run(
+        self,
+        open_session: Callable[[], Session],
+        work: Callable[[Session], R],
+        *,
+        reads_first: bool,
+    ) -> R:
         return run_in_transaction(
             self.engine,
             work,
-            open_session=self._open_session,
+            open_session=open_session,
             mapper=self._mapper,
             reads_first=reads_first,
         )
