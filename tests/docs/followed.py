@@ -34,8 +34,8 @@ _FILE = re.compile(r"# ([\w/.-]+\.(?:py|ini|csv|service))\n")
 
 #: Commands that run until somebody stops them.
 _SERVING = re.compile(
-    r"uvicorn |flask .*\brun\b|sa-jobqueue web |sa-jobqueue work (?!.*--drain)|"
-    r"flask .*\bworker\b"
+    r"(\w+=\S+ )?uvicorn |flask .*\brun\b|python run_worker.py|"
+    r"sa-jobqueue web |sa-jobqueue work (?!.*--drain)"
 )
 
 #: What a reader does who has installed everything already.
@@ -170,17 +170,20 @@ class Reader:
             return
         line = self._in_own_words(line)
         if _SERVING.match(line):
-            self.terminals.append(Terminal(line, self.folder, self._environment))
+            self.terminals.append(self.open_terminal(line))
             self._wait_until_it_listens(line)
         else:
-            self.typed[line] = self.run(line)
+            self.typed[line] = self.run(line, *_codes(line))
             self._printed += self.typed[line]
 
-    def run(self, line: str, code: int = 0) -> str:
-        """Run a command to its end; return what it prints."""
-        terminal = Terminal(line, self.folder, self._environment)
-        ended = terminal.end()
-        assert ended == code, f"{line}\n{terminal.printed}"
+    def open_terminal(self, line: str) -> Terminal:
+        """Run a command until somebody stops it."""
+        return Terminal(line, self.folder, self._environment)
+
+    def run(self, line: str, *codes: int) -> str:
+        """Run a command to its end, with one of these exit codes; return what it prints."""
+        terminal = self.open_terminal(line)
+        assert terminal.end() in (codes or (0,)), f"{line}\n{terminal.printed}"
         return terminal.printed.rstrip("\n") + "\n"
 
     def expect(self, text: str) -> None:
@@ -254,6 +257,11 @@ def _path(folder: Path, *, installing: bool) -> list[str]:
     ours = str(Path(sys.executable).parent)
     others = [place for place in os.environ["PATH"].split(os.pathsep) if place != ours]
     return [str(folder / ".venv" / "bin"), *others] if installing else [ours, *others]
+
+
+def _codes(line: str) -> tuple[int, ...]:
+    """Return the exit codes that a command may end with: the doctor's tell what it has found."""
+    return (0, 1, 3) if line.startswith("sa-jobqueue doctor") else (0,)
 
 
 def _answers(port: int) -> bool:
