@@ -169,6 +169,26 @@ def test_there_is_one_unclaimed_job_for_each_key_while_another_runs(tabled: Tabl
         assert statuses(session, entity) == [(1, "unclaimed")] * 3
 
 
+def test_a_stopped_worker_leaves_a_job_whose_key_waits_again_to_a_reap(
+    tabled: Tabled, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, entity = tabled(FRESH)
+
+    def handler(job: Any) -> None:
+        with Session(engine) as session:
+            add(session, entity, 2)
+        worker.stop()
+
+    worker = Worker(engine, JobQueue(entity), handler, limit=2)
+    with Session(engine) as session:
+        add(session, entity, 1, 2)
+
+        worker.run()
+
+        assert statuses(session, entity) == [(1, "done"), (2, "claimed"), (2, "unclaimed")]
+    assert "left to a reap" in caplog.text
+
+
 @pytest.mark.parametrize("block", [UNFINISHED, FRESH], ids=["unfinished", "fresh"])
 def test_a_worker_works_through_a_class_with_a_generated_column(tabled: Tabled, block: str) -> None:
     engine, entity = tabled(block)
