@@ -399,8 +399,14 @@ class Capabilities:
         """Inside, make the planner read a range by its index, however long it expects it to be."""
         return nullcontext()
 
-    def without_table_scans(self, connection: Connection) -> AbstractContextManager[None]:
-        """Inside, keep the planner from reading a whole table where an index will do."""
+    def without_table_scans(
+        self, connection: Connection, *, sorting: bool = False
+    ) -> AbstractContextManager[None]:
+        """Inside, keep the planner from reading a whole table where an index will do.
+
+        Args:
+            sorting: no index has the rows in their order; else the planner is kept from a sort.
+        """
         return nullcontext()
 
     def index_hint(self, index: Index) -> str | None:

@@ -83,7 +83,8 @@ def _overview(session: AnySession, queue: JobQueue[Any], controls: _Controls) ->
     with writing(session, mapping, reads=True) as writer:
         rated = _rated(writer, queue)
         paused, workers = controls.of(queue, writer.connection)
-        with writer.database.without_table_scans(writer.connection):
+        sorting = not spec.in_index_order
+        with writer.database.without_table_scans(writer.connection, sorting=sorting):
             waiting = read_waiting(spec, writer)
             return QueueOverview(
                 name=queue_name(queue),

@@ -86,7 +86,8 @@ def list_jobs(
     spec = job_queue_of(queue).plan.spec
     with writing(session, mapping_of(spec.mapping.mapper), reads=True) as writer:
         _check_index(writer, spec.mapping, which)
-        with writer.database.without_table_scans(writer.connection):
+        sorting = which in (Listed.DUE, Listed.LATER) and not spec.in_index_order
+        with writer.database.without_table_scans(writer.connection, sorting=sorting):
             return _READERS[which](_Columns(spec), writer, limit, after)
 
 

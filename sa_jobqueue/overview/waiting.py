@@ -134,6 +134,6 @@ class _Reader:
         return [self.mapping.attribute("status").like(exact_pattern(self.spec.ready))]
 
     def _hinted(self, statement: Any) -> Any:
-        """Bind a SELECT to the claim index, where that finds the queue's jobs."""
-        complete = len(self.spec.equalities) == len(self.mapping.equality)
-        return self.ready.by_claim_index(statement) if complete else statement
+        """Bind a SELECT to the claim index, where that has the queue's jobs in their order."""
+        in_order = self.spec.in_index_order
+        return self.ready.by_claim_index(statement) if in_order else statement

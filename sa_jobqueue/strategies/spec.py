@@ -80,11 +80,14 @@ class ClaimSpec:
     @cached_property
     def served(self) -> bool:
         """Whether the claim index alone serves the criteria and the order."""
-        if self.order_by:
-            return False
-        if len(self.equalities) < len(self.mapping.equality):
+        if not self.in_index_order:
             return False
         return len(_flat(self.where)) == len(self.equalities) + len(self.of_round)
+
+    @cached_property
+    def in_index_order(self) -> bool:
+        """Whether the claim index has the queue's jobs in claim order, among others perhaps."""
+        return not self.order_by and len(self.equalities) == len(self.mapping.equality)
 
     @cached_property
     def partitioned(self) -> bool:

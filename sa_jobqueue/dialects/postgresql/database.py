@@ -77,18 +77,22 @@ _BITMAPS_ONLY = text("""
 SELECT current_setting('enable_seqscan') AS seqscan,
   current_setting('enable_indexscan') AS indexscan,
   current_setting('enable_bitmapscan') AS bitmapscan,
+  current_setting('enable_sort') AS sort,
   set_config('enable_seqscan', 'off', true), set_config('enable_indexscan', 'off', true)
 """)
 _BY_INDEX_ONLY = text("""
 SELECT current_setting('enable_seqscan') AS seqscan,
   current_setting('enable_indexscan') AS indexscan,
   current_setting('enable_bitmapscan') AS bitmapscan,
-  set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)
+  current_setting('enable_sort') AS sort,
+  set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+  set_config('enable_sort', :sorts, true)
 """)
 _ANY_SCANS = text("""
 SELECT set_config('enable_seqscan', :seqscan, true),
   set_config('enable_indexscan', :indexscan, true),
-  set_config('enable_bitmapscan', :bitmapscan, true)
+  set_config('enable_bitmapscan', :bitmapscan, true),
+  set_config('enable_sort', :sort, true)
 """)
 
 
@@ -192,11 +196,14 @@ class PostgreSQL(Database):
             yield
 
     @contextmanager
-    def without_table_scans(self, connection: Connection) -> Iterator[None]:
+    def without_table_scans(
+        self, connection: Connection, *, sorting: bool = False
+    ) -> Iterator[None]:
         # To count 10,001 of 50,000 jobs the planner read the table from its beginning, where
         # 150,000 rows were done. Bitmaps are off too: they hold the whole range before the first
-        # row of it is counted.
-        with self._scans(connection, _BY_INDEX_ONLY):
+        # row of it is counted. Where few rows of many are unclaimed the planner expects a single
+        # one, and sorted all 2,000 due jobs to list 50: 0.50 ms, and 0.03 ms in index order.
+        with self._scans(connection, _BY_INDEX_ONLY.bindparams(sorts="on" if sorting else "off")):
             yield
 
     @contextmanager

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import URL, Engine, inspect, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import claim
+from sa_jobqueue import JobQueue, claim
 from sa_jobqueue.dialects.clock import EPOCH
-from sa_jobqueue.overview import count_failed, failed_jobs, overview
+from sa_jobqueue.overview import Listed, count_failed, failed_jobs, list_jobs, overview
 from sa_jobqueue.overview.schema import forget_schema
 from tests.contract.plans import analyze, assert_by_index, fill, plans, rows_read
 from tests.support import make_engine
@@ -109,3 +109,25 @@ def test_settings_of_the_session_are_as_before(big: Engine) -> None:
 
         now = [session.execute(text(f"SHOW {name}")).scalar_one() for name in names]
     assert now == ["on", "on", "off"]
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_few_due_jobs_among_many_rows_are_read_in_index_order(fresh_database: URL) -> None:
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    done = "INSERT INTO sent_parcel (kind, status, owner_date) SELECT 'box', 'done', now()"
+    fill(engine, done, DONE)
+    fill(engine, "INSERT INTO sent_parcel (kind) SELECT 'box'", 500)
+    analyze(engine, "sent_parcel")
+
+    with Session(engine) as session, plans(engine, "sent_parcel") as steps:
+        list_jobs(session, Parcel, Listed.DUE, limit=50)
+        overview(session, [Parcel])
+        found = set(steps)
+        steps.clear()
+        list_jobs(session, JobQueue(Parcel, order_by=Parcel.id), Listed.DUE, limit=50)
+
+    assert "Index Scan sent_parcel ix_sent_parcel_finish" not in found  # and then a sort
+    assert steps
+    assert not [step for step in steps if "pkey" in step], steps
+    engine.dispose()
