@@ -102,8 +102,9 @@ class JobQueue(Generic[T]):
         order_by: replaces the claim order; the primary key always ends it.
         lease: how long a claim of an unknown owner is left alone; by default
             ``__queue_args__["lease"]``, else 10 minutes.
-        ready, during, then: the statuses of an unclaimed, a claimed and a completed job;
-            JobStatus or words of your own.
+        ready: the status that jobs are claimed from, a JobStatus or a word of your own.
+        during: the status of a claimed job.
+        then: the status of a completed job.
         strategy: ``"auto"``, or the name of a strategy.
         strict_order: claims go in exact order: one claimer at a time, until its
             transaction ends. Needs ``strategy="auto"``.
@@ -364,10 +365,10 @@ class JobQueue(Generic[T]):
         max_runtime: timedelta | None = None,
         limit: int | None = None,
     ) -> Reaped:
-        """Take back claims of this queue: from its `during` to its `ready`.
+        """Reap claims of this queue: from its `during` to its `ready`.
 
-        Of the queue's criteria those on the ``equality`` columns count; the
-        others may have changed since the claim. `lease` is the queue's own by
+        Only the criteria on the ``equality`` columns count, since the values of other
+        columns may have changed since the claim. `lease` is the queue's own by
         default; see :func:`sa_jobqueue.reap`.
         """
         return reap_claims(

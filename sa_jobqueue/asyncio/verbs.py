@@ -195,9 +195,8 @@ def _awaited_method(
 class AsyncJobQueue(Generic[T]):
     """A JobQueue for an AsyncSession.
 
-    It wraps the JobQueue, as an AsyncEngine wraps an Engine, and has no arguments of its own: what
-    is claimed and how is stated once, for the service that awaits and for the command line that
-    does not.
+    It wraps the JobQueue, as an AsyncEngine wraps an Engine. It has no arguments of its own: the
+    JobQueue states what is claimed and how, for coroutines and for the command line.
 
     Args:
         queue: a JobQueue, also one that is in use elsewhere.

@@ -50,7 +50,7 @@ class AsyncWorkflow(Generic[T]):
         max_runtime: timedelta | None = None,
         limit: int | None = None,
     ) -> Reaped:
-        """Take back claims of every step; see :meth:`sa_jobqueue.workflow.Workflow.reap`."""
+        """Reap claims of every step; see :meth:`sa_jobqueue.workflow.Workflow.reap`."""
         return await async_session_of(session).run_sync(
             self.sync_workflow.reap, lease=lease, max_runtime=max_runtime, limit=limit
         )

@@ -84,8 +84,8 @@ class BatchWriter(Protocol[Written]):
 class DivisibleSource(ABC, Generic[B]):
     """A source of batches; a subclass defines at least the first four methods.
 
-    Every batch may be brought in, and taken back, more than once: after a crash
-    nobody knows whether the last ones were.
+    Every batch may be brought in, and undone, more than once. After a crash nobody
+    knows which of the last batches were.
     """
 
     @abstractmethod

@@ -64,7 +64,7 @@ class Capabilities:
         locks_what_it_scans: a locking read locks all rows that it walks over, also those
             that it does not return.
         keeps_one_key: a locking read by a single primary key keeps the lock of a row that
-            does not meet the other criteria; a read by several keys does not keep it.
+            does not meet the other criteria. A read by several keys does not keep it.
         descending_indexes: an index keeps the DESC of its columns.
         advisory_locks: a connection can lock a number, such as one made of a row's key.
         hashes_records: the server hashes a record by the types of its columns.
@@ -236,7 +236,7 @@ class Capabilities:
         return True
 
     def told_backend(self, connection: Connection) -> int | None:
-        """Return the server process that the driver was told when it connected.
+        """Return the server process that the server named to the driver at its connect.
 
         Behind a pooler, another process works for us. None: the driver does not tell.
         """
@@ -250,8 +250,8 @@ class Capabilities:
         """Tell whether a pooler stands between this connection and the server.
 
         Behind a pooler, each statement may run in another server session: a lock, which
-        belongs to a session, would not be ours. Costs one round trip; False where the
-        driver was told no process to compare with.
+        belongs to a session, would not be ours. It costs one round trip. The answer is False
+        where the driver knows no process to compare with.
         """
         told = self.told_backend(connection)
         return told is not None and told != self.backend(connection)
@@ -341,9 +341,9 @@ class Capabilities:
     def claim_date(self) -> ColumnElement[Any]:
         """Return the time that a claim writes as its owner_date, or a renewal.
 
-        It is the same for every row of a statement, and part of the fence: where the clock
-        is coarse, or was read before the claim got its rows, two claims of one owner could
-        have the same time.
+        It is the same for every row of a statement, and part of the fence. Two claims of one
+        owner could have the same time if the clock were coarse, or were read before the claim
+        got its rows.
         """
         return utc_now()
 

@@ -178,7 +178,7 @@ class Examination:
 
         Args:
             favoured: the index that the planner is to take if it can, whatever the
-                statistics say: on a small table planners scan and sort. "" means any
+                statistics say. On a small table planners scan and sort. "" means any
                 index; None means the plan that the statement really has.
         """
         with self.favouring(connection, statement, table, favoured) as explainable:

@@ -91,7 +91,7 @@ class Event:
         verb: the verb, such as "claim"; after_lost: the verb that found the claims lost.
         entity: the mapped class.
         jobs: the jobs; empty where the verb does not know their keys.
-        count: the number of jobs; None where the database does not tell. Of after_examine: the
+        count: the number of jobs, or None where the database does not tell; after_examine: the
             number of the doctor's findings.
         queue: the queue whose method was called, if that queue has listeners of its own.
         error: the text of a failure or of findings, or the reason of a reap or of a cancel.

@@ -43,7 +43,7 @@ def listen(target: Any, name: str, function: EventFunction) -> None:
 
     Args:
         target: a mapped class with JobMixin, which stands for its subclasses too; or a
-            JobQueue, whose listeners are told of what its own methods do.
+            JobQueue, whose listeners are called for its own methods.
         name: such as "after_claim"; see EVENTS.
         function: a plain function. It is called outside of transactions, in the thread of the
             verb; an error is logged.

@@ -286,8 +286,8 @@ def patiently(op: Op, change: Callable[[], object], *, patience: timedelta = PAT
 
         patiently(op, lambda: op.drop_column("orders", "locked_at"))
 
-    Everybody who comes later waits behind a change that waits. So it waits for half a
-    second, gives up, and tries again, until it has the lock or patience ends. It commits
+    Everybody who comes later waits behind a change that waits. Therefore the change waits for
+    half a second, gives up, and tries again, until it has the lock or patience ends. It commits
     by itself, and with it whatever the migration did before.
 
     Args:

@@ -70,8 +70,8 @@ def list_jobs(
 ) -> list[ListedJob]:
     """List jobs of a queue.
 
-    Of jobs in an order of the user's own, and of more than 20 levels of priority, only the first
-    are listed.
+    Only the first jobs are listed if the order is the user's own, or if there are more than 20
+    levels of priority.
 
     Args:
         queue: a mapped class, a JobQueue or a workflow's step.

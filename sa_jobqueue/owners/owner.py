@@ -6,7 +6,7 @@
         emails = claim(session, Email, owner=owner, limit=100)
 
 An Owner holds a named lock for as long as its process lives. A free lock means that the
-owner is dead, and that its claims may be taken back at once. The owner's name tells on
+owner is dead, and that its claims may be reaped at once. The owner's name tells on
 which server and in which database the lock is; ``alive.py`` reads it. On other servers
 nobody can tell whether the owner is alive; there the lease decides, as it does for a
 plain string. docs/owners.md has the limits.
@@ -257,7 +257,7 @@ def connection_owner(session: AnySession) -> ConnectionOwner:
     """Make an owner of the session's own connection to the server.
 
     It costs no further connection. The owner is alive for as long as the server lists
-    this connection. So the session must keep it until its jobs are finished::
+    this connection. The session must keep the connection until its jobs are finished::
 
         with engine.connect() as connection, Session(connection) as session:
             emails = claim(session, Email, owner=connection_owner(session))

@@ -56,8 +56,8 @@ def start_round(
     Args:
         session_or_engine: with a Session, the whole start is in the caller's transaction,
             nothing is committed, and the round is always new. With an Engine, each
-            chunk is committed, its rows can be claimed at once, and the next call with the
-            same criteria finishes an interrupted start; two calls with an Engine go one
+            chunk is committed, and its rows can be claimed at once. The next call with the
+            same criteria finishes an interrupted start. Two calls with an Engine go one
             after the other.
         entity: a mapped class with RoundMixin.
         where: criteria, joined by AND; each row is compared once.

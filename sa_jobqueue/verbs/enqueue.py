@@ -79,9 +79,9 @@ def enqueue(
         MariaDB, which do not report it.
 
     Raises:
-        ArgumentError: `priority` or `run_at` without the mixin, a naive time, a
-            name that is no column of the class, a row that is no mapping, or
-            `skip_duplicates` for a class whose rows are spread over several tables.
+        ArgumentError: `priority` or `run_at` without the mixin, a naive time, a name of
+            no column, or a row that is no mapping. Also `skip_duplicates` for a class
+            whose rows are spread over several tables.
     """
     mapping = mapping_of(entity)
     return insert_jobs(

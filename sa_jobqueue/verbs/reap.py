@@ -1,4 +1,4 @@
-"""reap(): take back the claims of owners that are dead, or silent for too long.
+"""reap(): return the claims of owners that are dead, or silent for too long, to the queue.
 
 ::
 
@@ -64,7 +64,7 @@ _SAVEPOINT = "sa_jobqueue_reap"
 
 
 class ReapReason(StrEnum):
-    """Why a claim was taken back."""
+    """Why a claim was reaped."""
 
     DEAD_OWNER = "dead owner"
     LEASE_OVER = "lease over"
@@ -73,12 +73,12 @@ class ReapReason(StrEnum):
 
 @dataclass(frozen=True)
 class ReapedJob:
-    """One job whose claim was taken back.
+    """One job whose claim was reaped.
 
     Attributes:
         identity: the primary key's values.
         owner: whose claim it was; None if the column was empty.
-        reason: why it was taken back.
+        reason: why it was reaped.
         failed: whether its attempts were used up; if not, it can be claimed again.
         owner_date: the time of the claim or of its last renewal; None if the column was empty.
     """
@@ -92,7 +92,7 @@ class ReapedJob:
 
 @dataclass(frozen=True)
 class Reaped:
-    """What a call of reap() took back; its length is the number of jobs.
+    """The jobs that a call of reap() has reaped; its length is their number.
 
     Attributes:
         jobs: the jobs.
@@ -120,7 +120,7 @@ class Reaped:
 
     @property
     def by_owner(self) -> dict[str | None, int]:
-        """How many were taken back of each owner."""
+        """How many claims of each owner were reaped."""
         return dict(Counter(job.owner for job in self.jobs))
 
 
@@ -132,10 +132,10 @@ def reap(
     max_runtime: timedelta | None = None,
     limit: int | None = None,
 ) -> Reaped:
-    """Take back the claims of dead owners at once, of unknown owners after the lease.
+    """Reap the claims of dead owners at once, and those of unknown owners after the lease.
 
-    The jobs go back to unclaimed, and the attempt counts. With RetryMixin those whose
-    attempts are used up go to failed, and ``last_error`` gives the reason. Any number of
+    The jobs become unclaimed again, and the attempt counts. With RetryMixin, jobs whose
+    attempts are used up become failed, and ``last_error`` gives the reason. Any number of
     reapers may run at once.
 
     Args:
@@ -144,9 +144,8 @@ def reap(
         lease: how long a claim of an unknown owner is left alone, since the claim or
             its last renewal; None takes ``__queue_args__["lease"]``, by default 10
             minutes.
-        max_runtime: also take back claims older than this since the claim or
-            its last renewal, whoever has them, the living too; zero takes all
-            of them, by force.
+        max_runtime: also reap claims whose last renewal is longer ago than this, even if
+            their owner is alive. ``timedelta(0)`` reaps all claims.
         limit: the most claims for this call; None is 1,000.
 
     Raises:
@@ -173,10 +172,10 @@ def reap_claims(
     max_runtime: timedelta | None,
     limit: int | None,
 ) -> Reaped:
-    """Take back claims of one queue; see :func:`reap`.
+    """Reap claims of one queue; see :func:`reap`.
 
-    Of the queue's criteria only those on the columns that lead the index count. The values
-    of other columns may have changed since the claim.
+    Only the queue's criteria on the columns that lead the index count. The values of other
+    columns may have changed since the claim.
     """
     mapping = mapping_of(spec.mapping.mapper)  # refuses a class without JobMixin
     lease = mapping.args.lease if lease is None else lease
@@ -231,7 +230,7 @@ def _check(lease: timedelta, max_runtime: timedelta | None, limit: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Rule:
-    """Which claims are taken back, and why."""
+    """Which claims are reaped, and why."""
 
     reason: ReapReason
     criteria: tuple[ColumnElement[bool], ...]
@@ -252,7 +251,7 @@ class _Reaper:
     # -- which claims ---------------------------------------------------
 
     def rules(self, lease: timedelta, max_runtime: timedelta | None) -> Iterator[_Rule]:
-        """Yield what is taken back, by what is known of the owners that have claims now.
+        """Yield what is reaped, by what is known of the owners that have claims now.
 
         Only the last rule can take claims of an owner who comes later.
         """
@@ -301,7 +300,7 @@ class _Reaper:
     # -- taking them back -----------------------------------------------
 
     def reap(self, rules: Iterator[_Rule], limit: int) -> Reaped:
-        """Take back what the rules name, until the limit is reached."""
+        """Reap what the rules name, until the limit is reached."""
         reaped: list[ReapedJob] = []
         found = 0
         for rule in rules:

@@ -90,8 +90,8 @@ class Worker(Generic[T]):
         backoff: the delay of a failed job; the queue's own by default, else
             1, 2, 4, .. seconds, at most an hour.
         max_runtime: how long a job may run. After that its claim is not renewed,
-            and workers with a `max_runtime` take back claims that
-            were not renewed for so long. None: without limit.
+            and workers with a `max_runtime` reap claims that were not renewed
+            for so long. None: without limit.
         reap_every: the pause between two reaps; None: this worker does not reap.
         on_claim: called with each claim, after its commit.
         on_outcome: called with each job and its outcome, after the

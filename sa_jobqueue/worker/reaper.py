@@ -29,7 +29,7 @@ class Reaper:
     """Reap in transactions of its own.
 
     Args:
-        queues: whose claims are taken back, each to its queue's `ready` status.
+        queues: whose claims are reaped, each to its queue's `ready` status.
         every: the pause between two reaps; None: never reap.
         max_runtime: as for :func:`sa_jobqueue.reap`.
         holds_lost_name: tells whether jobs are in hand that were claimed under a name whose lock
@@ -59,7 +59,7 @@ class Reaper:
         return math.inf if self._every is None else self._next
 
     def run(self) -> None:
-        """Take back claims, unless `every` is None, or we would take back our own."""
+        """Reap claims, unless `every` is None, or we would reap our own."""
         if self._every is None:
             return
         reaped = Reaped()

@@ -136,7 +136,7 @@ class StepQueue(JobQueue[T]):
         max_runtime: timedelta | None = None,
         limit: int | None = None,
     ) -> Reaped:
-        """Take back claims of this step; see :meth:`sa_jobqueue.JobQueue.reap`."""
+        """Reap claims of this step; see :meth:`sa_jobqueue.JobQueue.reap`."""
         reaped = super().reap(session, lease=lease, max_runtime=max_runtime, limit=limit)
         entity, during, failed = self.entity, self._node.during, self.mapping.word(FAILED)
         self._listeners.tell(

@@ -169,7 +169,7 @@ class Workflow(Generic[T]):
     def signal(self, session: AnySession, job: Any, status: str) -> None:
         """Move a job that waits for a signal to a status.
 
-        Of two signals at once the later one raises NotWaiting.
+        If two signals come at once, the later one raises NotWaiting.
 
         Args:
             session: the caller's; nothing is committed.
@@ -230,7 +230,7 @@ class Workflow(Generic[T]):
         max_runtime: timedelta | None = None,
         limit: int | None = None,
     ) -> Reaped:
-        """Take back claims of every step; see :func:`sa_jobqueue.reap`.
+        """Reap claims of every step; see :func:`sa_jobqueue.reap`.
 
         Args:
             limit: the most claims of each step.

@@ -6,13 +6,17 @@ import inspect
 import re
 from collections import Counter
 from datetime import timedelta
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
+
+import pytest
 
 from sa_jobqueue import JobQueueError, errors
 from sa_jobqueue.model.options import QueueArgs
 
 from .markdown import ROOT, page, table
+from .plain_english import findings
 
 REFERENCE = {path.name: page(str(path)) for path in (ROOT / "docs/reference").glob("*.md")}
 
@@ -60,6 +64,30 @@ def public() -> set[str]:
             # A number or a duration of one package may equal that of another.
             names.setdefault(value if callable(value) else f"{package}.{name}", f"{package}.{name}")
     return set(names.values())
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Yield the docstrings of all entries, and of their methods and properties."""
+    for name in sorted(documented()):
+        module, _, attribute = name.rpartition(".")
+        entry = getattr(import_module(module), attribute)
+        members = vars(entry) if isinstance(entry, type) else {}
+        yield name, described(entry)
+        for member, value in members.items():
+            if not member.startswith("_"):
+                yield f"{name}.{member}", described(getattr(value, "__func__", value))
+
+
+def described(value: object) -> str:
+    """Return the docstring of a class, a function or a property."""
+    own = inspect.isclass(value) or inspect.isroutine(value) or isinstance(value, property)
+    return (inspect.getdoc(value) or "") if own else ""
+
+
+def as_paragraphs(docstring: str) -> str:
+    """Make a paragraph of each argument, attribute and exception."""
+    text = re.sub(r"^(?:Args|Attributes|Raises|Returns|Yields):$", "", docstring, flags=re.M)
+    return re.sub(r"^ {4}(?=[\w, ]+: )", "\n", text, flags=re.M)
 
 
 def imported_by_pages() -> set[str]:
@@ -127,6 +155,21 @@ def test_each_error_is_in_the_reference_with_what_to_do() -> None:
         what_to_do = inspect.cleandoc(error.__doc__ or "").split("\n\n")[1:2]
         assert what_to_do, name
         assert not what_to_do[0].startswith("Attributes:"), name
+
+
+@pytest.mark.parametrize("name", sorted(REFERENCE))
+def test_a_page_of_the_reference_is_in_plain_english(name: str) -> None:
+    assert list(findings(REFERENCE[name])) == []
+
+
+def test_docstrings_of_the_reference_are_in_plain_english() -> None:
+    found = [
+        f"{name}: {finding.complaint}: {finding.sentence}"
+        for name, docstring in docstrings()
+        for finding in findings(as_paragraphs(docstring))
+    ]
+
+    assert found == []
 
 
 def test_the_table_of_queue_options_is_what_a_class_can_have() -> None:
