@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from datetime import timedelta
 from collections.abc import Iterator
+from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
