@@ -609,7 +609,7 @@ def claim_statements(
         queue = JobQueue(queue, *where, order_by=order_by, strategy=strategy)
     elif where or strategy != AUTO or not (isinstance(order_by, tuple) and order_by == ()):
         raise ArgumentError(
-            f"{queue!r} states its criteria, order and strategy itself: give only dialect= with "
-            "it, or give the class"
+            f"{queue!r} has its own criteria, order and strategy: give only dialect= with it, or "
+            "give the class"
         )
     return queue.plan.built_for(database_of_dialect(dialect_of(dialect))).statements()

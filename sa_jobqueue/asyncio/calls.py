@@ -59,8 +59,8 @@ class AwaitedCalls(Calls):
         for lane in lanes:
             if lane.transactional and not lane.is_async:
                 raise ArgumentError(
-                    f"{lane.handler!r} is transactional, and its session is an AsyncSession here: "
-                    "make it async def, or use a Worker on a synchronous engine"
+                    f"{lane.handler!r} is transactional, and an AsyncWorker gives it an "
+                    "AsyncSession: make it async def, or use a Worker on a synchronous engine"
                 )
             if is_plain(lane.handler):
                 raise ArgumentError(

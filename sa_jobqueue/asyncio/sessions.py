@@ -24,8 +24,8 @@ def async_session_of(session: AnyAsyncSession) -> AsyncSession:
     if isinstance(session, AsyncSession):
         return session
     raise ArgumentError(
-        f"an AsyncSession is needed, not {type(session).__name__}; for a Session the same verbs "
-        "are in sa_jobqueue, and are not awaited"
+        f"an AsyncSession is needed, not {type(session).__name__}; for a Session import the verb "
+        "from sa_jobqueue, and do not await it"
     )
 
 

@@ -29,13 +29,18 @@ keys_argument = click.argument("keys", metavar="[KEY]...", nargs=-1)
 @keys_argument
 @url_option
 @assume_locks_option
-@click.option("--failed", is_flag=True, help="All failed jobs; needs the index of failed jobs.")
+@click.option(
+    "--failed", is_flag=True, help="Retry all failed jobs. This needs the index of failed jobs."
+)
 @yes_option
 @json_option
 def retry(
     queue: str, keys: tuple[str, ...], url: str | None, failed: bool, yes: bool, as_json: bool
 ) -> None:
-    """Make finished jobs of MODULE:QUEUE claimable again: those with these keys, or all failed."""
+    """Make finished jobs of MODULE:QUEUE claimable again.
+
+    Give the keys of the jobs, or --failed.
+    """
     change = opened(queue, url, "retry")
     if named(keys, failed, "--failed"):
         change.of_keys(keys, change.queue.retry, yes=yes, as_json=as_json)
@@ -48,13 +53,16 @@ def retry(
 @keys_argument
 @url_option
 @assume_locks_option
-@click.option("--all", "every", is_flag=True, help="All unclaimed jobs, due or not.")
+@click.option("--all", "every", is_flag=True, help="Cancel all unclaimed jobs, due or not.")
 @yes_option
 @json_option
 def cancel(
     queue: str, keys: tuple[str, ...], url: str | None, every: bool, yes: bool, as_json: bool
 ) -> None:
-    """Cancel unclaimed jobs of MODULE:QUEUE: those with these keys, or all of them."""
+    """Cancel unclaimed jobs of MODULE:QUEUE.
+
+    Give the keys of the jobs, or --all.
+    """
     change = opened(queue, url, "cancel")
     if named(keys, every, "--all"):
         change.of_keys(keys, change.queue.cancel, yes=yes, as_json=as_json)
@@ -68,15 +76,16 @@ def cancel(
 @keys_argument
 @url_option
 @assume_locks_option
-@click.option("--owner", metavar="NAME", help="All jobs that this owner has claimed.")
+@click.option("--owner", metavar="NAME", help="Release all jobs that this owner has claimed.")
 @yes_option
 @json_option
 def release(
     queue: str, keys: tuple[str, ...], url: str | None, owner: str | None, yes: bool, as_json: bool
 ) -> None:
-    """Take claimed jobs of MODULE:QUEUE from their owners, so that they can be claimed again.
+    """Return claimed jobs of MODULE:QUEUE to the queue.
 
-    A handler that still runs goes on, and its claim is lost: nothing that it finishes is written.
+    Give the keys of the jobs, or --owner. A handler that still runs is not stopped, but its claim
+    is lost: its finish is not written.
     """
     change = opened(queue, url, "release")
     if owner is None:
@@ -98,14 +107,17 @@ def release(
     type=click.IntRange(-(2**15), 2**15 - 1),
     required=True,
     metavar="N",
-    help="The smallest is claimed first.",
+    help="The new priority. The smallest is claimed first.",
 )
 @yes_option
 @json_option
 def reprioritize(
     queue: str, keys: tuple[str, ...], url: str | None, priority: int, yes: bool, as_json: bool
 ) -> None:
-    """Give the unclaimed jobs of MODULE:QUEUE with these keys another priority."""
+    """Change the priority of unclaimed jobs of MODULE:QUEUE.
+
+    Give the keys of the jobs.
+    """
     change = opened(queue, url, "reprioritize")
     named(keys, False, "")
     change.of_keys(

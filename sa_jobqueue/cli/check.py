@@ -15,19 +15,21 @@ from .options import seconds_option
 @click.command()
 @click.argument("files", metavar="FILE..", nargs=-1, required=True)
 @click.option(
-    "--drained", is_flag=True, help="Nothing was left at the end: a job without an end is lost."
+    "--drained",
+    is_flag=True,
+    help="The queue was empty at the end: report a job without an end as lost.",
 )
 @seconds_option(
     "--skew",
     default=1.0,
     show_default=True,
-    help="By how much the clocks of processes and of the database may differ.",
+    help="How much the clocks of the processes and of the database may differ.",
 )
 @click.option(
     "--clock-steps",
     is_flag=True,
-    help="The database's clock was stepped: order claims by the clocks of processes, which have to "
-    "agree, and judge neither that clock nor claim order.",
+    help="The database's clock was stepped: order claims by the clocks of the processes, which "
+    "must agree, and do not judge the database's clock and the claim order.",
 )
 @click.option(
     "--most",
@@ -35,14 +37,15 @@ from .options import seconds_option
     default=10,
     show_default=True,
     metavar="NUMBER",
-    help="The most stories to print.",
+    help="Print the stories of at most this many faults.",
 )
 def check(
     files: tuple[str, ...], drained: bool, skew: timedelta, clock_steps: bool, most: int
 ) -> None:
-    """Judge the history of a run, in one or several FILEs of a Ledger.
+    """Check the recorded history of a run.
 
-    Exits with 0 if every promise was kept, with 1 if not, and with 2 if a file cannot be read.
+    FILE is written by a Ledger; give all files of the run. The exit code is 0 if every promise was
+    kept, 1 if not, and 2 if a file cannot be read.
     """
     try:
         history = History.read(*files, skew=skew, clock_steps=clock_steps)

@@ -35,18 +35,18 @@ STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.OK: "
 @click.option(
     "--run/--no-run",
     default=True,
-    help="Claim one batch and roll it back, to count rows; or only explain, and lock nothing.",
+    help="Claim one batch and roll it back, to count its rows; or only read the query plan.",
 )
 @seconds_option(
     "--old-snapshot",
     default=OLD_SNAPSHOT.total_seconds(),
     show_default=True,
-    help="Warn of other transactions' snapshots from this age on.",
+    help="Warn if the snapshot of another transaction is older than this.",
 )
 @click.option(
     "--locks",
     is_flag=True,
-    help="Only prove by two connections that what one has locked is kept from the other.",
+    help="Only prove, by two connections, that row locks hold.",
 )
 @assume_locks_option
 @click.pass_context
@@ -59,16 +59,15 @@ def doctor(
     old_snapshot: timedelta,
     locks: bool,
 ) -> None:
-    """Say whether an index serves the claim of MODULE:QUEUE, and what slows it down.
+    """Find out what slows down claims of MODULE:QUEUE.
 
-    MODULE:QUEUE names a JobQueue or a mapped class. Each finding names its fix.
-    Exits with 0 when all is well, with 1 where there are errors, with 3 where there are
-    only warnings.
+    MODULE:QUEUE names a JobQueue or a mapped class. The doctor says whether an index serves the
+    claim. Each finding names its fix. The exit code is 0 if all is well, 1 if there are errors,
+    and 3 if there are only warnings.
 
-    The doctor claims one batch and rolls it back: this locks its rows for a moment, and
-    changes nothing. With --no-run it locks nothing. With --locks it locks one row by one
-    connection, and tries to get it by a second one, also on a server that is refused as a
-    look-alike.
+    The doctor claims one batch and rolls it back. This locks rows for a moment, and changes
+    nothing. With --no-run it locks nothing. With --locks one connection locks a row, and a second
+    connection tries to lock it too. This works also on a server that is refused as a look-alike.
     """
     found = load_queue(queue)
     if locks:

@@ -25,13 +25,18 @@ from .targets import load_queue
 @url_option
 @assume_locks_option
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Jobs."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="List at most N jobs.",
 )
 @json_option
 def failed(queue: str, url: str | None, limit: int, as_json: bool) -> None:
-    """List the failed jobs of MODULE:QUEUE, those that failed last first.
+    """List the failed jobs of MODULE:QUEUE, the newest first.
 
-    An index must find them: __queue_args__ = {"failed_index": True} declares it.
+    This needs the index of failed jobs, which __queue_args__ = {"failed_index": True} declares.
     """
     found = load_queue(queue)
     engine = open_engine(url)

@@ -40,7 +40,7 @@ def lane_with(target: str, handler: str) -> dict[str, Lane[Any]]:
     """Return the lane of a queue without a handler, with the handler that is named."""
     found = load_queue_or_workflow(target)
     if not isinstance(found, JobQueue) or found.handled_by is not None:
-        raise click.UsageError(f"{target} has a handler of its own: give no --handler")
+        raise click.UsageError(f"{target} has a handler already: leave --handler out")
     return {target: Lane(found, load_handler(handler))}
 
 
@@ -48,7 +48,7 @@ def steps_named(target: str, names: Sequence[str]) -> dict[str, Lane[Any]]:
     """Return the named steps of a workflow, in its order."""
     found = load_queue_or_workflow(target)
     if not isinstance(found, Workflow):
-        raise click.UsageError(f"{target} is no workflow: it takes no --step")
+        raise click.UsageError(f"{target} is not a workflow: leave --step out")
     known = {step.name: step for step in found}
     for name in names:
         if name not in known:

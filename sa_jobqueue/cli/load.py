@@ -45,16 +45,16 @@ STATUS = "status"
     metavar="N",
     help="Connections that insert in parallel.",
 )
-@click.option("--resume", "verb", flag_value="restore", help="Go on after a crash or Ctrl-C.")
+@click.option("--resume", "verb", flag_value="restore", help="Continue after a crash or Ctrl-C.")
 @click.option("--rollback", "verb", flag_value="rollback", help="Delete what was inserted.")
 @click.option("--clean", "verb", flag_value="clean", help="Delete the log of a finished load.")
 def load(source: str, folder: Path, url: str | None, workers: int, verb: str | None) -> None:
-    """Insert many rows; a load that crashes can be resumed or rolled back.
+    """Insert many rows; resume or roll back after a crash.
 
     MODULE:SOURCE names a source, such as an InsertSource, or a function that returns a
     source. The function takes no argument, or the Engine of --url or --engine. Ctrl-C stops
-    the load after the current batches. `status` instead of MODULE:SOURCE prints how far the
-    load is.
+    the load after the current batches. Give `status` instead of MODULE:SOURCE to see the
+    progress of a load.
     """
     log = FileLog(folder)
     with one_line_file_errors():
@@ -118,7 +118,7 @@ def refuse(state: LoadState, verb: str | None, folder: Path) -> None:
 
 def ways_on() -> str:
     """Return the options that end an interrupted load."""
-    return "--resume goes on, --rollback takes back what is in the table"
+    return "--resume continues the load, --rollback deletes what it has inserted"
 
 
 def load_source(target: str, url: str | None) -> DivisibleSource[Any]:

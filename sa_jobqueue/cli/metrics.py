@@ -25,19 +25,20 @@ MISSING = "prometheus_client is missing: pip install 'sa_jobqueue[prometheus]'"
 @targets_argument
 @url_option
 @assume_locks_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), default=9100, show_default=True)
 @seconds_option(
     "--drain-in",
     zero=False,
-    help="Print, as JSON, how many workers would finish in so many seconds what is due now.",
+    help="Print, as JSON, how many workers can finish the due jobs within this time, and end.",
 )
 def metrics(
     queues: tuple[str, ...], url: str | None, host: str, port: int, drain_in: timedelta | None
 ) -> None:
-    """Serve depth, age and workers of queues to Prometheus, until Ctrl-C.
+    """Serve metrics of queues to Prometheus until Ctrl-C.
 
-    MODULE stands for all of its queues. Each scrape reads the database, by indexes alone.
+    MODULE stands for all queues of a module. Each scrape reads the depth and age of the queues and
+    their workers from the database, by indexes alone.
     """
     found = load_queues(queues)
     engine = open_engine(url)

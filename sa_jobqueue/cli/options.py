@@ -41,7 +41,7 @@ def url_option(command: Any) -> Any:
         metavar="MODULE:ENGINE",
         expose_value=False,
         callback=_note_engine,
-        help="The application's own Engine, instead of a URL.",
+        help="The application's own Engine; give it instead of --url.",
     )
     return url(engine(command))
 
@@ -60,7 +60,7 @@ assume_locks_option: Option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_note,
-    help="Trust a server that is refused as a look-alike; `doctor --locks` proves its locks.",
+    help="Trust the row locks of a server that is not known; `doctor --locks` proves them.",
 )
 
 

@@ -30,7 +30,10 @@ from .targets import load_queue
 @yes_option
 @json_option
 def pause(queue: str, url: str | None, yes: bool, as_json: bool) -> None:
-    """Keep all workers from claiming jobs of MODULE:QUEUE; what is claimed is finished."""
+    """Stop all workers from claiming jobs of MODULE:QUEUE.
+
+    Handlers that run finish their jobs.
+    """
     found = load_queue(queue)
     engine, tables = open_control(url, found)
     who = _workers_of(found, engine, tables)

@@ -25,13 +25,15 @@ from .targets import load_queue
 @queue_argument
 @url_option
 @assume_locks_option
-@seconds_option("--older-than", required=True, help="Their age since they were finished.")
+@seconds_option(
+    "--older-than", required=True, help="Delete jobs that were finished longer ago than this."
+)
 @click.option(
     "--status",
     "statuses",
     multiple=True,
     metavar="WORD",
-    help="Jobs with this finished status; may be repeated.  [default: that of completed jobs]",
+    help="Delete jobs with this final status. You can repeat it.  [default: completed jobs]",
 )
 @yes_option
 @json_option
@@ -43,7 +45,10 @@ def prune(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Delete the finished jobs of MODULE:QUEUE that are older, a transaction for each batch."""
+    """Delete old finished jobs of MODULE:QUEUE.
+
+    Each batch is a transaction of its own.
+    """
     found = load_queue(queue)
     engine = open_engine(url)
     require_table(engine, found.mapping.table)

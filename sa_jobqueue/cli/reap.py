@@ -33,17 +33,22 @@ LOOK_EVERY = 0.1
 @seconds_option(
     "--lease",
     zero=False,
-    help="Leave claims of unknown owners alone for so long.  [default: the model's lease]",
+    help="The lease of owners whose state is unknown.  [default: the model's lease]",
 )
 @seconds_option(
     "--max-runtime",
     help="Also reap claims older than this whose owners are alive; 0: all claims.",
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Claims in one transaction.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Reap at most N claims in a transaction.",
+)
 @seconds_option(
     "--every",
     zero=False,
-    help="Repeat after a pause of so many seconds, until SIGTERM or Ctrl-C.",
+    help="Repeat after this pause, until SIGTERM or Ctrl-C.",
 )
 def reap(
     queue: str,
@@ -53,7 +58,9 @@ def reap(
     limit: int | None,
     every: timedelta | None,
 ) -> None:
-    """Return claims of MODULE:QUEUE to the queue: those of dead owners, and expired ones.
+    """Return claims of dead owners to the queue MODULE:QUEUE.
+
+    The command also reaps claims whose lease has expired.
 
     MODULE:QUEUE names a JobQueue, a workflow or a mapped class. For each owner the command
     prints how many jobs it reaped, and why.

@@ -95,8 +95,8 @@ class WorkerRun:
         plain = [lane for lane in self.lanes if not lane.is_async]
         if awaited and plain:
             raise click.UsageError(
-                f"{handler_name(awaited[0])} is async def, and {handler_name(plain[0])} is not: a "
-                "worker awaits all of its handlers or none; name their queues in two commands"
+                f"{handler_name(awaited[0])} is async def, and {handler_name(plain[0])} is not. "
+                "One worker cannot run both: run two commands, one for each kind of handler"
             )
         if target is None:
             return source_of_url(str(self.url), self.lanes[0])
@@ -113,8 +113,8 @@ def source_of_url(url: str, lane: Lane[Any]) -> Source:
     if lane.is_async:
         if not dialect.get_async_dialect_cls(make_url(url)).is_async:
             raise click.ClickException(
-                f"{handler_name(lane)} is async def, and {make_url(url).drivername} is no driver "
-                f"for asyncio: name one in the URL, as in {', '.join(ASYNC_DRIVERS)}"
+                f"{handler_name(lane)} is async def, and {make_url(url).drivername} is not a "
+                f"driver for asyncio: name one in the URL, as in {', '.join(ASYNC_DRIVERS)}"
             )
         return _awaited().async_engine(url)
     if dialect.is_async:

@@ -29,9 +29,13 @@ from .targets import load_queue
 @url_option
 @assume_locks_option
 @json_option
-@click.option("--pause", metavar="NAME", help="Let this schedule rest.")
-@click.option("--resume", metavar="NAME", help="Let this schedule run again.")
-@click.option("--run", metavar="NAME", help="Insert a job of this schedule of MODULE:QUEUE now.")
+@click.option("--pause", metavar="NAME", help="Pause this schedule.")
+@click.option("--resume", metavar="NAME", help="Resume this schedule.")
+@click.option(
+    "--run",
+    metavar="NAME",
+    help="Insert a job of this schedule of MODULE:QUEUE now. Its ticks stay.",
+)
 @yes_option
 def schedules(
     queue: str,
@@ -42,7 +46,10 @@ def schedules(
     run: str | None,
     yes: bool,
 ) -> None:
-    """Show the schedules of the application that MODULE:QUEUE belongs to."""
+    """List schedules, or change one.
+
+    They are those of the application that MODULE:QUEUE belongs to.
+    """
     found = load_queue(queue)
     listed = schedules_beside(found)
     engine = open_engine(url)
@@ -65,7 +72,7 @@ def schedules_beside(queue: JobQueue[Any]) -> Schedules:
     found = Schedules.beside(queue)
     if found is None:
         raise click.ClickException(
-            f"there are no schedules beside {queue.mapping}: make Schedules(metadata) with the "
+            f"the metadata of {queue.mapping} has no schedules: make Schedules(metadata) with the "
             "metadata of its table"
         )
     return found

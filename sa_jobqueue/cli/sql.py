@@ -40,9 +40,9 @@ _TOKEN = re.compile(
     help="Claim by this strategy instead of the queue's own.",
 )
 def sql(queue: str, name: str, strategy: str | None) -> None:
-    """Print the statements that claim jobs of MODULE:QUEUE on the newest server.
+    """Print the SQL that claims jobs of MODULE:QUEUE.
 
-    MODULE:QUEUE names a JobQueue or a mapped class.
+    MODULE:QUEUE names a JobQueue or a mapped class. The SQL is for the newest server.
     """
     found = load_queue(queue)
     if strategy is not None:

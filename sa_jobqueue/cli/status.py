@@ -28,13 +28,13 @@ EXAMPLE = "sa_jobqueue.cli.demo.model:Record"
 @json_option
 @click.argument("queues", metavar="[MODULE[:QUEUE]]...", nargs=-1)
 def status(url: str | None, queues: tuple[str, ...], as_json: bool) -> None:
-    """Show how many jobs a queue has by status, and how long they wait.
+    """Count the jobs of a queue by status.
 
-    MODULE:QUEUE names a JobQueue, a workflow or a mapped class; the example model by default.
-    Of a JobQueue only the jobs count that fulfil its criteria.
+    MODULE:QUEUE names a JobQueue, a workflow or a mapped class. Without it the command shows the
+    example model. A JobQueue counts only the jobs that fulfil its criteria.
 
-    Of several queues, of MODULE with all of its queues, and with --json it shows what indexes
-    tell at once, also on a big table.
+    For one queue the command reads all rows. For several queues, for a whole MODULE, and with
+    --json it reads only indexes, and is fast on a big table.
     """
     if as_json or len(queues) > 1 or ":" not in (*queues, EXAMPLE)[0]:
         show_overview(url, queues or (EXAMPLE,), as_json=as_json)

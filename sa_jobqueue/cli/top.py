@@ -40,9 +40,10 @@ Seen = dict[str, QueueOverview] | OperationalError
 )
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N refreshes.")
 def top(queues: tuple[str, ...], url: str | None, every: timedelta, count: int | None) -> None:
-    """Watch queues until Ctrl-C: MODULE, for all of its queues, or MODULE:QUEUE.
+    """Watch queues in the terminal until Ctrl-C.
 
-    Where the output is no terminal, each refresh is a line of JSON.
+    MODULE stands for all queues of a module. If the output is not a terminal, the command prints a
+    line of JSON for each refresh.
     """
     found = load_queues(queues)
     engine = open_engine(url)

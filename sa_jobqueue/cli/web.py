@@ -29,9 +29,9 @@ EVERYWHERE = ("0.0.0.0", "::")
 @targets_argument
 @url_option
 @assume_locks_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
-@click.option("--read-only", is_flag=True, help="Show everything, and change nothing.")
+@click.option("--read-only", is_flag=True, help="Show the queues, but allow no changes.")
 @log_options
 def web(
     queues: tuple[str, ...],
@@ -42,10 +42,10 @@ def web(
     log_level: str | None,
     log_json: bool,
 ) -> None:
-    """Show queues on a web page, until Ctrl-C: MODULE, for all of its queues, or MODULE:QUEUE.
+    """Serve a web page with queues until Ctrl-C.
 
-    Open the address that it prints: whoever has it may see the queues, and change them. Each
-    change is logged.
+    MODULE stands for all queues of a module. Open the address that the command prints. Everybody
+    who has this address can see and change the queues. The log has each change.
     """
     set_up_logging(log_level, as_json=log_json)
     found = load_queues(queues)
@@ -96,7 +96,9 @@ def listen(config: uvicorn.Config) -> socket.socket:
 def announce(host: str, port: int, query: str) -> None:
     """Print the address; say so if other machines can reach it."""
     if not is_this_machine(host):
-        click.echo(f"Listening on {host}: whoever gets the address below can come in.", err=True)
+        click.echo(
+            f"Listening on {host}: everybody who gets the address below can come in.", err=True
+        )
     click.echo(f"http://{in_address(host)}:{port}/?{query}")
 
 

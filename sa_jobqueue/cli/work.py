@@ -40,14 +40,14 @@ class WorkCommand(click.Command):
 @click.option(
     "--handler",
     metavar="MODULE:FUNCTION",
-    help="Who handles the jobs of a queue, or of a mapped class, that has no handler.",
+    help="The handler for a mapped class, or for a queue that has no handler.",
 )
 @click.option(
     "--step",
     "steps",
     multiple=True,
     metavar="NAME",
-    help="Work only on this step of a workflow; may be given several times.  [default: all]",
+    help="Work only on this step of a workflow. You can repeat it.  [default: all]",
 )
 @url_option
 @assume_locks_option
@@ -55,7 +55,7 @@ class WorkCommand(click.Command):
     "--processes",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Work in so many processes, and replace those that die.  [default: in this one]",
+    help="Start N processes, and replace those that die.  [default: work in this one]",
 )
 @click.option(
     "--concurrency",
@@ -63,13 +63,13 @@ class WorkCommand(click.Command):
     default=1,
     show_default=True,
     metavar="N",
-    help="How many handlers run at once in a process: threads, or tasks of async def handlers.",
+    help="Run N handlers at once in a process: threads, or tasks for async def handlers.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The most jobs in hand in a process.  [default: as --concurrency]",
+    help="Hold at most N claimed jobs in a process.  [default: as --concurrency]",
 )
 @click.option("--drain", is_flag=True, help="Stop when the queues are empty.")
 @seconds_option(
@@ -77,14 +77,14 @@ class WorkCommand(click.Command):
     default=LONGEST_POLL.total_seconds(),
     show_default=True,
     zero=False,
-    help="The longest pause before an idle worker asks for jobs again.",
+    help="The longest pause of an idle worker between two looks for jobs.",
 )
 @seconds_option("--interval", default=0, help="Pause between two batches.")
 @seconds_option(
     "--grace",
     default=GRACE.total_seconds(),
     show_default=True,
-    help="How long running handlers may go on after SIGTERM or Ctrl-C.",
+    help="The time that running handlers have after SIGTERM or Ctrl-C.",
 )
 @click.option(
     "--delete/--keep",
@@ -101,7 +101,7 @@ class WorkCommand(click.Command):
     "--reap-every",
     default=REAP_EVERY.total_seconds(),
     show_default=True,
-    help="How often to reap the claims of dead owners; 0: never.",
+    help="The pause between two reaps of dead owners' claims; 0: never reap.",
 )
 @log_options
 @click.pass_context
@@ -117,14 +117,14 @@ def work(
     log_json: bool,
     **options: Any,
 ) -> None:
-    """Claim jobs, and call the handlers of their queues with them.
+    """Run a worker: claim jobs and call their handlers.
 
-    TARGET is MODULE: all its queues with a handler, and its workflows; or MODULE:QUEUE, a JobQueue,
-    a workflow or a step. There may be several. For a queue without a handler, or a mapped class,
-    give --handler.
+    TARGET is MODULE:QUEUE, which names a JobQueue, a workflow or a step. TARGET can also be MODULE,
+    for all queues with a handler and all workflows of a module. You can give several. Give
+    --handler for a mapped class, or for a queue without a handler.
 
-    At SIGTERM or Ctrl-C the worker finishes the running jobs within the grace, and releases
-    the others; a second signal ends it at once.
+    At SIGTERM or Ctrl-C the worker lets running handlers finish within the grace, and releases all
+    other jobs. A second signal ends the worker at once.
     """
     supervision = context.find_object(Supervision)
     if processes is not None and supervision is None:
@@ -155,5 +155,5 @@ def work(
 def worker_options(reap_every: timedelta, limit: int | None, **options: Any) -> WorkerOptions:
     """Return the options as a worker takes them."""
     if limit is not None and limit < options["concurrency"]:
-        raise click.UsageError("--limit is at least as large as --concurrency")
+        raise click.UsageError("--limit must be at least as large as --concurrency")
     return cast("WorkerOptions", {**options, "limit": limit, "reap_every": reap_every or None})

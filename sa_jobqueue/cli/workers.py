@@ -23,7 +23,10 @@ from .targets import load_queue
 @assume_locks_option
 @json_option
 def workers(queue: str, url: str | None, as_json: bool) -> None:
-    """Show the workers of the application that MODULE:QUEUE belongs to, and its paused queues."""
+    """List workers and paused queues.
+
+    They are those of the application that MODULE:QUEUE belongs to.
+    """
     engine, tables = open_control(url, load_queue(queue))
     with Session(engine) as session:
         found, pauses = list_workers(session, tables=tables), paused(session, tables=tables)

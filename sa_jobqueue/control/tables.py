@@ -122,7 +122,7 @@ def tables_for(given: ControlTables | None, mapping: QueueMapping | None = None)
         found: ControlTables | None = beside(mapping, CONTROL)
         if found is None:
             raise ArgumentError(
-                f"there are no control tables beside {mapping}: call control_tables(metadata) "
+                f"the metadata of {mapping} has no control tables: call control_tables(metadata) "
                 "with the metadata of its table, before the tables are created"
             )
         return found

@@ -96,10 +96,10 @@ def refuse_look_alike(title: str, told: Sequence[str]) -> None:
     if product is not None:
         raise UnsupportedDatabase(
             f"this server says that it is {product} ({', '.join(told)}), and not {title}: "
-            "sa_jobqueue does not know whether its row locks hold, and will not claim without "
-            "them. Prove them by `sa-jobqueue doctor --locks MODULE:QUEUE --url URL`; where they "
-            "hold, call sa_jobqueue.assume_locks(engine), or give work, reap, status, load "
-            "and doctor the option --assume-locks"
+            "sa_jobqueue does not know whether its row locks hold, and does not claim without row "
+            "locks. Run `sa-jobqueue doctor --locks MODULE:QUEUE --url URL` to prove them. If they "
+            "hold, call sa_jobqueue.assume_locks(engine), or give commands the option "
+            "--assume-locks"
         )
 
 

@@ -64,8 +64,8 @@ def _notify(writer: Writer, mapping: QueueMapping) -> None:
         return
     if isinstance(writer.connection.get_transaction(), TwoPhaseTransaction):
         raise ArgumentError(
-            f"{mapping}.__queue_args__ has 'notify', and PostgreSQL prepares no transaction that "
-            "has sent a notification: write to it in a session without twophase, or leave notify "
-            "out, and workers look for jobs now and then"
+            f"{mapping}.__queue_args__ has 'notify', and PostgreSQL cannot prepare a transaction "
+            "that has sent a notification. Use a session without twophase, or remove 'notify': "
+            "workers then look for jobs at intervals"
         )
     writer.connection.exec_driver_sql(f'NOTIFY "{channel_of(mapping.table)}"')

@@ -111,8 +111,8 @@ def _check(name: str, function: Any) -> None:
         raise ArgumentError(f"{name!r} is no event; the events are {', '.join(EVENTS)}")
     if not callable(function) or iscoroutinefunction(function):
         raise ArgumentError(
-            f"a listener is a plain function, not {function!r}: to await something, hand the "
-            "event to a task, as with loop.create_task(..)"
+            f"a listener is a plain function, not {function!r}. To await something, start a task "
+            "with the event, as by loop.create_task(..)"
         )
 
 

@@ -139,9 +139,9 @@ def _fence_in(state: InstanceState[Any]) -> tuple[type[Any], Identity, Token]:
     found = state.info.get(_INFO)
     if found is None:
         raise NotClaimed(
-            f"{_row_name(state)} carries no fence: it was not claimed through this entity. "
-            "claim() it, find an owner's claims with claimed_by(), or carry the fence over "
-            "with with_fence(job, fence_of(claimed_job))"
+            f"{_row_name(state)} has no fence: it was not claimed through this entity. claim() it, "
+            "get an owner's claims by claimed_by(), or copy the fence by "
+            "with_fence(job, fence_of(claimed_job))"
         )
     entity, identity, token = found
     return entity, identity, token

@@ -73,8 +73,8 @@ class Token:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.hold is not None:
             raise ArgumentError(
-                "a claim that wrote nothing lives in its connection and cannot be carried "
-                "to another process"
+                "a claim by the strategies held and advisory belongs to its connection, and "
+                "another process cannot finish it: finish it here"
             )
         return Token, (self.status, self.owner, self.dates)
 

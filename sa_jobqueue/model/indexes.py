@@ -370,10 +370,10 @@ def _range_and_order(
     ]
     if ranges and ordering and not _is_among(ordering[0], ranges):
         raise ArgumentError(
-            f"no index of {mapping.table.description!r} finds the range of {ranges[0]} and has the "
-            f"order by {ordering[0]} too: each claim would sort all rows of the range. Order by "
-            "the column of the range, or leave the order out; or go through the rows in rounds, "
-            "where the round is compared for equality"
+            f"no index of {mapping.table.description!r} can serve both the range of {ranges[0]} "
+            f"and the order by {ordering[0]}: each claim would sort all rows of the range. Order "
+            "by the column of the range, or leave the order out. Or use rounds, whose number is "
+            "compared for equality"
         )
     return ordering
 

@@ -246,7 +246,7 @@ def _check_key(mapper: Mapper[Any], class_: type) -> None:
     if mapper.inherits is None and not (mapper._primary_key_argument or table.primary_key):
         raise ArgumentError(
             f"{class_.__name__} cannot be a queue: its table {table.description!r} has no primary "
-            "key, by which a claim is finished; give it one, or name unique columns in "
+            "key, and a finish needs one. Add a primary key, or name unique columns in "
             "__mapper_args__ = {'primary_key': [..]}"
         )
 
@@ -287,9 +287,9 @@ def _check_column(mapping: QueueMapping, role: str) -> None:
     column = mapping.mapper.columns.get(name)
     if column is None:
         raise ArgumentError(
-            f"{entity}.{name} is not mapped to a column; {role} needs one. Where the name is "
-            f"taken, give ours another: named({role}='job_{role}'); where the table's column has "
-            f"another name, map it: {name} = mapped_column('its_name')"
+            f"{entity}.{name} is not mapped to a column; {role} needs one. If the name is "
+            f"taken, give the queue's column another name: named({role}='job_{role}'). If the "
+            f"table's column has another name, map it: {name} = mapped_column('its_name')"
         )
     # Not mapper.column_attrs, which configures every mapper: classes that relationships
     # name may not be defined yet.
@@ -303,7 +303,7 @@ def _check_column(mapping: QueueMapping, role: str) -> None:
     if others:
         raise ArgumentError(
             f"{entity}.{others[0]} and {entity}.{name} are mapped to one column, {column.name!r}; "
-            f"give ours another: named({role}='job_{role}')"
+            f"give the queue's column another name: named({role}='job_{role}')"
         )
     # An annotation by a name that was given for ours is the user's word on its type; by a role's
     # own name it may be a column of the user's.
@@ -312,7 +312,7 @@ def _check_column(mapping: QueueMapping, role: str) -> None:
     if hasattr(mapping.entity, "__tablename__") and column.name == name:
         raise ArgumentError(
             f"{entity} has a {name!r} of its own, which the queue's {role} would overwrite; "
-            f"give ours another name: named({role}='job_{role}')"
+            f"give the queue's column another name: named({role}='job_{role}')"
         )
     _adopt(mapping, role, column)
 

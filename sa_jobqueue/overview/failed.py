@@ -159,6 +159,6 @@ def _job(
 def no_index(mapping: QueueMapping) -> str:
     """Say that no index finds the failed jobs of a class, and how to get one."""
     return (
-        f"no index finds the failed jobs of {mapping}, so all done rows would be read; add "
+        f"no index finds the failed jobs of {mapping}, and without it all done rows are read. Add "
         '"failed_index": True to its __queue_args__, and the index to the table by a migration'
     )

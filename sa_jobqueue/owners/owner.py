@@ -154,7 +154,9 @@ class Owner:
         name = _full_name(self.label, server, secrets.token_hex(RANDOM_LENGTH // 2))
         lock = NamedLock(self.engine, lock_name(name))
         if not lock.acquire(timedelta(0)):
-            raise LockTimeout(f"somebody holds the lock of {name!r}, a new and random name")
+            raise LockTimeout(
+                f"somebody else holds the lock of the new, random name {name!r}: try again"
+            )
         held = _Held(name, lock, os.getpid())
         try:
             self._check_seen(held, server)
@@ -170,8 +172,8 @@ class Owner:
             raise UnsupportedDatabase(
                 "the connections of this engine lead to different servers or databases: an owner "
                 "that is alive on one of them would look dead on another. Give the Owner an engine "
-                "that leads to one server only, without a load balancer in between, or claim with "
-                "a plain owner='...'"
+                "that connects to one server only, without a load balancer, or claim with a plain "
+                "owner='...'"
             )
 
     def _ask(self, question: Callable[[Connection], R]) -> R:
@@ -201,9 +203,9 @@ def _release(held: _Held) -> None:
 def _check_no_pooler(database: Database, connection: Connection) -> None:
     if database.through_pooler(connection):
         raise UnsupportedDatabase(
-            "an owner lives as long as its connection to the server, and a pooler stands in "
-            "between; give an engine that leads to the server itself, or claim with a plain "
-            "owner='...', whose claims are reaped when the lease is over"
+            "an owner needs a connection of its own to the server, and this engine connects "
+            "through a pooler. Give an engine that connects to the server itself, or claim with a "
+            "plain owner='...', whose claims are reaped when the lease is over"
         )
 
 
@@ -278,7 +280,7 @@ def connection_owner(session: AnySession) -> ConnectionOwner:
     process, server = database.own_process(connection), database.server_of(connection)
     if process is None or server is None:
         raise UnsupportedDatabase(
-            f"{database} does not tell which of its connections this is; use Owner(engine)"
+            f"{database} does not say which of its connections this is: use Owner(engine)"
         )
     end = f"@{process.id}.{process.started}"
     length = OWNER_LENGTH - IDENTITY_LENGTH - len(end) - 2 * len(SEPARATOR)
@@ -292,7 +294,7 @@ def _check_one_connection(session: Session) -> None:
         bind = None
     if not isinstance(bind, Connection):
         raise ArgumentError(
-            "connection_owner() needs a session on one connection, and this session may take "
-            "another for each transaction: with engine.connect() as connection, "
+            "connection_owner() needs a session on one connection, and this session may use "
+            "another connection for each transaction. Write: with engine.connect() as connection, "
             "Session(connection) as session: ... Or use Owner(engine)"
         )

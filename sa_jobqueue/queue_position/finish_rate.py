@@ -122,6 +122,7 @@ def _no_index(mapping: QueueMapping) -> str:
     status, date = (mapping.column(role).name for role in ("status", "owner_date"))
     table = mapping.table.name
     return (
-        f"no index finds the newest finishes of {mapping}, so all done rows would be read; add "
+        f"no index finds the newest finishes of {mapping}, and without it all done rows are "
+        "read. Add "
         f'Index("ix_{table}_finish", "{status}", "{date}") to its __table_args__ and to the table'
     )

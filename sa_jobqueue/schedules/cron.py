@@ -45,8 +45,8 @@ class Cron:
             return ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise ArgumentError(
-                f"{self.timezone!r} is no time zone that this machine knows, such as "
-                "Europe/Berlin; where it knows none, install tzdata"
+                f"this machine does not know the time zone {self.timezone!r}: write it as in "
+                "Europe/Berlin, or install tzdata if it knows no time zones"
             ) from error
 
     def after(self, moment: datetime) -> datetime:

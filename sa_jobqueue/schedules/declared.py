@@ -122,7 +122,9 @@ def declare_every(queue: Any, cron: str, *, name: str | None, **given: Any) -> C
     def declare_named(name: str) -> None:
         declared = _declarations.setdefault(queue, {})
         if name in declared:
-            raise ArgumentError(f"{queue!r} declares two schedules {name!r}: name= one otherwise")
+            raise ArgumentError(
+                f"{queue!r} declares two schedules {name!r}: give one another name="
+            )
         declared[name] = declaration(name, queue, cron, **given)
 
     def decorate(function: F) -> F:
@@ -203,12 +205,13 @@ def _undeclared(
 def _warn(declared: Declared) -> None:
     if declared.different:
         log.warning(
-            "the schedules %s are declared otherwise than in the table, with the same revision: "
-            "the table's stay; give the declarations a higher revision",
+            "the schedules %s differ from those in the table, with the same revision. Those in the "
+            "table stay: give the declarations a higher revision",
             ", ".join(declared.different),
         )
     if declared.undeclared:
         log.warning(
-            "the schedules %s are not declared any more, and go on until they are removed",
+            "the schedules %s are not declared any more. They go on until you remove them: "
+            "schedules.remove(session, name)",
             ", ".join(declared.undeclared),
         )

@@ -71,8 +71,8 @@ def session_of(session: AnyConnection) -> Session:
     if isinstance(session, Connection):
         raise ArgumentError(IN_A_SESSION)
     raise ArgumentError(
-        f"a Session is needed, not {type(session).__name__}; for an AsyncSession the same verbs "
-        "are in sa_jobqueue.asyncio: await claim(async_session, ...)"
+        f"a Session is needed, not {type(session).__name__}; for an AsyncSession import the verb "
+        "from sa_jobqueue.asyncio, and await it: await claim(async_session, ...)"
     )
 
 

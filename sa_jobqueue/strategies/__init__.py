@@ -89,13 +89,11 @@ def check_name(name: str, *, strict: bool = False, limited: bool = False) -> Non
         )
     if strict and name != AUTO:
         raise ArgumentError(
-            f"strategy {name!r} keeps no strict order; with strict_order=True leave strategy= out"
+            f"strategy {name!r} keeps no strict order: with strict_order=True leave strategy= out"
         )
     if limited and (name != AUTO or strict):
         refused = "strict_order=True" if strict else f"strategy={name!r}"
-        raise ArgumentError(
-            f"serial_by= and limit_by= have a way of their own to claim: leave {refused} out"
-        )
+        raise ArgumentError(f"serial_by= and limit_by= claim in their own way: leave {refused} out")
 
 
 def needs_no_mixin(name: str) -> bool:
@@ -142,6 +140,6 @@ def automatic(
     if database.ordered_update:
         return UpdateThenSelect.name
     raise UnsupportedDatabase(
-        f"{database} has none of the means by which a claim is safe (SKIP LOCKED, "
-        "UPDATE .. ORDER BY .. LIMIT, or one writer at a time)"
+        f"{database} cannot claim safely: it has neither SKIP LOCKED nor "
+        "UPDATE .. ORDER BY .. LIMIT, and more than one writer at a time. Use another database"
     )

@@ -290,7 +290,7 @@ def _one_row_for_each_lock(
 def _check_bind(writer: Writer) -> None:
     if isinstance(writer.bind, Engine):
         raise UnsupportedDatabase(
-            "advisory locks belong to one connection, and this session takes another from its "
-            "pool for each transaction: use `with advisory_session(engine) as session:`, or bind "
-            "the session to a Connection"
+            "advisory locks belong to one connection, and this session uses another connection of "
+            "its pool for each transaction. Use `with advisory_session(engine) as session:`, or "
+            "bind the session to a Connection"
         )

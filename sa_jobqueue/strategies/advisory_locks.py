@@ -63,7 +63,7 @@ class AdvisoryHold(Hold):
         """Return the rows that are still locked; none if the connection broke."""
         if connection is not self._locks.connection():
             raise NotClaimed(
-                "a claim by advisory locks is finished on the connection that claimed it, and this "
+                "only the connection that made a claim by advisory locks can finish it, and this "
                 "is another connection: claim, work and finish in one advisory_session(engine)"
             )
         if locks_of(connection) is not self._locks:

@@ -95,13 +95,13 @@ def check_connection(connection: Connection, database: Database) -> None:
     isolation, backend = connection.execute(asked).one()
     if isolation not in ISOLATION:
         raise UnsupportedDatabase(
-            f"a claim by advisory locks checks again what others finished meanwhile, and "
-            f"{isolation.upper()} does not show it: use READ COMMITTED, which "
-            "advisory_session(engine) sets"
+            f"a claim by advisory locks must see what others have finished meanwhile, and "
+            f"{isolation.upper()} hides that: use READ COMMITTED, which advisory_session(engine) "
+            "sets"
         )
     if database.told_backend(connection) not in (None, backend):
         raise UnsupportedDatabase(
-            "a claim by advisory locks needs a server connection of its own, and a pooler such as "
-            "PgBouncer, which may hand it to others, is in between: give advisory_session() an "
-            "engine with a direct URL"
+            "a claim by advisory locks needs a server connection of its own, and this engine "
+            "connects through a pooler such as PgBouncer, which shares connections. Give "
+            "advisory_session() an engine that connects to the server itself"
         )

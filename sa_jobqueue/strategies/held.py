@@ -41,8 +41,9 @@ class Held(Strategy):
     def take(self, writer: Writer, request: Request) -> Taken:
         if writer.in_autocommit:
             raise UnsupportedDatabase(
-                "strategy 'held' needs a transaction that holds its row locks, and an AUTOCOMMIT "
-                "connection has none; use strategy='auto', or a session without AUTOCOMMIT"
+                "strategy 'held' needs a transaction that keeps its row locks, and an AUTOCOMMIT "
+                "connection has no transaction. Use strategy='auto', or a session without "
+                "AUTOCOMMIT"
             )
         locked = self._ready_lock.lock(writer, request)
         jobs = locked if request.rows else [entity for entity, _ in locked]
@@ -73,9 +74,9 @@ class RowLocks(Hold):
         """Return all of the rows, in the transaction that locked them."""
         if self._transaction is None or connection.get_transaction() is not self._transaction:
             raise NotClaimed(
-                "a held claim is finished in the transaction that claimed it, and that "
-                "transaction has ended: its row locks are gone. Claim, work and finish in one "
-                "transaction"
+                "a held claim must be finished in the transaction that claimed it. That "
+                "transaction has ended, and its row locks are gone: claim, work and finish in "
+                "one transaction"
             )
         return list(identities)
 

@@ -222,8 +222,8 @@ def _key_locks(database: Database) -> SerialKeyLocks:
     locks = database.serial_key_locks()
     if locks is None or not (database.skip_locked or database.one_writer):
         raise UnsupportedDatabase(
-            f"{database} cannot keep serial_by= and limit_by=: it has no locks of keys, or no "
-            "SELECT .. FOR UPDATE SKIP LOCKED (MySQL 8.0.1, MariaDB 10.6); upgrade the server, "
+            f"{database} cannot keep serial_by= and limit_by=: it cannot lock keys, or has no "
+            "SELECT .. FOR UPDATE SKIP LOCKED (MySQL 8.0.1, MariaDB 10.6). Upgrade the server, "
             "or use strict_order=True"
         )
     return locks
@@ -233,12 +233,12 @@ def _check_transaction(writer: Writer) -> None:
     if writer.in_autocommit:
         raise UnsupportedDatabase(
             "serial_by= and limit_by= lock keys until the claim's transaction ends, and an "
-            "AUTOCOMMIT connection has none; use a session without AUTOCOMMIT"
+            "AUTOCOMMIT connection has no transaction: use a session without AUTOCOMMIT"
         )
     if not writer.sees_commits:
         raise UnsupportedDatabase(
-            "serial_by= and limit_by= look again at keys that they have locked, and an isolation "
-            "level other than READ COMMITTED does not show what was committed meanwhile; begin "
-            "the transaction as READ COMMITTED, as with "
+            "serial_by= and limit_by= must see what was committed while they waited for a key, "
+            "and an isolation level other than READ COMMITTED hides that. Begin the transaction "
+            "as READ COMMITTED, as with "
             'create_engine(.., isolation_level="READ COMMITTED")'
         )

@@ -60,8 +60,8 @@ class StrictOrder(Strategy):
     def take(self, writer: Writer, request: Request) -> Taken:
         if writer.in_autocommit:
             raise UnsupportedDatabase(
-                "strict_order keeps others waiting until the claim's transaction ends, and an "
-                "AUTOCOMMIT connection has none; use a session without AUTOCOMMIT"
+                "strict_order makes other claims wait until the claim's transaction ends, and an "
+                "AUTOCOMMIT connection has no transaction: use a session without AUTOCOMMIT"
             )
         with _one_timeout_error(self.mapping):
             return self._in_order.take(writer, request)
@@ -83,8 +83,8 @@ def _strategy_in_order(database: Database) -> type[Strategy]:
     if database.ordered_update:
         return UpdateThenSelect  # it walks in order, and waits for locked rows
     raise UnsupportedDatabase(
-        f"{database} has none of the means by which a claim is safe (SKIP LOCKED, "
-        "UPDATE .. ORDER BY .. LIMIT, or one writer at a time)"
+        f"{database} cannot claim safely: it has neither SKIP LOCKED nor "
+        "UPDATE .. ORDER BY .. LIMIT, and more than one writer at a time. Use another database"
     )
 
 
@@ -167,9 +167,10 @@ class InOrder(Strategy):
         keeps_snapshot = writer.core(self._turn).scalar()
         if keeps_snapshot:
             raise UnsupportedDatabase(
-                "strict_order must see what the claimer before it has committed, and an isolation "
-                "level above READ COMMITTED does not show it; begin the transaction as READ "
-                'COMMITTED, as with create_engine(.., isolation_level="READ COMMITTED")'
+                "strict_order must see what the claim before it has committed, and an isolation "
+                "level above READ COMMITTED hides that. Begin the transaction as READ COMMITTED, "
+                "as with "
+                'create_engine(.., isolation_level="READ COMMITTED")'
             )
 
     # -- look, lock, look again -----------------------------------------

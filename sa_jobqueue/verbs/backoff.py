@@ -102,11 +102,11 @@ class ExponentialBackoff:
         _check_delay("longest", self.longest)
         if not timedelta(0) < self.first <= self.longest:
             raise ArgumentError(
-                f"first is longer than nothing, and no longer than longest: {self.first!r}, "
+                f"first must be longer than zero, and not longer than longest: {self.first!r}, "
                 f"{self.longest!r}"
             )
         if not _is_number(self.factor) or not 1 <= self.factor < math.inf:
-            raise ArgumentError(f"factor is a number, 1 or more: {self.factor!r}")
+            raise ArgumentError(f"factor must be a number, 1 or more: {self.factor!r}")
         _check_jitter(self.jitter)
 
     def __call__(self, attempts: int) -> timedelta:
@@ -131,8 +131,8 @@ def check_backoff(mapping: QueueMapping, backoff: Any) -> None:
     """
     if not callable(backoff):
         raise ArgumentError(
-            "a backoff is called with the number of attempts and returns a timedelta: "
-            f"ConstantBackoff(..), ExponentialBackoff(..) or a function, not {backoff!r}"
+            "a backoff is ConstantBackoff(..), ExponentialBackoff(..), or a function that gets the "
+            f"number of attempts and returns a timedelta, not {backoff!r}"
         )
     if not mapping.has("attempts"):
         raise ArgumentError(
@@ -157,18 +157,18 @@ def delay_or_default(backoff: Backoff, attempts: int) -> timedelta:
     try:
         return delay_after(backoff, attempts)
     except Exception as error:
-        log.warning("a backoff failed, and the default is taken: %s", error, exc_info=error)
+        log.warning("a backoff failed, and the default backoff is used: %s", error, exc_info=error)
         return DEFAULT_BACKOFF(attempts)
 
 
 def _check_delay(name: str, delay: Any) -> None:
     if not isinstance(delay, timedelta) or not timedelta(0) <= delay <= LONGEST_DELAY:
-        raise ArgumentError(f"{name} is a timedelta from nothing to ten years: {delay!r}")
+        raise ArgumentError(f"{name} must be a timedelta from zero to ten years: {delay!r}")
 
 
 def _check_jitter(jitter: Any) -> None:
     if not _is_number(jitter) or not 0 <= jitter <= 1:
-        raise ArgumentError(f"jitter is a share, from 0 to 1: {jitter!r}")
+        raise ArgumentError(f"jitter must be a share, from 0 to 1: {jitter!r}")
 
 
 def _shorter(delay: timedelta, jitter: float) -> timedelta:

@@ -146,8 +146,8 @@ def _event(mapping: QueueMapping, rows: Sequence[Mapping[str, Any]], count: int 
 def _check_one_table(mapping: QueueMapping) -> None:
     if not mapping.one_table:
         raise ArgumentError(
-            f"a row of {mapping} is spread over {mapping.tables} tables, of which one may refuse "
-            "its part: look for duplicates yourself, and enqueue() without skip_duplicates"
+            f"a row of {mapping} is spread over {mapping.tables} tables, and one of them may "
+            "refuse its part: find duplicates yourself, and call enqueue() without skip_duplicates"
         )
 
 
@@ -164,7 +164,8 @@ def _joined(common: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
         return {**common, **row}
     except TypeError as error:
         raise ArgumentError(
-            f"a row is a mapping of attribute names, not {row!r}; session.add_all() takes entities"
+            f"a row must map attribute names to values, not {row!r}; for entities use "
+            "session.add_all()"
         ) from error
 
 

@@ -200,8 +200,8 @@ def _check_queues(verb: str, parts: list[FencedJobs]) -> None:
     for mapping, _ in by_mapping(parts):
         if not mapping.is_queue:
             raise ArgumentError(
-                f"{verb}() has nowhere to write to, since {mapping} has no JobMixin. Mark the row "
-                "yourself and complete() it, or release() it"
+                f"{verb}() needs JobMixin, and {mapping} has none. Mark the row yourself and "
+                "complete() it, or release() it"
             )
 
 
@@ -222,5 +222,5 @@ def _check_schedule(parts: list[FencedJobs]) -> None:
     for mapping, _ in by_mapping(parts):
         if not mapping.has("run_at"):
             raise ArgumentError(
-                f"retry_in= needs a time to wait for, and {mapping} has none: add RetryMixin"
+                f"retry_in= needs the column run_at, and {mapping} has none: add RetryMixin"
             )

@@ -219,13 +219,13 @@ def _events(spec: ClaimSpec, reaped: Reaped) -> Iterator[Event]:
 
 def _check(lease: timedelta, max_runtime: timedelta | None, limit: int) -> None:
     if not isinstance(lease, timedelta) or lease <= timedelta(0):
-        raise ArgumentError(f"a lease is a timedelta longer than nothing: {lease!r}")
+        raise ArgumentError(f"a lease must be a timedelta longer than zero: {lease!r}")
     if max_runtime is not None and (
         not isinstance(max_runtime, timedelta) or max_runtime < timedelta(0)
     ):
-        raise ArgumentError(f"max_runtime is a timedelta that is not negative: {max_runtime!r}")
+        raise ArgumentError(f"max_runtime must be a timedelta, zero or longer: {max_runtime!r}")
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise ArgumentError(f"limit is the most claims to take back, at least 1: {limit!r}")
+        raise ArgumentError(f"limit must be the number of claims to reap, at least 1: {limit!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,7 +344,7 @@ class _Reaper:
             reason = "its lock was lost, and its claim has ended"
         connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
         if len(keys) == 1:
-            log.warning("%s %r cannot be taken back: %s", self.mapping, keys[0], reason)
+            log.warning("%s %r cannot be reaped: %s", self.mapping, keys[0], reason)
             return set(keys)
         half = len(keys) // 2
         return self._write(update, keys[:half]) | self._write(update, keys[half:])

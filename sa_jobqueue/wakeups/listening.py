@@ -174,8 +174,8 @@ def refuse_pooler(database: Database, connection: Connection) -> None:
     """
     if database.through_pooler(connection):
         raise UnsupportedDatabase(
-            "a pooler stands between the worker and the server, and would give our notifications "
-            "to others; give the worker an engine that leads to the server itself"
+            "the worker connects through a pooler, which would give its notifications to others. "
+            "Give the worker an engine that connects to the server itself"
         )
 
 
@@ -206,7 +206,8 @@ def listen(connection: Connection, channels: Iterable[str]) -> Ear:
     if hasattr(driver, "notifies"):
         return _Psycopg2(driver)
     raise UnsupportedDatabase(
-        f"notifications are heard with psycopg2, psycopg and asyncpg, not with {type(driver)!r}"
+        f"only psycopg2, psycopg and asyncpg receive notifications, not {type(driver)!r}: use one "
+        "of these drivers"
     )
 
 

@@ -114,7 +114,9 @@ class Watcher:
     def _note_away(self, error: Exception) -> None:
         if not self._was_away and not self._ended:
             reason = str(error).partition("\n")[0]
-            log.warning("this worker looks for jobs now and then, and is not woken: %s", reason)
+            log.warning(
+                "new jobs do not wake this worker; it looks for jobs at intervals: %s", reason
+            )
         self._was_away = True
 
     def _watch(self) -> None:

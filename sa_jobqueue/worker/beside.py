@@ -71,7 +71,7 @@ def _warn_of_missing_schedules(lanes: Sequence[Lane[Any]]) -> None:
         queue = lane.queue
         if queue.declares_schedules and beside(queue.mapping, SCHEDULES) is None:
             log.warning(
-                "%r declares schedules, and nobody runs them: make Schedules(metadata) with the "
+                "%r declares schedules, but no worker runs them: make Schedules(metadata) with the "
                 "metadata of its table",
                 queue,
             )

@@ -52,7 +52,8 @@ class Brake:
     def _slow_down(self) -> None:
         if not self._pause:
             log.error(
-                "the last %d jobs of %r failed: until one succeeds, it is claimed from more slowly",
+                "the last %d jobs of %r failed: this worker claims from it more slowly until a "
+                "job succeeds",
                 self._failures,
                 self._queue,
             )

@@ -292,7 +292,10 @@ class Crew(Generic[T]):
         except Exception as error:
             if hands.error is None:
                 raise
-            log.error("jobs in hand are left to a reap: %s", cause_of(error))
+            log.error(
+                "some claimed jobs are not released; a reap returns them to the queue: %s",
+                cause_of(error),
+            )
 
     def _wait_for_handlers(self, longest: timedelta) -> None:
         """Wait until no handler runs; meanwhile finish those that have ended, release the rest."""
@@ -315,7 +318,7 @@ class Crew(Generic[T]):
             if in_hand.given_up is None:
                 in_hand.given_up = Stopped()
             log.error(
-                "%r still runs %s after the worker was to end: its job is %s",
+                "%r still runs %s after the worker was asked to stop: its job is %s",
                 in_hand.lane.handler,
                 self.grace,
                 "rolled back" if in_hand.lane.transactional else "released",
@@ -327,4 +330,4 @@ class Crew(Generic[T]):
     def _log_left(self) -> None:
         left = len(self.hands.unstarted) + len(self.hands.handled)
         if left:
-            log.error("%d jobs in hand are left to a reap", left)
+            log.error("%d claimed jobs are not released; a reap returns them to the queue", left)

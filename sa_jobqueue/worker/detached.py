@@ -19,8 +19,8 @@ def log_changes(job: Any) -> None:
     names = sorted(columns.intersection(state.committed_state))
     if names:
         log.error(
-            "a handler has set %s of %s %s, which is detached: this is not written; declare the "
-            "handler with transactional=True, or write in a session of its own",
+            "a handler has set %s of %s %s. The job is detached, and this change is not saved: "
+            "declare the handler with transactional=True, or write in a session of your own",
             ", ".join(names),
             state.class_.__name__,
             ", ".join(map(repr, state.identity or ())),

@@ -100,8 +100,8 @@ class Lane(Generic[T]):
         if not self._has_warned:
             self._has_warned = True
             log.warning(
-                "%r returned %.200r, which says nothing to a worker: its job is done; a handler "
-                "returns None, Retry(..) or Cancel(..)",
+                "%r returned %.200r, which a worker does not understand. Its job is done: return "
+                "None, Retry(..) or Cancel(..)",
                 self.handler,
                 returned,
             )
@@ -214,11 +214,14 @@ def _lanes_of(queue: Any, handler: Callable[[T], Any] | None) -> tuple[Lane[T], 
     queues = tuple(queue)
     if not queues or not all(isinstance(each, JobQueue | Lane) for each in queues):
         raise ArgumentError(
-            f"a worker needs JobQueues, or steps of a workflow, not {queue!r}: of a class make "
+            f"a worker needs JobQueues, or steps of a workflow, not {queue!r}: for a class, write "
             "JobQueue(Class)"
         )
     if handler is not None:
-        raise ArgumentError("several queues, and steps, have handlers of their own: give none")
+        raise ArgumentError(
+            "give a handler only with one queue that has none: several queues and steps have "
+            "their own"
+        )
     return tuple(each if isinstance(each, Lane) else lane_of(each) for each in queues)
 
 
@@ -243,8 +246,8 @@ def lane_of(queue: JobQueue[T]) -> Lane[T]:
 def _check_marks(strategy: str) -> None:
     if strategy != AUTO and not STRATEGIES[strategy].marks:
         raise ArgumentError(
-            f"a worker commits between claim and finish, and a claim by {strategy!r} writes "
-            "nothing that outlives the commit; use another strategy"
+            f"a worker commits between claim and finish, and a claim by {strategy!r} ends with the "
+            "commit: use another strategy"
         )
 
 

@@ -68,8 +68,8 @@ def refuse_unrun(returned: Any) -> None:
     if isinstance(returned, Coroutine):
         returned.close()  # else Python warns that it was never awaited
     raise ArgumentError(
-        f"the handler returned {returned!r}, whose work has never run: an async def handler needs "
-        "an AsyncWorker, and a handler does not yield"
+        f"the handler returned {returned!r}, and its work has not run: use an AsyncWorker for an "
+        "async def handler, and do not use yield in a handler"
     )
 
 
@@ -84,7 +84,7 @@ def check_outcome(outcome: Retry | Cancel | None, mapping: QueueMapping) -> None
     if not isinstance(outcome, Retry):
         return
     if not mapping.has("attempts"):
-        raise ArgumentError(f"{mapping} counts no attempts: Retry(..) needs RetryMixin")
+        raise ArgumentError(f"{mapping} counts no attempts, which Retry(..) needs: add RetryMixin")
     if outcome.in_ is None:
         return
     if not isinstance(outcome.in_, timedelta) or not abs(outcome.in_) <= LONGEST_DELAY:

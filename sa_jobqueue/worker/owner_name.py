@@ -47,7 +47,9 @@ class OwnerName:
         try:
             self._transactions.patiently(lambda: self._runtime.run_blocking(owner.open))
         except UnsupportedDatabase as error:
-            log.warning("if this worker dies, its claims wait for their lease: %s", error)
+            log.warning(
+                "if this worker dies, its claims are reaped only after their lease: %s", error
+            )
             yield
             return
         self.owner = owner

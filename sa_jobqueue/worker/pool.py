@@ -27,20 +27,21 @@ def check_connections(
     if alone:
         if concurrency > 1:
             raise ArgumentError(
-                "a database in memory has one connection: concurrency= needs a file, or a server"
+                "a database in memory has one connection, and concurrency= needs more: use a "
+                "file, or a database server"
             )
         if any(lane.timeout is not None for lane in lanes):
             raise ArgumentError(
                 "on a database in memory the worker has one thread, which calls the handlers and "
-                "cannot notice their timeout=: it needs a file, or a server"
+                "cannot notice their timeout=: use a file, or a database server"
             )
         return
     most, needed = _most_connections(engine), concurrency + 2
     if most < needed and any(lane.transactional for lane in lanes):
         raise ArgumentError(
-            f"{concurrency} transactional handlers at once, and the worker, need up to {needed} "
-            f"connections, and the engine's pool has {most}: give create_engine() a larger "
-            "pool_size="
+            f"{concurrency} transactional handlers at once and the worker itself need up to "
+            f"{needed} connections, and the engine's pool has {most}: give create_engine() a "
+            "larger pool_size="
         )
 
 

@@ -71,7 +71,7 @@ class Reaper:
         except Exception as error:
             if not self._transactions.is_temporary(error):
                 self._refusals.note(error)
-            log.info("reaping failed, and is tried again at its next time: %s", cause_of(error))
+            log.info("a reap failed; the next reap tries again: %s", cause_of(error))
         else:
             self._refusals.end()
         pause = 0.0 if reaped and reaped.more else self._every.total_seconds()

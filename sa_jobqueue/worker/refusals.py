@@ -83,7 +83,10 @@ class RefusedFinish(Generic[T]):
             if pauses.are_over:
                 raise error
             if not warned:
-                log.error("finishing jobs is refused, and is tried again: %s", cause_of(error))
+                log.error(
+                    "the database refuses to finish jobs; the worker tries again: %s",
+                    cause_of(error),
+                )
             warned = True
             pauses.pause()
             parts, self._waiting = [part for part, _ in self._waiting], []
@@ -126,7 +129,10 @@ class RefusedFinish(Generic[T]):
                 log.debug("%r with %r is refused", outcome, text, exc_info=refused)
                 continue
             if outcome is not in_hand.outcome:
-                log.error("a finish is refused, and its job failed: %s", cause_of(error))
+                log.error(
+                    "the database refuses to finish a job, and the job is failed: %s",
+                    cause_of(error),
+                )
             in_hand.outcome = outcome
             self.finished += [in_hand] if ours else []
             return True

@@ -23,7 +23,7 @@ def engine_of(open_session: Callable[[], Session], mapper: Any) -> Engine:
         bind = session.get_bind(**routed_to_writes(mapper))
     if not isinstance(bind, Engine):
         raise ArgumentError(
-            "a worker opens connections, and the sessions of this sessionmaker are bound to one: "
+            "a worker needs several connections, and this sessionmaker is bound to one Connection: "
             "give a sessionmaker that is bound to an Engine"
         )
     return bind

@@ -55,8 +55,8 @@ class SetAside(Generic[T]):
         """Set jobs aside, and log for each what refuses it."""
         for refused in jobs:
             log.error(
-                "%s can be neither finished nor failed, and is tried again beside other jobs; see "
-                "what refuses or locks its row: %s",
+                "%s can be neither finished nor failed. The worker goes on with other jobs and "
+                "tries again; find out what refuses or locks its row: %s",
                 _name(refused.in_hand),
                 cause_of(refused.error),
             )
@@ -88,7 +88,7 @@ class SetAside(Generic[T]):
                 break
             pauses.pause()
         for refused in self._refused:
-            log.error("%s is left claimed, for a reap", _name(refused.in_hand))
+            log.error("%s stays claimed; a reap returns it to the queue", _name(refused.in_hand))
         self._refused = []
         return finished
 

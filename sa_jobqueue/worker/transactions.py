@@ -202,7 +202,10 @@ class Refusals:
             raise error
         if self._pauses is None:
             log.error(
-                "%s is refused, and is tried again: %s", self._what, cause_of(error), exc_info=error
+                "the database refuses %s; the worker tries again: %s",
+                self._what,
+                cause_of(error),
+                exc_info=error,
             )
             self._pauses = self._transactions.pauses()
         elif self._pauses.are_over:

@@ -34,9 +34,12 @@ class Tries:
 
     def _note(self, error: Exception) -> None:
         if self._transactions.is_temporary(error):
-            log.info("%s failed, and is tried again: %s", self._what, cause_of(error))
+            log.info("%s failed; the worker tries again: %s", self._what, cause_of(error))
         elif not self._has_logged:
             self._has_logged = True
             log.error(
-                "%s is refused, and is tried again: %s", self._what, cause_of(error), exc_info=error
+                "the database refuses %s; the worker tries again: %s",
+                self._what,
+                cause_of(error),
+                exc_info=error,
             )

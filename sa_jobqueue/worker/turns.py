@@ -160,7 +160,10 @@ class Turns(Generic[T]):
 
     def _finish_alone(self, batch: Batch[T], error: Exception) -> TurnResult[T]:
         """Finish jobs whose turn was refused; the claim comes in a turn of its own."""
-        log.info("a turn was refused, and its jobs are finished alone: %s", cause_of(error))
+        log.info(
+            "the database refused a turn; the worker finishes its jobs without a claim: %s",
+            cause_of(error),
+        )
         finishing = self._finishing()
         try:
             finishing.run(list(batch.handled))
@@ -185,7 +188,9 @@ class Turns(Generic[T]):
         except Exception as error:
             if len(jobs) == 1 or self.transactions.is_temporary(error):
                 log.error(
-                    "%d jobs are not released, but left to a reap: %s", len(jobs), cause_of(error)
+                    "%d jobs could not be released; a reap returns them to the queue: %s",
+                    len(jobs),
+                    cause_of(error),
                 )
                 return
             half = len(jobs) // 2
@@ -193,7 +198,11 @@ class Turns(Generic[T]):
             self._release_parts(jobs[half:])
 
     def _leave_unanswered(self, error: Exception) -> TurnResult[T]:
-        log.error("what a lost COMMIT may have claimed is left to a reap: %s", cause_of(error))
+        log.error(
+            "the answer to a COMMIT was lost; a reap returns what it may have claimed to the "
+            "queue: %s",
+            cause_of(error),
+        )
         self._unanswered.clear()
         return TurnResult()
 

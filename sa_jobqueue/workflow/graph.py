@@ -209,7 +209,9 @@ class Graph:
         if self._checked:
             return
         if not self.nodes:
-            raise ArgumentError(f"the workflow over {self.mapping} has no step yet")
+            raise ArgumentError(
+                f"the workflow over {self.mapping} has no step: declare one with @workflow.step()"
+            )
         self._check_each_once()
         self._check_targets()
         self._check_beginning()

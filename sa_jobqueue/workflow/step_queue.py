@@ -59,7 +59,9 @@ class StepQueue(JobQueue[T]):
         Raises:
             ArgumentError: always.
         """
-        raise ArgumentError("a step of a workflow has its handler: the function under its step()")
+        raise ArgumentError(
+            "a step of a workflow has a handler already: the function under its step()"
+        )
 
     def complete(
         self,

@@ -60,7 +60,7 @@ def test_ctrl_c_stops_after_the_batch_and_says_how_to_go_on(
     code, _, errors = finished(slow)
     assert code == 1
     assert "stopped. BLOCKED: " in errors
-    assert "--resume goes on, --rollback takes back" in errors
+    assert "--resume continues the load, --rollback deletes" in errors
     done = status_of(FileLog("may")).inserted
     assert 1 <= done <= 2
     assert count(engine) == 10 * done
@@ -99,8 +99,8 @@ def test_an_error_is_one_line_that_says_how_to_go_on(run: Run, url: str) -> None
     (line,) = result.stderr.strip().splitlines()[-1:]
     assert line.startswith("Error: UNIQUE constraint failed")
     assert line.endswith(
-        "BLOCKED: 10 of 20 batches, 100 rows inserted; --resume goes on, --rollback takes back "
-        "what is in the table"
+        "BLOCKED: 10 of 20 batches, 100 rows inserted; --resume continues the load, "
+        "--rollback deletes what it has inserted"
     )
 
 

@@ -90,7 +90,7 @@ def test_a_module_that_handles_nothing_is_an_error_that_says_the_way_out(
     ("arguments", "said"),
     [
         ((f"{BAKERY}:ideas",), "has no handler: declare one"),
-        ((f"{BAKERY}:bread", "--handler", "tests.cli.shop:send"), "give no --handler"),
+        ((f"{BAKERY}:bread", "--handler", "tests.cli.shop:send"), "leave --handler out"),
         ((BAKERY, "tests.cli.async_bakery"), "bake is async def, and"),
         ((BAKERY, "--owner", "me", "--processes", "2"), "leave it out with --processes"),
         ((BAKERY, "--concurrency", "2", "--limit", "1"), "at least as large as --concurrency"),

@@ -159,7 +159,9 @@ def test_another_host_is_told_plainly(served: Served) -> None:
     _, errors = served.process.communicate(timeout=20)
 
     assert answer.status == 200
-    assert errors.startswith("Listening on 0.0.0.0: whoever gets the address below can come in.")
+    assert errors.startswith(
+        "Listening on 0.0.0.0: everybody who gets the address below can come in."
+    )
 
 
 def test_a_port_that_is_taken_is_one_line(start: Start, url: str) -> None:

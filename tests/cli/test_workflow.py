@@ -54,9 +54,9 @@ def test_a_single_step_has_a_name_of_its_own(run: Run, url: str, engine: Engine)
     ("arguments", "said"),
     [
         ([WORKFLOW, "--step", "sell"], "there is no step 'sell'; there are cut, show"),
-        ([WORKFLOW, "--handler", "tests.cli.shop:send"], "has a handler of its own"),
+        ([WORKFLOW, "--handler", "tests.cli.shop:send"], "leave --handler out"),
         (["tests.cli.films:Film"], "or give --handler"),
-        (["tests.cli.films:Film", "--step", "cut"], "no --step"),
+        (["tests.cli.films:Film", "--step", "cut"], "leave --step out"),
         ([WORKFLOW, WORKFLOW, "--step", "cut"], "--step is for one MODULE:QUEUE"),
         (["tests.cli.films", "--handler", "tests.cli.shop:send"], "is for one MODULE:QUEUE"),
     ],

@@ -226,7 +226,7 @@ def test_what_belongs_to_a_connection_is_refused_in_either_mode(db_url: URL, mod
     try:
         with pooler(db_url, mode=mode) as url:
             through = create_engine(url, poolclass=NullPool)
-            with pytest.raises(UnsupportedDatabase, match="leads to the server itself"):
+            with pytest.raises(UnsupportedDatabase, match="connects to the server itself"):
                 Owner(through).open()
             with pytest.raises(UnsupportedDatabase, match="names the server itself"):
                 named_lock(through, "report", timeout=timedelta(0)).acquire()

@@ -196,4 +196,4 @@ def test_schedules_that_nobody_runs_are_warned_of(
     with running(engine, {queue: print}, reap_every=None):
         until(lambda: caplog.records)
 
-    assert "nobody runs them: make Schedules(metadata)" in caplog.text
+    assert "no worker runs them: make Schedules(metadata)" in caplog.text

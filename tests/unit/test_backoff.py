@@ -124,22 +124,22 @@ def test_policies_with_equal_arguments_are_equal() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: ConstantBackoff(-SECOND), "delay is a timedelta from nothing to ten years"),
-        (lambda: ConstantBackoff(timedelta.max), "delay is a timedelta from nothing"),
-        (lambda: ConstantBackoff(SECOND, jitter=2), "jitter is a share"),
-        (lambda: ConstantBackoff(5), "delay is a timedelta"),  # type: ignore[arg-type]
-        (lambda: ExponentialBackoff(NOTHING), "first is longer than nothing"),
-        (lambda: ExponentialBackoff(-SECOND), "first is a timedelta"),
-        (lambda: ExponentialBackoff(SECOND, longest=SECOND / 2), "no longer than longest"),
-        (lambda: ExponentialBackoff(longest=timedelta(days=3651)), "longest is a timedelta"),
-        (lambda: ExponentialBackoff(factor=0.9), "factor is a number, 1 or more: 0.9"),
-        (lambda: ExponentialBackoff(factor=math.inf), "factor is a number"),
-        (lambda: ExponentialBackoff(factor=math.nan), "factor is a number"),
-        (lambda: ExponentialBackoff(factor="2"), "factor is"),  # type: ignore[arg-type]
-        (lambda: ExponentialBackoff(factor=True), "factor is a number"),
-        (lambda: ExponentialBackoff(jitter=1.1), "jitter is a share, from 0 to 1: 1.1"),
-        (lambda: ExponentialBackoff(jitter=-0.1), "jitter is a share"),
-        (lambda: ExponentialBackoff(jitter=math.nan), "jitter is a share"),
+        (lambda: ConstantBackoff(-SECOND), "delay must be a timedelta from zero to ten years"),
+        (lambda: ConstantBackoff(timedelta.max), "delay must be a timedelta from zero"),
+        (lambda: ConstantBackoff(SECOND, jitter=2), "jitter must be a share"),
+        (lambda: ConstantBackoff(5), "delay must be a timedelta"),  # type: ignore[arg-type]
+        (lambda: ExponentialBackoff(NOTHING), "first must be longer than zero"),
+        (lambda: ExponentialBackoff(-SECOND), "first must be a timedelta"),
+        (lambda: ExponentialBackoff(SECOND, longest=SECOND / 2), "not longer than longest"),
+        (lambda: ExponentialBackoff(longest=timedelta(days=3651)), "longest must be a timedelta"),
+        (lambda: ExponentialBackoff(factor=0.9), "factor must be a number, 1 or more: 0.9"),
+        (lambda: ExponentialBackoff(factor=math.inf), "factor must be a number"),
+        (lambda: ExponentialBackoff(factor=math.nan), "factor must be a number"),
+        (lambda: ExponentialBackoff(factor="2"), "factor must be"),  # type: ignore[arg-type]
+        (lambda: ExponentialBackoff(factor=True), "factor must be a number"),
+        (lambda: ExponentialBackoff(jitter=1.1), "jitter must be a share, from 0 to 1: 1.1"),
+        (lambda: ExponentialBackoff(jitter=-0.1), "jitter must be a share"),
+        (lambda: ExponentialBackoff(jitter=math.nan), "jitter must be a share"),
         (lambda: JobQueue(Task, backoff=SECOND), r"Constant.* not datet"),  # type: ignore[arg-type]
         (lambda: JobQueue(Email, backoff=ConstantBackoff(SECOND)), "add RetryMixin, or leave"),
         (lambda: JobQueue(Pair, backoff=ConstantBackoff(SECOND)), "add RetryMixin, or leave"),
@@ -165,7 +165,7 @@ def test_an_async_worker_goes_by_the_same_policies() -> None:
 
 @pytest.mark.parametrize("returned", [-SECOND, timedelta.max, None, 5])
 def test_what_a_function_returns_is_checked(returned: Any) -> None:
-    with pytest.raises(ArgumentError, match="for 3 attempts is a timedelta from nothing"):
+    with pytest.raises(ArgumentError, match="for 3 attempts must be a timedelta from zero"):
         delay_after(lambda attempts: returned, 3)
 
 
@@ -176,4 +176,4 @@ def test_the_default_replaces_a_policy_that_fails(caplog: pytest.LogCaptureFixtu
     wait = delay_or_default(broken, 1)
 
     assert timedelta(seconds=0.9) <= wait <= SECOND
-    assert "a backoff failed, and the default is taken" in caplog.text
+    assert "a backoff failed, and the default backoff is used" in caplog.text

@@ -102,7 +102,7 @@ def test_a_pickled_entity_takes_its_fence_along() -> None:
 def test_a_held_claim_refuses_to_be_carried_to_another_process() -> None:
     held = fence_for(stored_email(), Token("unclaimed", None, hold=RowLocks(object())))
 
-    with pytest.raises(ArgumentError, match="lives in its connection"):
+    with pytest.raises(ArgumentError, match="belongs to its connection"):
         pickle.dumps(held)
 
 
@@ -132,12 +132,12 @@ def test_lost_claims_survive_pickling() -> None:
 
 
 def test_an_entity_that_was_not_claimed_itself_has_no_fence() -> None:
-    with pytest.raises(NotClaimed, match=r"Email 3 carries no fence.*claimed_by.*with_fence"):
+    with pytest.raises(NotClaimed, match=r"Email 3 has no fence.*claimed_by.*with_fence"):
         fence_of(stored_email(3))
 
 
 def test_a_new_entity_has_no_fence() -> None:
-    with pytest.raises(NotClaimed, match="Email carries no fence"):
+    with pytest.raises(NotClaimed, match="Email has no fence"):
         fence_of(Email())
 
 

@@ -132,9 +132,9 @@ def test_the_statements_of_a_queue_are_those_of_its_class_and_criteria() -> None
 def test_the_statements_of_a_queue_take_nothing_that_it_states_itself(
     further: dict[str, Any],
 ) -> None:
-    with pytest.raises(ArgumentError, match="itself: give only dialect= with it"):
+    with pytest.raises(ArgumentError, match="strategy: give only dialect= with it"):
         claim_statements(JobQueue(Email), dialect="sqlite", **further)
-    with pytest.raises(ArgumentError, match="itself: give only dialect= with it"):
+    with pytest.raises(ArgumentError, match="strategy: give only dialect= with it"):
         claim_statements(JobQueue(Email), Email.id > 1, dialect="sqlite")
 
 

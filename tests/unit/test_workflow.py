@@ -67,7 +67,7 @@ PACK = ("drilled", "packing", "done")
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        ([], "has no step yet"),
+        ([], "has no step: declare one"),
         ([CUT, DRILL, PACK, ("cut", "packing", "done")], "'cut' is the status of jobs claimed"),
         ([CUT, DRILL, ("drilled", "drilling", "done")], "'drilling' is the status .* in two steps"),
         ([("unclaimed", "cut", "done")], "do not serve every step"),
@@ -313,11 +313,11 @@ def test_keywords_of_mermaid_get_other_names_in_the_diagram() -> None:
     [
         (JobQueue(Part), None, "has no handler: declare one with @queue.handler"),
         ([JobQueue(Part)], None, "has no handler: declare one with @queue.handler"),
-        (workflow(CUT, DRILL, PACK), work, "handlers of their own"),
+        (workflow(CUT, DRILL, PACK), work, "steps have their own"),
         ([], None, "needs JobQueues, or steps of a workflow"),
         ([work], None, "needs JobQueues, or steps of a workflow"),
-        (Part, work, r"of a class make JobQueue\(Class\)"),
-        ([JobQueue(Part)], work, "have handlers of their own: give none"),
+        (Part, work, r"for a class, write JobQueue\(Class\)"),
+        ([JobQueue(Part)], work, "with one queue that has none"),
     ],
 )
 def test_a_worker_refuses_what_is_no_queue_and_no_steps(

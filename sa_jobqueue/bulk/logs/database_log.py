@@ -222,8 +222,8 @@ class DatabaseLog(Log):
                 return None
             if found.name != self._name:
                 raise BrokenLog(
-                    f"There is a load {found.name!r}, which this database does not tell from "
-                    f"{self._name!r}: give the new load another name."
+                    f"There is a load {found.name!r}, and for this database {self._name!r} is "
+                    "the same name: give the new load another name."
                 )
             if found.version != VERSION:
                 refuse_format(f"The log {self._name!r}", found.version, readable=VERSION)
@@ -244,7 +244,7 @@ class DatabaseLog(Log):
             if number != self.redo_count:
                 raise BrokenLog(
                     f"{self.tables.batches.name} has no batch {self.redo_count} of the load "
-                    f"{self._name!r}, but later batches: put its row back."
+                    f"{self._name!r}, but it has later batches: restore the missing row."
                 )
             self.redo_count += 1
             if mark:

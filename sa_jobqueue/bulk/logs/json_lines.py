@@ -51,8 +51,8 @@ def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         file = path.open("rb")
     except FileNotFoundError:
         raise BrokenLog(
-            f"{path} is missing: without it nobody knows what was inserted. Put it back, or "
-            "empty the folder to begin a new load."
+            f"{path} is missing, and only this file says what was inserted. Restore it, or empty "
+            "the folder to begin a new load."
         ) from None
     with file:
         for number, line in enumerate(file, 1):

@@ -138,10 +138,10 @@ class Destination:
         """
         missing = [name for name in self.key_names if row.get(name) is None]
         raise ArgumentError(
-            f"a row of {self} has no {', '.join(missing)}, and the server would make it: after a "
-            "crash nobody could tell which rows are this load's. Give the keys with the rows "
-            f"(for instance numbers above the greatest in the table), or give {self} a key "
-            "that is made before the insert: a UUID, or a column with default=a function."
+            f"a row of {self} has no {', '.join(missing)}, and the server would choose it: after a "
+            "crash the load could not find its own rows. Give the keys with the rows, such as "
+            f"numbers above the greatest in the table. Or give {self} a key that exists before the "
+            "insert: a UUID, or a column with default=a function."
         )
 
     # -- by key ---------------------------------------------------------

@@ -72,8 +72,8 @@ class EnqueueSource(InsertSource):
         check_option("visible", visible, get_args(Visible))
         if on_existing == "update" and visible == "at the end":
             raise ArgumentError(
-                "on_existing='update' would hide jobs that were there before from their workers "
-                "until the end: use on_existing='keep', or visible='as inserted'"
+                "on_existing='update' would hide existing jobs from workers until the end of the "
+                "load: use on_existing='keep', or visible='as inserted'"
             )
         super().__init__(
             engine,

@@ -189,8 +189,8 @@ class InsertSource(DivisibleSource[RowBatch]):
         keys = self.destination.keys_of_rows(rows)
         if (0,) in keys and self._zero_is_missing():
             raise ArgumentError(
-                f"the key of a row of {self.destination} is 0, for which this server would make "
-                "another key: give the row another number"
+                f"the key of a row of {self.destination} is 0, and this server replaces 0 by a new "
+                "number: give the row another key"
             )
         keyed = rows
         if None in chain.from_iterable(keys):
@@ -341,7 +341,7 @@ _PLAIN = (str, int, float, bytes, type(None))
 def _checked_engine(engine: Engine) -> Engine:
     if not isinstance(engine, Engine) or engine.dialect.is_async:
         raise ArgumentError(
-            f"a bulk load needs an Engine, not {engine!r}; beside an AsyncEngine, make one of a "
-            "synchronous driver for the same database."
+            f"a bulk load needs an Engine, not {engine!r}. If you have an AsyncEngine, make an "
+            "Engine with a synchronous driver for the same database."
         )
     return engine

@@ -58,7 +58,7 @@ STRATEGY_NAMES = [AUTO, *(name for name, strategy in STRATEGIES.items() if strat
     type=click.Choice(STRATEGY_NAMES),
     default=AUTO,
     show_default=True,
-    help="auto: candidates where it can run, since it counts lost candidates.",
+    help="How to claim. auto chooses candidates if the database can, to count lost candidates.",
 )
 @keep_option
 @click.option(
@@ -66,7 +66,7 @@ STRATEGY_NAMES = [AUTO, *(name for name, strategy in STRATEGIES.items() if strat
     type=click.FloatRange(min=0),
     default=0,
     metavar="SECONDS",
-    help="Stop the consumers for so long halfway; the batches after it are larger.",
+    help="Pause the consumers halfway; the batches after the pause are larger.",
 )
 def demo(
     url: str,
@@ -77,10 +77,11 @@ def demo(
     keep: bool,
     pause: float,
 ) -> None:
-    """Run producers and consumers, and prove that each row was finished once.
+    """Run producers and consumers, and prove the result.
 
-    The command drops the tables of the example model, and creates them again. Ctrl-C stops
-    the producers; the consumers finish all rows, and the proof follows.
+    The proof counts in the database that each row was finished once. The command drops the tables
+    of the example model, and creates them again. Ctrl-C stops the producers. The consumers then
+    finish all rows, and the proof follows.
     """
     if pause >= seconds:
         raise click.BadParameter("the pause must be shorter than --seconds", param_hint="--pause")

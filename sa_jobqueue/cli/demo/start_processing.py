@@ -42,7 +42,10 @@ FOREVER = float("inf")
 def start_processing(
     url: str, producers: int, consumers: int, seconds: float | None, pause: timedelta, keep: bool
 ) -> None:
-    """Insert rows and work on them; each producer and each consumer is a process of its own."""
+    """Insert rows and work on them.
+
+    Each producer and each consumer is a process of its own.
+    """
     require_table(open_engine(url), Record.metadata.tables[Record.__tablename__])
     workload = Workload(
         url=url,

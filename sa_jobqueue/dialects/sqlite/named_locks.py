@@ -188,8 +188,8 @@ def _opened(path: str, flags: int) -> int:
     except PermissionError as error:
         raise UnsupportedDatabase(
             f"this user may not open the lock file {path}: give every user of the database the "
-            "right to write to its folder and to the lock files there; remove one that nobody of "
-            "them has made"
+            "right to write to its folder and to the lock files there. If none of these users "
+            "has made the file, remove it"
         ) from error
     except OSError as error:
         if error.errno not in _NOT_A_FILE:

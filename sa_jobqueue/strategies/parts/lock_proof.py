@@ -45,8 +45,8 @@ def prove_locks(writer: Writer, ready: ReadyRows, identity: tuple[Any, ...]) -> 
         if not kept_out:
             raise UnsupportedDatabase(
                 f"row locks do not hold here: another connection could lock row {identity} of "
-                f"{table.description!r} too, and a held claim has nothing else that keeps others "
-                "out. Use strategy='auto', which counts what it marks; or a server, and a proxy, "
+                f"{table.description!r} too, and nothing else protects a held claim. Use "
+                "strategy='auto', which counts the rows that it marks. Or use a server and a proxy "
                 "that obey FOR UPDATE"
             )
         if not sees_it:

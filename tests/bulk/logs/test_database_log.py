@@ -441,7 +441,7 @@ def test_a_name_that_the_server_takes_for_another_loads_is_refused(engine: Engin
         load.prepare()
         source = InsertSource(engine, Item, items(3))
 
-        with pytest.raises(BrokenLog, match="There is a load 'may', which this database does not"):
+        with pytest.raises(BrokenLog, match="There is a load 'may', and for this database"):
             BulkLoad(source, DatabaseLog(engine, "MAY")).run()
 
 

@@ -202,7 +202,7 @@ def test_a_rollback_deletes_hidden_and_claimed_jobs_alike(engine: Engine, log: F
         ({"entity": Item}, "JobMixin"),
         ({"visible": "never"}, "as inserted, at the end"),
         ({"run_at": datetime(2024, 1, 1)}, "no time zone"),
-        ({"visible": "at the end", "on_existing": "update"}, "would hide jobs"),
+        ({"visible": "at the end", "on_existing": "update"}, "would hide existing jobs"),
     ],
 )
 def test_invalid_arguments_are_refused(engine: Engine, given: Any, message: str) -> None:

@@ -159,7 +159,7 @@ def test_a_key_that_is_given_is_kept(engine: Engine, log: FileLog) -> None:
 def test_keys_of_the_server_are_refused_with_the_way_out(engine: Engine, log: FileLog) -> None:
     load = BulkLoad(InsertSource(engine, Numbered, [{"text": "a"}]), log)
 
-    with pytest.raises(ArgumentError, match=r"has no id, and the server would make it.*a UUID"):
+    with pytest.raises(ArgumentError, match=r"has no id, and the server would choose it.*a UUID"):
         load.run()
 
 
@@ -169,7 +169,7 @@ def test_a_zero_that_the_server_would_replace_is_refused(
     load = BulkLoad(InsertSource(engine, Numbered, [{"id": 0, "text": "a"}]), log)
 
     if db_alias in ("mysql", "mariadb"):
-        with pytest.raises(ArgumentError, match="is 0, for which this server would make another"):
+        with pytest.raises(ArgumentError, match="is 0, and this server replaces 0"):
             load.run()
         assert count(engine, Numbered) == 0
     else:

@@ -15,7 +15,7 @@ from tests.models import Email
 
 @in_event_loop
 async def test_a_synchronous_session_is_refused_with_the_way_out() -> None:
-    with pytest.raises(ArgumentError, match=r"an AsyncSession is needed, .* in sa_jobqueue,"):
+    with pytest.raises(ArgumentError, match=r"an AsyncSession is needed, .* from sa_jobqueue,"):
         await claim(Session(), Email, owner="w")  # type: ignore[arg-type]  # what is refused
 
 

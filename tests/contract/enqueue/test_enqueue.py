@@ -44,7 +44,7 @@ def test_enqueue_refuses_what_the_model_has_no_column_for(session: Session) -> N
         enqueue(session, Email, [{"recipient": "a"}], run_at=datetime.now(UTC))
     with pytest.raises(ArgumentError, match="time zone"):
         enqueue(session, Task, [{"name": "a"}], run_at=datetime(2020, 1, 1))
-    with pytest.raises(ArgumentError, match=r"a row is a mapping .* takes entities"):
+    with pytest.raises(ArgumentError, match=r"a row must map .* for entities use"):
         enqueue(session, Task, [Task(name="a")])  # type: ignore[list-item]
 
 

@@ -168,7 +168,7 @@ def test_where_the_policy_fails_nothing_is_written(session: Session) -> None:
     queue = JobQueue(Task, backoff=lambda attempts: (2 - attempts) * MINUTE)
     claimed = queue.claim(session, owner="w", limit=2)
 
-    with pytest.raises(ArgumentError, match="for 4 attempts is a timedelta from nothing"):
+    with pytest.raises(ArgumentError, match="for 4 attempts must be a timedelta from zero"):
         queue.fail(session, claimed)
 
     assert states(session) == {"a": ("claimed", 1), "b": ("claimed", 4)}

@@ -197,7 +197,7 @@ def test_a_database_without_a_list_of_connections_has_no_connection_owners(engin
 def test_behind_a_pooler_a_connection_is_no_owner(engine: Engine) -> None:
     with (
         connected(engine) as (_, bound),
-        pytest.raises(UnsupportedDatabase, match="a pooler stands in between"),
+        pytest.raises(UnsupportedDatabase, match="through a pooler"),
     ):
         connection_owner(bound)
 

@@ -37,7 +37,7 @@ def test_a_row_that_refuses_to_be_taken_back_keeps_its_claim_and_costs_no_other(
         **dict.fromkeys("abcd", ("unclaimed", 1)),
         "stuck": ("claimed", 1),
     }
-    assert len([text for text in caplog.messages if "cannot be taken back" in text]) == 1
+    assert len([text for text in caplog.messages if "cannot be reaped" in text]) == 1
 
 
 def test_a_reap_in_autocommit_leaves_a_row_that_refuses_it(picky: Engine, session: Session) -> None:

@@ -82,7 +82,7 @@ def test_a_transaction_that_would_not_see_the_second_look_is_refused(
         add(session, Mail, 1)
         session.execute(select(Mail.id)).all()
 
-        with pytest.raises(UnsupportedDatabase, match="begin the transaction as READ COMMITTED"):
+        with pytest.raises(UnsupportedDatabase, match="Begin the transaction as READ COMMITTED"):
             BY_ACCOUNT.claim(session, owner="w")
 
 

@@ -188,7 +188,7 @@ def test_an_isolation_above_read_committed_is_refused_and_nothing_is_locked(
 
     with (
         Session(engine.execution_options(isolation_level=level)) as refused,
-        pytest.raises(UnsupportedDatabase, match=r"above READ COMMITTED.*begin the trans"),
+        pytest.raises(UnsupportedDatabase, match=r"above READ COMMITTED.*Begin the trans"),
     ):
         EMAILS.claim(refused, owner="w")
 

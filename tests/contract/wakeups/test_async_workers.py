@@ -121,7 +121,10 @@ async def test_a_cut_connection_is_replaced_and_that_is_logged_once(
             await asyncio.to_thread(add, "a")
             assert await next_of(handled) == "a"
 
-    assert ["is not woken" in logged()[0], "wake this worker again" in logged()[1]] == [True, True]
+    assert ["do not wake this worker" in logged()[0], "wake this worker again" in logged()[1]] == [
+        True,
+        True,
+    ]
     assert len(logged()) == 2
 
 

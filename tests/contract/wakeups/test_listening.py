@@ -34,7 +34,7 @@ def apart(fresh_database: URL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engi
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return what the watcher has logged, in one word each."""
-    words = {"is not woken": "away", "wake this worker again": "back"}
+    words = {"do not wake this worker": "away", "wake this worker again": "back"}
     messages = [r.getMessage() for r in caplog.records if r.name == "sa_jobqueue.wakeups"]
     return [word for message in messages for part, word in words.items() if part in message]
 

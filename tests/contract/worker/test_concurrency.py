@@ -223,5 +223,5 @@ def test_a_database_in_memory_has_one_thread(option: str) -> None:
     queue = JobQueue(Email)
     queue.handler(timeout=timedelta(seconds=1) if option == "timeout" else None)(print)
 
-    with pytest.raises(ArgumentError, match="needs a file"):
+    with pytest.raises(ArgumentError, match="use a file, or a database server"):
         Worker(engine, queue, concurrency=2 if option == "concurrency" else 1, drain=True).run()

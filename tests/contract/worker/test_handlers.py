@@ -87,7 +87,9 @@ def test_a_value_that_says_nothing_leaves_the_job_done_with_one_warning(
         "a": ("done", 1),
         "b": ("done", 1),
     }
-    assert sum("'250 OK', which says nothing" in text for text in caplog.messages) == 1
+    assert (
+        sum("'250 OK', which a worker does not understand" in text for text in caplog.messages) == 1
+    )
 
 
 async def awaited(task: Task) -> None: ...
@@ -111,7 +113,7 @@ def test_a_handler_whose_work_has_never_run_has_failed(
 
     status, _, error = states(session)["a"]
     assert status == "failed"
-    assert "whose work has never run" in str(error)
+    assert "its work has not run" in str(error)
 
 
 def test_changes_of_a_detached_job_are_logged_with_the_way_out(

@@ -39,8 +39,8 @@ def test_a_job_that_can_be_neither_finished_nor_failed_holds_up_no_other(
     assert picky_states(picky) == {**dict.fromkeys("abc", ("done", 1)), "stuck": ("claimed", 1)}
     told = [text for text in caplog.messages if "neither finished nor failed" in text]
     assert len(told) == 1
-    assert "see what refuses or locks its row" in told[0]
-    assert "is left claimed" in caplog.messages[-1]
+    assert "find out what refuses or locks its row" in told[0]
+    assert "stays claimed" in caplog.messages[-1]
 
 
 def test_it_is_finished_as_soon_as_the_database_takes_it(engine: Engine, picky: Session) -> None:

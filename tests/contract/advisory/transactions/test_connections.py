@@ -153,7 +153,7 @@ def test_a_connection_out_of_the_pool_again_knows_no_claims(engine: Engine) -> N
 
     with engine.connect() as connection:
         session = Session(connection)
-        with pytest.raises(NotClaimed, match="on the connection that claimed it"):
+        with pytest.raises(NotClaimed, match="only the connection that made a claim"):
             complete(session, fences)
         assert ids(claim_subscriptions(session)) == [1, 2]
 
