@@ -36,6 +36,7 @@ from tests.support import make_engine
 pytestmark = [
     pytest.mark.load,
     pytest.mark.only_on("postgresql", "mysql", "mariadb"),
+    pytest.mark.by_turns("mysql", "mariadb"),
     pytest.mark.xdist_group("reads_after_a_load"),
 ]
 
