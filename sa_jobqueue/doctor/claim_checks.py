@@ -68,13 +68,12 @@ def _claim_and_count(case: Case, session: Session) -> tuple[int, int | None, int
 def _too_costly(case: Case, claimed: int, read: int | None, locked: int | None) -> Iterator[Answer]:
     if locked is not None and locked > FEW_LOCKS + FEW_LOCKS_A_JOB * claimed:
         yield Answer.error(
-            f"to claim {_jobs(claimed)}, {locked:,} rows are locked: other claims pass over "
-            "them meanwhile",
+            f"a claim of {_jobs(claimed)} locks {locked:,} rows, and other claims skip all of them",
             _cost_fix(case),
         )
     if read is not None and read > FEW_ROWS + FEW_ROWS_A_JOB * case.limit:
         yield Answer.warning(
-            f"to claim {_jobs(claimed)}, {read:,} rows are read",
+            f"a claim of {_jobs(claimed)} reads {read:,} rows",
             _cost_fix(case),
         )
 

@@ -94,7 +94,7 @@ def check_failed(case: Case) -> Iterator[Answer]:
     if index is None or name_of(index, dialect) in names_of(case.indexes):
         return
     yield Answer.warning(
-        "the index of failed jobs is missing: nobody counts them, and the list of them is refused",
+        "the index of failed jobs is missing: failed jobs are neither counted nor listed",
         create_statement(index, dialect),
     )
 
@@ -143,8 +143,8 @@ def _misfit_text(search: Search) -> str:
         if index in search.fitting:
             return f"the predicate of {index} does not fit {search}"
         return (
-            f"{index} does not fit {search}: rows are read, sorted and, by a claim, locked that "
-            "are not taken"
+            f"{index} does not fit {search}, which reads and sorts rows that it does not take; a "
+            "claim locks them, too"
         )
     return f"no index serves {search}: it reads, and sorts, many rows for each row that it takes"
 

@@ -130,8 +130,8 @@ def check_pooler(case: Case) -> Iterator[Answer]:
         yield Answer.error(f"{message}: advisory claims are refused through it", fix)
     else:
         yield Answer.warning(
-            f"{message}: others may share what a session holds, like the lock of an Owner. Owners "
-            "are refused through it, and it cannot be known which owners elsewhere are alive",
+            f"{message}: its clients share server sessions, and so the lock of an Owner. Owners "
+            "are refused through the pooler, and nobody can see whether other owners are alive",
             fix,
         )
 

@@ -163,7 +163,7 @@ def test_rows_locked_in_vain_are_found(
     assert report.cost is not None
     assert report.cost.rows_locked is not None
     assert report.cost.rows_locked >= 2_000
-    assert f"{report.cost.rows_locked:,} rows are locked" in finding.message
+    assert f"locks {report.cost.rows_locked:,} rows" in finding.message
 
 
 @pytest.mark.only_on(*SERVERS)
