@@ -47,7 +47,7 @@ class ListedJob:
         key: the values of its primary key.
         owner_date: when it was claimed, failed or cancelled, by the database's clock.
         last_error: the beginning of it.
-        position: give it to list_jobs() as `after`; None: the order has no pages.
+        position: give it to list_jobs() as `after`.
     """
 
     key: tuple[Any, ...]
@@ -57,7 +57,7 @@ class ListedJob:
     priority: int | None
     attempts: int | None
     last_error: str | None
-    position: Position | None
+    position: Position
 
 
 def list_jobs(
@@ -70,8 +70,9 @@ def list_jobs(
 ) -> list[ListedJob]:
     """List jobs of a queue.
 
-    Only the first jobs are listed if the order is the user's own, or if there are more than 20
-    levels of priority.
+    Only the first jobs are listed if there are more than 20 levels of priority. If the order is the
+    user's own, pages of due and later jobs go by the number of jobs before them. A page may then
+    repeat or miss a job that came or went after the page before.
 
     Args:
         queue: a mapped class, a JobQueue or a workflow's step.
@@ -89,6 +90,16 @@ def list_jobs(
         sorting = which in (Listed.DUE, Listed.LATER) and not spec.in_index_order
         with writer.database.without_table_scans(writer.connection, sorting=sorting):
             return _READERS[which](_Columns(spec), writer, limit, after)
+
+
+def position_types(queue: Any, which: Listed) -> list[type[Any]]:
+    """Return the types of a position's values, without those of the job's key at its end."""
+    spec = job_queue_of(queue).plan.spec
+    if which not in (Listed.DUE, Listed.LATER):
+        return [datetime]
+    if not spec.own_order:
+        return [int]
+    return [datetime if role == "run_at" else int for role in _roles(spec)]
 
 
 def _check_index(writer: Writer, mapping: QueueMapping, which: Listed) -> None:
@@ -123,7 +134,7 @@ class _Columns:
     def _round(self) -> Any:
         return self._of("round")
 
-    def job(self, row: Any, position: Callable[[dict[str, Any]], Position | None]) -> ListedJob:
+    def job(self, row: Any, position: Callable[[dict[str, Any]], Position]) -> ListedJob:
         """Return the job of a row; `position` gets its values by their roles."""
         width = len(self.keys)
         key, rest = tuple(row[:width]), row[width:]
@@ -208,25 +219,49 @@ def _in_claim_order(
     due: bool,
 ) -> list[ListedJob]:
     """Read level after level, as a claim does."""
-    roles = [*columns.spec.levels, *_roles_within(columns.spec)]
+    if not columns.spec.own_order:
+        return _in_other_order(columns, writer, ready, limit, after, due=due)
+    roles = _roles(columns.spec)
 
-    def position(values: dict[str, Any]) -> Position | None:
-        if not columns.spec.own_order:
-            return None
+    def position(values: dict[str, Any]) -> Position:
         return (*(values[role] for role in roles), *values["key"])
 
     jobs: list[ListedJob] = []
     for level, begins in _levels(columns.spec, writer, ready, after):
-        statement = ready.select(*columns.selected, plain=True, due=due)
-        if not due:
-            statement = statement.where(*_not_due(columns, writer))
-        statement = statement.where(*_further(columns, begins))
+        statement = _select(columns, writer, ready, due=due).where(*_further(columns, begins))
         limits = {"sa_jobqueue_limit": limit - len(jobs)}
         rows = writer.rows(ready.by_claim_index(statement), level | limits)
         jobs += [columns.job(row, position) for row in rows]
         if len(jobs) >= limit:
             break
     return jobs
+
+
+def _in_other_order(
+    columns: _Columns,
+    writer: Writer,
+    ready: ReadyRows,
+    limit: int,
+    after: Position | None,
+    *,
+    due: bool,
+) -> list[ListedJob]:
+    """Read behind so many jobs: nobody knows how the values of the user's own order compare."""
+    before: int = 0 if after is None else max(after[0], 0)
+    statement = ready.by_claim_index(_select(columns, writer, ready, due=due).offset(before))
+    rows = writer.rows(statement, {"sa_jobqueue_limit": limit})
+    return [
+        columns.job(row, partial(_by_number, number)) for number, row in enumerate(rows, before + 1)
+    ]
+
+
+def _by_number(number: int, values: dict[str, Any]) -> Position:
+    return (number, *values["key"])
+
+
+def _select(columns: _Columns, writer: Writer, ready: ReadyRows, *, due: bool) -> Any:
+    statement = ready.select(*columns.selected, plain=True, due=due)
+    return statement if due else statement.where(*_not_due(columns, writer))
 
 
 def _levels(
@@ -257,6 +292,11 @@ def _further(columns: _Columns, begins: Position) -> list[ColumnElement[bool]]:
     if len(order) == 1:
         return [order[0] > begins[0]]
     return [order[0] >= begins[0], tuple_(*order) > tuple_(*begins)]
+
+
+def _roles(spec: ClaimSpec) -> list[str]:
+    """List the roles that order the jobs of a queue, those of its levels first."""
+    return [*spec.levels, *_roles_within(spec)]
 
 
 def _roles_within(spec: ClaimSpec) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ import pytest
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue import claim
+from sa_jobqueue import JobQueue, claim
 from sa_jobqueue.control import pause, register_worker
 from sa_jobqueue.owners.owner import Owner
 
@@ -138,13 +139,39 @@ def test_a_list_of_wide_keys_has_pages_too(page: TestClient, session: Session) -
     assert keys_shown(second) == [rf"a\,b/c,{number}" for number in range(50, 60)]
 
 
+@pytest.mark.parametrize("show", ["failed", "claimed", "due", "later", "mine"])
 @pytest.mark.parametrize(
-    "after", ["", "x", "[]", '["x"]', '["2020-01-01", 7]', "[[], []]", '[1, "x"]']
+    "after",
+    [
+        *("", "x", "[]", '["x"]', '["2020-01-01", 7]', "[[], []]", '[1, "x"]', "{}", "null"),
+        *('["1"]', '[1, 2, "1"]', '["0001-01-01T00:00:00+09:00", "1"]', '[1e999, "1"]'),
+        *('[true, "1"]', '["x", "1"]', f'[{9**30}, "1"]', f'[0, {9**30}, "1"]', "[" * 5_000),
+    ],
 )
-def test_a_page_of_a_list_that_cannot_be_is_not_found(page: TestClient, after: str) -> None:
-    answer = page.get("/queues/emails", params={"show": "failed", "after": after})
+def test_a_page_of_a_list_that_cannot_be_is_not_found(
+    open_page: Open, show: str, after: str
+) -> None:
+    page = open_page(queues={"emails": emails, "mine": JobQueue(Email, order_by=Email.body)})
+    queue, which = ("mine", "due") if show == "mine" else ("emails", show)
+
+    answer = page.get(f"/queues/{queue}", params={"show": which, "after": after})
 
     assert answer.status_code == 404
+
+
+def test_due_jobs_in_an_order_of_ones_own_have_pages(open_page: Open, session: Session) -> None:
+    page = open_page(queues={"mine": JobQueue(Email, order_by=Email.body.desc())})
+    add(session, *(Email(id=key, body=f"{key:03}") for key in range(1, 121)))
+
+    listed, address = [], "/queues/mine?show=due"
+    while address:
+        answer = page.get(address)
+        listed.append(keys_shown(answer))
+        found = re.search(r'rel="next" href="(.+?)"', answer.text)
+        address = "/queues/mine" + html.unescape(found[1]) if found else ""
+
+    assert [len(each) for each in listed] == [50, 50, 20]
+    assert [key for each in listed for key in each] == [str(key) for key in range(120, 0, -1)]
 
 
 def test_claimed_jobs_show_whether_their_owners_live(

@@ -12,8 +12,10 @@ from urllib.parse import urlencode
 from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
+from ...dialects.clock import as_utc
 from ...errors import ArgumentError
 from ...overview import Listed, ListedJob, Position, QueueOverview, list_jobs
+from ...overview.listing import position_types
 from ...owners.alive import OwnerState, owner_states
 from ...queue import JobQueue
 from ...steering import key_from, key_text
@@ -23,6 +25,9 @@ from ..reading import reading
 
 #: How many jobs a page lists.
 PAGE = 50
+
+#: The largest number of a position: that of a smallint, or of jobs in an order of one's own.
+LARGEST = 2**31 - 1
 
 #: Width and height of a plot on this page, in its own units.
 PLOT = (480, 90)
@@ -166,14 +171,12 @@ def _next_page(which: Listed, jobs: Sequence[ListedJob]) -> str | None:
     """Return the query of the page behind the last job that is shown."""
     if len(jobs) <= PAGE:
         return None
-    last = jobs[PAGE - 1]
-    if last.position is None:
-        return None
-    return "?" + urlencode({"show": which.value, "after": _position_text(last, last.position)})
+    after = _position_text(jobs[PAGE - 1])
+    return "?" + urlencode({"show": which.value, "after": after})
 
 
-def _position_text(job: ListedJob, position: Position) -> str:
-    values = position[: -len(job.key)]
+def _position_text(job: ListedJob) -> str:
+    values = job.position[: -len(job.key)]
     plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]
     return json.dumps([*plain, key_text(job.key)])
 
@@ -188,10 +191,21 @@ def _position(queue: JobQueue[Any], which: Listed, text: str | None) -> Position
         return None
     try:
         *values, key = json.loads(text)
-        return (*map(_value, values), *key_from(queue.mapping, key))
-    except (ValueError, TypeError, ArgumentError) as error:
+        types = position_types(queue, which)
+        read = [_value(*each) for each in zip(types, values, strict=True)]
+        return (*read, *key_from(queue.mapping, key))
+    except (ValueError, TypeError, OverflowError, RecursionError, ArgumentError) as error:
         raise Problem(404, "Nothing is here", "There is no such page of the list.") from error
 
 
-def _value(value: Any) -> Any:
-    return datetime.fromisoformat(value) if isinstance(value, str) else int(value)
+def _value(kind: type[Any], value: Any) -> Any:
+    """Read a value of a position.
+
+    Raises:
+        ValueError, TypeError, OverflowError: it is not of this type.
+    """
+    if kind is datetime:
+        return as_utc(datetime.fromisoformat(value))
+    if type(value) is not int or abs(value) > LARGEST:
+        raise ValueError(value)
+    return value

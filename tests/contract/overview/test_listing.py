@@ -123,16 +123,29 @@ def test_claimed_jobs_are_listed_by_the_age_of_their_claims(session: Session, na
         (JobQueue(Task, order_by=Task.name), {"name": "x"}),
     ],
 )
-def test_of_an_order_of_the_users_own_the_first_jobs_are_listed(
+def test_in_an_order_of_the_users_own_page_follows_page(
     session: Session, queue: JobQueue[Any], values: dict[str, Any]
 ) -> None:
-    session.add_all([queue.entity(**values) for _ in range(6)])
+    session.add_all([queue.entity(**values) for _ in range(10)])
     session.commit()
 
-    first = list_jobs(session, queue, Listed.DUE, limit=4)
+    listed = pages(session, queue, Listed.DUE)
 
-    assert len(first) == 4
-    assert {job.position for job in first} == {None}
+    claimed = queue.claim(session, owner="w", limit=20)
+    names = [key.key for key in queue.mapping.key_attributes]
+    assert keys(listed) == [tuple(getattr(job, name) for name in names) for job in claimed]
+    assert [len(page) for page in listed] == [4, 4, 2]
+
+
+def test_later_jobs_in_an_order_of_the_users_own_have_pages_too(session: Session) -> None:
+    late = datetime.now(UTC) + timedelta(hours=1)
+    session.add_all(Parcel(id=key, kind=f"{-key}", run_at=late) for key in range(1, 6))
+    session.add(Parcel(id=9))
+    session.commit()
+
+    listed = pages(session, JobQueue(Parcel, order_by=Parcel.kind), Listed.LATER, limit=2)
+
+    assert keys(listed) == [(1,), (2,), (3,), (4,), (5,)]
 
 
 def test_jobs_that_wait_for_later_are_apart_from_the_due(session: Session) -> None:
