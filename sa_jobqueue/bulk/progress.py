@@ -84,7 +84,7 @@ def way_on(log: Log, head: Head | None) -> str:
         return "it has not begun."
     state = after_kill(head.state)
     calls = (
-        "run() goes on, rollback() takes back what is in the table"
+        "run() goes on, rollback() deletes what the load has inserted"
         if state is BLOCKED
         else "run() begins again; no row is in the table"
     )

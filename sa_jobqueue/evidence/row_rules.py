@@ -164,7 +164,7 @@ def _own_fences(story: RowStory) -> Iterator[Fault]:
 
 def _known_fences(history: History, story: RowStory) -> Iterator[Fault]:
     for entry in story.strays:
-        # A reap may take back what was claimed before the history began, or by hand.
+        # A reap may return what was claimed before the history began, or by hand.
         if not entry.sure or (entry.verb == "reap" and not story.claims):
             continue
         lost = [

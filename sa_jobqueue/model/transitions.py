@@ -194,7 +194,7 @@ def failed(ready: str, *, delayed: bool) -> ClaimedValues:
 
 @lru_cache(typed=True)  # as above
 def released(ready: str) -> ClaimedValues:
-    """Return what release() writes: `ready`, no owner, the attempt taken back."""
+    """Return what release() writes: `ready`, no owner, and one attempt less."""
 
     def values(row: ClaimedRow) -> Values:
         if row.unmarked:  # nothing was marked; the end of the transaction frees the rows

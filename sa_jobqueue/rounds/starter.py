@@ -6,7 +6,7 @@ every row is put in exactly once:
 * The number is the primary key of a row in the table of the rounds. So two starters cannot
   take the same number: the second waits until the first starter's transaction has ended.
 * A row is put in where its round is older. So no row is put in twice, however often the
-  chunks are repeated, and no row is taken back from a newer round.
+  chunks are repeated, and no row leaves a newer round.
 * With an Engine, ``started_at`` of the round is NULL until its last chunk, and the starter
   holds a named lock, which dies with its process. If ``started_at`` is NULL and nobody holds
   the lock, the start was interrupted.

@@ -1,1 +1,1 @@
-"""The connection that writes, and what a rollback takes back."""
+"""The connection that writes, and what a rollback undoes."""

@@ -7,11 +7,11 @@
     for owner, count in reaped.by_owner.items():
         print(f"{count} jobs of {owner} can be claimed again")
 
-What is known of the owner decides (``owners/alive.py``). The claims of a dead Owner are
-taken back at once; those of an unknown owner after the lease; those of a living owner only
-with an explicit `max_runtime`. A plain read proposes rows; each row is then locked by its
-primary key and checked again. So a job that was finished, renewed or claimed anew in
-between stays as it is, and two reapers take nothing twice.
+The state of the owner decides (``owners/alive.py``). The claims of a dead Owner are reaped at
+once, and those of an unknown owner after the lease. Claims of an owner that is alive are reaped
+only with an explicit `max_runtime`. A plain read proposes rows. Each row is then locked by its
+primary key and checked again. A job that was finished, renewed or claimed again in between
+therefore stays as it is, and two reapers reap no claim twice.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from ..strategies import ClaimSpec
 
 log = logging.getLogger("sa_jobqueue.reap")
 
-#: How many claims a call of reap() takes back by default.
+#: How many claims a call of reap() reaps by default.
 REAP_LIMIT = 1_000
 
 #: The most owners in one statement.

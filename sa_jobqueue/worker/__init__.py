@@ -44,7 +44,7 @@ long as their jobs are in hand, and now and then it reaps the claims of dead own
 ``heartbeat``           renews claims while their jobs are in hand
 ``renewal``             a renewal waits for no row that somebody has locked
 ``pool``                whether the engine has enough connections
-``reaper``              takes back claims, now and then
+``reaper``              reaps claims at intervals
 ``beside``              the chores that come with control tables and schedules
 ``control``             pauses, stop requests, and the worker's row
 ``scheduler``           inserts the jobs of schedules that are due

@@ -1,4 +1,4 @@
-"""A worker reaps now and then: it takes back the claims of dead owners and expired leases."""
+"""A worker reaps the claims of dead owners, and expired claims, at intervals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("sa_jobqueue.worker")
 #: The pause between two reaps of a worker, give or take a fifth.
 REAP_EVERY = timedelta(seconds=10)
 
-#: The pause before a reap that would take back our own claims.
+#: The pause before a reap that would reap our own claims.
 SOON = timedelta(seconds=1)
 
 

@@ -1,8 +1,8 @@
 """A renewal waits for no row that somebody has locked: it would hold up all other claims.
 
 A row may be locked for long: by a transactional handler, or by what the application does to it.
-Nobody takes back a claim whose row is locked, so the lock is its lease, and it is renewed when it
-is free again.
+Nobody reaps a claim whose row is locked: the lock is its lease. The claim is renewed when the
+row is free again.
 """
 
 from __future__ import annotations

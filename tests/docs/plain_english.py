@@ -48,7 +48,7 @@ class Finding:
 def pages() -> list[str]:
     """Return the pages that are judged, by their paths."""
     top = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
-    docs = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+    docs = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
     return [name for name in (*top, *docs) if name not in TO_DO]
 
 
