@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import warnings
 from configparser import ConfigParser
+from enum import Enum
 from pathlib import Path
 
 from pygments.lexers.special import TextLexer
@@ -46,13 +48,12 @@ repository = addresses["Source"]
 
 # Types of other packages, and type variables, have no entry here. What docstrings name must have.
 nitpick_ignore_regex = [
-    ("py:class", r"[A-Z_]\w*|\w+(\.\w+)+(\[str)?|timedelta|datetime|(async_)?sessionmaker"),
+    ("py:class", r"[A-Z_]\w*|\w+(\.\w+)+|timedelta|datetime|(async_)?sessionmaker"),
     ("py:exc", "DBAPIError|IntegrityError"),
 ]
 
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
 add_module_names = False
 python_maximum_signature_line_length = 80
 napoleon_numpy_docstring = False
@@ -84,6 +85,26 @@ def without_text_of_the_type(
         lines.clear()
 
 
+def plain_signature(
+    app: Sphinx, what: str, name: str, entry: object, options: object, *given: str | None
+) -> tuple[str | None, str | None] | None:
+    """Leave out how an enumeration, a protocol, and an exception with a message are made.
+
+    A default that no source can write, such as ``<factory>``, becomes ``...``.
+    """
+    arguments, returned = given
+    if arguments is None:
+        return None
+    if isinstance(entry, type) and issubclass(entry, Enum):
+        return "", None
+    if arguments in ("(*arg: Any, **kw: Any)", "(*args, **kwargs)"):
+        return "", None
+    return re.sub(r"<[\w. ]+>", "...", arguments), returned
+
+
 def setup(app: Sphinx) -> None:
+    # A change of this file makes all pages anew.
+    app.add_config_value("conf_py", Path(__file__).read_text(encoding="utf-8"), "env")
+    app.connect("autodoc-process-signature", plain_signature)
     app.connect("autodoc-process-docstring", without_text_of_the_type)
     app.add_lexer("mermaid", TextLexer)  # the repository's pages draw these diagrams

@@ -28,7 +28,8 @@ class Transition:
     Attributes:
         entity: the mapped class.
         identity: the primary key's values.
-        before, after: the statuses, in the table's own words.
+        before: the old status, in the table's own word.
+        after: the new status.
         verb: what made the change: claim, complete, fail, ..
         owner: who has claimed the job, or had until now; None where nobody had.
     """
