@@ -68,6 +68,7 @@ def open_control(url: str | None, queue: JobQueue[Any]) -> tuple[Engine, Control
     tables = tables_for(None, queue.mapping)
     engine = open_engine(url)
     require_table(engine, tables.workers)
+    require_table(engine, tables.pauses)
     return engine, tables
 
 

@@ -144,7 +144,7 @@ def _ask(
     tables: ControlTables, connection: Connection
 ) -> tuple[dict[str, datetime], list[WorkerInfo]] | None:
     """Read the control tables; None: they are not there yet."""
-    if not has_table(connection, tables.workers):
+    if not (has_table(connection, tables.workers) and has_table(connection, tables.pauses)):
         return None
     from ..control import paused, workers  # for those who have the tables
 

@@ -1,13 +1,18 @@
 r"""Primary keys as people write them: ``7``, or ``north,7`` for a key of several columns.
 
-A comma within a column of such a key is written as ``\,``, and a backslash as ``\\``.
+A comma within a column of such a key is written as ``\,``, and a backslash as ``\\``. Dates and
+times are written by ISO 8601, bytes by hexadecimal digits, and a member of an enum by its name.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +31,9 @@ NAMED = 5
 
 #: The largest integer of a key, of 64 bits.
 MOST_INTEGER = 2**63 - 1
+
+#: The most digits before or behind the point of a decimal number of a key.
+MOST_DIGITS = 65
 
 #: A wide key, and a column of it: characters that are escaped, and others.
 _WIDE = re.compile(r"(?:\\.|[^\\])*", re.S)
@@ -50,7 +58,7 @@ def key_from(mapping: QueueMapping, text: str) -> Key:
     try:
         parts = _parts(text) if len(mapping.keys) > 1 else [text]
         return tuple(_value(*pair) for pair in zip(mapping.keys, parts, strict=True))
-    except (ValueError, OverflowError) as error:
+    except (ValueError, ArithmeticError, LookupError) as error:
         names = ",".join(column.name for column in mapping.keys)
         raise ArgumentError(f"{text!r} is no key of {mapping}, which is {names}") from error
 
@@ -67,11 +75,57 @@ def _parts(text: str) -> list[str]:
 
 
 def _value(column: Column[Any], text: str) -> Any:
-    kind = column.type.python_type
-    value = kind(text) if kind in (int, UUID) else text
-    if (value == text and "\0" in text) or (isinstance(value, int) and abs(value) > MOST_INTEGER):
-        raise ValueError(text)  # no database stores it, and some drivers refuse to ask
+    kind = _type_of(column)
+    return kind[text] if issubclass(kind, Enum) else _READERS.get(kind, _text)(text)
+
+
+def _type_of(column: Column[Any]) -> type[Any]:
+    try:
+        return column.type.python_type
+    except NotImplementedError:  # a type of the user's own
+        return str
+
+
+# What no database stores is refused here: some drivers refuse to ask for it.
+
+
+def _text(text: str) -> str:
+    if "\0" in text:
+        raise ValueError(text)
+    text.encode()  # half of a surrogate pair raises a ValueError
+    return text
+
+
+def _integer(text: str) -> int:
+    if abs(value := int(text)) > MOST_INTEGER:
+        raise ValueError(text)
     return value
+
+
+def _decimal(text: str) -> Decimal:
+    value = Decimal(text)
+    if not value.is_finite() or abs(value.adjusted()) > MOST_DIGITS:
+        raise ValueError(text)
+    return value
+
+
+def _float(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(text)
+    return value
+
+
+_READERS: Mapping[type[Any], Callable[[str], Any]] = {
+    int: _integer,
+    UUID: UUID,
+    Decimal: _decimal,
+    float: _float,
+    bool: {"True": True, "False": False}.__getitem__,
+    date: date.fromisoformat,
+    datetime: datetime.fromisoformat,
+    time: time.fromisoformat,
+    bytes: bytes.fromhex,
+}
 
 
 def jobs_of_keys(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> list[Any]:
@@ -114,9 +168,18 @@ def states_of(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> di
 
 def key_text(key: Key) -> str:
     """Write a key so that :func:`key_from` reads it."""
-    if len(key) == 1:
-        return str(key[0])
-    return ",".join(re.sub(r"([\\,])", r"\\\1", str(part)) for part in key)
+    parts = [_written(part) for part in key]
+    if len(parts) == 1:
+        return parts[0]
+    return ",".join(re.sub(r"([\\,])", r"\\\1", part) for part in parts)
+
+
+def _written(part: Any) -> str:
+    if isinstance(part, Enum):
+        return part.name
+    if isinstance(part, date | time):
+        return part.isoformat()
+    return part.hex() if isinstance(part, bytes) else str(part)
 
 
 def keys_text(keys: Sequence[Key]) -> str:

@@ -176,7 +176,11 @@ def _problem_of(error: Exception) -> Problem:
     if is_transient(error):
         return Problem(503, "Somebody else is writing", "Rows are locked: try again soon.")
     if is_mistake(error) and isinstance(error, DBAPIError):
-        return Problem(500, "The database refuses", "A table, a column or a right is missing.")
+        return Problem(
+            500,
+            "The database refuses",
+            "A table, a column or a right is missing: the log says which.",
+        )
     if isinstance(error, OperationalError | InterfaceError | PoolTimeout | OSError):
         return Problem(503, "The database does not answer", "The next request asks it again.")
     return Problem(500, "Something is wrong here", "The log of the server says what.")

@@ -49,14 +49,17 @@ class Links:
 
 
 def in_path(text: str) -> str:
-    """Write a text as a single step of a path, so neither with a slash nor as ``..``."""
-    step = text.replace("~", "~0").replace("/", "~1")
+    """Write a text as a single step of a path: without a slash, and not as ``..``.
+
+    A percent sign is replaced too, since some proxies decode a path twice.
+    """
+    step = text.replace("~", "~0").replace("/", "~1").replace("%", "~3")
     return step.replace(".", "~2") if step in (".", "..") else step
 
 
 def from_path(text: str) -> str:
     """Read what :func:`in_path` has written."""
-    return text.replace("~2", ".").replace("~1", "/").replace("~0", "~")
+    return text.replace("~3", "%").replace("~2", ".").replace("~1", "/").replace("~0", "~")
 
 
 def page(template: str, values: Mapping[str, Any], *, status: int = 200) -> HTMLResponse:

@@ -98,6 +98,18 @@ def test_workers_shows_who_is_alive_and_what_is_paused(run: Run, url: str, engin
     assert "letter is paused since" in dead.stdout
 
 
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("command", [("pause", LETTERS, "--yes"), ("workers", LETTERS)])
+def test_a_missing_table_of_pauses_is_named(
+    run: Run, url: str, engine: Engine, command: tuple[str, ...]
+) -> None:
+    TABLES.pauses.drop(engine)
+
+    told = run(*command, "--url", url)
+
+    assert (told.exit_code, "there is no table 'job_pauses'" in told.stderr) == (1, True)
+
+
 def test_without_control_tables_the_commands_name_the_way_out(
     run: Run, url: str, engine: Engine
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +16,8 @@ from sa_jobqueue import claim, fail
 from sa_jobqueue.evidence import HistoryTable
 from sa_jobqueue.owners.owner import Owner
 
-from .conftest import LONG_AGO, add, failed, keys_shown, preview_of, texts
-from .models import HISTORY, Email, Plain, Scan
+from .conftest import LONG_AGO, add, confirmed, failed, keys_shown, preview_of, texts
+from .models import HISTORY, Email, Plain, Scan, Visit
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 JOB = "/queues/emails/jobs/1"
@@ -124,6 +126,31 @@ def test_a_job_has_the_buttons_of_its_status(
     add(session, failed(1, status=status))
 
     assert texts(page.get(JOB), "button") == verbs
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        *("a/b", "..", ".", " lead", "trail ", " ", "~1", "%2F", "?x=1", "#h", "a\tb"),
+        *("\u202etxt", "a,b", "\\", "//evil.example", "'\"<b>&amp;"),
+    ],
+)
+def test_a_job_with_any_key_is_found_and_changed(
+    page: TestClient, session: Session, region: str
+) -> None:
+    add(session, Visit(region=region, number=1))
+    listed = page.get("/queues/visits?show=due").text
+    (link,) = re.findall(r'id="job-1" href="(.*?)"', listed)
+    (key,) = re.findall(r'type="checkbox" name="key" value="(.*?)"', listed, re.S)
+    form = {"verb": "cancel", "key": html.unescape(key)}
+
+    job = page.get(html.unescape(link))
+    preview = preview_of(page, "/queues/visits", form)
+    result = confirmed(page, preview)
+
+    assert job.status_code == 200
+    assert texts(preview, "h1") == ["Cancel 1 job?"]
+    assert texts(result, "h1") == ["1 job cancelled"]
 
 
 def test_a_button_of_a_job_leads_to_the_preview_of_this_job(

@@ -19,6 +19,7 @@ from sa_jobqueue.web.reading import reading as read
 from tests.support import SERVERS, cut_connections, impatient, make_engine
 
 from .conftest import Open, add, failed, statuses, texts
+from .models import TABLES, Base, emails
 
 #: A statement of seconds, on each database.
 SLOW = {
@@ -169,6 +170,26 @@ def test_a_file_that_cannot_be_opened_is_a_plain_page(open_page: Open, tmp_path:
     engine.dispose()
 
     assert (away.status_code, back.status_code) == (503, 200)
+
+
+@pytest.mark.parametrize("missing", ["pauses", "workers"])
+def test_a_control_table_that_is_missing_leaves_the_pages_as_they_are(
+    open_page: Open, fresh_database: URL, missing: str
+) -> None:
+    engine = make_engine(fresh_database)
+    left_out = getattr(TABLES, missing)
+    Base.metadata.create_all(
+        engine, [table for table in Base.metadata.sorted_tables if table is not left_out]
+    )
+    page = open_page(on=engine, queues={"emails": emails})
+
+    seen = [page.get(path) for path in ("/", "/queues/emails", "/workers")]
+    pressed = page.post("/queues/emails", data={"verb": "pause"})
+    engine.dispose()
+
+    assert [answer.status_code for answer in seen] == [200, 200, 200]
+    assert "Pause" not in texts(seen[1], "button")
+    assert pressed.status_code == (400 if missing == "pauses" else 303)
 
 
 def test_an_error_in_the_middle_of_a_page_is_a_plain_page(page: TestClient, engine: Engine) -> None:

@@ -15,8 +15,10 @@ from starlette.responses import RedirectResponse, Response
 from ...control import pause, resume
 from ...control.tables import tables_for
 from ...dialects.clock import as_utc
+from ...overview.schema import has_table
 from ...steering import Key, keys_text
 from ..door import Problem, Visit
+from ..reading import reading
 from .previews import RETRY_FAILED, go_to_preview
 from .queue import named_queue
 from .verbs import ACTIONS, asked_keys, asked_states
@@ -116,6 +118,9 @@ def _change_pause(visit: Visit, verb: str, change: Callable[..., bool]) -> Respo
     """Pause or resume; each undoes the other, so nobody is asked."""
     name, queue = named_queue(visit)
     tables = tables_for(None, queue.mapping)
+    with reading(visit.site.engine) as session:
+        if not has_table(session.connection(), tables.pauses):
+            raise Problem(400, "Nothing was done", f"There is no table {tables.pauses.fullname}.")
     steering = visit.site.steering(name)
     changed = steering.run(lambda session: change(session, queue, tables=tables))
     log_action(visit, verb, name, (), [()] if changed else ())

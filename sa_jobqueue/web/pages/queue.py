@@ -55,7 +55,7 @@ def show_queue(visit: Visit) -> Response:
     name, queue = named_queue(visit)
     asked = visit.request.query_params
     if asked.get("key"):
-        key = typed_key(queue, asked["key"])
+        key = typed_key(queue, asked["key"].strip())
         return RedirectResponse(visit.links.job(name, key), status_code=303)
     seen = visit.site.overview(name).get(name)
     if seen is None:
@@ -118,7 +118,7 @@ def typed_key(queue: JobQueue[Any], text: str) -> tuple[Any, ...]:
         Problem: it cannot be a key of the queue.
     """
     try:
-        return key_from(queue.mapping, text.strip())
+        return key_from(queue.mapping, text)
     except ArgumentError as error:
         raise Problem(404, "No such job", f"{error}.") from error
 
