@@ -12,7 +12,7 @@ from rich.text import Text
 from ..dialects.examination import Severity
 from ..doctor import OLD_SNAPSHOT, Finding, Report, examine, examine_locks
 from .engine import open_engine
-from .options import assume_locks_option, queue_argument, seconds_option, url_option
+from .options import ROWS, assume_locks_option, queue_argument, seconds_option, url_option
 from .targets import load_queue
 
 #: Exit codes; 2 is click's, for wrong options.
@@ -26,7 +26,7 @@ STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.OK: "
 @url_option
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=ROWS,
     default=100,
     show_default=True,
     metavar="N",

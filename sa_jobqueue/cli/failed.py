@@ -16,7 +16,7 @@ from ..model.last_error import first_line
 from ..overview import FailedJob, failed_jobs
 from ..steering import key_text
 from .engine import open_engine, require_table
-from .options import assume_locks_option, json_option, queue_argument, url_option
+from .options import ROWS, assume_locks_option, json_option, queue_argument, url_option
 from .targets import load_queue
 
 
@@ -26,7 +26,7 @@ from .targets import load_queue
 @assume_locks_option
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=ROWS,
     default=20,
     show_default=True,
     metavar="N",

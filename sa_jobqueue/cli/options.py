@@ -20,6 +20,12 @@ targets_argument: Option = click.argument(
     "queues", metavar="MODULE[:QUEUE]...", nargs=-1, required=True
 )
 
+#: The longest time that an option takes, 31 years: every database can subtract it from today.
+MOST_SECONDS = 1_000_000_000
+
+#: How many rows an option asks for: at least one, at most what every database takes as a limit.
+ROWS = click.IntRange(1, 2**31 - 1)
+
 _URL_HELP = f"The database, with its driver: {', '.join(DRIVERS)}, or sqlite:///FILE."
 
 #: --url of the example's commands. They drop tables, so no environment names their database.
@@ -81,7 +87,11 @@ def seconds_option(name: str, *, zero: bool = True, **options: Any) -> Option:
 
 
 def _as_timedelta(_context: object, _option: object, number: float | None) -> timedelta | None:
-    return None if number is None else timedelta(seconds=number)
+    if number is None:
+        return None
+    if not number <= MOST_SECONDS:  # also what is no number
+        raise click.BadParameter(f"{number} is more than {MOST_SECONDS:,} seconds.")
+    return timedelta(seconds=number)
 
 
 #: --json, for a program that reads what a command prints.

@@ -18,7 +18,7 @@ from ..verbs.reap import ReapedJob
 from ..workflow import Step, Workflow
 from .engine import open_engine, require_table
 from .errors import in_one_line
-from .options import assume_locks_option, queue_argument, seconds_option, url_option
+from .options import ROWS, assume_locks_option, queue_argument, seconds_option, url_option
 from .stop_signals import StopSignals
 from .targets import load_queue_or_workflow
 
@@ -41,7 +41,7 @@ LOOK_EVERY = 0.1
 )
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=ROWS,
     metavar="N",
     help="Reap at most N claims in a transaction.",
 )

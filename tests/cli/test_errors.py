@@ -31,6 +31,24 @@ def test_a_target_that_is_no_queue_is_one_line(run: Run, queue: str, said: str) 
         assert_one_line(run(*command), said)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("prune", "--older-than", text) for text in ("nan", "inf", "1e300", "-1", "soon")),
+        *(("reap", "--lease", text) for text in ("nan", "1e300", "0")),
+        ("reap", "--limit", str(2**70)),
+        ("failed", "--limit", str(2**70)),
+    ],
+)
+def test_a_number_that_no_database_takes_is_refused(run: Run, command: tuple[str, ...]) -> None:
+    name, option, text = command
+
+    result = run(name, MESSAGES, option, text)
+
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}'" in result.stderr
+
+
 def test_a_target_without_a_name_is_one_line(run: Run) -> None:
     assert_one_line(run("reap", "nothing"), "is not MODULE:NAME")
 

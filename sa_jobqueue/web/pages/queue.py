@@ -191,6 +191,8 @@ def _position(queue: JobQueue[Any], which: Listed, text: str | None) -> Position
         return None
     try:
         *values, key = json.loads(text)
+        if not isinstance(key, str):
+            raise TypeError(key)
         types = position_types(queue, which)
         read = [_value(*each) for each in zip(types, values, strict=True)]
         return (*read, *key_from(queue.mapping, key))
