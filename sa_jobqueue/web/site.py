@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from ..doctor import Report, examine
+from ..errors import ArgumentError
 from ..model.queue_name import queue_name, queues_by_name
 from ..overview import QueueOverview, overview
 from ..overview.queue import job_queue_of
@@ -33,9 +34,14 @@ class Site:
         """Make a site.
 
         Raises:
-            ArgumentError: something is no queue, or two have one name.
+            ArgumentError: something is no queue, two have one name, or a name makes no address.
         """
         named = queues_by_name(queues)
+        for name in named:
+            if name in ("", ".", "..") or "/jobs/" in name:
+                raise ArgumentError(
+                    f"{name!r} makes no address of a page: name the queue otherwise"
+                )
         return cls(engine, {name: job_queue_of(queue) for name, queue in named.items()})
 
     @cached_property

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
+from sa_jobqueue import ArgumentError
 from tests.cli import films
 from tests.models import (
     Animal,
@@ -87,6 +88,12 @@ def test_the_steps_of_a_workflow_are_queues(open_page: Open, session: Session) -
     assert {page.get(f"/queues/{name}").status_code for name in names} == {200}
     assert 'value="7"' in first.text
     assert page.get(f"/queues/{names[0]}/jobs/7").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/jobs/b"])
+def test_a_name_that_makes_no_address_is_refused(open_page: Open, name: str) -> None:
+    with pytest.raises(ArgumentError, match="makes no address of a page"):
+        open_page(queues={name: Email})
 
 
 @pytest.mark.usefixtures("tables")
