@@ -63,6 +63,8 @@ default_role = "literal"  # in docstrings, as in Markdown: `limit` is code
 
 myst_heading_anchors = 4  # headings have the anchors that they have on the repository's pages
 
+smartquotes_action = "q"  # `--option` in a help text keeps its dashes
+
 html_theme = "furo"
 html_title = f"{project} {release}"
 # Read the Docs builds several versions, and says of each where it is.
