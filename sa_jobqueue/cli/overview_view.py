@@ -9,8 +9,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Column, Table
 
+from ..ages import age_text
 from ..overview import Count, QueueOverview
-from ..overview.age import age_text
 from ..owners.alive import OwnerState
 
 #: Where a value is not known, since no index serves the question.

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from sqlalchemy.orm import Session
 
+from ..ages import age_text
 from ..overview import overview
-from ..overview.age import age_text
 from ..queue import JobQueue
 from ..verbs.stats import QueueStats, count_by_status, stats
 from ..workflow import Step, Workflow

@@ -7,11 +7,11 @@ from datetime import date, timedelta
 
 from sqlalchemy import inspect, select
 
+from ..ages import age_text
 from ..dialects.clock import utc_now
 from ..dialects.examination import Answer
 from ..errors import UnsupportedDatabase
 from ..model.microseconds import DIGITS
-from ..overview.age import age_text
 from .case import Case
 
 #: A warning comes so long before the end of a server's updates.

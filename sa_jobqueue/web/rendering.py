@@ -12,10 +12,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from ..ages import age_text
 from ..dialects.clock import as_utc
 from ..model.last_error import first_line
 from ..overview import QueueOverview
-from ..overview.age import age_text
 from ..owners.alive import OwnerState
 from ..steering import Key, key_text
 

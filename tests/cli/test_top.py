@@ -18,10 +18,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner
+from sa_jobqueue.ages import age_text
 from sa_jobqueue.cli.top import picture
 from sa_jobqueue.control import WorkerInfo, pause, register_worker
 from sa_jobqueue.overview import Count, QueueOverview
-from sa_jobqueue.overview.age import age_text
 from sa_jobqueue.owners.alive import OwnerState
 
 from . import films

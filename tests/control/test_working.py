@@ -293,9 +293,9 @@ def test_tables_that_are_created_later_are_used_without_a_restart(
 
     assert len(handled) == 1
     records = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
-    assert [text.partition(" is refused")[0] for text in records] == [
-        "the worker's row",
-        "a look at pauses and stop requests",
+    assert [text.partition("; the worker tries again")[0] for text in records] == [
+        "the database refuses the worker's row",
+        "the database refuses a look at pauses and stop requests",
     ]
     engine.dispose()
 

@@ -100,7 +100,7 @@ def test_what_is_no_longer_declared_is_reported_and_goes_on(
     assert declare(session, plain) == Declared()  # another queue's
     queue: JobQueue[object] = reports()  # type: ignore[assignment]  # as above
     assert declare(session, queue) == Declared(undeclared=("r",))
-    assert "go on until they are removed" in caplog.text
+    assert "They go on until you remove them" in caplog.text
     assert len(SCHEDULES.all(session)) == 2
 
 

@@ -178,9 +178,9 @@ def test_a_missing_table_of_schedules_is_logged_once_and_ends_no_worker(
         Base.metadata.create_all(engine)
         until(lambda: done(session) >= 3)
 
-    assert [text.partition(" is refused")[0] for text in errors] == [
-        "the declaration of schedules",
-        "a run of schedules",
+    assert [text.partition("; the worker tries again")[0] for text in errors] == [
+        "the database refuses the declaration of schedules",
+        "the database refuses a run of schedules",
     ]
     engine.dispose()
 

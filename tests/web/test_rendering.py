@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sa_jobqueue.overview.age import age_text
+from sa_jobqueue.ages import age_text
 from sa_jobqueue.web.rendering import from_path, in_path, plural, rate_text, value_text
 
 
