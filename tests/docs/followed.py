@@ -44,7 +44,7 @@ _INSTALLING = re.compile(r"python3 -m venv |\. \.venv/bin/activate|pip install "
 _STYLE = re.compile(r"\x1b\[[\d;]*m|\r")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
-SECONDS = 60
+SECONDS = 120
 
 
 class Terminal:

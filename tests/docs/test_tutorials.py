@@ -17,7 +17,7 @@ from .markdown import code_blocks, page
 
 TUTORIALS = {"fastapi": "docs/tutorial-fastapi.md", "flask": "docs/tutorial-flask.md"}
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.mark.parametrize("framework", TUTORIALS)
