@@ -67,8 +67,8 @@ def test_the_mails_of_a_customer_are_sent_in_order(tmp_path: Path) -> None:
         following.follow(page("docs/howto-ordered-per-customer.md"))
 
     sent = following.printed_by("sa-jobqueue work")
-    assert re.findall("^ann: (.*)", sent, re.M) == ["ordered", "paid", "shipped"]
-    assert re.findall("^bo: (.*)", sent, re.M) == ["ordered", "paid", "shipped"]
+    assert re.findall(r"ann: (ordered|paid|shipped)", sent) == ["ordered", "paid", "shipped"]
+    assert re.findall(r"bo: (ordered|paid|shipped)", sent) == ["ordered", "paid", "shipped"]
 
 
 def test_a_booking_is_written_once(tmp_path: Path) -> None:
