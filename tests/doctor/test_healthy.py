@@ -175,7 +175,7 @@ def test_rows_read_in_vain_are_found(engine: Engine) -> None:
 
     (finding,) = (finding for finding in report.findings if finding.check != "version")
     assert finding.check == "cost"
-    assert "to claim 0 jobs, 3,0" in finding.message
+    assert "a claim of 0 jobs reads 3,0" in finding.message
     assert '__queue_args__["equality"]' in finding.fix
 
 
