@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,13 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 SECONDS = 120
 
+#: Runs a command in which Ctrl-C works, also where the tests run in the background of a shell.
+_IN_FOREGROUND = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execvp("bash", ["bash", "-c", sys.argv[1]])
+"""
+
 
 class Terminal:
     """A command that runs, and what it has printed.
@@ -58,7 +65,7 @@ class Terminal:
         self.printed = ""
         ours, its = pty.openpty()
         self.process = subprocess.Popen(
-            ["bash", "-c", line],
+            [sys.executable, "-c", _IN_FOREGROUND, line],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -220,7 +227,10 @@ def reader(folder: Path, **options: Any) -> Iterator[Reader]:
     try:
         yield found
     finally:
-        codes = {terminal.line: terminal.interrupt() for terminal in found.terminals}
+        with ExitStack() as stack:
+            for terminal in found.terminals:
+                stack.callback(terminal.kill)  # where Ctrl-C does not end it
+            codes = {terminal.line: terminal.interrupt() for terminal in found.terminals}
     assert {line: code for line, code in codes.items() if code not in _ENDED} == {}
 
 
