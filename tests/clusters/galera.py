@@ -15,6 +15,7 @@ from tests.clusters.node import Node, free_ports
 from tests.servers import debian
 from tests.servers.errors import NotHere
 from tests.servers.keeping import LOCALHOST, make_folder
+from tests.servers.innodb import own_tmpdir
 from tests.servers.mariadb import MariaDBBinaries
 from tests.support import until
 
@@ -60,6 +61,7 @@ class GaleraBinaries(MariaDBBinaries):
     def _server(self, folder: Path, port: int) -> Iterator[str]:
         yield f"--bind-address={LOCALHOST}"
         yield f"--datadir={folder / 'data'}"
+        yield own_tmpdir(folder)
         yield f"--port={port}"
         yield f"--socket={folder / 'socket'}"
         yield f"--pid-file={folder / 'pid'}"

@@ -65,6 +65,15 @@ def end_connections(connection: Connection, name: str) -> None:
             connection.exec_driver_sql(f"KILL {int(number)}")
 
 
+def own_tmpdir(folder: Path) -> str:
+    """Return the option that gives a server a folder of its own for temporary tables.
+
+    A MariaDB server that starts removes the temporary tables in its folder. In /tmp they may be
+    those of another server, which ended by a segmentation fault in DESCRIBE.
+    """
+    return f"--tmpdir={folder}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class InnoDBBinaries(Binaries):
     """Serve with the options that both servers know."""
@@ -76,6 +85,7 @@ class InnoDBBinaries(Binaries):
         yield from SETTINGS
         yield from as_root()
         yield f"--datadir={folder / 'data'}"
+        yield own_tmpdir(folder)
         yield f"--port={port}"
         yield f"--socket={folder / 'socket'}"
         yield f"--pid-file={folder / 'pid'}"

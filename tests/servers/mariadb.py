@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.servers import debian
 from tests.servers.errors import NotHere
-from tests.servers.innodb import InnoDBBinaries, InnoDBProvider, as_root
+from tests.servers.innodb import InnoDBBinaries, InnoDBProvider, as_root, own_tmpdir
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class MariaDBBinaries(InnoDBBinaries):
             *(self.installer, "--no-defaults", "--skip-test-db", f"--datadir={folder / 'data'}"),
             # Debian's default lets root in through the socket only.
             "--auth-root-authentication-method=normal",
+            own_tmpdir(folder),
             *as_root(),
         )
 
