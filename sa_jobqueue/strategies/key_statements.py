@@ -95,15 +95,15 @@ class KeyStatements:
         job: Any = aliased(self.mapping.entity, name="sa_jobqueue_job")
         keys = [getattr(job, key.key) for key in self.mapping.key_attributes]
         same = [mine == key for mine, key in zip(self.mapping.key_attributes, keys, strict=True)]
-        # A scalar sub-select, which is looked up by the key: of EXISTS planners may make a join
-        # that reads all ready jobs.
-        ready = select(_NUMBER_1).where(*same, *self._ready.criteria).correlate(job)
+        # Counted, and so looked up by the key: of EXISTS planners may make a join that reads all
+        # ready jobs.
+        ready = select(func.count()).where(*same, *self._ready.criteria).correlate(job)
         counts = [self._count(job, limit) for limit in self.spec.limits]
         free = [self._is_free(job, limit) for limit in self.spec.limits]
         heads = [self._is_head(job, keys, limit) for limit in self.spec.limits if limit.serial]
         return select(*keys, *counts).where(
             columns_are_in(keys, "sa_jobqueue_keys", self.database),
-            ready.scalar_subquery() == _NUMBER_1,
+            ready.scalar_subquery() > 0,
             *free,
             *heads,
         )

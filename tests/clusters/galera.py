@@ -14,8 +14,8 @@ from tests.clusters.innodb import DATABASE, ask, tell, url_of
 from tests.clusters.node import Node, free_ports
 from tests.servers import debian
 from tests.servers.errors import NotHere
-from tests.servers.keeping import LOCALHOST, make_folder
 from tests.servers.innodb import own_tmpdir
+from tests.servers.keeping import LOCALHOST, make_folder
 from tests.servers.mariadb import MariaDBBinaries
 from tests.support import until
 
