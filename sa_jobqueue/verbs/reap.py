@@ -28,6 +28,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Select,
+    and_,
     bindparam,
     case,
     select,
@@ -376,8 +377,10 @@ class _Reaper:
 
     def _update(self, rule: _Rule, *, failed: bool) -> Any:
         mapping = self.mapping
-        # The CASE makes InnoDB go by the primary key, not by an index on the status.
-        is_claimed = case((status_is(mapping.column("status"), self.spec.during), 1), else_=0) == 1
+        # The rule is asked again: in Group Replication another member's transaction breaks our row
+        # locks, and may have claimed the row since. The CASE makes InnoDB go by the primary key.
+        claimed = status_is(mapping.column("status"), self.spec.during)
+        is_claimed = case((and_(claimed, *rule.criteria), 1), else_=0) == 1
         named = key_is_in(mapping, _KEYS, self.writer.database)
         changed = self.writer.database.update_by_key(mapping.table, mapping.keys).where(
             named, is_claimed

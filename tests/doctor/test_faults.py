@@ -385,16 +385,6 @@ def test_a_table_that_is_not_there_is_the_only_finding_about_it(engine: Engine) 
     assert "there is no table doctor_mail" in report.errors[0].message
 
 
-def test_a_column_that_is_not_there_is_the_only_finding_about_its_table(engine: Engine) -> None:
-    run(engine, "ALTER TABLE doctor_mail RENAME COLUMN owner_date TO taken_at")
-
-    report = examine(engine, Mail)
-
-    assert [finding.check for finding in report.errors] == ["table"]
-    assert report.errors[0].message == "the table doctor_mail has no column owner_date"
-    assert "add_job_columns()" in report.errors[0].fix
-
-
 @pytest.mark.only_on("mysql", "mariadb", "sqlite")
 def test_a_strategy_that_cannot_run_is_found(engine: Engine) -> None:
     finding = found(examine(engine, advisory()), "strategy")

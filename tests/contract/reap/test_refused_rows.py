@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import reap
@@ -50,25 +52,48 @@ def test_a_reap_in_autocommit_leaves_a_row_that_refuses_it(picky: Engine, sessio
     assert picky_states(session) == {"stuck": ("claimed", 1), "a": ("unclaimed", 1)}
 
 
-def test_a_claim_that_ended_behind_a_lost_row_lock_is_not_reported_as_taken_back(
-    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two members of a Group Replication both reported the same reap."""
-    add_emails(session, "a", "b", "c")
-    of_the_dead(engine, session, Email)
+@pytest.fixture
+def lost_lock(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let the row of "b" be changed between its lock and its reap.
+
+    In a Group Replication with several primaries other members' transactions break row locks.
+    """
     lock = _Reaper._lock
 
-    def lose_a_lock(reaper: _Reaper, *args: Any) -> Any:
-        locked = lock(reaper, *args)
-        reaper.writer.core(
-            update(Email.__table__)  # type: ignore[arg-type]  # a FromClause to mypy
-            .where(Email.recipient == "b")
-            .values(status="done", owner=None, owner_date=None)
-        )
-        return locked
+    def lose(**changed: Any) -> None:
+        def lose_a_lock(reaper: _Reaper, *args: Any) -> Any:
+            locked = lock(reaper, *args)
+            row: Any = update(Email.__table__)  # type: ignore[arg-type]  # a FromClause to mypy
+            reaper.writer.core(row.where(Email.recipient == "b").values(changed))
+            return locked
 
-    monkeypatch.setattr(_Reaper, "_lock", lose_a_lock)
+        monkeypatch.setattr(_Reaper, "_lock", lose_a_lock)
+
+    return lose
+
+
+def test_a_claim_that_ended_behind_a_lost_row_lock_is_not_reported_as_taken_back(
+    engine: Engine, session: Session, lost_lock: Callable[..., None]
+) -> None:
+    add_emails(session, "a", "b", "c")
+    of_the_dead(engine, session, Email)
+
+    lost_lock(status="done", owner=None, owner_date=None)
     reaped = reap(session, Email)
     session.commit()
 
     assert len(reaped) == 2
+
+
+def test_a_claim_that_was_made_behind_a_lost_row_lock_is_not_taken_back(
+    engine: Engine, session: Session, lost_lock: Callable[..., None]
+) -> None:
+    add_emails(session, "a", "b", "c")
+    of_the_dead(engine, session, Email)
+
+    lost_lock(owner="alive", owner_date=datetime.now(UTC))
+    reaped = reap(session, Email)
+    session.commit()
+
+    assert len(reaped) == 2
+    assert session.scalars(select(Email.owner).where(Email.recipient == "b")).one() == "alive"
