@@ -56,6 +56,7 @@ def test_eight_processes_finish_every_job_once(
     with Session(queue_engine) as session:
         finished = Counter(session.scalars(select(Finished.job)))
         assert set(session.scalars(select(Email.status))) == {"done"}
-        assert len(set(session.scalars(select(Finished.process)))) > 1
+        # With one writer at a time, one process may be quicker than all others.
+        assert db_alias == "sqlite" or len(set(session.scalars(select(Finished.process)))) > 1
     assert set(finished) == ids
     assert max(finished.values()) == 1
