@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -64,13 +65,9 @@ def failed_jobs(
     if limit < 1:
         raise ArgumentError(f"limit is the most jobs to list, at least 1: {limit!r}")
     spec = job_queue_of(queue).plan.spec
-    mapping = mapping_of(spec.mapping.mapper)
-    with writing(session, mapping, reads=True) as writer:
-        if not is_indexed(writer, mapping):
-            raise ArgumentError(no_index(mapping))
-        with writer.database.without_table_scans(writer.connection):
-            rows = writer.rows(_page(spec, writer, limit, before, until)).all()
-    width = len(mapping.keys)
+    with _reading_failed(session, spec) as writer:
+        rows = writer.rows(_page(spec, writer, limit, before, until)).all()
+    width = len(spec.mapping.keys)
     return [_job(tuple(row[:width]), *row[width:]) for row in rows]
 
 
@@ -81,13 +78,21 @@ def count_failed(session: AnySession, queue: Any, *, until: datetime) -> Count:
         ArgumentError: no index finds them.
     """
     spec = job_queue_of(queue).plan.spec
-    mapping = mapping_of(spec.mapping.mapper)
+    mapping = spec.mapping
+    with _reading_failed(session, spec) as writer:
+        found = of_status(spec, writer, FAILED, mapping.key_attributes)
+        return count_rows(writer, found.where(mapping.attribute("owner_date") <= until))
+
+
+@contextmanager
+def _reading_failed(session: AnySession, spec: ClaimSpec) -> Iterator[Writer]:
+    """Read failed jobs by their index; refuse to read them without it."""
+    mapping = mapping_of(spec.mapping.mapper)  # refuses a class without JobMixin
     with writing(session, mapping, reads=True) as writer:
         if not is_indexed(writer, mapping):
             raise ArgumentError(no_index(mapping))
         with writer.database.without_table_scans(writer.connection):
-            found = of_status(spec, writer, FAILED, mapping.key_attributes)
-            return count_rows(writer, found.where(mapping.attribute("owner_date") <= until))
+            yield writer
 
 
 def count_unsuccessful(spec: ClaimSpec, writer: Writer, status: JobStatus) -> Count | None:

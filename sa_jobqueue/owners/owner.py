@@ -137,7 +137,7 @@ class Owner:
     def sure(self) -> bool:
         """Whether the lock is held, as far as is known without waiting.
 
-        Where this is False, ``name`` asks the server.
+        Where this is False, ``name`` looks closer.
         """
         held = self._held
         return held is not None and not self._inherited and held.lock.sure
