@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from types import TracebackType
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, update
@@ -46,17 +47,19 @@ def run_in_transaction(
     routed = None if mapper is None else routed_to_writes(mapper)
     with opened as session:
         try:
-            with _connecting(bind):
+            with _Connecting(bind):
                 connection = session.connection(bind_arguments=routed)
             database = database_of(connection)
-            if isinstance(bind, Engine) and database.in_autocommit(connection):
+            in_autocommit = database.in_autocommit(connection)
+            if in_autocommit and isinstance(bind, Engine):
                 session.rollback()  # the level of a transaction is set before it begins
-                with _connecting(bind):
+                with _Connecting(bind):
                     connection = session.connection(
                         bind_arguments=routed,
                         execution_options={"isolation_level": database.transaction_level},
                     )
-            if not database.in_autocommit(connection):
+                in_autocommit = database.in_autocommit(connection)
+            if not in_autocommit:
                 note_own_transaction(connection)
                 if reads_first:
                     database.begin_write(connection)
@@ -141,7 +144,7 @@ def _roll_back(connection: Connection) -> None:
 @contextmanager
 def connected(engine: Engine) -> Iterator[Connection]:
     """Connect; where a driver lets errors of its own out, OperationalError is raised."""
-    with _connecting(engine):
+    with _Connecting(engine):
         connection = engine.connect()
     with connection:
         yield connection
@@ -155,7 +158,7 @@ def connected_outside_pool(engine: Engine) -> Iterator[Connection]:
     """
     pool = engine.pool.recreate()
     try:
-        with _connecting(engine):
+        with _Connecting(engine):
             found = pool.connect()
         with Connection(engine, found) as connection:
             yield connection
@@ -163,15 +166,29 @@ def connected_outside_pool(engine: Engine) -> Iterator[Connection]:
         pool.dispose()
 
 
-@contextmanager
-def _connecting(bind: Engine | Connection) -> Iterator[None]:
-    """Raise a driver's own errors as OperationalError: the connection could not be made."""
-    try:
-        yield
-    except connect_errors(bind.dialect) as error:
-        raise OperationalError(None, None, error) from error
-    except DBAPIError as error:
+class _Connecting:
+    """Raise a driver's own errors as OperationalError: the connection could not be made.
+
+    A class, since a generator would cost each transaction four more calls.
+    """
+
+    def __init__(self, bind: Engine | Connection) -> None:
+        self._bind = bind
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            return
+        if isinstance(error, connect_errors(self._bind.dialect)):
+            raise OperationalError(None, None, error) from error
         # asyncpg's errors have no class of PEP 249 beneath Error.
-        if isinstance(error, OperationalError | InterfaceError) or error.statement is not None:
-            raise
-        raise OperationalError(None, None, error.orig or error) from error
+        without_class = not isinstance(error, OperationalError | InterfaceError)
+        if isinstance(error, DBAPIError) and without_class and error.statement is None:
+            raise OperationalError(None, None, error.orig or error) from error

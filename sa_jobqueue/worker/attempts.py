@@ -79,13 +79,13 @@ class Attempts(Generic[T]):
     def _outcome_of(self, in_hand: InHand[T]) -> Retry | Cancel | str | None:
         lane = in_hand.lane
         context = JobContext(in_hand, self.stopping).context()
-        if lane.queue.mapping.listeners:
+        if lane.mapping.listeners:
             context.run(tell_start, in_hand)
         if lane.transactional:
             return self._outcome_in_transaction(in_hand, context)
         returned = self.calls.call(in_hand, context)
         log_changes(in_hand.job)
-        return lane.outcome_of(returned)
+        return None if returned is None else lane.outcome_of(returned)
 
     def _outcome_in_transaction(
         self, in_hand: InHand[T], context: Context

@@ -108,14 +108,12 @@ class Hands(Generic[T]):
 
     def next_step(self) -> InHand[T] | Batch[T] | None:
         """Take the job that a free slot is to handle, or the turn that it is to do."""
-        if self.unstarted and (in_hand := self.start_next()) is not None:
-            return in_hand
-        return self.begin_turn(in_slot=True)
-
-    def start_next(self) -> InHand[T] | None:
-        """Take the next job whose handler is to be called."""
-        if not self.unstarted or self.ending or self._stopping.is_set():
+        if self.ending or self._stopping.is_set():
             return None
+        return self._start_next() if self.unstarted else self.begin_turn(in_slot=True)
+
+    def _start_next(self) -> InHand[T]:
+        """Take the next job whose handler is to be called."""
         in_hand = self.unstarted.popleft()
         in_hand.began = time.monotonic()
         self.running.add(in_hand)
@@ -126,15 +124,15 @@ class Hands(Generic[T]):
 
     def put_handled(self, in_hand: InHand[T]) -> None:
         """Note that a handler has ended, unless it was given up before."""
-        if in_hand in self.running:
-            self.running.remove(in_hand)
-            now = time.monotonic()
-            self._mean += (now - in_hand.began - self._mean) * WEIGHT
-            if in_hand.ended is None:
-                self._oldest = min(self._oldest, now)
-            self.handled.append(in_hand)
-            if self.ending:
-                self.notice()
+        if in_hand not in self.running:
+            return
+        self.running.remove(in_hand)
+        self.handled.append(in_hand)
+        self._mean += (in_hand.duration - self._mean) * WEIGHT
+        if in_hand.ended is None and self._oldest == math.inf:
+            self._oldest = time.monotonic()
+        if self.ending:
+            self.notice()
 
     def abandon(self, in_hand: InHand[T], given_up: InHand[T]) -> None:
         """Note that a job is to be finished although its handler goes on."""
@@ -174,7 +172,7 @@ class Hands(Generic[T]):
         if self._in_turn or self.ending or self._stopping.is_set():
             return None
         now = time.monotonic()
-        if now < self._due_at and not (in_slot and self.handled):
+        if not (in_slot and self.handled) and now < self._due_at:
             return None
         claims = now >= self.claim_at or (bool(self.handled) and self.claims_with_finishes)
         if claims:

@@ -46,6 +46,7 @@ class Lane(Generic[T]):
     """A queue with the handler of its jobs.
 
     Attributes:
+        mapping: of the class of its jobs.
         handler: called with each job; where it is `transactional`, with a session and the job.
         timeout: how long the handler may run; None: without limit.
     """
@@ -62,6 +63,7 @@ class Lane(Generic[T]):
         timeout: timedelta | None = None,
     ) -> None:
         self._queue = queue
+        self.mapping = queue.mapping
         self.handler = handler
         self.transactional = transactional
         self.timeout = timeout
@@ -75,7 +77,7 @@ class Lane(Generic[T]):
     @property
     def attempts_key(self) -> str | None:
         """The name of the attribute that counts attempts, or None without RetryMixin."""
-        return self.queue.mapping.attributes.get("attempts")
+        return self.mapping.attributes.get("attempts")
 
     @property
     def is_async(self) -> bool:
@@ -95,7 +97,7 @@ class Lane(Generic[T]):
             return None
         refuse_unrun(returned)
         if isinstance(returned, Retry | Cancel):
-            check_outcome(returned, self.queue.mapping)
+            check_outcome(returned, self.mapping)
             return returned
         if not self._has_warned:
             self._has_warned = True
@@ -151,7 +153,7 @@ class Lane(Generic[T]):
 
     def left(self) -> Executable:
         """Select the key of a job that a drain waits for."""
-        mapping = self.queue.mapping
+        mapping = self.mapping
         unclaimed = mapping.has_status(self.queue.ready)
         left = select(*mapping.key_attributes).where(unclaimed, *self.queue.plan.spec.where)
         if mapping.has("run_at"):

@@ -129,13 +129,16 @@ class Transactions:
 
     def patiently(self, work: Callable[[], R], patience: timedelta | None = None) -> R:
         """Call `work`, again while its error is temporary; see :meth:`run`."""
-        wait = self._stopping.wait if patience is None else self._runtime.sleep
-        pauses = Pauses(wait, PATIENCE if patience is None else patience)
+        began = time.monotonic()
+        pauses: Pauses | None = None
         warned = False
         while True:
             try:
                 return work()
             except Exception as error:
+                if pauses is None:
+                    wait = self._stopping.wait if patience is None else self._runtime.sleep
+                    pauses = Pauses(wait, PATIENCE if patience is None else patience, began)
                 if pauses.are_over or not self.is_temporary(error):
                     raise
                 grave = is_shortage(error) or not self._succeeded_once
@@ -148,7 +151,7 @@ class Transactions:
 
     def pauses(self) -> Pauses:
         """Begin to wait for something, for PATIENCE at most."""
-        return Pauses(self._runtime.sleep, PATIENCE)
+        return Pauses(self._runtime.sleep, PATIENCE, time.monotonic())
 
     def is_temporary(self, error: BaseException) -> bool:
         """Tell whether an error goes away with time."""
@@ -218,11 +221,15 @@ class Refusals:
 
 
 class Pauses:
-    """Growing pauses between tries, until `patience` is over."""
+    """Growing pauses between tries, until `patience` is over.
 
-    def __init__(self, wait: Callable[[float], object], patience: timedelta) -> None:
+    Args:
+        began: when the first try began, by time.monotonic().
+    """
+
+    def __init__(self, wait: Callable[[float], object], patience: timedelta, began: float) -> None:
         self._wait = wait
-        self._deadline = time.monotonic() + patience.total_seconds()
+        self._deadline = began + patience.total_seconds()
         self._next = SHORTEST_PAUSE.total_seconds()
 
     @property

@@ -146,9 +146,10 @@ class Turns(Generic[T]):
         return result
 
     def _turn(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:
-        found = self._claimed_unanswered(session)
-        finished = self._finish(session, batch.handled)
-        self._release(session, [(unhandled.lane, unhandled.job) for unhandled in batch.unhandled])
+        found = self._claimed_unanswered(session) if self._unanswered else []
+        finished = self._finish(session, batch.handled) if batch.handled else []
+        if batch.unhandled:
+            self._release(session, [(left.lane, left.job) for left in batch.unhandled])
         if not batch.wanted:
             self._release(session, [(lane, claimed) for lane, claimed in found])
             return TurnResult([], finished)
@@ -212,7 +213,7 @@ class Turns(Generic[T]):
         Found by their fences: others may claim under the same name.
         """
         claims: list[tuple[Lane[T], Claim[T]]] = []
-        for lane in self.lanes if self._unanswered else ():
+        for lane in self.lanes:
             fences = [
                 fence
                 for of_lane, claim in self._unanswered
