@@ -84,6 +84,8 @@ class WatchedConnection:
     ) -> None:
         self.lock: str | None = None
         self._limits = limits
+        self._doubt = min(limits.doubt, limits.silence).total_seconds()
+        self._answer = limits.answer.total_seconds()
         self._backend = backend
         self._after_answer = after_answer
         self._receive = receive or self._ping
@@ -135,6 +137,8 @@ class WatchedConnection:
         """
         if self._lost:
             return True
+        if self.sure:
+            return False
         if self._overdue(self._heard, self._limits.silence):
             self.lose("nothing was heard from the server for too long")
         elif self._overdue(self._asked, self._limits.answer):  # the thread's ping still waits
@@ -148,8 +152,10 @@ class WatchedConnection:
     @property
     def sure(self) -> bool:
         """Whether the server was heard of lately, and nothing of it waits to be read."""
-        late = self._overdue(self._heard, self._limits.doubt)
-        late = late or self._overdue(self._asked, self._limits.answer)
+        asked, now = self._asked, time.monotonic()
+        late = now - self._heard >= self._doubt or (
+            asked is not None and now - asked >= self._answer
+        )
         return not (self._lost or late or self._has_input())
 
     def beat(self) -> None:

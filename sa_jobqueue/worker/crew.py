@@ -148,21 +148,21 @@ class Crew(Generic[T]):
         try:
             came = result.in_hand
             self.tell(result)
-            self._note(batch, result)
+            self._note(batch, result, found=bool(came))
         except BaseException as error:
             self._fail(error)
         finally:
             with hands:
                 hands.end_turn(came)
 
-    def _note(self, batch: Batch[T], result: TurnResult[T]) -> None:
+    def _note(self, batch: Batch[T], result: TurnResult[T], *, found: bool) -> None:
         """Decide when the next claim is due, or whether nothing is left to do."""
         hands = self.hands
-        if batch.wanted and not result.claims_any and not result.refused:
+        if batch.wanted and not found and not result.refused:
             self._note_nothing(result)
         at = self.idle.claim_at(
             claimed=bool(batch.wanted),
-            found=result.claims_any,
+            found=found,
             at_once=result.claim_is_due,
         )
         hands.next_claim(at)

@@ -43,11 +43,6 @@ class TurnResult(Generic[T]):
     refused: bool = False
 
     @property
-    def claims_any(self) -> bool:
-        """Whether jobs were claimed."""
-        return any(claim for _, claim in self.claims)
-
-    @property
     def in_hand(self) -> list[InHand[T]]:
         """The claimed jobs."""
         return [in_hand for lane, claim in self.claims for in_hand in in_hand_of(lane, claim)]
