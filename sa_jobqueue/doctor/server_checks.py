@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date, timedelta
+from typing import Any
 
-from sqlalchemy import inspect, select
+from sqlalchemy import Select, inspect, literal_column, select
+from sqlalchemy.exc import DBAPIError
 
 from ..ages import age_text
 from ..dialects.clock import utc_now
@@ -19,7 +21,7 @@ NOTICE = timedelta(days=90)
 
 
 def check_table(case: Case) -> Iterator[Answer]:
-    """Check that the table exists."""
+    """Check that the table exists, and has the columns of the model."""
     table, connection = case.mapping.table, case.connection
     schema = connection.schema_for_object(table)
     if not inspect(connection).has_table(table.name, schema=schema):
@@ -27,6 +29,30 @@ def check_table(case: Case) -> Iterator[Answer]:
             f"there is no table {table.fullname}",
             "run the migrations, or create_all(); or examine another database",
         )
+    elif missing := _missing_columns(case):
+        yield Answer.error(
+            f"the table {table.fullname} lacks columns of the model: {', '.join(missing)}",
+            "run the migrations: alembic upgrade head; or examine another database",
+        )
+
+
+def _missing_columns(case: Case) -> list[str]:
+    """Name the columns that the model has and the table lacks.
+
+    Reflection would know them, too, but it reads the indexes as well, and warns of some.
+    """
+    table = case.mapping.table
+    try:
+        case.connection.execute(select(table).limit(0))
+    except DBAPIError:
+        case.session.rollback()
+        whole: Select[Any] = select(literal_column("*")).select_from(table).limit(0)
+        there = set(map(str.casefold, case.connection.execute(whole).keys()))
+        missing = [column.name for column in table.c if column.name.casefold() not in there]
+        if not missing:  # something else is wrong, such as privileges
+            raise
+        return missing
+    return []
 
 
 def check_columns(case: Case) -> Iterator[Answer]:

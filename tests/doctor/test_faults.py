@@ -385,6 +385,18 @@ def test_a_table_that_is_not_there_is_the_only_finding_about_it(engine: Engine) 
     assert "there is no table doctor_mail" in report.errors[0].message
 
 
+def test_columns_that_wait_for_a_migration_are_the_only_finding(engine: Engine) -> None:
+    replace_claim_index(engine)
+    for name in ("priority", "touched"):
+        run(engine, f"ALTER TABLE doctor_mail DROP COLUMN {name}")
+
+    report = examine(engine, Mail)
+
+    assert [finding.check for finding in report.findings] == ["table"]
+    assert report.errors[0].message.endswith("lacks columns of the model: touched, priority")
+    assert "alembic upgrade head" in report.errors[0].fix
+
+
 @pytest.mark.only_on("mysql", "mariadb", "sqlite")
 def test_a_strategy_that_cannot_run_is_found(engine: Engine) -> None:
     finding = found(examine(engine, advisory()), "strategy")
