@@ -5,6 +5,7 @@ Each drain fills a queue, lets workers empty it, and checks every job.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from statistics import median
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmarks.adapters.adapter import SYNCHRONOUS
 from benchmarks.adapters.catalogue import BASELINE, Entry, entries
 from benchmarks.harness.command import ROUNDS, benchmark, number, numbers
 from benchmarks.harness.databases import Database
@@ -107,6 +109,13 @@ def _name_adapters(axes: Axes, adapters: Sequence[str]) -> None:
     click.option("--seconds", type=click.FloatRange(0.1), default=3.0, show_default=True),
     click.option("--adapter", multiple=True, help=f"Only these and {BASELINE!r}; may be repeated."),
     click.option("--peers/--no-peers", default=True, show_default=True),
+    click.option(
+        "--synchronous",
+        type=click.Choice(["FULL", "NORMAL"]),
+        default="FULL",
+        show_default=True,
+        help="How SQLite writes to the disk: at each commit, or at checkpoints only.",
+    ),
     tables=tables,
     draw=draw,
 )
@@ -119,8 +128,10 @@ def main(
     seconds: float,
     adapter: tuple[str, ...],
     peers: bool,
+    synchronous: str,
 ) -> Figures:
     """Drain a queue with each adapter in turn, several rounds, and check every job."""
+    os.environ[SYNCHRONOUS] = synchronous  # for the processes of the adapters
     chosen = entries(database.name, adapter, peers=peers)
     return {
         "results": [

@@ -7,9 +7,14 @@ it in virtual environments of their own.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
+
+#: The environment variable that says how SQLite writes to the disk: FULL or NORMAL.
+SYNCHRONOUS = "SA_JOBQUEUE_BENCHMARK_SYNCHRONOUS"
 
 
 class Adapter(ABC):
@@ -84,3 +89,14 @@ def connect_arguments(url: str) -> dict[str, str | int]:
 def file_of(url: str) -> str:
     """Return the path in the URL of an SQLite database."""
     return urlsplit(url).path.removeprefix("/")
+
+
+def synchronous() -> str:
+    """Return how SQLite writes to the disk: FULL at each commit, NORMAL at checkpoints only."""
+    return os.environ.get(SYNCHRONOUS, "FULL")
+
+
+def prepare_sqlite(driver: Any) -> None:
+    """Set a new connection up: every adapter writes to the disk in the same way."""
+    driver.execute("PRAGMA journal_mode=WAL")
+    driver.execute(f"PRAGMA synchronous={synchronous()}")

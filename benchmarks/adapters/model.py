@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, String, create_engine, event
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from benchmarks.adapters.adapter import prepare_sqlite
 from sa_jobqueue import JobMixin
 
 
@@ -41,7 +42,7 @@ def make_engine(url: str, **options: Any) -> Engine:
         level = {} if url.startswith("postgresql") else {"isolation_level": "READ COMMITTED"}
         return create_engine(url, **level, **options)
     engine = create_engine(url, connect_args={"timeout": 60}, **options)
-    event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA journal_mode=WAL"))
+    event.listen(engine, "connect", lambda driver, _: prepare_sqlite(driver))
     return engine
 
 

@@ -7,9 +7,10 @@ import os
 from abc import abstractmethod
 from typing import Any, ClassVar
 
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL, event, make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
+from benchmarks.adapters.adapter import prepare_sqlite
 from benchmarks.adapters.model import Job, make_engine
 from benchmarks.adapters.naps import Naps
 from benchmarks.adapters.shared_table import (
@@ -171,6 +172,10 @@ class InLoop(OnSharedTable):
         self.owner = f"worker-{os.getpid()}"
         options = {"connect_args": {"timeout": 60}} if url.drivername.startswith("sqlite") else {}
         self.engine = create_async_engine(url, **options)
+        if options:
+            event.listen(
+                self.engine.sync_engine, "connect", lambda driver, _: prepare_sqlite(driver)
+            )
         assert not self.drain()
 
     def drain(self) -> list[int]:

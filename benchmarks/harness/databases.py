@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import URL, Connection, NullPool, create_engine, make_url
+from sqlalchemy import URL, Connection, NullPool, create_engine, event, make_url
 
+from benchmarks.adapters.adapter import prepare_sqlite
 from tests.servers import provide
 
 INNODB = ("mysql", "mariadb")
@@ -122,6 +123,8 @@ class Database:
     @contextmanager
     def _connection(self, level: Any = "AUTOCOMMIT") -> Iterator[Connection]:
         engine = create_engine(self.url, isolation_level=level, poolclass=NullPool)
+        if self.name == "sqlite":
+            event.listen(engine, "connect", lambda driver, _: prepare_sqlite(driver))
         with engine.connect() as connection:
             yield connection
 

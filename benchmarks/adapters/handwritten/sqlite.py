@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, ClassVar
 
-from benchmarks.adapters.adapter import file_of
+from benchmarks.adapters.adapter import file_of, prepare_sqlite
 from benchmarks.adapters.shared_table import InTransactions, TurnTransaction
 
 CLAIM = (
@@ -27,7 +27,9 @@ class Delete(InTransactions):
     finish_sql: ClassVar[str] = DELETE
 
     def connect(self) -> Any:
-        return sqlite3.connect(file_of(self.url), timeout=60, isolation_level=None)
+        connection = sqlite3.connect(file_of(self.url), timeout=60, isolation_level=None)
+        prepare_sqlite(connection)
+        return connection
 
     def begin(self) -> None:
         self.connection.execute("BEGIN IMMEDIATE")

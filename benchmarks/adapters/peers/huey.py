@@ -8,7 +8,7 @@ from threading import Event
 from huey import SqliteHuey  # type: ignore[import-not-found]
 from huey.consumer import Worker  # type: ignore[import-not-found]
 
-from benchmarks.adapters.adapter import Adapter, file_of
+from benchmarks.adapters.adapter import Adapter, file_of, synchronous
 
 #: Seconds to wait for other writers.
 TIMEOUT = 60
@@ -43,7 +43,10 @@ class Huey(Adapter):
 
     def _connect(self) -> None:
         self.huey = SqliteHuey(
-            filename=file_of(self.url), results=False, fsync=True, timeout=TIMEOUT
+            filename=file_of(self.url),
+            results=False,
+            fsync=synchronous() == "FULL",
+            timeout=TIMEOUT,
         )
         self.run: list[int] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 # Only the peer's environment has it.
 from litequeue import LiteQueue  # type: ignore[import-not-found]
 
-from benchmarks.adapters.adapter import Adapter, file_of
+from benchmarks.adapters.adapter import Adapter, file_of, prepare_sqlite
 
 #: Seconds to wait for other writers.
 TIMEOUT = 60
@@ -39,5 +39,5 @@ class Lite(Adapter):
 
     def _connect(self) -> None:
         self.queue = LiteQueue(file_of(self.url), timeout=TIMEOUT)
-        # Its default, NORMAL, would give up the durability that the other adapters pay for.
-        self.queue.conn.execute("PRAGMA synchronous = FULL")
+        # Its default is NORMAL, which may be less than the other adapters pay for.
+        prepare_sqlite(self.queue.conn)
