@@ -83,19 +83,30 @@ def tables(figures: Figures) -> str:
     number("--quiet", 60),
     number("--herd", 50),
     click.option("--peers/--no-peers", default=True, show_default=True),
+    click.option(
+        "--way",
+        "chosen",
+        type=click.Choice([*POLLING, *NOTIFIED, *PEERS]),
+        multiple=True,
+        help="Measure this way, and not the crowds; may be given several times. Default: all.",
+    ),
     tables=tables,
 )
-def main(database: Database, *, jobs: int, quiet: int, herd: int, peers: bool) -> Figures:
+def main(
+    database: Database, *, jobs: int, quiet: int, herd: int, peers: bool, chosen: tuple[str, ...]
+) -> Figures:
     """Measure from commit to handler, in idle and busy workers; and what an idle one costs."""
     ways = dict(POLLING)
     if database.name == "postgresql":
         ways |= NOTIFIED | {name: name for name in PEERS if peers}
     results = []
     for way, path in ways.items():
+        if chosen and way not in chosen:
+            continue
         row = _measured(way, path, database, jobs, quiet)
         click.echo(f"{way:>20}: p50 {row['p50']:.1f} ms, p99 {row['p99']:.1f} ms")
         results.append(row)
-    return {"results": results, "crowds": _crowds(database, herd)}
+    return {"results": results, "crowds": [] if chosen else _crowds(database, herd)}
 
 
 def _measured(way: str, path: str, database: Database, jobs: int, quiet: int) -> Row:
