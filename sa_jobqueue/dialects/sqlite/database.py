@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, Connection, Insert, literal_column
+from sqlalchemy import ColumnElement, Connection, Insert, Integer, literal_column
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
@@ -20,6 +20,7 @@ from ..owner_liveness import Server
 from . import owner_liveness
 from .claim_date import MILLISECONDS, claim_date
 from .examination import SQLiteExamination
+from .integer_list import integers_in
 from .named_locks import SQLiteNamedLocks, file_of
 from .schema_changes import SQLiteSchemaChanges
 from .serial_key_locks import SQLiteSerialKeyLocks
@@ -71,6 +72,12 @@ class SQLite(Database):
 
     def claim_date(self) -> ColumnElement[Any]:
         return claim_date()
+
+    def key_is_in(self, key: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
+        # Since SQLite 3.38, JSON is no option of a build any more.
+        if isinstance(key.type, Integer) and self.at_least(3, 38):
+            return key.in_(integers_in(parameter))
+        return super().key_is_in(key, parameter)
 
     def insert_new(self, target: Any) -> Insert:
         return insert(target).on_conflict_do_nothing()

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
 from tests.models import Email, add_emails
+from tests.support import statements_seen
 
 pytestmark = pytest.mark.only_on("sqlite")
 
@@ -94,3 +95,19 @@ def test_a_turn_holds_the_lock_for_two_statements(
         connection.commit()
 
     assert seen == [("SAVEPOINT", True), ("DELETE", True), ("UPDATE", False)]
+
+
+def test_batches_of_any_size_are_finished_by_one_text_which_the_driver_keeps_prepared(
+    engine: Engine, session: Session
+) -> None:
+    queue = JobQueue(Email)
+    add_emails(session, *"abcdefgh")
+    session.commit()
+
+    with statements_seen(engine) as seen, Session(engine) as own:
+        for limit in (1, 2, 5):
+            queue.complete(own, queue.claim_rows(own, owner="w", limit=limit), delete=True)
+            own.commit()
+
+    deletes = {statement for statement in seen if statement.startswith("DELETE")}
+    assert len(deletes) == 1
