@@ -80,6 +80,7 @@ CATALOGUE: dict[str, Entry] = {
     for entry in (
         _sql(BASELINE, "Delete"),
         _sql("sql, array", "ByArray", (PG,)),
+        _sql("sql, autocommit", "Autocommit", (PG,)),
         _sql("sql, keep", "Keep"),
         _sql("sql, held", "Held", SERVERS),
         _sql("sql, turn", "Turn"),

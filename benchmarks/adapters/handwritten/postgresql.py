@@ -60,6 +60,15 @@ class ByArray(Delete):
     claim_sql = CLAIM_BY_ARRAY
 
 
+class Autocommit(ByArray):
+    """Each statement commits itself: one for the claim, one for the finish."""
+
+    def connect(self) -> Any:
+        connection = super().connect()
+        connection.autocommit = True
+        return connection
+
+
 class Keep(Delete):
     """The same, with the rows kept as done."""
 
