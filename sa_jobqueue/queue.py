@@ -45,6 +45,7 @@ from .verbs.claim import claim_plan
 from .verbs.enqueue import insert_jobs
 from .verbs.reap import Reaped, reap_claims
 from .verbs.stats import Counted, QueueStats, count_jobs, stats_of
+from .verbs.turn import turn_in_one
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -400,6 +401,11 @@ class JobQueue(Generic[T]):
         Raises:
             ClaimLost: claims of `finished` were lost; nothing was claimed.
         """
+        claimed = turn_by_one_statement(
+            self, session, finished, owner=owner, limit=limit, delete=delete, rows=rows
+        )
+        if claimed is not None:
+            return claimed
         self.plan.begin(session, rows=rows)
         self.complete(session, finished, delete=delete)
         return self.plan.claim(session, owner=owner, limit=limit, rows=rows)
@@ -613,3 +619,18 @@ def claim_statements(
             "give the class"
         )
     return queue.plan.built_for(database_of_dialect(dialect_of(dialect))).statements()
+
+
+def turn_by_one_statement(
+    queue: JobQueue[Any], session: AnyConnection, finished: Any, **arguments: Any
+) -> Claim[Any] | None:
+    """Do a turn by one statement; see :func:`sa_jobqueue.verbs.turn.turn_in_one`.
+
+    Returns:
+        The claim; None: this turn takes two statements, and nothing was done.
+    """
+    # A subclass or a listener may have replaced what the statement stands for.
+    for verb in ("complete", "claim"):
+        if getattr(getattr(queue, verb), "__func__", None) is not getattr(JobQueue, verb):
+            return None
+    return turn_in_one(queue.plan, session, finished, then=queue.then, **arguments)

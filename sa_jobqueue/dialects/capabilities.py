@@ -85,6 +85,7 @@ class Capabilities:
         time_digits: how many digits of a second a time has whose type names no number.
         repeats_keys: tables that inherit from another one may repeat its primary keys.
         kept_as_given: types whose values are stored unchanged: not rounded, cut or padded.
+        leaves_texts: a statement can leave a text to later ones of its transaction.
         key_hint: the hint that binds a statement to the primary key; None: not needed.
     """
 
@@ -118,6 +119,7 @@ class Capabilities:
     zero_is_a_key = True
     checks_references_at_end = True
     repeats_keys = False
+    leaves_texts = False
     time_digits = 6
     kept_as_given: ClassVar[tuple[type, ...]] = (int, UUID)
     key_hint: ClassVar[str | None] = None
@@ -386,6 +388,24 @@ class Capabilities:
     def delete_by_key(self, table: Table, keys: Sequence[Column[Any]]) -> Delete:
         """Return a DELETE of rows that are found by these columns, usually the primary key."""
         return delete(table)
+
+    # -- texts for later statements --------------------------------------
+
+    def leaving(self, text: ColumnElement[str]) -> ColumnElement[str]:
+        """Return an expression that leaves a text to later statements of the transaction.
+
+        Raises:
+            UnsupportedDatabase: the database cannot: see `leaves_texts`.
+        """
+        raise UnsupportedDatabase(f"{self} leaves no text to later statements")
+
+    def left_text(self) -> ColumnElement[str]:
+        """Return an expression of the text that was left; empty or NULL: none was.
+
+        Raises:
+            UnsupportedDatabase: as for :meth:`leaving`.
+        """
+        raise UnsupportedDatabase(f"{self} leaves no text to later statements")
 
     # -- the claim order ------------------------------------------------
 

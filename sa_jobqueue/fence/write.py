@@ -64,9 +64,32 @@ def write(session: AnyConnection, changes: Iterable[tuple[Change, Sequence[Fence
             written += found
             verb = change.verb if _any_lost(found) else verb
     if verb:
-        raise ClaimLost(
-            verb, lost=_in_order(written, ours=False), kept=_in_order(written, ours=True)
-        )
+        raise _loss(verb, written)
+
+
+def write_missing(
+    writer: Writer, mapping: QueueMapping, change: Change, part: FencedJobs, found: Found
+) -> None:
+    """Write to the rows that a finish within a claim's statement has missed.
+
+    Args:
+        found: the rows that it has reached.
+
+    Raises:
+        ClaimLost: jobs are not ours any more.
+    """
+    if len(found) < len(part.identities):
+        missing = [key for key in dict.fromkeys(part.identities) if key not in found]
+        if missing:  # a heartbeat may have renewed their claim meanwhile
+            found |= _write_claim(writer, mapping, change, part.token, missing, shown=False)
+    written = [(part, found)]
+    note_written(writer, mapping, change, written)
+    if _any_lost(written):
+        raise _loss(change.verb, written)
+
+
+def _loss(verb: str, written: Sequence[tuple[FencedJobs, Found]]) -> ClaimLost:
+    return ClaimLost(verb, lost=_in_order(written, ours=False), kept=_in_order(written, ours=True))
 
 
 def _write_to_class(
@@ -75,19 +98,29 @@ def _write_to_class(
     """Write one change to rows of one class, claim by claim."""
     with writer.atomically():
         written = [(part, _write_part(writer, mapping, change, part)) for part in parts]
+    note_written(writer, mapping, change, written)
+    return written
+
+
+def note_written(
+    writer: Writer,
+    mapping: QueueMapping,
+    change: Change,
+    written: Sequence[tuple[FencedJobs, Found]],
+) -> None:
+    """Show what was written in the entities, and note it for listeners, workers and the log."""
     show_written(writer, mapping, change.values, written)
     if mapping.listeners:
         for told in written_events(mapping, change, written):
             note(writer, mapping, told)
     if mapping.wakes and _frees(change, mapping) and any(found for _, found in written):
         note_claimable(writer, mapping)
-    jobs = sum(len(part.jobs) for part in parts)
+    jobs = sum(len(part.jobs) for part, _ in written)
     if _any_lost(written):
         lost = len(_in_order(written, ours=False))
         lost_log.warning("%s: %d of %d of %s lost", change.verb, lost, jobs, mapping)
     else:
         log.debug("%s: %d of %s", change.verb, jobs, mapping)
-    return written
 
 
 def _frees(change: Change, mapping: QueueMapping) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Executable, Select, func, select, true, update
 
 from ..dialects import Database
+from ..fence.carried import CarriedFinish, CarriedJobs
 from ..model.plain_rows import row_columns
 from ..sessions.writer import Writer
 from .parts.adapted import adapted
@@ -29,6 +30,8 @@ class SkipLocked(Strategy):
         super().__init__(spec, database)
         self._ready_lock = ReadyLock(self.ready, marks=True)
         self._mark = Mark(spec, database)
+        # The statements that carry a finish, by the finish and whether they claim plain rows.
+        self._turns: dict[tuple[CarriedFinish, bool], Any] = {}
 
     @staticmethod
     def refusal(database: Database) -> str | None:
@@ -63,12 +66,38 @@ class SkipLocked(Strategy):
         several = len(self.spec.levels) > 1
         return self.database.lock_once and self.mapping.plain and not joined and not several
 
+    @cached_property
+    def carries_finishes(self) -> bool:  # type: ignore[override]  # an attribute elsewhere
+        """Whether one statement can finish jobs, too.
+
+        The claim does not see what the finish writes: the criteria must not look at other rows.
+        """
+        return self.in_one and self.spec.looks_at_own_row
+
+    def take_after(self, writer: Writer, request: Request, finish: CarriedJobs) -> Taken:
+        form = (finish.finish, request.rows)
+        statement = self._turns.get(form)
+        if statement is None:
+            build = self._rows if request.rows else self._entities
+            statement = self._turns.setdefault(form, build(finish.finish))
+        return self._run(writer, request, statement, finish.parameters)
+
     def _take_in_one(self, writer: Writer, request: Request) -> Taken:
-        parameters = {"sa_jobqueue_owner": request.owner, "sa_jobqueue_limit": request.limit}
+        statement = self.claim_rows if request.rows else self.claim_entities
+        return self._run(writer, request, statement, {})
+
+    def _run(
+        self, writer: Writer, request: Request, statement: Any, parameters: Mapping[str, Any]
+    ) -> Taken:
+        parameters = {
+            **parameters,
+            "sa_jobqueue_owner": request.owner,
+            "sa_jobqueue_limit": request.limit,
+        }
         if request.rows:
-            jobs: Sequence[Any] = writer.core(self.claim_rows, parameters).all()
+            jobs: Sequence[Any] = writer.core(statement, parameters).all()
         else:
-            claimed = writer.orm(self.claim_entities, parameters, populate_existing=True)
+            claimed = writer.orm(statement, parameters, populate_existing=True)
             jobs = claimed.scalars().all()
         check_count(self.mapping, limit=request.limit, marked=len(jobs))
         return self._mark.taken(request, jobs)
@@ -89,28 +118,36 @@ class SkipLocked(Strategy):
     @cached_property
     def claim_entities(self) -> Any:
         """The whole claim, of entities."""
-        return (
-            select(self.mapping.entity)
-            .options(*loading_options(self.mapping))
-            .from_statement(self._claim(self.mapping.table.c))
-        )
+        return self._entities()
 
     @cached_property
     def claim_rows(self) -> Any:
         """The whole claim, of plain rows."""
-        return self._claim(row_columns(self.mapping, during=None))
+        return self._rows()
 
-    def _claim(self, columns: Any) -> Any:
-        claimed = self._update().returning(*self.mapping.table.c).cte("sa_jobqueue_claimed")
+    def _entities(self, finish: CarriedFinish | None = None) -> Any:
+        return (
+            select(self.mapping.entity)
+            .options(*loading_options(self.mapping))
+            .from_statement(self._claim(self.mapping.table.c, finish))
+        )
+
+    def _rows(self, finish: CarriedFinish | None = None) -> Any:
+        return self._claim(row_columns(self.mapping, during=None), finish)
+
+    def _claim(self, columns: Any, finish: CarriedFinish | None) -> Any:
+        claimed = self._update(finish).returning(*self.mapping.table.c).cte("sa_jobqueue_claimed")
         order: list[Any] = [adapted(_clause(element), claimed) for element in self.spec.order]
         shown: list[Any] = [adapted(column, claimed) for column in columns]
-        return select(*shown).order_by(*order)
+        after = [] if finish is None else [finish.leaves_none]
+        return select(*shown).where(*after).order_by(*order)
 
-    def _update(self) -> Any:
+    def _update(self, finish: CarriedFinish | None) -> Any:
         table, keys = self.mapping.table, self.mapping.keys
         statement = update(table).values(self._mark.values())
         if len(keys) == 1:
-            picked = self._pick().correlate(None).scalar_subquery()
+            after = [] if finish is None else [finish.is_complete]
+            picked = self._pick().where(*after).correlate(None).scalar_subquery()
             return statement.where(keys[0] == func.any(func.array(picked)), self._mark.is_ready)
         picked_cte = self._pick().cte("sa_jobqueue_picked").prefix_with("MATERIALIZED")
         # In the order of the keys: an attribute may be named otherwise than its column.

@@ -8,14 +8,31 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ColumnElement, True_
+from sqlalchemy import (
+    BinaryExpression,
+    BindParameter,
+    Column,
+    ColumnElement,
+    False_,
+    Null,
+    True_,
+    UnaryExpression,
+)
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.elements import ClauseList, ExpressionClauseList, Grouping
 from sqlalchemy.sql.operators import and_ as and_operator
 from sqlalchemy.sql.operators import eq
+from sqlalchemy.sql.visitors import iterate
 
 from ..fence.token import Hold
 from ..model.mapping import QueueMapping
 from .key_limits import WAIT, KeyLimit
+
+#: What criteria consist of that read no other row; a SELECT, a function or a text may do so.
+_OF_ROW = (
+    *(Column, BindParameter, BinaryExpression, UnaryExpression, ExpressionClauseList),
+    *(ClauseList, Grouping, Null, True_, False_),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +143,11 @@ class ClaimSpec:
         round_, number = self.of_round[0].left, self.of_round[0].right
         others = [criterion for criterion in _flat(self.where) if criterion is not self.of_round[0]]
         return [round_.between(number, number), *others]
+
+    @cached_property
+    def looks_at_own_row(self) -> bool:
+        """Whether the criteria are known to depend on nothing but their row and parameters."""
+        return all(isinstance(part, _OF_ROW) for where in self.where for part in iterate(where))
 
     def _comparing(self, *attributes: Any) -> list[ColumnElement[bool]]:
         """List the criteria that compare one of these attributes for equality."""

@@ -15,6 +15,7 @@ from sqlalchemy import Executable
 
 from ..dialects import Database
 from ..errors import UnsupportedDatabase
+from ..fence.carried import CarriedJobs
 from ..sessions.writer import Writer
 from .parts.mark import check_key
 from .parts.ready_rows import ReadyRows
@@ -36,6 +37,8 @@ class Strategy(ABC):
     marks: ClassVar[bool] = True
     any_class: ClassVar[bool] = False
     candidates_elsewhere: ClassVar[bool] = False
+    #: Whether one statement can finish jobs and claim the next: then there is take_after().
+    carries_finishes = False
 
     def __init__(self, spec: ClaimSpec, database: Database) -> None:
         refusal = self.refusal(database)
@@ -58,6 +61,10 @@ class Strategy(ABC):
     @abstractmethod
     def take(self, writer: Writer, request: Request) -> Taken:
         """Claim up to ``request.limit`` jobs."""
+
+    def take_after(self, writer: Writer, request: Request, finish: CarriedJobs) -> Taken:
+        """Finish jobs and claim, by one statement; nothing is claimed if a job was lost."""
+        raise NotImplementedError(self.name)
 
     @abstractmethod
     def statements(self) -> list[Executable]:

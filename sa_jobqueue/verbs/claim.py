@@ -106,20 +106,47 @@ class ClaimPlan(Generic[T]):
         options: Sequence[Any] = (),
     ) -> Claim[Any]:
         """Claim entities, or plain rows; see :func:`claim`."""
-        request = Request(
+        request = self.request(owner=owner, limit=limit, rows=rows, candidates_from=candidates_from)
+        with writing(session, self.mapping, rows=rows) as writer:
+            strategy = self.strategy_for(writer, request)
+            taken = strategy.take(writer, request)
+            return self.claim_of(writer, strategy, request, taken, options)
+
+    def request(
+        self,
+        *,
+        owner: object | None,
+        limit: int,
+        rows: bool,
+        candidates_from: AnySession | None = None,
+    ) -> Request:
+        """Check the arguments of a claim."""
+        return Request(
             owner=checked_owner(owner),
             limit=_checked_limit(limit),
             rows=rows,
             candidates_from=None if candidates_from is None else session_of(candidates_from),
         )
-        with writing(session, self.mapping, rows=rows) as writer:
-            drawn = request.candidates_from is not None
-            strategy = self._strategy(writer, writer.hooked, drawn)
-            _check_request(strategy, request)
-            taken = strategy.take(writer, request)
-            if options and not rows:
-                with self._freed_on_error(writer, taken):
-                    _load_options(writer, self.mapping, taken.jobs, options)
+
+    def strategy_for(self, writer: Writer, request: Request) -> Strategy:
+        """Return the strategy that serves a request."""
+        drawn = request.candidates_from is not None
+        strategy = self._strategy(writer, writer.hooked, drawn)
+        _check_request(strategy, request)
+        return strategy
+
+    def claim_of(
+        self,
+        writer: Writer,
+        strategy: Strategy,
+        request: Request,
+        taken: Taken,
+        options: Sequence[Any] = (),
+    ) -> Claim[Any]:
+        """Return the claim of what a strategy has taken; the entities get their fences."""
+        if options and not request.rows:
+            with self._freed_on_error(writer, taken):
+                _load_options(writer, self.mapping, taken.jobs, options)
         return self._fenced(writer, strategy, request, taken)
 
     @contextmanager

@@ -78,14 +78,21 @@ def complete(
             were written.
         NotClaimed: an entity has no fence; nothing was written.
     """
+    write(session, completions(jobs_by_token(jobs), delete=delete, then=then))
+
+
+def completions(
+    parts: list[FencedJobs], *, delete: bool | None, then: str
+) -> list[tuple[Change, list[FencedJobs]]]:
+    """Return what complete() writes to which jobs: first those that are kept."""
     kept: list[FencedJobs] = []
     deleted: list[FencedJobs] = []
-    for part in jobs_by_token(jobs):
+    for part in parts:
         keep = part.mapping.args.keep if delete is None else not delete
         if not keep:
             _check_deletable(part.mapping)
         (kept if keep else deleted).append(part)
-    write(session, [(_completion(then), kept), (_DELETION, deleted)])
+    return [(_completion(then), kept), (_DELETION, deleted)]
 
 
 def fail(

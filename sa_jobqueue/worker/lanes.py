@@ -21,7 +21,8 @@ from sqlalchemy.orm import Session
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import Claim
-from ..queue import JobQueue
+from ..owners.owner import Owner
+from ..queue import JobQueue, turn_by_one_statement
 from ..strategies import AUTO, STRATEGIES
 from .awaited import is_awaited
 from .outcomes import Cancel, Failed, Outcome, Retry, check_outcome, refuse_unrun
@@ -135,6 +136,34 @@ class Lane(Generic[T]):
     ) -> None:
         """Finish jobs whose handlers returned None; `then` is a branch that a step took."""
         self.queue.complete(session, jobs, delete=delete)
+
+    def complete_and_claim(
+        self,
+        session: Session,
+        handled: Sequence[Handled[T]],
+        *,
+        owner: str | int | Owner,
+        limit: int,
+        delete: bool | None,
+        options: Sequence[Any],
+    ) -> Claim[T] | None:
+        """Finish jobs whose handlers returned None, and claim the next, by one statement.
+
+        The finished entities do not show it: they are detached, and nobody looks at them.
+
+        Returns:
+            The claim; None: it takes two statements, and nothing was done.
+        """
+        return turn_by_one_statement(
+            self.queue,
+            session,
+            _jobs_of(handled),
+            owner=owner,
+            limit=limit,
+            delete=delete,
+            options=options,
+            shown=False,
+        )
 
     def finish_otherwise(
         self,

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
-from ..errors import LockLost
+from ..errors import ClaimLost, LockLost
 from ..fence.claim import Claim, fence_of, jobs_by_token
 from .brake import Brake
 from .in_hand import Batch, Ended, InHand
@@ -142,6 +142,10 @@ class Turns(Generic[T]):
 
     def _turn(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:
         found = self._claimed_unanswered(session) if self._unanswered else []
+        in_one = None if found else self._complete_and_claim(session, batch)
+        if in_one is not None:
+            self._unanswered += in_one.claims
+            return in_one
         finished = self._finish(session, batch.handled) if batch.handled else []
         if batch.unhandled:
             self._release(session, [(left.lane, left.job) for left in batch.unhandled])
@@ -151,6 +155,33 @@ class Turns(Generic[T]):
         claims = found or self._claim(session, batch.wanted)
         self._unanswered += claims
         return TurnResult(claims, finished)
+
+    def _complete_and_claim(self, session: Session, batch: Batch[T]) -> TurnResult[T] | None:
+        """Do a turn of done jobs by one statement; None: it takes more, and nothing was done."""
+        if len(self.lanes) > 1 or batch.unhandled or not batch.handled:
+            return None
+        (lane,) = self.lanes
+        most = self._most(lane, batch.wanted)
+        if not most or any(done.ended or done.outcome is not None for done in batch.handled):
+            return None
+        try:
+            claim = lane.complete_and_claim(
+                session,
+                batch.handled,
+                owner=self.owner_name.owner,
+                limit=most,
+                delete=self.delete,
+                options=self.options,
+            )
+        except LockLost as error:  # nothing is claimed; the next turn has a new name
+            self.owner_name.note_loss(error)
+            return TurnResult([], self._finish(session, batch.handled))
+        except ClaimLost as error:  # the others are finished
+            log.warning("%s", error)
+            lost = set(map(id, error.lost))
+            finished = [done for done in batch.handled if id(done.job) not in lost]
+            return TurnResult(self._claim(session, batch.wanted), finished)
+        return None if claim is None else TurnResult([(lane, claim)], list(batch.handled))
 
     # -- what was refused -----------------------------------------------
 

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Executable,
     Insert,
     Integer,
+    String,
     Table,
     TextClause,
     Uuid,
@@ -24,8 +25,10 @@ from sqlalchemy import (
     bindparam,
     cast,
     func,
+    literal_column,
     select,
     text,
+    true,
 )
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
@@ -96,6 +99,10 @@ SELECT set_config('enable_seqscan', :seqscan, true),
 """)
 
 
+#: The setting that holds a text from one statement to a later one of its transaction.
+_LEFT: ColumnElement[str] = literal_column("'sa_jobqueue.left'", String)
+
+
 class PostgreSQL(Database):
     """PostgreSQL 13 and later, by any driver."""
 
@@ -116,6 +123,7 @@ class PostgreSQL(Database):
     returns_new = True
     null_is_least = False
     repeats_keys = True
+    leaves_texts = True
 
     def __init__(self, version: Version | None) -> None:
         super().__init__(version)
@@ -171,6 +179,12 @@ class PostgreSQL(Database):
         # the statement began, two claims could be equal: one that was rolled back, and one that
         # began in the same microsecond and came to the row later.
         return select(func.clock_timestamp(type_=DateTime(timezone=True))).scalar_subquery()
+
+    def leaving(self, text: ColumnElement[str]) -> ColumnElement[str]:
+        return func.set_config(_LEFT, text, true(), type_=String)
+
+    def left_text(self) -> ColumnElement[str]:
+        return func.current_setting(_LEFT, true(), type_=String)
 
     def insert_new(self, target: Any) -> Insert:
         return insert(target).on_conflict_do_nothing()

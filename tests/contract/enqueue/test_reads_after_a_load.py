@@ -155,6 +155,14 @@ def of_account(number: int) -> Mapping[str, Any]:
     return {**row()(number), "account": number % 1_000}
 
 
+def turning(queue: JobQueue[Any]) -> Callable[[Session], Any]:
+    def turn(session: Session) -> None:
+        first = queue.claim_rows(session, owner="w", limit=LIMIT)
+        queue.turn(session, first, owner="w", limit=LIMIT, delete=True, rows=True)
+
+    return turn
+
+
 CLAIMED_LONG_AGO = {
     "status": "claimed",
     "owner": "gone",
@@ -163,6 +171,10 @@ CLAIMED_LONG_AGO = {
 
 CASES = {
     "claim": Case(Notice, row(), claiming(JobQueue(Notice))),
+    "turn": Case(Notice, row(), turning(JobQueue(Notice))),
+    "turn of priorities": Case(
+        Errand, lambda number: {**row()(number), "priority": number % 3}, turning(JobQueue(Errand))
+    ),
     "claim in strict order": Case(Notice, row(), claiming(JobQueue(Notice, strict_order=True))),
     "claim by equality": Case(
         Channelled, row(channel="sms"), claiming(JobQueue(Channelled, Channelled.channel == "sms"))

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, StaticPool, create_engine, insert, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ClaimLost, JobQueue
 from sa_jobqueue.worker import Worker
-from tests.contract.worker.support import hands_of
-from tests.models import Base, Email
+from tests.contract.worker.support import hands_of, work
+from tests.models import Base, Email, add_emails
+from tests.support import statements_seen
 
 
 class Lossy(JobQueue[Email]):
@@ -87,3 +89,18 @@ def test_to_lose_a_whole_batch_of_1000_costs_no_more_for_each_job_than_100() -> 
     calls_of_a_job(queue, batch=10)
 
     assert calls_of_a_job(queue, batch=1000) <= calls_of_a_job(queue, batch=100)
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("delete", [True, False])
+def test_a_turn_of_done_jobs_takes_one_statement(
+    engine: Engine, session: Session, delete: bool
+) -> None:
+    add_emails(session, *"abcdef")
+
+    with statements_seen(engine) as seen:
+        work(engine, JobQueue(Email), lambda email: None, limit=2, delete=delete, owner="w")
+
+    finishes = [text for text in seen if "DELETE FROM" in text or "status='done'" in text]
+    assert len(finishes) == 3
+    assert all("status='claimed'" in text for text in finishes), finishes
