@@ -117,9 +117,12 @@ class Writer:
 
         False in a transaction that a verb began, and under AUTOCOMMIT.
         """
-        if self.in_autocommit or _begun_by_us(self.connection):
-            return False
-        return self.database.keeps_snapshot(self.connection)
+        return not self.begun_by_verb and self.database.keeps_snapshot(self.connection)
+
+    @property
+    def begun_by_verb(self) -> bool:
+        """Whether the transaction is fit for claims: a verb begins it, also under AUTOCOMMIT."""
+        return self.in_autocommit or _begun_by_us(self.connection)
 
     @cached_property
     def sees_commits(self) -> bool:

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from tests.unit.sql import MARK_EMAILS, Email, Seat, Task, claim_sql, lines, one_line
+import pytest
+from sqlalchemy import String, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from sa_jobqueue import JobMixin, PriorityMixin, RoundMixin
+from tests.unit.sql import MARK_EMAILS, Base, Email, Seat, Task, claim_sql, lines, one_line
+
+
+class Visit(JobMixin, RoundMixin, Base):
+    __tablename__ = "visit"
+    __queue_args__ = {"equality": ["region"]}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+    region: Mapped[str] = mapped_column(String(10))
+
+
+class Parcel(JobMixin, PriorityMixin, Base):
+    __tablename__ = "parcel"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
 
 # One statement, or a locking read and an UPDATE
 
@@ -40,6 +58,10 @@ def test_mysql_locks_by_the_claim_index_and_marks_by_key() -> None:
             CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
         FROM email
         WHERE email.status = 'unclaimed'
+            AND email.id >= (
+                SELECT min(sa_jobqueue_waiting.id) AS min_1 FROM email AS sa_jobqueue_waiting
+                WHERE sa_jobqueue_waiting.status = 'unclaimed'
+            )
         ORDER BY email.id LIMIT :sa_jobqueue_limit
         FOR UPDATE SKIP LOCKED
         """,
@@ -54,11 +76,49 @@ def test_mariadb_locks_by_the_claim_index_and_marks_by_key() -> None:
             CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
         FROM email FORCE INDEX (ix_email_claim)
         WHERE email.status = 'unclaimed'
+            AND email.id >= (
+                SELECT min(sa_jobqueue_waiting.id) AS min_1 FROM email AS sa_jobqueue_waiting
+                WHERE sa_jobqueue_waiting.status = 'unclaimed'
+            )
         ORDER BY email.id LIMIT :sa_jobqueue_limit
         FOR UPDATE SKIP LOCKED
         """,
         MARK_EMAILS,
     )
+
+
+# InnoDB: where the ready jobs begin
+
+
+def test_the_first_ready_job_is_that_of_the_same_region_and_round() -> None:
+    locking, _ = claim_sql(Visit, "mariadb", Visit.region == "eu", Visit.round == 3)
+
+    first = one_line(
+        """
+        visit.id >= (
+            SELECT min(sa_jobqueue_waiting.id) AS min_1 FROM visit AS sa_jobqueue_waiting
+            WHERE sa_jobqueue_waiting.status = 'unclaimed'
+                AND sa_jobqueue_waiting.region = :region_2
+                AND sa_jobqueue_waiting.round = :round_2
+        )
+        """
+    )
+    assert first in locking
+
+
+@pytest.mark.parametrize(
+    ("entity", "where"),
+    [
+        pytest.param(Visit, [Visit.region == func.user(), Visit.round == 3], id="not a constant"),
+        pytest.param(Visit, [Visit.region == "eu"], id="all rounds"),
+        pytest.param(Parcel, [], id="priorities"),
+        pytest.param(Seat, [], id="two columns"),
+    ],
+)
+def test_the_first_ready_job_is_not_looked_up_where_one_look_would_not_do(
+    entity: Any, where: list[Any]
+) -> None:
+    assert "min(" not in claim_sql(entity, "mariadb", *where, strategy="skip_locked")[0]
 
 
 def test_sqlite_claims_in_one_statement() -> None:
@@ -139,6 +199,11 @@ def test_mysql_asks_for_the_next_priority_and_locks_its_due_rows() -> None:
         FROM task
         WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6)
             AND task.priority = :sa_jobqueue_priority
+            AND task.run_at >= (
+                SELECT min(sa_jobqueue_waiting.run_at) AS min_1 FROM task AS sa_jobqueue_waiting
+                WHERE sa_jobqueue_waiting.status = 'unclaimed'
+                    AND sa_jobqueue_waiting.priority = :sa_jobqueue_priority
+            )
         ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit
         FOR UPDATE SKIP LOCKED
         """,

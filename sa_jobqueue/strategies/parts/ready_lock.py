@@ -28,6 +28,7 @@ class ReadyLock:
     def __init__(self, ready: ReadyRows, *, marks: bool) -> None:
         self._ready = ready
         self.read = LockingRead(ready, self._build, marks=marks)
+        self._read_from_start = LockingRead(ready, self._build_from_start, marks=marks)
         self._without_index = False
 
     def lock(self, writer: Writer, request: Request) -> list[Any]:
@@ -40,7 +41,7 @@ class ReadyLock:
 
     def _lock_some(self, writer: Writer, request: Request, parameters: dict[str, Any]) -> list[Any]:
         try:
-            return self.read.run(writer, request, parameters)
+            return self._read_for(writer).run(writer, request, parameters)
         except Exception as error:  # a handle_error listener may raise what it likes
             if self._without_index or not is_missing_index(error):
                 raise
@@ -49,9 +50,19 @@ class ReadyLock:
         )
         self._without_index = True
         self.read.forget()
+        self._read_from_start.forget()
         return self._lock_some(writer, request, parameters)
 
+    def _read_for(self, writer: Writer) -> LockingRead:
+        """Choose the read: one that begins at the first ready row must see all commits."""
+        misses_commits = not writer.begun_by_verb
+        return self._read_from_start if misses_commits and self._ready.from_first else self.read
+
     def _build(self, *columns: Any) -> Select[Any]:
+        read = self._build_from_start(*columns)
+        return read if self._without_index else read.where(*self._ready.from_first)
+
+    def _build_from_start(self, *columns: Any) -> Select[Any]:
         read = self._ready.locked(self._ready.select(*columns))
         return read if self._without_index else self._by_claim_index(read)
 

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Select, bindparam, select, tuple_
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Integer,
+    Select,
+    bindparam,
+    func,
+    select,
+    tuple_,
+)
 
 from ...dialects import Database
 from ...dialects.clock import utc_now
@@ -14,6 +23,7 @@ from ...model.indexes import claim_index
 from ...model.keys import key_is_in
 from ...model.status import exact_pattern, word_literal
 from ..spec import ClaimSpec
+from .adapted import adapted
 from .levels import Levels
 
 #: The parameter for the number of rows wanted.
@@ -97,6 +107,48 @@ class ReadyRows:
         if not self.database.forgets_implied or not self.due:
             return []
         return [self.mapping.attribute("status").like(exact_pattern(self.spec.ready))]
+
+    @cached_property
+    def from_first(self) -> list[ColumnElement[bool]]:
+        """The criterion that a row does not stand before the first ready row; or no criterion.
+
+        A claim leaves an entry in the claim index that is marked as deleted, until InnoDB has
+        purged it. A locking read asks for the lock of each such entry: behind 10,000 of them
+        a claim took 17 ms on MariaDB, and 7.7 ms on MySQL. MIN() locks nothing and reads one
+        end of the index: with it such a claim took 0.8 ms on both.
+
+        MIN() must see all commits, so this is for READ COMMITTED. What commits between MIN()
+        and the locks might as well have committed after the claim.
+        """
+        column = self._first_free if self.database.locks_what_it_scans else None
+        fixed = [*self.spec.equalities, *self.spec.of_round]
+        # By a comparison with anything but a constant, MIN() would read all ready rows.
+        if column is None or not all(isinstance(each.right, BindParameter) for each in fixed):
+            return []
+        waiting = self.mapping.table.alias("sa_jobqueue_waiting")
+        same = [self.has_status, *fixed, *self.levels.criteria]
+        first = select(func.min(adapted(column, waiting)))
+        first = first.where(*(adapted(criterion, waiting) for criterion in same))
+        return [column >= first.scalar_subquery()]
+
+    @property
+    def _first_free(self) -> Any:
+        """The first column of the claim order that is not the same in all rows of a claim.
+
+        None where MIN() would not help: a priority says little about where its ready jobs
+        begin, and an ENUM has another order than MIN().
+        """
+        spec, mapping = self.spec, self.mapping
+        if not (spec.own_order and spec.in_index_order):
+            return None
+        if mapping.has("run_at"):  # then the criteria of levels fix what comes before
+            column: Any = mapping.column("run_at")
+        elif len(spec.order) == len(spec.of_round) + 1:
+            column = mapping.keys[0]
+        else:
+            return None
+        sorts_alike = self.database.comparable(column) is column
+        return column if sorts_alike and not column.nullable else None
 
     # -- locks and indexes ----------------------------------------------
 
