@@ -104,7 +104,7 @@ class Case:
         dialect = self.connection.dialect
         return next(
             statement
-            for statement in self.strategy.statements()
+            for statement in self.strategy.explainable()
             if "sa_jobqueue_limit" in _parameter_names(statement, dialect)
         )
 

@@ -57,6 +57,9 @@ class Held(Strategy):
     def statements(self) -> list[Executable]:
         return [*self.ready.levels.statements(), self._ready_lock.read.entities]
 
+    def explainable(self) -> list[Executable]:
+        return [*self.ready.levels.statements(), self._ready_lock.read_from_start.entities]
+
 
 class RowLocks(Hold):
     """The row locks of a transaction, which last until it ends."""

@@ -13,7 +13,7 @@ from ..fence.carried import CarriedFinish, CarriedJobs
 from ..model.plain_rows import row_columns
 from ..sessions.writer import Writer
 from .parts.adapted import adapted
-from .parts.job_reads import loading_options
+from .parts.job_reads import LockingRead, loading_options
 from .parts.mark import Mark, check_count
 from .parts.ready_lock import ReadyLock, refusal_without_skip_locked
 from .parts.ready_rows import LIMIT
@@ -44,13 +44,15 @@ class SkipLocked(Strategy):
             return self._mark.write(writer, request, self._ready_lock.lock(writer, request))
 
     def statements(self) -> list[Executable]:
+        return self._statements(self._ready_lock.read)
+
+    def explainable(self) -> list[Executable]:
+        return self._statements(self._ready_lock.read_from_start)
+
+    def _statements(self, read: LockingRead) -> list[Executable]:
         if self.in_one:
             return [self.claim_entities]
-        return [
-            *self.ready.levels.statements(),
-            self._ready_lock.read.entities,
-            self._mark.by_key,
-        ]
+        return [*self.ready.levels.statements(), read.entities, self._mark.by_key]
 
     @cached_property
     def in_one(self) -> bool:

@@ -69,3 +69,7 @@ class Strategy(ABC):
     @abstractmethod
     def statements(self) -> list[Executable]:
         """List what :meth:`take` executes, in order, for a claim of entities."""
+
+    def explainable(self) -> list[Executable]:
+        """List these statements in a form whose plan is the same with and without ready jobs."""
+        return self.statements()

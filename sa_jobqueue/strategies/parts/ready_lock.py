@@ -28,7 +28,7 @@ class ReadyLock:
     def __init__(self, ready: ReadyRows, *, marks: bool) -> None:
         self._ready = ready
         self.read = LockingRead(ready, self._build, marks=marks)
-        self._read_from_start = LockingRead(ready, self._build_from_start, marks=marks)
+        self.read_from_start = LockingRead(ready, self._build_from_start, marks=marks)
         self._without_index = False
 
     def lock(self, writer: Writer, request: Request) -> list[Any]:
@@ -50,13 +50,13 @@ class ReadyLock:
         )
         self._without_index = True
         self.read.forget()
-        self._read_from_start.forget()
+        self.read_from_start.forget()
         return self._lock_some(writer, request, parameters)
 
     def _read_for(self, writer: Writer) -> LockingRead:
         """Choose the read: one that begins at the first ready row must see all commits."""
         misses_commits = not writer.begun_by_verb
-        return self._read_from_start if misses_commits and self._ready.from_first else self.read
+        return self.read_from_start if misses_commits and self._ready.from_first else self.read
 
     def _build(self, *columns: Any) -> Select[Any]:
         read = self._build_from_start(*columns)
