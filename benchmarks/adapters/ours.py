@@ -36,9 +36,10 @@ class Rows(ThroughSQLAlchemy):
 
     strategy: ClassVar[str] = "auto"
     delete: ClassVar[bool] = True
+    entity: type[Any] = Job
 
     def open(self) -> None:
-        self.queue = JobQueue(Job, strategy=self.strategy)
+        self.queue = JobQueue(self.entity, strategy=self.strategy)
         super().open()
 
     def claim(self) -> Any:
