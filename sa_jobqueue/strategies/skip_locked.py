@@ -141,16 +141,16 @@ class SkipLocked(Strategy):
         claimed = self._update(finish).returning(*self.mapping.table.c).cte("sa_jobqueue_claimed")
         order: list[Any] = [adapted(_clause(element), claimed) for element in self.spec.order]
         shown: list[Any] = [adapted(column, claimed) for column in columns]
-        after = [] if finish is None else [finish.leaves_none]
-        return select(*shown).where(*after).order_by(*order)
+        return select(*shown).order_by(*order)
 
     def _update(self, finish: CarriedFinish | None) -> Any:
         table, keys = self.mapping.table, self.mapping.keys
         statement = update(table).values(self._mark.values())
         if len(keys) == 1:
             after = [] if finish is None else [finish.is_complete]
-            picked = self._pick().where(*after).correlate(None).scalar_subquery()
-            return statement.where(keys[0] == func.any(func.array(picked)), self._mark.is_ready)
+            picked = self._pick().correlate(None).scalar_subquery()
+            same_key = keys[0] == func.any(func.array(picked))
+            return statement.where(*after, same_key, self._mark.is_ready)
         picked_cte = self._pick().cte("sa_jobqueue_picked").prefix_with("MATERIALIZED")
         # In the order of the keys: an attribute may be named otherwise than its column.
         pairs = zip(keys, picked_cte.c, strict=True)
