@@ -70,6 +70,8 @@ class Capabilities:
         hashes_records: the server hashes a record by the types of its columns.
         forgets_implied: a SELECT that locks nothing drops the conditions that a partial
             index implies, and so cannot bound the index by them.
+        strays_to_key: while the planner believes that nearly all rows wait, it walks the
+            primary key, and reads all rows that were finished since.
         null_is_least: NULL comes before every value in an ascending order.
         window_functions: ``row_number() OVER (..)``.
         skips_repeats: SELECT DISTINCT of the leading columns of an index jumps from one
@@ -109,6 +111,7 @@ class Capabilities:
     advisory_locks = False
     hashes_records = False
     forgets_implied = False
+    strays_to_key = False
     null_is_least = True
     window_functions = True
     skips_repeats = False

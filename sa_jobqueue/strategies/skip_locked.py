@@ -171,12 +171,12 @@ class SkipLocked(Strategy):
         due: Any = (
             select(*keys)
             .where(
-                ready.has_status,
+                ready.found_by,
                 self.mapping.attribute(role) == levels.c[role],
                 *ready.due,
                 *self.spec.where,
             )
-            .order_by(*ready.levels.order)
+            .order_by(*ready.walked)
             .limit(LIMIT)
             .correlate(levels)
         )

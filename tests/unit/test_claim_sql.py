@@ -36,8 +36,8 @@ def test_postgresql_claims_in_one_statement() -> None:
                 owner_date=(SELECT clock_timestamp() AS clock_timestamp_1)
             WHERE email.id = any(array((
                 SELECT email.id FROM email
-                WHERE email.status = 'unclaimed'
-                ORDER BY email.id LIMIT :sa_jobqueue_limit
+                WHERE email.status IN ('unclaimed', 'unclaimed')
+                ORDER BY email.status, email.id LIMIT :sa_jobqueue_limit
                 FOR NO KEY UPDATE OF email SKIP LOCKED
             ))) AND
                 CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1
@@ -236,8 +236,8 @@ def test_composite_keys_are_picked_once_in_a_materialized_query() -> None:
         """
         WITH sa_jobqueue_picked AS MATERIALIZED (
             SELECT seat.hall AS hall, seat.number AS number FROM seat
-            WHERE seat.status = 'unclaimed'
-            ORDER BY seat.hall, seat.number LIMIT :sa_jobqueue_limit
+            WHERE seat.status IN ('unclaimed', 'unclaimed')
+            ORDER BY seat.status, seat.hall, seat.number LIMIT :sa_jobqueue_limit
             FOR NO KEY UPDATE OF seat SKIP LOCKED
         ), sa_jobqueue_claimed AS (
             UPDATE seat

@@ -118,6 +118,7 @@ class PostgreSQL(Database):
     update_returning = True
     delete_returning = True
     forgets_implied = True
+    strays_to_key = True
     advisory_locks = True
     notifies = True
     returns_new = True

@@ -74,11 +74,41 @@ class ReadyRows:
             plain: the SELECT will lock nothing.
             due: without rows whose time has not come.
         """
-        statement: Any = select(*columns).where(self.has_status, *(self.due if due else ()))
+        statement: Any = select(*columns).where(self.found_by, *(self.due if due else ()))
         statement = statement.where(*self._where(plain=plain), *self.levels.criteria)
         if plain:
             statement = statement.where(*self._status_again())
-        return statement.order_by(*self.levels.order).limit(LIMIT)
+        return statement.order_by(*self.walked).limit(LIMIT)
+
+    # A claim in the order of the key could walk the primary key, too, whose index is smaller than
+    # the claim index. PostgreSQL does so after a load, until it learns that a third of the rows is
+    # done, and each claim reads all that were finished before: of 100,000 rows a claim of 100 took
+    # 4 ms when 7,000 were done, and 38 ms at the end. With the status first, only the claim index
+    # has the order. The planner drops a column from the order that is compared for equality, so
+    # the status is compared with a list; a list of one word would become an equality again.
+
+    @cached_property
+    def found_by(self) -> ColumnElement[bool]:
+        """The criterion of the ready status, by which the claim index is found."""
+        if not self._status_leads:
+            return self.has_status
+        word = self.spec.ready
+        return self.mapping.attribute("status").in_([word_literal(word), word_literal(word)])
+
+    @cached_property
+    def walked(self) -> tuple[Any, ...]:
+        """The claim order within a level, as the claim index has it."""
+        if not self._status_leads:
+            return self.levels.order
+        return (self.mapping.attribute("status"), *self.levels.order)
+
+    @cached_property
+    def _status_leads(self) -> bool:
+        mapping = self.mapping
+        served = mapping.is_queue and self.spec.ready in mapping.ready and not self.spec.order_by
+        by_key = len(self.levels.order) == len(mapping.keys)
+        indexed = served and by_key and claim_index(mapping) is not None
+        return self.database.strays_to_key and indexed
 
     def _where(self, *, plain: bool) -> Sequence[ColumnElement[bool]]:
         """Return the caller's criteria, the round as a range where PostgreSQL needs it.

@@ -187,6 +187,9 @@ CASES = {
             "claim": claim(JobQueue(Notice)),
             "turn": Verb(turning(JobQueue(Notice))),
             "claim in strict order": claim(JobQueue(Notice, strict_order=True)),
+            "claim behind finished jobs": Verb(
+                claim(JobQueue(Notice)).run, before={"status": "done"}, changed=15_000
+            ),
             "position": Verb(lambda session: position(session, session.get(Notice, 50))),
             "reap": Verb(
                 lambda session: reap(session, Notice, lease=timedelta(hours=1), limit=LIMIT),
