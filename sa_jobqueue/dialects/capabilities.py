@@ -209,9 +209,12 @@ class Capabilities:
         """Tell whether each statement of this connection commits by itself."""
         if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
             return True
+        adapter = connection.connection.dbapi_connection
+        if getattr(adapter, "autocommit", None) is False:  # most drivers; each verb asks
+            return False
         # With an async driver either the adapter knows (asyncpg itself does not), or the
         # driver (SQLAlchemy's first adapters of aiomysql and asyncmy do not).
-        state = autocommit_of(connection.connection.dbapi_connection)
+        state = autocommit_of(adapter)
         if state is None:
             state = autocommit_of(driver_connection(connection))
         if state is None:

@@ -76,11 +76,11 @@ def connect_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
 def autocommit_of(driver: Any) -> bool | None:
     """Ask a driver's connection whether it is in AUTOCOMMIT; None: it does not tell."""
     state = getattr(driver, "autocommit", None)
-    if isinstance(state, bool | int):
+    if isinstance(state, int):  # a bool, too
         return bool(state)
     asked = getattr(driver, "get_autocommit", None)
     state = asked() if callable(asked) else asked
-    return bool(state) if isinstance(state, bool | int) else None
+    return bool(state) if isinstance(state, int) else None
 
 
 def as_value(dialect: Dialect, quoted: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import Dialect
 from sqlalchemy.engine.url import make_url
 from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 
 from ..errors import LockTimeout, UnsupportedDatabase
+from .by_dialect import ByDialect
 from .connections import connected_apart
 from .database import Database
 from .driver_errors import driver_errors
@@ -20,7 +19,7 @@ from .postgresql.database import PostgreSQL
 from .sqlite.database import SQLite
 
 _registered: dict[str, type[Database]] = {}
-_databases: WeakKeyDictionary[Dialect, Database] = WeakKeyDictionary()
+_databases: ByDialect[Database] = ByDialect()
 
 
 def register(name: str, database: type[Database]) -> None:
@@ -41,11 +40,10 @@ def database_of(connection: Connection) -> Database:
         UnsupportedDatabase: no class is registered for its dialect, the server is too old, or
             it says that it is another product.
     """
-    dialect = connection.dialect
-    try:
-        return _databases[dialect]
-    except KeyError:
-        return _databases.setdefault(dialect, _recognised(connection))
+    known = _databases.get(connection.dialect)
+    if known is None:
+        known = _databases.setdefault(connection.dialect, _recognised(connection))
+    return known
 
 
 def _recognised(connection: Connection) -> Database:

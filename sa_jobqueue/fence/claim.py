@@ -30,7 +30,8 @@ _T = TypeVar("_T")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False)
+# Not frozen, for the same reason as a Request.
+@dataclass(eq=False, slots=True)
 class FencedJobs:
     """Jobs behind one token: what a claim, or a part of it, keeps and a finish writes.
 
@@ -62,7 +63,9 @@ class FencedJobs:
     def has_entities(self) -> bool:
         """Whether any of the jobs is an entity."""
         entity = self.mapping.entity
-        return not self.rows and any(isinstance(job, entity) for job in self.jobs)
+        if self.rows or not self.jobs:
+            return False
+        return isinstance(self.jobs[0], entity) or any(isinstance(job, entity) for job in self.jobs)
 
     @property
     def fences(self) -> Iterator[Fence]:
@@ -91,7 +94,8 @@ class Claim(Sequence[T], Generic[T]):
         lost: int | None = None,
     ) -> None:
         self.parts = parts
-        self._jobs: tuple[T, ...] = tuple(chain.from_iterable(part.jobs for part in parts))
+        jobs = parts[0].jobs if len(parts) == 1 else chain.from_iterable(p.jobs for p in parts)
+        self._jobs: tuple[T, ...] = tuple(jobs)
         self.candidates = candidates
         self.lost = lost
 
@@ -235,6 +239,8 @@ def _claimed_as(job: Any) -> tuple[type[Any], Identity, Token]:
 
 def by_mapping(parts: Sequence[FencedJobs]) -> list[tuple[QueueMapping, list[FencedJobs]]]:
     """Group the parts by their mapped classes."""
+    if len(parts) == 1:
+        return [(parts[0].mapping, [parts[0]])]
     groups: dict[QueueMapping, list[FencedJobs]] = {}
     for part in parts:
         groups.setdefault(part.mapping, []).append(part)

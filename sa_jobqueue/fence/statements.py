@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
     Column,
     ColumnElement,
-    Delete,
     Executable,
     and_,
     bindparam,
@@ -30,6 +30,7 @@ from ..model.keys import key_is_in, locked_by_key
 from ..model.mapping import TIME_ROLES, QueueMapping
 from ..model.status import status_is
 from ..model.transitions import (
+    ERROR,
     LATER,
     NOW,
     OWNER,
@@ -45,6 +46,9 @@ from .token import Identity, Token
 
 # The parameters of every fence; OWNER is a third one.
 KEYS, DATES = "sa_jobqueue_keys", "sa_jobqueue_dates"
+
+#: All parameters of fenced statements; each statement has some of them.
+_PARAMETERS = frozenset((KEYS, DATES, OWNER, ERROR, NOW, LATER, SHIFT))
 
 #: The keys of the rows that were still ours, with their new values.
 Found = dict[Identity, Sequence[Any]]
@@ -63,14 +67,19 @@ class FenceKind(NamedTuple):
     unmarked: bool
     renewed: bool
 
-    @classmethod
-    def of(cls, token: Token) -> FenceKind:
+    @staticmethod
+    def of(token: Token) -> FenceKind:
         """Tell what the fence of a token compares."""
-        return cls(token.status, token.hold is not None, len(token.dates) > 1)
+        return _kind_of(token.status, token.hold is not None, len(token.dates) > 1)
 
     def dates(self, token: Token) -> Any:
         """Return the value of the parameter DATES."""
-        return list(token.dates) if self.renewed else next(iter(token.dates), None)
+        if self.renewed:
+            return list(token.dates)
+        return token.dates[0] if token.dates else None
+
+
+_kind_of = lru_cache(typed=True)(FenceKind)  # to find one takes a third of the time of making it
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +92,7 @@ class FencedStatements:
         write_returning_keys: the same without the values, for jobs that show none.
         write_counted: writes; the count of rows tells whether all were ours.
         lock, write: two statements that tell which rows were ours without RETURNING.
+        writes: whether the change writes anything.
     """
 
     mapping: QueueMapping
@@ -92,21 +102,17 @@ class FencedStatements:
     write_counted: Executable
     lock: Executable
     write: Executable
-    _needed: dict[str, frozenset[str]] = field(default_factory=dict)
-
-    @property
-    def writes(self) -> bool:
-        """Whether the change writes anything."""
-        return bool(self.columns) or isinstance(self.write, Delete)
+    writes: bool = True
+    _prepared: dict[str, tuple[Any, list[str]]] = field(default_factory=dict)
 
     def run(self, writer: Writer, which: str, parameters: Mapping[str, Any]) -> CursorResult[Any]:
         """Run one of the statements, with only the parameters that it has."""
-        statement: Any = getattr(self, which)
-        needed = self._needed.get(which)
-        if needed is None:
-            compiled = statement.compile(dialect=writer.connection.dialect)
-            needed = self._needed[which] = frozenset(compiled.params)
-        return writer.core(statement, {k: v for k, v in parameters.items() if k in needed})
+        if which not in self._prepared:
+            made: Any = getattr(self, which)
+            names = made.compile(dialect=writer.connection.dialect).params
+            self._prepared[which] = made, [name for name in names if name in _PARAMETERS]
+        statement, needed = self._prepared[which]
+        return writer.core(statement, {name: parameters[name] for name in needed})
 
     def read(self, result: CursorResult[Any]) -> Found:
         """Map the keys of the rows that were ours to the values behind the key."""
@@ -173,6 +179,7 @@ def _change(
         write_counted=changed,
         lock=locked_by_key(read, mapping, database),
         write=_update(mapping, database, fence, new),
+        writes=bool(told),
     )
 
 

@@ -81,7 +81,7 @@ def write_missing(
     if len(found) < len(part.identities):
         missing = [key for key in dict.fromkeys(part.identities) if key not in found]
         if missing:  # a heartbeat may have renewed their claim meanwhile
-            found |= _write_claim(writer, mapping, change, part.token, missing, shown=False)
+            found |= _write_rows(writer, mapping, change, part.token, missing, shown=False)
     written = [(part, found)]
     note_written(writer, mapping, change, written)
     if _any_lost(written):
@@ -115,12 +115,10 @@ def note_written(
             note(writer, mapping, told)
     if mapping.wakes and _frees(change, mapping) and any(found for _, found in written):
         note_claimable(writer, mapping)
-    jobs = sum(len(part.jobs) for part, _ in written)
     if _any_lost(written):
-        lost = len(_in_order(written, ours=False))
-        lost_log.warning("%s: %d of %d of %s lost", change.verb, lost, jobs, mapping)
-    else:
-        log.debug("%s: %d of %s", change.verb, jobs, mapping)
+        _log_lost(change.verb, mapping, written)
+    elif log.isEnabledFor(logging.DEBUG):
+        log.debug("%s: %d of %s", change.verb, _jobs_in(written), mapping)
 
 
 def _frees(change: Change, mapping: QueueMapping) -> bool:
@@ -130,10 +128,21 @@ def _frees(change: Change, mapping: QueueMapping) -> bool:
 
 def _any_lost(written: Sequence[tuple[FencedJobs, Found]]) -> bool:
     """Tell whether any job was not ours; a job that was given twice counts once."""
-    return any(
-        len(found) < len(part.identities) and len(found) < len(set(part.identities))
-        for part, found in written
-    )
+    for part, found in written:
+        if len(found) < len(part.identities) and len(found) < len(set(part.identities)):
+            return True
+    return False
+
+
+def _log_lost(
+    verb: str, mapping: QueueMapping, written: Sequence[tuple[FencedJobs, Found]]
+) -> None:
+    lost = len(_in_order(written, ours=False))
+    lost_log.warning("%s: %d of %d of %s lost", verb, lost, _jobs_in(written), mapping)
+
+
+def _jobs_in(written: Sequence[tuple[FencedJobs, Found]]) -> int:
+    return sum(len(part.jobs) for part, _ in written)
 
 
 def _in_order(written: Sequence[tuple[FencedJobs, Found]], *, ours: bool) -> list[Any]:
@@ -154,18 +163,21 @@ def _write_part(writer: Writer, mapping: QueueMapping, change: Change, part: Fen
         writer.entities_allowed()
     shown = has_entities and change.values is not None
     token, written = part.token, Found()
-    for chunk in key_batches(list(dict.fromkeys(part.identities))):
+    write_some = _write_rows if token.hold is None else _write_held
+    identities = part.identities
+    several = len(identities) > 1
+    for chunk in key_batches(list(dict.fromkeys(identities)) if several else identities):
         known = len(token.dates)
-        found = _write_claim(writer, mapping, change, token, chunk, shown=shown)
+        found = write_some(writer, mapping, change, token, chunk, shown=shown)
         if len(found) < len(chunk) and len(token.dates) > known:
             # A heartbeat renewed the claim while our statement was on its way.
             missing = [identity for identity in chunk if identity not in found]
-            found |= _write_claim(writer, mapping, change, token, missing, shown=shown)
+            found |= write_some(writer, mapping, change, token, missing, shown=shown)
         written = {**written, **found} if written else found
     return written
 
 
-def _write_claim(
+def _write_held(
     writer: Writer,
     mapping: QueueMapping,
     change: Change,
@@ -174,10 +186,9 @@ def _write_claim(
     *,
     shown: bool,
 ) -> Found:
-    """Write to some rows of a claim; return those that were ours, with their new values."""
-    if token.hold is None:
-        return _write_rows(writer, mapping, change, token, identities, shown=shown)
+    """Write to rows that a hold keeps; return those that were ours, with their new values."""
     connection, hold = writer.connection, token.hold
+    assert hold is not None
     held = hold.still_held(connection, mapping, identities)
     finishes = change.let_go is LetGo.AT_COMMIT
     taken_over = _in_newer_round(writer, mapping, hold, held) if finishes else []

@@ -52,20 +52,23 @@ def columns_are_in(
     return criterion
 
 
-def key_batches(identities: Sequence[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+def key_batches(identities: Sequence[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
     """Divide identities into batches that one statement takes well."""
+    if len(identities) == 1:
+        return [list(identities)]
     most = MOST_KEYS if not identities or len(identities[0]) == 1 else MOST_WIDE_KEYS
-    for begin in range(0, len(identities), most):
-        yield list(identities[begin : begin + most])
+    starts = range(0, len(identities), most)
+    return [list(identities[begin : begin + most]) for begin in starts]
 
 
 def key_values(identities: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Return identities as values for ``key_is_in()``, sorted if their types have an order."""
-    values = [identity[0] if len(identity) == 1 else identity for identity in identities]
-    if len(values) == 1 and len(identities[0]) > 1:
+    if len(identities) == 1:
         # With a single row, as in `(a, b) IN ((1, 2))`, UPDATE and DELETE of MariaDB walk
         # over the whole table, and lock it. The same row twice is read as a range.
-        return values * 2
+        (identity,) = identities
+        return list(identity) if len(identity) == 1 else [identity, identity]
+    values = [identity[0] if len(identity) == 1 else identity for identity in identities]
     try:
         return sorted(values)
     except TypeError:  # a type without an order: any order will do
@@ -120,7 +123,8 @@ def keys_of(
 ) -> list[tuple[Any, ...]]:
     """Return the primary keys of entities, or of plain rows."""
     if not rows:
-        return [tuple(instance_state(job).identity or ()) for job in jobs]
+        states: Iterator[Any] = map(instance_state, jobs)  # persistent, so each has a key
+        return [state.key[1] for state in states]
     ordinals = mapping.key_ordinals
     if len(ordinals) == 1:
         (ordinal,) = ordinals

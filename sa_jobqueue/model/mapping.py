@@ -57,6 +57,8 @@ class QueueMapping:
         self.entity: type[Any] = mapper.class_
         self.args = QueueArgs.of(self.entity)
         self.attributes = dict(_roles_of(mapper))
+        #: Whether the class has JobMixin's columns.
+        self.is_queue = self.has("status")
         #: Who is told of events; see `events/`. A subclass has the listeners of its parents.
         self.listeners: tuple[Any, ...] = _listeners_of(mapper.inherits)
         #: What wakes the workers of this process that claim from the class; see `wakeups/`.
@@ -165,11 +167,6 @@ class QueueMapping:
         return None if self.mapper.version_id_generator else self.mapper.version_id_col
 
     # -- statuses -------------------------------------------------------
-
-    @property
-    def is_queue(self) -> bool:
-        """Whether the class has JobMixin's columns."""
-        return self.has("status")
 
     def word(self, status: JobStatus) -> str:
         """Return the table's own word for a status."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
 
 from sqlalchemy.engine import Dialect
 
+from ..dialects.by_dialect import ByDialect
 from .writer import Writer
 
 Owner = TypeVar("Owner")
@@ -39,11 +39,12 @@ def built_once(
 
     @wraps(build)
     def built(owner: Owner, writer: Writer, /, *args: P.args, **named: P.kwargs) -> R:
-        kept = _kept(owner, writer.connection.dialect)
-        key = (build, *args, *named.items())
+        key = (build, *args, *named.items()) if named else (build, *args)
+        dialect = writer.connection.dialect
         try:
-            found: R = kept[key]
+            found: R = vars(owner)[_KEPT].values[id(dialect)][key]
         except KeyError:
+            kept = _kept(owner, dialect)
             if len(kept) >= MOST:
                 kept.clear()
             found = kept.setdefault(key, build(owner, writer, *args, **named))
@@ -53,9 +54,5 @@ def built_once(
 
 
 def _kept(owner: Any, dialect: Dialect) -> dict[Any, Any]:
-    try:
-        found: dict[Any, Any] = vars(owner)[_KEPT][dialect]
-    except KeyError:
-        by_dialect = vars(owner).setdefault(_KEPT, WeakKeyDictionary())
-        found = by_dialect.setdefault(dialect, {})
-    return found
+    by_dialect: ByDialect[dict[Any, Any]] = vars(owner).setdefault(_KEPT, ByDialect())
+    return by_dialect.setdefault(dialect, {})

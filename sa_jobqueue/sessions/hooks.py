@@ -24,14 +24,17 @@ def has_execute_hooks(session: Session) -> bool:
     return bool(session.dispatch.do_orm_execute)
 
 
-def announce_write(session: Session, mapping: QueueMapping) -> None:
+def announce_write(session: Session, mapping: QueueMapping, *, hooked: bool) -> None:
     """Tell the session's hooks that a verb writes to rows of a mapped class.
 
     They see an UPDATE of the class by do_orm_execute and after_bulk_update, with a WHERE that
     is false and the execution option ANNOUNCED. It is not run: the last hook, which is ours,
     answers it. A hook that refuses writes raises before the verb has written.
+
+    Args:
+        hooked: what :func:`has_execute_hooks` returns.
     """
-    if not (session.dispatch.do_orm_execute or session.dispatch.after_bulk_update):
+    if not (hooked or session.dispatch.after_bulk_update):
         return
     status = mapping.attributes.get("status")
     query: Query[Any] = Query(mapping.entity, session).filter(false())

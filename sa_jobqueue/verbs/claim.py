@@ -70,12 +70,9 @@ class ClaimPlan(Generic[T]):
     def __init__(self, spec: ClaimSpec, strategy: str = AUTO) -> None:
         check_name(strategy, strict=spec.strict, limited=bool(spec.limits))
         self.spec = spec
+        #: The mapping of the claimed entity.
+        self.mapping: QueueMapping = spec.mapping
         self.strategy = strategy
-
-    @property
-    def mapping(self) -> QueueMapping:
-        """The mapping of the claimed entity."""
-        return self.spec.mapping
 
     def built_for(
         self, database: Database, *, hooked: bool = False, drawn: bool = False
@@ -106,7 +103,7 @@ class ClaimPlan(Generic[T]):
         options: Sequence[Any] = (),
     ) -> Claim[Any]:
         """Claim entities, or plain rows; see :func:`claim`."""
-        request = self.request(owner=owner, limit=limit, rows=rows, candidates_from=candidates_from)
+        request = self.request(owner, limit, rows, candidates_from)
         with writing(session, self.mapping, rows=rows) as writer:
             strategy = self.strategy_for(writer, request)
             taken = strategy.take(writer, request)
@@ -114,19 +111,14 @@ class ClaimPlan(Generic[T]):
 
     def request(
         self,
-        *,
         owner: object | None,
         limit: int,
         rows: bool,
         candidates_from: AnySession | None = None,
     ) -> Request:
         """Check the arguments of a claim."""
-        return Request(
-            owner=checked_owner(owner),
-            limit=_checked_limit(limit),
-            rows=rows,
-            candidates_from=None if candidates_from is None else session_of(candidates_from),
-        )
+        source = None if candidates_from is None else session_of(candidates_from)
+        return Request(checked_owner(owner), _checked_limit(limit), rows, source)
 
     def strategy_for(self, writer: Writer, request: Request) -> Strategy:
         """Return the strategy that serves a request."""
@@ -147,7 +139,20 @@ class ClaimPlan(Generic[T]):
         if options and not request.rows:
             with self._freed_on_error(writer, taken):
                 _load_options(writer, self.mapping, taken.jobs, options)
-        return self._fenced(writer, strategy, request, taken)
+        parts = self._parts(request, taken)
+        jobs = len(taken.jobs)
+        if jobs > 1 and request.rows and strategy.database.repeats_keys:
+            _refuse_repeated_keys(parts)  # of entities it shows as they are fenced
+        claim: Claim[Any] = Claim(parts, candidates=taken.candidates, lost=taken.lost)
+        if not request.rows:
+            self._attach(writer, taken, parts)
+        if self.mapping.listeners and claim:
+            note(writer, self.mapping, claim_event(self.spec, parts))
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: %d of %s, %s", request.owner, jobs, self.mapping, strategy.name)
+        if taken.lost:
+            lost_log.debug("%d of %d candidates lost", taken.lost, taken.candidates)
+        return claim
 
     @contextmanager
     def _freed_on_error(self, writer: Writer, taken: Taken) -> Iterator[None]:
@@ -194,47 +199,40 @@ class ClaimPlan(Generic[T]):
         # Compared again in Python: some collations ignore the case.
         jobs = [job for job in found if getattr(job, owner_key) == name]
         taken = Taken(jobs, [getattr(job, date_key) for job in jobs])
-        parts = list(self._parts(Request(owner=name, limit=1), taken))
+        parts = self._parts(Request(name, limit=1), taken)
         for part in parts:
             attach_fences(part)
         return Claim(parts)
 
-    def _fenced(
-        self, writer: Writer, strategy: Strategy, request: Request, taken: Taken
-    ) -> Claim[Any]:
-        parts = list(self._parts(request, taken))
-        if request.rows and strategy.database.repeats_keys:  # entities show it as they are fenced
-            _refuse_repeated_keys(parts)
-        claim: Claim[Any] = Claim(parts, candidates=taken.candidates, lost=taken.lost)
-        if not request.rows:
-            earlier = [bring_back for part in parts for bring_back in attach_fences(part)]
-            if taken.hold is None:
-                for bring_back in earlier:
-                    undo_on_rollback(writer.session, bring_back)
+    def _attach(self, writer: Writer, taken: Taken, parts: Sequence[FencedJobs]) -> None:
+        """Give claimed entities their fences, which a rollback of the claim takes back."""
+        session = writer.session
+        earlier = [bring_back for part in parts for bring_back in attach_fences(part)]
+        if taken.hold is None:
+            for bring_back in earlier:
+                undo_on_rollback(session, bring_back)
+            if session.in_nested_transaction():
                 attributes = list(self.mapping.attributes.values())
-                expire_on_savepoint_rollback(writer.session, taken.jobs, attributes)
-        if self.mapping.listeners and claim:
-            note(writer, self.mapping, claim_event(self.spec, parts))
-        log.debug("%s: %d of %s, %s", request.owner, len(claim), self.mapping, strategy.name)
-        if taken.lost:
-            lost_log.debug("%d of %d candidates lost", taken.lost, taken.candidates)
-        return claim
+                expire_on_savepoint_rollback(session, taken.jobs, attributes)
 
-    def _parts(self, request: Request, taken: Taken) -> Iterator[FencedJobs]:
+    def _parts(self, request: Request, taken: Taken) -> list[FencedJobs]:
         """Make the tokens: one for each owner_date of the claim, or one for an unmarked claim."""
-        mapping, jobs = self.mapping, list(taken.jobs)
-        keys = keys_of(mapping, jobs, rows=request.rows)
+        mapping, owner, jobs = self.mapping, request.owner, list(taken.jobs)
+        keys, dates = keys_of(mapping, jobs, rows=request.rows), taken.dates
         if taken.hold is not None:
-            token = Token(self.spec.ready, request.owner, hold=taken.hold)
-            yield FencedJobs(mapping, token, keys, jobs, request.rows)
-            return
+            token = Token(self.spec.ready, owner, hold=taken.hold)
+            return [FencedJobs(mapping, token, keys, jobs, request.rows)]
+        if dates and dates.count(dates[0]) == len(dates):  # as those of a single statement are
+            token = Token(self.spec.during, owner, [dates[0]])
+            return [FencedJobs(mapping, token, keys, jobs, request.rows)]
         tokens: dict[datetime, Token] = {}
-        begin = 0
-        for date, same in groupby(taken.dates):
+        parts, begin = [], 0
+        for date, same in groupby(dates):
             end = begin + sum(1 for _ in same)
-            token = tokens.setdefault(date, Token(self.spec.during, request.owner, [date]))
-            yield FencedJobs(mapping, token, keys[begin:end], jobs[begin:end], request.rows)
+            token = tokens.setdefault(date, Token(self.spec.during, owner, [date]))
+            parts.append(FencedJobs(mapping, token, keys[begin:end], jobs[begin:end], request.rows))
             begin = end
+        return parts
 
 
 @built_once
@@ -272,7 +270,7 @@ def checked_owner(owner: object | None) -> str | None:
     if owner is None:
         return None
     name = _owner_name(owner)
-    if SEPARATOR in name and not isinstance(owner, Owner | ConnectionOwner):
+    if SEPARATOR in name and not isinstance(owner, (Owner, ConnectionOwner)):
         raise ArgumentError(
             f"'~' is reserved in owners: {name!r}; use another character, or give the Owner itself"
         )
@@ -283,7 +281,7 @@ def _owner_name(owner: object) -> str:
     """Return an owner as it is written to the table."""
     if isinstance(owner, Owner):
         return owner.name
-    if not isinstance(owner, str | int) or isinstance(owner, bool):
+    if not isinstance(owner, (str, int)) or isinstance(owner, bool):
         raise ArgumentError(f"an owner is a str or an int, not {type(owner).__name__}: {owner!r}")
     name = str(owner)
     if not name or len(name) > OWNER_LENGTH:

@@ -92,7 +92,8 @@ def completions(
         if not keep:
             _check_deletable(part.mapping)
         (kept if keep else deleted).append(part)
-    return [(_completion(then), kept), (_DELETION, deleted)]
+    changes = [(_completion(then), kept)] if kept else []
+    return [*changes, (_DELETION, deleted)] if deleted else changes
 
 
 def fail(

@@ -55,7 +55,7 @@ def turn_in_one(
     if done is None or not _is_plain(plan, session):
         return None
     change, part = done
-    request = plan.request(owner=owner, limit=limit, rows=rows)
+    request = plan.request(owner, limit, rows)
     with writing(session, plan.mapping, rows=rows) as writer:
         strategy = plan.strategy_for(writer, request)
         jobs = None

@@ -226,7 +226,7 @@ def test_the_hooks_of_a_session_and_of_its_class_are_seen(on_class: bool) -> Non
     event.listen(OwnSession if on_class else session, "do_orm_execute", seen.append)
     assert has_execute_hooks(session)
 
-    announce_write(session, mapping_of(Email))  # without a connection: nothing is run
+    announce_write(session, mapping_of(Email), hooked=True)  # without a connection: nothing is run
     assert [state.is_update for state in seen] == [True]
     assert not has_execute_hooks(Session())
 
@@ -238,7 +238,7 @@ def test_a_listener_of_bulk_updates_gets_the_session_and_no_rows() -> None:
         session, "after_bulk_update", lambda ctx: seen.append((ctx.session, ctx.result.rowcount))
     )
 
-    announce_write(session, mapping_of(Email))
+    announce_write(session, mapping_of(Email), hooked=False)
 
     assert seen == [(session, 0)]
     assert not has_execute_hooks(session)

@@ -24,4 +24,4 @@ class IntegerArray(TypeDecorator[Sequence[int]]):
         """Write an array's text for psycopg2: 100 keys take 10 microseconds, as a list 90."""
         if value is None or dialect.driver != "psycopg2":
             return value
-        return f"{{{','.join(str(int(number)) for number in value)}}}"
+        return f"{{{','.join(map(str, map(int, value)))}}}"

@@ -40,8 +40,7 @@ class ReadBack:
         """Read jobs; overwrite what the session had loaded before."""
         if request.rows:
             return list(writer.rows(self.rows, parameters).all())
-        read = writer.orm(self.entities, parameters, populate_existing=True)
-        return list(read.scalars().all())
+        return list(writer.fresh(self.entities, parameters).scalars().all())
 
 
 class LockingRead:
@@ -81,7 +80,7 @@ class LockingRead:
         if request.rows:
             owner = {"sa_jobqueue_owner": request.owner} if self._marks else {}
             return list(writer.rows(self.rows, {**parameters, **owner}).all())
-        return list(writer.orm(self.entities, parameters, populate_existing=True).all())
+        return list(writer.fresh(self.entities, parameters).all())
 
     def forget(self) -> None:
         """Build the statements anew at their next use."""

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, event
+from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.orm import Session
 
 import sa_jobqueue
@@ -188,6 +188,39 @@ def calls_for(run: Callable[[int], None], limit: int) -> int:
     with own_calls() as calls:
         run(limit)
     return calls.total()
+
+
+#: The calls counted for a claim of one row and its finish on a Connection, and two more.
+ONE_ROW = {
+    "skip_locked": {"postgresql": 67, "mysql": 97, "mariadb": 97},
+    "candidates": {"postgresql": 93, "mysql": 106, "mariadb": 106},
+    "held": {"postgresql": 78, "mysql": 86, "mariadb": 86},
+    "update_then_select": {"mysql": 89, "mariadb": 89},
+    "compare_and_set": {"sqlite": 77},
+}
+
+
+def test_a_claim_and_a_finish_of_one_row_take_few_calls(
+    fast: Engine, session: Session, strategy: str, db_alias: str
+) -> None:
+    queue = JobQueue(Email, strategy=strategy)
+    warm(fast, queue)
+    add_emails(session, *"abcdef")
+    session.commit()
+
+    with fast.connect() as connection:
+        run_one(connection, queue)
+        of_one = calls_for(lambda _: run_one(connection, queue), 1)
+
+    assert of_one <= ONE_ROW[strategy][db_alias]
+
+
+def run_one(connection: Connection, queue: JobQueue[Email]) -> None:
+    claimed = queue.claim_rows(connection, owner="w")
+    if queue.plan.strategy != "held":
+        connection.commit()
+    queue.complete(connection, claimed, delete=True)
+    connection.commit()
 
 
 #: The calls counted for each further row of a batch, and some more: a generator's step counts.

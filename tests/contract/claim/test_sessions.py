@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, select, text
+import pytest
+from sqlalchemy import Engine, event, select, text, update
 from sqlalchemy.orm import (
     ORMExecuteState,
     Session,
@@ -21,7 +22,6 @@ def test_criteria_of_do_orm_execute_hooks_hold_in_claims(
 ) -> None:
     session = new_session()
     add_emails(session, *["tenant1"] * 3, *["tenant2"] * 3)
-    from sqlalchemy import event
 
     @event.listens_for(session, "do_orm_execute")
     def only_tenant_2(state: ORMExecuteState) -> None:
@@ -35,6 +35,31 @@ def test_criteria_of_do_orm_execute_hooks_hold_in_claims(
 
     assert recipients(emails) == ["tenant2"] * 2
     assert recipients(rows) == ["tenant2"]
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_what_a_hook_loads_during_a_claim_is_overwritten_by_the_claim(
+    new_session: Sessions, strategy: str
+) -> None:
+    session, other = new_session(), new_session()
+    key = add_emails(session, "a")[0].id
+    session.commit()
+    session.expunge_all()
+    loaded: list[Email | None] = []
+
+    def load(state: ORMExecuteState) -> None:
+        if state.is_select and not loaded:
+            loaded.append(None)
+            loaded[0] = session.get(Email, key)
+            other.execute(update(Email).values(subject="new"))
+            other.commit()
+
+    event.listen(session, "do_orm_execute", load)
+    email = claim(session, Email, owner="w", strategy=strategy).first()
+
+    assert email is loaded[0]
+    assert email is not None
+    assert email.subject == "new"
 
 
 def test_a_routing_session_claims_on_the_writer(
