@@ -40,7 +40,7 @@ from sqlalchemy import (
 )
 
 from ..dialects import Database
-from ..model.keys import MOST_KEYS, key_values
+from ..model.keys import key_values
 from ..model.mapping import QueueMapping
 from ..model.transitions import ClaimedValues
 from ..sessions.built_once import built_once
@@ -49,6 +49,12 @@ from .change import Change
 from .claim import FencedJobs
 from .statements import DATES, KEYS, FencedStatements, FenceKind, Found, fenced_statements
 from .token import Identity
+
+#: The most jobs that a claim's statement finishes. Jobs that others claim meanwhile look ready to
+#: it, and the longer the finish takes, the more of them it passes over. With four processes, turns
+#: by one statement had 1.06, 1.08, 0.97 and 0.93 of the rate of turns by two, at batches of 1, 10,
+#: 30 and 100.
+MOST_CARRIED = 15
 
 #: The parameter for the number of jobs to finish.
 _COUNT = "sa_jobqueue_count"
@@ -126,7 +132,7 @@ def carried(
         owner: claims the next jobs.
     """
     token, keys = part.token, list(dict.fromkeys(part.identities))
-    plain = token.hold is None and token.owner == owner and 0 < len(keys) <= MOST_KEYS
+    plain = token.hold is None and token.owner == owner and 0 < len(keys) <= MOST_CARRIED
     if not plain or writer.in_autocommit or not _can_carry(mapping, writer.database, change):
         return None
     return CarriedJobs(

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine, delete, event, exists, select, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, aliased, mapped_column
 
 from sa_jobqueue import Claim, ClaimLost, JobMixin, JobQueue, renew
+from sa_jobqueue.fence.carried import MOST_CARRIED
 from tests.contract.events.conftest import hear  # noqa: F401 - a fixture
 from tests.models import (
     Document,
@@ -98,6 +99,18 @@ def test_a_turn_takes_one_statement(engine: Engine, session: Session, way: dict[
 
     assert len(second) == 2
     assert len(seen) == 1, seen
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_turn_of_many_jobs_takes_two_statements(engine: Engine, session: Session) -> None:
+    add_emails(session, *"x" * (MOST_CARRIED + 2))
+    first = claim_as(session, {"rows": True}, limit=MOST_CARRIED + 1)
+
+    with statements_seen(engine) as seen:
+        second = EMAILS.turn(session, first, owner="w", rows=True, delete=True)
+
+    assert len(second) == 1
+    assert [text.split()[0] for text in seen] == ["DELETE", "WITH"]
 
 
 @ways

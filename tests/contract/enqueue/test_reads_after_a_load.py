@@ -167,7 +167,7 @@ def of_account(number: int) -> Mapping[str, Any]:
 
 def turning(queue: JobQueue[Any]) -> Callable[[Session], Any]:
     def turn(session: Session) -> None:
-        first = queue.claim_rows(session, owner="w", limit=LIMIT)
+        first = queue.claim_rows(session, owner="w", limit=10)
         queue.turn(session, first, owner="w", limit=LIMIT, delete=True, rows=True)
 
     return turn
