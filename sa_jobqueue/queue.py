@@ -627,7 +627,7 @@ def turn_by_one_statement(
     """Do a turn by one statement; see :func:`sa_jobqueue.verbs.turn.turn_in_one`.
 
     Returns:
-        The claim; None: this turn takes two statements, and nothing was done.
+        The claim, or None if this turn takes two statements and nothing was done.
     """
     # A subclass or a listener may have replaced what the statement stands for.
     for verb in ("complete", "claim"):

@@ -134,7 +134,7 @@ class Writer:
 
     @property
     def begun_by_verb(self) -> bool:
-        """Whether the transaction is fit for claims: a verb begins it, also under AUTOCOMMIT."""
+        """Whether a verb begins the transaction, fit for claims; also under AUTOCOMMIT."""
         return self.in_autocommit or _begun_by_us(self.connection)
 
     @cached_property

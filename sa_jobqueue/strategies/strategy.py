@@ -37,7 +37,7 @@ class Strategy(ABC):
     marks: ClassVar[bool] = True
     any_class: ClassVar[bool] = False
     candidates_elsewhere: ClassVar[bool] = False
-    #: Whether one statement can finish jobs and claim the next: then there is take_after().
+    #: Whether one statement can finish jobs and claim the next, by take_after().
     carries_finishes = False
 
     def __init__(self, spec: ClaimSpec, database: Database) -> None:

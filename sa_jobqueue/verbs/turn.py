@@ -45,7 +45,7 @@ def turn_in_one(
         shown: False: nobody looks at the finished entities any more.
 
     Returns:
-        The claim; None: this turn takes two statements, and nothing was done.
+        The claim, or None if this turn takes two statements and nothing was done.
 
     Raises:
         ClaimLost: claims of `finished` were lost; nothing was claimed.

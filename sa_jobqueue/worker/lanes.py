@@ -152,7 +152,7 @@ class Lane(Generic[T]):
         The finished entities do not show it: they are detached, and nobody looks at them.
 
         Returns:
-            The claim; None: it takes two statements, and nothing was done.
+            The claim, or None if it takes two statements and nothing was done.
         """
         return turn_by_one_statement(
             self.queue,
