@@ -146,10 +146,12 @@ class Lane(Generic[T]):
         limit: int,
         delete: bool | None,
         options: Sequence[Any],
+        shown: bool,
     ) -> Claim[T] | None:
         """Finish jobs whose handlers returned None, and claim the next, by one statement.
 
-        The finished entities do not show it: they are detached, and nobody looks at them.
+        Args:
+            shown: False: nobody looks at the finished entities any more.
 
         Returns:
             The claim, or None if it takes two statements and nothing was done.
@@ -162,7 +164,7 @@ class Lane(Generic[T]):
             limit=limit,
             delete=delete,
             options=options,
-            shown=False,
+            shown=shown,
         )
 
     def finish_otherwise(

@@ -333,6 +333,7 @@ class Worker(Generic[T]):
             brakes,
             heartbeat.wait_for_renewal,
             lambda lane: lane in hands.at_rest,
+            shows=self.on_outcome is not None,
         )
 
     def _reaper(self, hands: Hands[T]) -> Reaper:

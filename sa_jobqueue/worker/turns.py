@@ -59,6 +59,7 @@ class Turns(Generic[T]):
         brakes: those of the lanes; none: no lane is ever slowed down.
         wait_for_renewal: waits until no renewal of claims is under way.
         is_at_rest: tells whether a lane's queue is paused.
+        shows: somebody looks at finished jobs, which then show their new values.
         hopeless: the database has refused for PATIENCE to finish jobs.
     """
 
@@ -71,6 +72,7 @@ class Turns(Generic[T]):
     brakes: Mapping[Lane[T], Brake]
     wait_for_renewal: Callable[[], None]
     is_at_rest: Callable[[Lane[T]], bool]
+    shows: bool
     hopeless: bool = False
 
     def __post_init__(self) -> None:
@@ -172,6 +174,7 @@ class Turns(Generic[T]):
                 limit=most,
                 delete=self.delete,
                 options=self.options,
+                shown=self.shows,
             )
         except LockLost as error:  # nothing is claimed; the next turn has a new name
             self.owner_name.note_loss(error)

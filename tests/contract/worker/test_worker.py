@@ -181,6 +181,22 @@ def test_a_lost_claim_does_not_stop_the_worker(
     assert [tuple(row) for row in found] == [("claimed", "thief"), ("done", "w")]
 
 
+def test_a_callback_sees_the_new_status_of_a_finished_job(engine: Engine, session: Session) -> None:
+    add_emails(session, *"abc")
+    told: list[str] = []
+
+    work(
+        engine,
+        JobQueue(Email),
+        lambda email: None,
+        owner="w",
+        limit=2,
+        on_outcome=lambda email, outcome: told.append(email.status),
+    )
+
+    assert told == ["done"] * 3
+
+
 def test_a_worker_runs_once_at_a_time(engine: Engine, session: Session) -> None:
     add_emails(session, "a")
     refused: list[str] = []
