@@ -7,8 +7,6 @@ the event loop goes on.
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -60,46 +58,35 @@ class Condition(Lock):
     """A condition among the tasks of one loop."""
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._notice = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for a notice, at most so many seconds."""
-        await_only(_within(timeout, self._notice()))
+        self._loop = asyncio.get_running_loop()
+        await_only(_within(timeout, self._notice.wait()))
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> None:
         """Wait for a notice that makes the predicate true, at most so many seconds."""
+        self._loop = asyncio.get_running_loop()
         await_only(_within(timeout, self._noticed(predicate)))
 
     def notify(self, n: int = 1) -> None:
-        """Wake so many of those who wait; other threads may call it, too."""
-        if self._loop is not None and not _runs(self._loop):
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self.notify, n)
-            return
-        while n > 0 and self._waiting:
-            notice = self._waiting.popleft()
-            if not notice.done():  # else its time is over
-                notice.set_result(None)
-                n -= 1
+        """Wake all who wait: they look again, and cost little."""
+        self.notify_all()
 
     def notify_all(self) -> None:
         """Wake all who wait; other threads may call it, too."""
-        self.notify(sys.maxsize)
-
-    async def _notice(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        notice = self._loop.create_future()
-        self._waiting.append(notice)
-        try:
-            await notice
-        finally:
-            if notice in self._waiting:
-                self._waiting.remove(notice)
+        if self._loop is not None and not _runs(self._loop):
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self.notify_all)
+            return
+        self._notice.set()
+        self._notice = asyncio.Event()
 
     async def _noticed(self, predicate: Callable[[], bool]) -> None:
         while not predicate():
-            await self._notice()
+            await self._notice.wait()
 
 
 class Background:
