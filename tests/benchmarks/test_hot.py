@@ -8,7 +8,7 @@ from sqlalchemy import URL
 from benchmarks.harness.databases import Database
 from benchmarks.hot import TABLES, WAYS, main, short_claims, tables
 
-CONNECTIONS = (1, 4)
+CONNECTIONS = (4,)
 
 
 @pytest.mark.by_turns("sqlite", "mysql")
