@@ -145,6 +145,7 @@ def without_status(patch: Patch) -> None:
         return ready.mapping.attribute("status").is_not(None)
 
     patch.setattr(ReadyRows, "has_status", property(any_status))
+    patch.setattr(ReadyRows, "found_by", property(any_status))
     patch.setattr(ReadyRows, "_status_again", lambda ready: [])
     patch.setattr(Mark, "is_ready", property(lambda mark: true()))
 
