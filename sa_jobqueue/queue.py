@@ -401,7 +401,7 @@ class JobQueue(Generic[T]):
         Raises:
             ClaimLost: claims of `finished` were lost; nothing was claimed.
         """
-        claimed = turn_by_one_statement(
+        claimed = turn_in_one_go(
             self, session, finished, owner=owner, limit=limit, delete=delete, rows=rows
         )
         if claimed is not None:
@@ -621,15 +621,15 @@ def claim_statements(
     return queue.plan.built_for(database_of_dialect(dialect_of(dialect))).statements()
 
 
-def turn_by_one_statement(
+def turn_in_one_go(
     queue: JobQueue[Any], session: AnyConnection, finished: Any, **arguments: Any
 ) -> Claim[Any] | None:
-    """Do a turn by one statement; see :func:`sa_jobqueue.verbs.turn.turn_in_one`.
+    """Do a turn in one go; see :func:`sa_jobqueue.verbs.turn.turn_in_one`.
 
     Returns:
-        The claim, or None if this turn takes two statements and nothing was done.
+        The claim, or None if this turn takes two verbs and nothing was done.
     """
-    # A subclass or a listener may have replaced what the statement stands for.
+    # A subclass or a listener may have replaced one of the verbs.
     for verb in ("complete", "claim"):
         if getattr(getattr(queue, verb), "__func__", None) is not getattr(JobQueue, verb):
             return None

@@ -67,6 +67,19 @@ def write(session: AnyConnection, changes: Iterable[tuple[Change, Sequence[Fence
         raise _loss(verb, written)
 
 
+def write_in(
+    writer: Writer, mapping: QueueMapping, change: Change, parts: Sequence[FencedJobs]
+) -> None:
+    """Write a change to rows of one class.
+
+    Raises:
+        ClaimLost: for the jobs that are not ours any more, after the others were written.
+    """
+    written = _write_to_class(writer, mapping, change, parts)
+    if _any_lost(written):
+        raise _loss(change.verb, written)
+
+
 def write_missing(
     writer: Writer, mapping: QueueMapping, change: Change, part: FencedJobs, found: Found
 ) -> None:

@@ -143,11 +143,15 @@ def _roll_back(connection: Connection) -> None:
 
 @contextmanager
 def connected(engine: Engine) -> Iterator[Connection]:
+    """Connect, and close the connection; see :func:`connect`."""
+    with connect(engine) as connection:
+        yield connection
+
+
+def connect(engine: Engine) -> Connection:
     """Connect; where a driver lets errors of its own out, OperationalError is raised."""
     with _Connecting(engine):
-        connection = engine.connect()
-    with connection:
-        yield connection
+        return engine.connect()
 
 
 @contextmanager

@@ -1,27 +1,41 @@
-"""A turn by one statement: complete a batch, and claim the next.
+"""A turn: complete a batch and claim the next, in one transaction.
 
-On PostgreSQL the statement of a claim can carry a finish; see :mod:`sa_jobqueue.fence.carried`.
-A turn of plain jobs, whose claim is fenced by what it wrote, takes one statement there. All
-other turns take a statement for the finish, and another for the claim.
+A turn of plain jobs looks once at the session for both. On PostgreSQL the statement of a claim
+can carry a finish; see :mod:`sa_jobqueue.fence.carried`. Elsewhere a turn takes a statement for
+the finish, and another for the claim. A turn that is not plain takes two verbs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection
 
-from ..fence.carried import carried
+from ..fence.carried import CarriedJobs, carried
 from ..fence.change import Change
 from ..fence.claim import Claim, FencedJobs, jobs_by_token
-from ..fence.write import write_missing
+from ..fence.write import write_in, write_missing
 from ..model.mapping import word_of
 from ..sessions.hooks import has_execute_hooks
-from ..sessions.writer import AnyConnection, session_of, writing
+from ..sessions.writer import AnyConnection, Writer, session_of, writing
+from ..strategies import Request, Strategy
 from .claim import ClaimPlan
 from .finish import completions
+
+
+@dataclass(frozen=True, slots=True)
+class _Finish:
+    """The finish of a turn: one change to jobs of the class that is claimed.
+
+    Attributes:
+        carriable: the statement of a claim may do it.
+    """
+
+    change: Change
+    parts: list[FencedJobs]
+    carriable: bool
 
 
 def turn_in_one(
@@ -37,7 +51,7 @@ def turn_in_one(
     options: Sequence[Any] = (),
     shown: bool = True,
 ) -> Claim[Any] | None:
-    """Complete jobs and claim the next, by one statement.
+    """Complete jobs and claim the next, in one go.
 
     Args:
         finished, then, delete: as for complete().
@@ -45,51 +59,68 @@ def turn_in_one(
         shown: False: nobody looks at the finished entities any more.
 
     Returns:
-        The claim, or None if this turn takes two statements and nothing was done.
+        The claim, or None if this turn takes two verbs and nothing was done.
 
     Raises:
         ClaimLost: claims of `finished` were lost; nothing was claimed.
         LockLost: of an Owner; nothing was done.
     """
-    done = _finish_of(plan, finished, then, delete, shown=shown)
-    if done is None or not _is_plain(plan, session):
+    if not _is_plain(plan, session):
         return None
-    change, part = done
+    finish = _finish_of(plan, finished, then, delete, shown=shown)
+    if finish is None:
+        return None
     request = plan.request(owner, limit, rows)
     with writing(session, plan.mapping, rows=rows) as writer:
         strategy = plan.strategy_for(writer, request)
         jobs = None
-        if strategy.carries_finishes:
-            jobs = carried(writer, plan.mapping, change, part, request.owner)
-        if jobs is None:
-            return None
-        taken = strategy.take_after(writer, request, jobs)
-        found = jobs.finished(writer, claimed=bool(taken.jobs))
-        none_missed = len(found) == len(jobs.keys)
-        write_missing(writer, plan.mapping, change, part, found)
-        if none_missed:
-            return plan.claim_of(writer, strategy, request, taken, options)
-    # A heartbeat has renewed claims meanwhile: their jobs are finished by now.
-    return plan.claim(session, owner=owner, limit=limit, rows=rows, options=options)
+        if finish.carriable and strategy.carries_finishes:
+            (part,) = finish.parts
+            jobs = carried(writer, plan.mapping, finish.change, part, request.owner)
+        if jobs is not None:
+            return _claimed_in_one(plan, writer, strategy, request, finish, jobs, options)
+        write_in(writer, plan.mapping, finish.change, finish.parts)
+        taken = strategy.take(writer, request)
+        return plan.claim_of(writer, strategy, request, taken, options)
+
+
+def _claimed_in_one(
+    plan: ClaimPlan[Any],
+    writer: Writer,
+    strategy: Strategy,
+    request: Request,
+    finish: _Finish,
+    jobs: CarriedJobs,
+    options: Sequence[Any],
+) -> Claim[Any]:
+    """Complete jobs and claim the next by one statement."""
+    taken = strategy.take_after(writer, request, jobs)
+    found = jobs.finished(writer, claimed=bool(taken.jobs))
+    none_missed = len(found) == len(jobs.keys)
+    (part,) = finish.parts
+    write_missing(writer, plan.mapping, finish.change, part, found)
+    if not none_missed:
+        # A heartbeat has renewed claims meanwhile: their jobs are finished by now.
+        taken = strategy.take(writer, request)
+    return plan.claim_of(writer, strategy, request, taken, options)
 
 
 def _finish_of(
     plan: ClaimPlan[Any], finished: Any, then: str, delete: bool | None, *, shown: bool
-) -> tuple[Change, FencedJobs] | None:
-    """Return the one change of the one part that a statement can finish; None: it cannot."""
+) -> _Finish | None:
+    """Return the one change to jobs of the plan's class; None: there is none, or several."""
     parts = jobs_by_token(finished)
-    if len(parts) != 1 or parts[0].mapping is not plan.mapping:
+    if not parts or any(part.mapping is not plan.mapping for part in parts):
         return None
-    if word_of(plan.mapping, then) == plan.spec.ready:  # the claim must see these rows
-        return None
-    ((change, (part,)),) = (
-        each for each in completions(parts, delete=delete, then=then) if each[1]
-    )
-    if change.values is not None and part.has_entities:
+    changes = completions(parts, delete=delete, then=then)
+    ((change, _),) = changes
+    carriable = len(parts) == 1 and word_of(plan.mapping, then) != plan.spec.ready
+    if change.values is not None and any(part.has_entities for part in parts):
         if shown or plan.mapping.listeners:  # they look at the new values
-            return None
-        part = replace(part, rows=True)
-    return change, part
+            carriable = False
+        else:
+            parts = [replace(part, rows=True) for part in parts]
+    return _Finish(change, parts, carriable)
 
 
 def _is_plain(plan: ClaimPlan[Any], session: AnyConnection) -> bool:

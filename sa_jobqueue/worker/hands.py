@@ -110,10 +110,8 @@ class Hands(Generic[T]):
         """Take the job that a free slot is to handle, or the turn that it is to do."""
         if self.ending or self._stopping.is_set():
             return None
-        return self._start_next() if self.unstarted else self.begin_turn(in_slot=True)
-
-    def _start_next(self) -> InHand[T]:
-        """Take the next job whose handler is to be called."""
+        if not self.unstarted:
+            return self.begin_turn(in_slot=True)
         in_hand = self.unstarted.popleft()
         in_hand.began = time.monotonic()
         self.running.add(in_hand)

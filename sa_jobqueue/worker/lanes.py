@@ -22,7 +22,7 @@ from ..dialects.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import Claim
 from ..owners.owner import Owner
-from ..queue import JobQueue, turn_by_one_statement
+from ..queue import JobQueue, turn_in_one_go
 from ..strategies import AUTO, STRATEGIES
 from .awaited import is_awaited
 from .outcomes import Cancel, Failed, Outcome, Retry, check_outcome, refuse_unrun
@@ -148,15 +148,15 @@ class Lane(Generic[T]):
         options: Sequence[Any],
         shown: bool,
     ) -> Claim[T] | None:
-        """Finish jobs whose handlers returned None, and claim the next, by one statement.
+        """Finish jobs whose handlers returned None, and claim the next, in one go.
 
         Args:
             shown: False: nobody looks at the finished entities any more.
 
         Returns:
-            The claim, or None if it takes two statements and nothing was done.
+            The claim, or None if it takes two verbs and nothing was done.
         """
-        return turn_by_one_statement(
+        return turn_in_one_go(
             self.queue,
             session,
             _jobs_of(handled),
@@ -196,8 +196,8 @@ class Lane(Generic[T]):
 
 def _jobs_of(done: Sequence[Handled[T]]) -> Sequence[T]:
     """Return the jobs; where they are all of a claim, the claim, which costs less to finish."""
-    claim = done[0].claim
-    if claim is not None and len(claim) == len(done) and all(job.claim is claim for job in done):
+    claim, *others = {in_hand.claim for in_hand in done}
+    if claim is not None and not others and len(claim) == len(done):
         return claim
     return [in_hand.job for in_hand in done]
 

@@ -39,12 +39,13 @@ from .hands import Hands
 from .heartbeat import Heartbeat
 from .idle import LONGEST_POLL, Idle
 from .in_hand import InHand
+from .kept_connection import KeptConnection
 from .lanes import Lane, lanes_of
 from .log_records import log_finished
 from .outcomes import Cancel, Outcome, Retry
 from .owner_name import OwnerName
 from .plan_check import PlanCheck
-from .pool import check_connections
+from .pool import check_connections, has_one_to_keep
 from .reaper import REAP_EVERY, Reaper
 from .sessions import check_sessions, engine_of
 from .transactions import Refusals, Stopped, Transactions
@@ -155,6 +156,8 @@ class Worker(Generic[T]):
         self._hands: Hands[T] | None = None
         self._turns: Turns[T]
         self._is_seen = True
+        self._may_keep = False
+        self._kept: KeptConnection | None = None
         self._woken_by: Wakeups | None = None
         self._transactions = Transactions(
             self.engine,
@@ -198,6 +201,7 @@ class Worker(Generic[T]):
                 claims_with_finishes=not self.interval,
             )
             heartbeat = self._heartbeat(self._hands)
+            self._kept = KeptConnection(self.engine) if self._may_keep else None
             self._turns = self._make_turns(self._hands, heartbeat)
             self._woken_by = self._wakeups()
             with heartbeat, self._woken_by or nullcontext():
@@ -206,8 +210,11 @@ class Worker(Generic[T]):
                 plans = PlanCheck(
                     [lane.queue for lane in self.lanes], transactions=self._transactions
                 )
-                with self._chores_beside(self._hands) as chores:
-                    self._crew(self._hands, heartbeat, [reaper, plans, *chores]).work()
+                own: list[Chore] = [reaper, plans]
+                if self._kept is not None:
+                    own.append(self._kept)
+                with self._kept or nullcontext(), self._chores_beside(self._hands) as chores:
+                    self._crew(self._hands, heartbeat, [*own, *chores]).work()
 
     def stop(self) -> None:
         """Finish the running jobs, release the rest, and return from :meth:`run`.
@@ -255,8 +262,13 @@ class Worker(Generic[T]):
 
     def _check_connections(self) -> None:
         with connected(self.engine) as connection:
-            self._is_seen = database_of(connection).seen_by_others(connection)
+            database = database_of(connection)
+            self._is_seen = database.seen_by_others(connection)
+            in_autocommit = database.in_autocommit(connection)
         check_connections(self.engine, self.concurrency, self.lanes, alone=self._is_alone)
+        # On an AUTOCOMMIT engine each turn sets a level; the application's sessions find their way.
+        plain = self._transactions.plain_sessions and not in_autocommit and not self._is_alone
+        self._may_keep = plain and has_one_to_keep(self.engine, self.concurrency)
 
     @property
     def _is_alone(self) -> bool:
@@ -334,6 +346,7 @@ class Worker(Generic[T]):
             heartbeat.wait_for_renewal,
             lambda lane: lane in hands.at_rest,
             shows=self.on_outcome is not None,
+            kept=self._kept,
         )
 
     def _reaper(self, hands: Hands[T]) -> Reaper:

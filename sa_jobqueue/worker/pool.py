@@ -45,6 +45,14 @@ def check_connections(
         )
 
 
+def has_one_to_keep(engine: Engine, concurrency: int) -> bool:
+    """Tell whether a worker may keep a connection beside those of its handlers.
+
+    Other pools than a QueuePool may give a connection that belongs to one thread.
+    """
+    return isinstance(engine.pool, QueuePool) and _most_connections(engine) >= concurrency + 2
+
+
 def _most_connections(engine: Engine) -> float:
     """Return how many connections a pool gives at once, as far as it has a limit."""
     pool = engine.pool

@@ -17,6 +17,7 @@ from ..dialects import is_mistake, is_of_driver, is_refused_login, is_shortage, 
 from ..errors import JobQueueError, LockLost
 from ..process.runtime import Flag, Runtime
 from ..sessions.transactions import run_in_transaction
+from .kept_connection import KeptConnection
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -65,23 +66,38 @@ class Transactions:
         self._stopping = stopping
         self._succeeded_once = False
 
+    @property
+    def plain_sessions(self) -> bool:
+        """Whether its sessions are not of the application's kind."""
+        return self._open_session is None
+
     def run(
         self,
         work: Callable[[Session], R],
         *,
         patience: timedelta | None = None,
         reads_first: bool = True,
+        kept: KeptConnection | None = None,
     ) -> R:
         """Run and commit a transaction, again while its error is temporary.
 
         Args:
             patience: for how long; None: for PATIENCE, or until the worker is to stop.
             reads_first: False if the verbs of the library do all, which write before they read.
+            kept: the connection to use; None: any of the pool's.
 
         Raises:
             Stopped: the worker is to stop.
         """
-        result = self.patiently(lambda: self.run_once(work, reads_first=reads_first), patience)
+
+        def once() -> R:
+            if kept is None:
+                return self.run_once(work, reads_first=reads_first)
+            return kept.use(
+                lambda session: self._run(lambda: session, work, reads_first=reads_first)
+            )
+
+        result = self.patiently(once, patience)
         self._succeeded_once = True
         return result
 

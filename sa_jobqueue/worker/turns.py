@@ -15,6 +15,7 @@ from ..errors import ClaimLost, LockLost
 from ..fence.claim import Claim, fence_of, jobs_by_token
 from .brake import Brake
 from .in_hand import Batch, Ended, InHand
+from .kept_connection import KeptConnection
 from .lanes import Lane, LaneOrder, claims_lost_by
 from .owner_name import OwnerName
 from .refusals import UNDIVIDED, RefusedFinish
@@ -60,6 +61,7 @@ class Turns(Generic[T]):
         wait_for_renewal: waits until no renewal of claims is under way.
         is_at_rest: tells whether a lane's queue is paused.
         shows: somebody looks at finished jobs, which then show their new values.
+        kept: the connection of the turns; None: each takes one of the pool's.
         hopeless: the database has refused for PATIENCE to finish jobs.
     """
 
@@ -73,6 +75,7 @@ class Turns(Generic[T]):
     wait_for_renewal: Callable[[], None]
     is_at_rest: Callable[[Lane[T]], bool]
     shows: bool
+    kept: KeptConnection | None = None
     hopeless: bool = False
 
     def __post_init__(self) -> None:
@@ -129,6 +132,7 @@ class Turns(Generic[T]):
                 partial(self._turn, batch=batch),
                 patience=patience,
                 reads_first=bool(self._unanswered),
+                kept=self.kept,
             )
         except Exception as error:
             if not batch.is_empty:
@@ -140,6 +144,8 @@ class Turns(Generic[T]):
         self._unanswered.clear()
         if claim:
             self._refusals.end()
+        if self.kept is not None and not any(claim for _, claim in result.claims):
+            self.kept.let_go()  # the next turn may be long in coming
         return result
 
     def _turn(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:
@@ -159,12 +165,13 @@ class Turns(Generic[T]):
         return TurnResult(claims, finished)
 
     def _complete_and_claim(self, session: Session, batch: Batch[T]) -> TurnResult[T] | None:
-        """Do a turn of done jobs by one statement; None: it takes more, and nothing was done."""
+        """Do a turn of done jobs in one go; None: it takes several verbs, and nothing was done."""
         if len(self.lanes) > 1 or batch.unhandled or not batch.handled:
             return None
         (lane,) = self.lanes
         most = self._most(lane, batch.wanted)
-        if not most or any(done.ended or done.outcome is not None for done in batch.handled):
+        others = [done for done in batch.handled if done.outcome is not None or done.ended]
+        if others or not most:
             return None
         try:
             claim = lane.complete_and_claim(

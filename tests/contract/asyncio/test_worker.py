@@ -22,6 +22,7 @@ from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
 from sa_jobqueue.worker import Cancel, Outcome, Retry, Worker, WorkerOptions, job_context
 from tests.contract.asyncio.support import DRIVERS_OF_POSTGRESQL, DRIVERS_OF_SQLITE, in_event_loop
 from tests.contract.asyncio.worker_support import draining, nothing, states, statuses
+from tests.contract.worker.support import checkouts_counted
 from tests.models import Account, Email, Letter, Task, add_emails, add_tasks
 
 SOON = timedelta(milliseconds=20)
@@ -43,6 +44,18 @@ async def test_a_drained_queue_is_finished(async_engine: AsyncEngine, session: S
 
     assert handled == list("abcde")
     assert set(statuses(session).values()) == {"done"}
+
+
+@in_event_loop
+async def test_turns_that_follow_each_other_share_a_connection(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_emails(session, *["a"] * 30)
+
+    with checkouts_counted(async_engine.sync_engine) as count:
+        await draining(async_engine, JobQueue(Email), nothing, owner="w", limit=1).run()
+
+    assert count[0] < 10
 
 
 @in_event_loop

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import URL, Engine, select
+from sqlalchemy import URL, Engine, event, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
@@ -65,3 +65,18 @@ def own_database(url: URL, **options: Any) -> Iterator[Engine]:
         yield engine
     finally:
         engine.dispose()
+
+
+@contextmanager
+def checkouts_counted(engine: Engine) -> Iterator[list[int]]:
+    """Count how often the pool gives a connection."""
+    count = [0]
+
+    def note(*_: object) -> None:
+        count[0] += 1
+
+    event.listen(engine, "checkout", note)
+    try:
+        yield count
+    finally:
+        event.remove(engine, "checkout", note)

@@ -1,0 +1,119 @@
+"""The connection of a worker's turns: kept while turns follow each other, and no longer."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, NullPool, event, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue
+from sa_jobqueue.worker import kept_connection
+from tests.contract.worker.support import checkouts_counted, own_database, work
+from tests.models import Email, add_emails
+from tests.running import running
+from tests.support import until
+
+HOUR = timedelta(hours=1)
+
+pytestmark = pytest.mark.strategies("auto")
+
+
+def test_turns_that_follow_each_other_share_a_connection(db_url: URL) -> None:
+    with own_database(db_url) as engine:
+        with Session(engine) as session:
+            add_emails(session, *["a"] * 30)
+
+        with checkouts_counted(engine) as count:
+            work(engine, JobQueue(Email), lambda email: None, owner="w", limit=1)
+
+        assert count[0] < 10
+
+
+def test_an_idle_worker_holds_no_connection_of_the_pool(
+    db_url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_connection, "KEPT_FOR", 3600.0)
+    handled = threading.Event()
+
+    with (
+        own_database(db_url) as engine,
+        running(engine, {Email: lambda email: handled.set()}, owner="w", poll=HOUR),
+    ):
+        with Session(engine) as session:
+            add_emails(session, "a")
+        assert handled.wait(30)
+
+        until(lambda: not engine.pool.checkedout())  # type: ignore[attr-defined]  # a QueuePool
+
+
+def test_the_connection_goes_back_to_the_pool_during_a_long_handler(db_url: URL) -> None:
+    waited: list[int] = []
+
+    with own_database(db_url) as engine:
+        with Session(engine) as session:
+            add_emails(session, "a", "b")
+
+        def handle(email: Email) -> None:
+            until(lambda: not engine.pool.checkedout())  # type: ignore[attr-defined]  # a QueuePool
+            waited.append(email.id)
+
+        work(engine, JobQueue(Email), handle, owner="w", limit=1)
+
+    assert len(waited) == 2
+
+
+def test_a_pool_with_one_connection_serves_handlers_too(
+    db_url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_connection, "KEPT_FOR", 3600.0)
+    seen: list[str] = []
+
+    with own_database(db_url, pool_size=1, max_overflow=0, pool_timeout=2) as engine:
+        with Session(engine) as session:
+            add_emails(session, "a", "b")
+
+        def handle(email: Email) -> None:
+            with Session(engine) as session:
+                seen.append(session.scalar(text("SELECT 'seen'")) or "")
+
+        work(engine, JobQueue(Email), handle, owner="w", limit=1)
+
+    assert seen == ["seen", "seen"]
+
+
+def test_a_pool_without_connections_to_keep_is_used_anew_by_each_turn(db_url: URL) -> None:
+    handled: list[int] = []
+
+    with own_database(db_url, poolclass=NullPool) as engine:
+        with Session(engine) as session:
+            add_emails(session, *"abc")
+
+        work(engine, JobQueue(Email), lambda email: handled.append(email.id), owner="w", limit=1)
+
+    assert len(handled) == 3
+
+
+def test_a_kept_connection_that_dies_costs_no_job(db_url: URL) -> None:
+    handled: list[int] = []
+
+    with own_database(db_url) as engine:
+        with Session(engine) as session:
+            add_emails(session, *"abcd")
+
+        def handle(email: Email) -> None:
+            handled.append(email.id)
+            if len(handled) == 2:
+                for kept in list(in_use):
+                    kept.close()  # as a server that goes away closes it
+
+        in_use: set[Any] = set()
+        event.listen(engine, "checkout", lambda driver, *_: in_use.add(driver))
+        event.listen(engine, "checkin", lambda driver, *_: in_use.discard(driver))
+        work(engine, JobQueue(Email), handle, owner="w", limit=1)
+
+    assert sorted(handled) == sorted(set(handled))
+    assert len(handled) == 4
