@@ -45,6 +45,6 @@ async def test_an_async_worker_survives_faults_in_a_row_and_handles_each_job_onc
     )
 
     with survival.faults:
-        await asyncio.wait_for(worker.run(), 500 if full else 60)
+        await asyncio.wait_for(worker.run(), 500 if full else 240)
 
     survival.check(session, every_kind=full)
