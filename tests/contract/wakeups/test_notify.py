@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, insert, text
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
@@ -149,6 +151,72 @@ def test_a_rolled_back_savepoint_of_a_connection_is_noticed(engine: Engine, hear
         connection.commit()
 
     assert heard() == [PARCEL]
+
+
+def in_core_savepoint(session: Session) -> None:
+    savepoint = session.connection().begin_nested()
+    enqueue(session, Parcel, [{"name": "a"}])
+    savepoint.rollback()
+
+
+def in_textual_savepoint(session: Session) -> None:
+    session.execute(text("SAVEPOINT a"))
+    enqueue(session, Parcel, [{"name": "a"}])
+    session.execute(text("ROLLBACK TO SAVEPOINT a"))
+
+
+def in_joined_session(session: Session) -> None:
+    connection = session.connection()
+    savepoint = connection.begin_nested()
+    add_parcels(Session(connection, join_transaction_mode="create_savepoint"), "a")
+    savepoint.rollback()
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("roll_back", [in_core_savepoint, in_textual_savepoint, in_joined_session])
+def test_a_savepoint_that_the_session_does_not_know_of_takes_no_notification_along(
+    session: Session, heard: Heard, roll_back: Callable[[Session], None]
+) -> None:
+    roll_back(session)
+    enqueue(session, Parcel, [{"name": "b"}])
+    session.commit()
+
+    assert heard() == [PARCEL]
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_rolled_back_savepoint_of_a_session_sends_nothing(session: Session, heard: Heard) -> None:
+    with session.begin_nested() as savepoint:
+        enqueue(session, Parcel, [{"name": "a"}])
+        savepoint.rollback()
+    session.commit()
+
+    assert heard() == []
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_transaction_around_that_is_committed_sends_what_its_sessions_noted(
+    engine: Engine, heard: Heard
+) -> None:
+    with engine.begin() as connection:
+        joined = Session(connection, join_transaction_mode="create_savepoint")
+        add_parcels(joined, "a")
+        enqueue(joined, Parcel, [{"name": "b"}])
+        joined.rollback()
+        assert heard() == []
+
+    assert heard() == [PARCEL]
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_commit_that_the_server_refuses_sends_nothing(engine: Engine, heard: Heard) -> None:
+    with engine.connect() as connection:
+        enqueue(Session(connection), Parcel, [{"name": "a"}])
+        with suppress(ProgrammingError):
+            connection.execute(text("SELECT nothing"))
+        connection.commit()  # the server answers with ROLLBACK
+
+    assert heard() == []
 
 
 @pytest.mark.only_on("postgresql")
