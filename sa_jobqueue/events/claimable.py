@@ -7,6 +7,10 @@ class and a transaction.
 
 A notification that was sent earlier could be lost: a rollback to a savepoint takes it along, and a
 session does not learn of the savepoints of its connection, or of those in SQL.
+
+The end of a claim frees its serial key, and so makes other jobs claimable. If its transaction then
+claims from the same queue, and gets all that it finds, nothing is left for others, and nobody is
+woken: a worker finds what it has freed by itself.
 """
 
 from __future__ import annotations
@@ -28,28 +32,41 @@ from .channel import channel_of
 from .notes import call_at_end_of
 
 
+@dataclass(frozen=True)
+class _Note:
+    """Jobs of a class can be claimed, or may be: what limits their serial keys has freed some."""
+
+    mapping: QueueMapping
+    freed_by: object | None
+
+
 @dataclass(eq=False)
 class _Notes:
     """What was noted in a transaction of a connection.
 
     Attributes:
-        waking: the classes whose workers are called when the verb's transaction has ended. That of
-            a session may end before that of its connection, which it has joined.
-        notifying: the classes that are notified of with the COMMIT.
+        waking: for these, workers are called when the verb's transaction has ended. That of a
+            session may end before that of its connection, which it has joined.
+        notifying: for these, a notification is sent with the COMMIT.
     """
 
-    waking: set[QueueMapping] = field(default_factory=set)
-    notifying: set[QueueMapping] = field(default_factory=set)
+    waking: set[_Note] = field(default_factory=set)
+    notifying: set[_Note] = field(default_factory=set)
 
 
 _noted: WeakKeyDictionary[RootTransaction, _Notes] = WeakKeyDictionary()
 _watched: WeakSet[Connection] = WeakSet()
 
 
-def note_claimable(writer: Writer, mapping: QueueMapping) -> None:
+def note_claimable(
+    writer: Writer, mapping: QueueMapping, *, freed_by: object | None = None
+) -> None:
     """Wake the workers of a class, once the verb's transaction is committed.
 
     A verb asks ``if mapping.wakes:`` before it calls this.
+
+    Args:
+        freed_by: the end of a claim has freed keys that this limits; None: jobs can be claimed.
 
     Raises:
         ArgumentError: a notification in a two-phase transaction, which PostgreSQL refuses.
@@ -59,23 +76,37 @@ def note_claimable(writer: Writer, mapping: QueueMapping) -> None:
             _notify(writer.connection, [mapping])
         _wake(mapping)
         return
-    notes = _notes_in(writer)
-    if mapping in notes.waking:
+    notes, noted = _notes_in(writer), _Note(mapping, freed_by)
+    if noted in notes.waking:
         return
-    is_new = _notifies(writer, mapping) and mapping not in notes.notifying
+    is_new = _notifies(writer, mapping) and noted not in notes.notifying
     if is_new:
         _notify_at_commit(writer.connection)
-        notes.notifying.add(mapping)
-    notes.waking.add(mapping)
+        notes.notifying.add(noted)
+    notes.waking.add(noted)
 
     def ended(end: TransactionEnd) -> None:
-        notes.waking.discard(mapping)
+        wakes = noted in notes.waking
+        notes.waking.discard(noted)
         if end is not TransactionEnd.ROLLED_BACK:
-            _wake(mapping)
+            if wakes:
+                _wake(mapping)
         elif is_new:
-            notes.notifying.discard(mapping)
+            notes.notifying.discard(noted)
 
     call_at_end_of(writer, ended)
+
+
+def forget_freed(writer: Writer, freed_by: object) -> None:
+    """Wake nobody for keys that were freed in this transaction: their jobs are claimed.
+
+    Not in a savepoint, which may be rolled back without the end of the claims that freed them.
+    """
+    if writer.in_autocommit or writer.connection.in_nested_transaction():
+        return
+    notes = _notes_in(writer)
+    for noted in (notes.waking, notes.notifying):
+        noted -= {note for note in noted if note.freed_by is freed_by}
 
 
 def _notes_in(writer: Writer) -> _Notes:
@@ -116,7 +147,7 @@ def _committing(connection: Connection) -> None:
     if notes is None:
         return
     try:
-        _notify(connection, notes.notifying)
+        _notify(connection, (note.mapping for note in notes.notifying))
     except DBAPIError:
         # A transaction that has failed commits nothing, and its COMMIT raises no error either.
         if connection.invalidated or not database_of(connection).refuses_commit(connection):

@@ -44,7 +44,7 @@ class Handled:
 @contextmanager
 def working(
     engine: Engine,
-    entity: type[Any],
+    entity: type[Any] | JobQueue[Any],
     handler: Callable[[Any], None],
     *,
     watched: bool = True,
@@ -52,7 +52,8 @@ def working(
 ) -> Iterator[Worker[Any]]:
     """Run a worker in a thread, idle and watched when the block begins."""
     options = {"poll": MINUTE, "reap_every": None, **options}
-    worker = Worker(engine, JobQueue(entity), handler, **options)
+    queue = entity if isinstance(entity, JobQueue) else JobQueue(entity)
+    worker = Worker(engine, queue, handler, **options)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
