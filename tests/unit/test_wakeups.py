@@ -44,11 +44,15 @@ def fruitless(alarm: Alarm, clock: Clock) -> float:
     return alarm.pending_at - clock.now
 
 
+def alarm_of(rings: list[float], clock: Clock) -> Alarm:
+    return Alarm(lambda: rings.append(clock.now), lambda: None)
+
+
 def test_the_first_ring_is_not_delayed_and_one_for_nothing_brings_a_growing_pause(
     clock: Clock,
 ) -> None:
     rings: list[float] = []
-    alarm = Alarm(lambda: rings.append(clock.now))
+    alarm = alarm_of(rings, clock)
     pauses = []
 
     for _ in range(8):
@@ -62,7 +66,7 @@ def test_the_first_ring_is_not_delayed_and_one_for_nothing_brings_a_growing_paus
 
 def test_a_job_ends_the_pause(clock: Clock) -> None:
     rings: list[float] = []
-    alarm = Alarm(lambda: rings.append(clock.now))
+    alarm = alarm_of(rings, clock)
     fruitless(alarm, clock)
     clock.now = alarm.pending_at
 
@@ -76,12 +80,30 @@ def test_a_job_ends_the_pause(clock: Clock) -> None:
 
 def test_a_claim_that_nobody_rang_for_brings_no_pause(clock: Clock) -> None:
     rings: list[float] = []
-    alarm = Alarm(lambda: rings.append(clock.now))
+    alarm = alarm_of(rings, clock)
 
     alarm.claimed(found=False)
     alarm.ring()
 
     assert rings == [clock.now]
+
+
+def test_a_ring_in_a_pause_is_told_of_once_and_comes_at_its_end(clock: Clock) -> None:
+    rings: list[float] = []
+    told: list[float] = []
+    alarm = Alarm(lambda: rings.append(clock.now), lambda: told.append(alarm.pending_at))
+    alarm.ring()
+    alarm.claimed(found=False)
+
+    for _ in range(3):
+        alarm.ring()
+        alarm.ring_postponed()
+    assert (len(rings), told) == (1, [alarm.pending_at])
+    clock.now = alarm.pending_at
+    for _ in range(3):  # the watcher, and the worker itself
+        alarm.ring_postponed()
+
+    assert (len(rings), alarm.pending_at) == (2, math.inf)
 
 
 def test_looks_are_frequent_after_a_job_and_then_rarer_up_to_the_poll() -> None:

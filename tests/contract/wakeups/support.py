@@ -70,6 +70,11 @@ def is_watched(worker: Worker[Any]) -> bool:
     return worker._woken_by is not None and worker._woken_by.connected
 
 
+def claims_for_nothing(worker: Worker[Any]) -> int:
+    """Count the claims in a row that a ring had the worker make, and that found nothing."""
+    return 0 if worker._woken_by is None else worker._woken_by._alarm.for_nothing
+
+
 @contextmanager
 def elsewhere(url: URL, entity: type[Any]) -> Iterator[Callable[..., None]]:
     """Give a function that commits a job in another process, due in so many seconds."""

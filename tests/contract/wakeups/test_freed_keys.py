@@ -15,10 +15,9 @@ from sa_jobqueue.dialects.clock import EPOCH
 from sa_jobqueue.model.mapping import mapping_of
 from sa_jobqueue.wakeups import Wakeups
 from sa_jobqueue.wakeups.in_process import woken_by_verbs
-from sa_jobqueue.worker import Worker
 from tests.contract.wakeups.conftest import Heard
 from tests.contract.wakeups.models import SHIPPED, Crate, Pallet, Parcel, add_parcels
-from tests.contract.wakeups.support import SOON, Handled, working
+from tests.contract.wakeups.support import SOON, Handled, claims_for_nothing, working
 from tests.support import until
 
 CRATE = Crate.__tablename__
@@ -208,11 +207,6 @@ def test_a_freed_key_wakes_an_idle_worker(engine: Engine, session: Session) -> N
         queue.complete(session, jobs)
         session.commit()
         assert handled.next() == "b"
-
-
-def claims_for_nothing(worker: Worker[Any]) -> int:
-    """Count the claims in a row that a ring had the worker make, and that found nothing."""
-    return 0 if worker._woken_by is None else worker._woken_by._alarm.for_nothing
 
 
 @pytest.mark.parametrize("limit", [1, 2])
