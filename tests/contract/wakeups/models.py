@@ -73,6 +73,19 @@ class Ticket(JobMixin, PriorityMixin, RetryMixin, WakeBase):
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
+class Cargo(JobMixin, WakeBase):
+    """Jobs of a workflow, which wait for a signal between its two steps."""
+
+    __tablename__ = "wake_cargo"
+    __queue_args__ = {  # noqa: RUF012 - as users write it
+        "notify": True,
+        "ready": ["cleared"],
+        "during": ["loading"],
+    }
+    id: Mapped[int] = mapped_column(primary_key=True)
+    ship: Mapped[int | None]
+
+
 SHIPPED = JobQueue(Crate, serial_by=Crate.ship)
 
 

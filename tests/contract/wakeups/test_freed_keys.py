@@ -16,9 +16,9 @@ from sa_jobqueue.model.mapping import mapping_of
 from sa_jobqueue.wakeups import Wakeups
 from sa_jobqueue.wakeups.in_process import woken_by_verbs
 from tests.contract.wakeups.conftest import Heard
-from tests.contract.wakeups.models import SHIPPED, Crate, Pallet, Parcel, add_parcels
+from tests.contract.wakeups.models import SHIPPED, Cargo, Crate, Pallet, Parcel, add_parcels
 from tests.contract.wakeups.support import SOON, Handled, claims_for_nothing, working
-from tests.support import until
+from tests.support import SERVERS, until
 
 CRATE = Crate.__tablename__
 
@@ -35,7 +35,7 @@ def woken(engine: Engine) -> Iterator[Woken]:
         rings.clear()
         return count
 
-    with woken_by_verbs([mapping_of(Crate)], lambda: rings.append(None)):
+    with woken_by_verbs([mapping_of(Crate), mapping_of(Cargo)], lambda: rings.append(None)):
         yield collect
 
 
@@ -159,6 +159,35 @@ def test_a_turn_wakes_others_for_jobs_that_its_queue_does_not_claim(
     woken()
 
     assert not queue.turn(session, jobs, owner="w", limit=2)
+    session.commit()
+
+    assert woken() == 1
+
+
+def test_a_turn_wakes_others_for_jobs_of_another_status(session: Session, woken: Woken) -> None:
+    unloading = JobQueue(Cargo, serial_by=Cargo.ship, then="cleared")
+    session.add_all([Cargo(ship=1), Cargo(ship=1, status="cleared")])
+    session.commit()
+    jobs = unloading.claim(session, owner="w")
+    session.commit()
+    woken()
+
+    assert not unloading.turn(session, jobs, owner="w", limit=2, delete=True)
+    session.commit()
+
+    assert woken() == 1
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_turn_wakes_others_if_somebody_was_claiming_from_its_keys(
+    session: Session, other: Session, woken: Woken
+) -> None:
+    add(session, 1, 2)
+    jobs = claim(session)
+    woken()
+    assert SHIPPED.claim(other, owner="x")
+
+    assert not SHIPPED.turn(session, jobs, owner="w", limit=2)
     session.commit()
 
     assert woken() == 1

@@ -25,8 +25,9 @@ from sa_jobqueue import (
     start_round,
 )
 from sa_jobqueue.dialects.clock import EPOCH
+from sa_jobqueue.workflow import Workflow
 from tests.contract.wakeups.conftest import Heard
-from tests.contract.wakeups.models import Hostile, Parcel, Postcard, Reader, add_parcels
+from tests.contract.wakeups.models import Cargo, Hostile, Parcel, Postcard, Reader, add_parcels
 from tests.support import Sessions, statements_seen
 
 PARCEL = Parcel.__tablename__
@@ -108,6 +109,27 @@ def test_a_finish_with_a_status_that_others_claim_from_notifies(
     session.commit()
 
     assert heard() == [PARCEL]
+
+
+@pytest.mark.only_on("postgresql")
+def test_the_moves_of_a_workflow_notify_where_a_step_claims_from_the_new_status(
+    session: Session, heard: Heard
+) -> None:
+    workflow = Workflow(Cargo)
+    workflow.step("unclaimed", during="claimed", then="at customs")(lambda cargo: None)
+    workflow.waiting("at customs", signals=["cleared", "failed"])
+    workflow.step("cleared", during="loading", then="done")(lambda cargo: None)
+    kept, lost = Cargo(status="at customs"), Cargo(status="at customs")
+    session.add_all([kept, lost])
+    session.commit()
+
+    workflow.signal(session, lost, "failed")
+    session.commit()
+    assert heard() == []
+    workflow.signal(session, kept, "cleared")
+    session.commit()
+
+    assert heard() == [Cargo.__tablename__]
 
 
 @pytest.mark.only_on("postgresql")
