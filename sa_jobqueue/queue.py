@@ -453,7 +453,12 @@ class JobQueue(Generic[T]):
         """
         jobs = self._checked(jobs)
         return manage.change(
-            session, jobs, ended(CANCELLED), leaving=self._ready_words, verb="cancel"
+            session,
+            jobs,
+            ended(CANCELLED),
+            leaving=self._ready_words,
+            verb="cancel",
+            limited=bool(self.plan.spec.limits),
         )
 
     def retry(self, session: AnySession, jobs: Any) -> list[T]:

@@ -25,6 +25,9 @@ from ..model.mapping import QueueMapping
 #: The values of a primary key.
 Identity = tuple[Any, ...]
 
+#: What limits serial keys of a claim that another process has made.
+ELSEWHERE = "elsewhere"
+
 
 @dataclass(frozen=True)
 class Fence:
@@ -63,12 +66,15 @@ class Token:
             while a heartbeat in another session is in flight, committed or
             rolled back.
         hold: what keeps the rows of an unmarked claim.
+        limited_by: what limits the claimed jobs of a serial key, and so claims the next ones when
+            this claim ends; None: nothing does.
     """
 
     status: str
     owner: str | None
     dates: list[datetime] = field(default_factory=list)
     hold: Hold | None = None
+    limited_by: object | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.hold is not None:
@@ -76,7 +82,8 @@ class Token:
                 "a claim by the strategies held and advisory belongs to its connection, and "
                 "another process cannot finish it: finish it here"
             )
-        return Token, (self.status, self.owner, self.dates)
+        elsewhere = None if self.limited_by is None else ELSEWHERE
+        return Token, (self.status, self.owner, self.dates, None, elsewhere)
 
 
 class LetGo(Enum):

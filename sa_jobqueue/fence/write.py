@@ -126,17 +126,27 @@ def note_written(
     if mapping.listeners:
         for told in written_events(mapping, change, written):
             note(writer, mapping, told)
-    if mapping.wakes and _frees(change, mapping) and any(found for _, found in written):
-        note_claimable(writer, mapping)
+    if mapping.wakes:
+        _note_claimable(writer, mapping, change, written)
     if _any_lost(written):
         _log_lost(change.verb, mapping, written)
     elif log.isEnabledFor(logging.DEBUG):
         log.debug("%s: %d of %s", change.verb, _jobs_in(written), mapping)
 
 
-def _frees(change: Change, mapping: QueueMapping) -> bool:
-    """Tell whether a change may leave jobs that can be claimed."""
-    return change.frees and (change.verb != "fail" or mapping.has("attempts"))
+def _note_claimable(
+    writer: Writer,
+    mapping: QueueMapping,
+    change: Change,
+    written: Sequence[tuple[FencedJobs, Found]],
+) -> None:
+    """Note the jobs that can be claimed now: those that were written, or others of their keys."""
+    ours = [part for part, found in written if found]
+    if ours and change.frees and (change.verb != "fail" or mapping.has("attempts")):
+        note_claimable(writer, mapping)
+    elif change.let_go is not LetGo.NEVER:
+        for limited_by in {part.token.limited_by for part in ours} - {None}:
+            note_claimable(writer, mapping, freed_by=limited_by)
 
 
 def _any_lost(written: Sequence[tuple[FencedJobs, Found]]) -> bool:

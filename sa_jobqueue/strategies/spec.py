@@ -95,6 +95,15 @@ class ClaimSpec:
         return any(own.compare(leading.expression) for leading in self.mapping.equality)
 
     @cached_property
+    def sees_all_of_keys(self) -> bool:
+        """Whether no other queue claims jobs whose serial keys this one has freed.
+
+        Queues that differ in the leading columns of the claim index do not count each other's.
+        """
+        others = len(_flat(self.where)) > len(self.equalities)
+        return not others and self.mapping.ready == (self.ready,)
+
+    @cached_property
     def served(self) -> bool:
         """Whether the claim index alone serves the criteria and the order."""
         if not self.in_index_order:

@@ -24,6 +24,7 @@ from sqlalchemy import ColumnElement, select
 
 from ..dialects import Database
 from ..errors import ArgumentError
+from ..events.claimable import forget_freed
 from ..events.notes import note
 from ..fence.claim import Claim, FencedJobs, attach_fences
 from ..fence.token import LetGo, Token
@@ -146,6 +147,8 @@ class ClaimPlan(Generic[T]):
         claim: Claim[Any] = Claim(parts, candidates=taken.candidates, lost=taken.lost)
         if not request.rows:
             self._attach(writer, taken, parts)
+        if self.spec.limits and self.mapping.wakes:
+            self._note_all_found(writer, request, taken)
         if self.mapping.listeners and claim:
             note(writer, self.mapping, claim_event(self.spec, parts))
         if log.isEnabledFor(logging.DEBUG):
@@ -153,6 +156,12 @@ class ClaimPlan(Generic[T]):
         if taken.lost:
             lost_log.debug("%d of %d candidates lost", taken.lost, taken.candidates)
         return claim
+
+    def _note_all_found(self, writer: Writer, request: Request, taken: Taken) -> None:
+        """Note that keys which this transaction has freed have no jobs left for others."""
+        has_room = len(taken.jobs) < request.limit and not taken.lost
+        if has_room and self.spec.sees_all_of_keys and not writer.hooked:
+            forget_freed(writer, self.spec)
 
     @contextmanager
     def _freed_on_error(self, writer: Writer, taken: Taken) -> Iterator[None]:
@@ -219,17 +228,19 @@ class ClaimPlan(Generic[T]):
         """Make the tokens: one for each owner_date of the claim, or one for an unmarked claim."""
         mapping, owner, jobs = self.mapping, request.owner, list(taken.jobs)
         keys, dates = keys_of(mapping, jobs, rows=request.rows), taken.dates
+        limited_by = self.spec if self.spec.limits else None
         if taken.hold is not None:
-            token = Token(self.spec.ready, owner, hold=taken.hold)
+            token = Token(self.spec.ready, owner, hold=taken.hold, limited_by=limited_by)
             return [FencedJobs(mapping, token, keys, jobs, request.rows)]
         if dates and dates.count(dates[0]) == len(dates):  # as those of a single statement are
-            token = Token(self.spec.during, owner, [dates[0]])
+            token = Token(self.spec.during, owner, [dates[0]], limited_by=limited_by)
             return [FencedJobs(mapping, token, keys, jobs, request.rows)]
         tokens: dict[datetime, Token] = {}
         parts, begin = [], 0
         for date, same in groupby(dates):
             end = begin + sum(1 for _ in same)
-            token = tokens.setdefault(date, Token(self.spec.during, owner, [date]))
+            made = Token(self.spec.during, owner, [date], limited_by=limited_by)
+            token = tokens.setdefault(date, made)
             parts.append(FencedJobs(mapping, token, keys[begin:end], jobs[begin:end], request.rows))
             begin = end
         return parts

@@ -6,9 +6,10 @@ over jobs that have another status by now. The verbs return the jobs that they c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from sqlalchemy import BigInteger, ColumnElement, bindparam, select
@@ -43,6 +44,8 @@ CHANGE_KEYS = "sa_jobqueue_keys"
 
 #: How many rows a call of prune() deletes by default.
 PRUNE_LIMIT = 1_000
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def cancel(session: AnySession, jobs: Any) -> list[Any]:
@@ -89,9 +92,8 @@ def reprioritize_jobs(
     for _, mapping, _ in jobs_with_keys(jobs):
         if not mapping.has("priority"):
             raise ArgumentError(f"{mapping} has no priority: add PriorityMixin")
-    return change(
-        session, jobs, reprioritized, leaving=leaving, verb="reprioritize", **{PRIORITY: priority}
-    )
+    given = {PRIORITY: priority}
+    return change(session, jobs, reprioritized, leaving=leaving, verb="reprioritize", given=given)
 
 
 def prune(
@@ -203,7 +205,8 @@ def change(
     *,
     leaving: WordsOf,
     verb: str,
-    **given: Any,
+    given: Mapping[str, Any] = _NOTHING,
+    limited: bool = False,
 ) -> list[Any]:
     """Write to those of the jobs that have one of the statuses; return them.
 
@@ -212,6 +215,7 @@ def change(
         leaving: returns the statuses that the change leaves, for a class.
         verb: its name, for listeners.
         given: the values of further parameters of the statement.
+        limited: the queue limits serial keys. A class may say so, too.
     """
     groups: dict[QueueMapping, list[tuple[Any, Any]]] = {}
     for job, mapping, identity in jobs_with_keys(jobs):
@@ -229,7 +233,9 @@ def change(
             show_expired(writer.session, mapping, [job for job, _ in pairs])
         if mapping.listeners and found:
             note(writer, mapping, change_event(mapping, verb, found))
-        if mapping.wakes and found and verb == "retry":
+        # A job that waits for its retry keeps its serial key.
+        frees_keys = verb == "cancel" and (limited or mapping.args.per_key)
+        if mapping.wakes and found and (verb == "retry" or frees_keys):
             note_claimable(writer, mapping)
         changed += [job for job, identity in pairs if identity in found]
     return changed

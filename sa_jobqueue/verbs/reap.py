@@ -190,7 +190,8 @@ def reap_claims(
         if mapping.listeners:
             for told in _events(spec, reaped):
                 note(writer, mapping, told)
-        if mapping.wakes and reaped.failed < len(reaped):
+        frees_keys = bool(spec.limits or mapping.args.per_key)
+        if mapping.wakes and (frees_keys or reaped.failed < len(reaped)):
             note_claimable(writer, mapping)
         entities = loaded(writer.session, mapping, (job.identity for job in reaped.jobs))
         show_expired(writer.session, mapping, entities)

@@ -1,7 +1,8 @@
 """The alarm of a worker: the first ring is never delayed, and one for nothing brings a pause.
 
 Where many idle workers wait for one queue, each job wakes all of them, and one gets it. The others
-then let some time pass before they react again; each takes another time.
+then let some time pass before they react again; each takes another time. A ring during this time is
+postponed, and never dropped: whoever is there rings at its end, the watcher or the worker itself.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ class Alarm:
 
     Args:
         wake: has the worker claim now.
+        postponed: called when a ring was postponed; `pending_at` tells until when.
 
     Attributes:
         idle: the last claim found nothing.
         last_job: when a claim last found a job, by time.monotonic().
         for_nothing: how many rings in a row found nothing.
-        pending_at: when the ring comes that was put off; infinity: none was.
+        pending_at: when the ring comes that was postponed; infinity: none was.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], postponed: Callable[[], None]) -> None:
         self._wake = wake
+        self._postponed = postponed
         self._lock = threading.Lock()
         self._rang_at = -math.inf
         self._rang = False
@@ -45,18 +48,33 @@ class Alarm:
         self.for_nothing = 0
         self.pending_at = math.inf
 
-    def ring(self) -> bool:
-        """Wake the worker now; False: its pause is not over, and `pending_at` tells its end."""
+    def ring(self) -> None:
+        """Wake the worker now; during its pause, postpone that to the end of the pause."""
+        with self._lock:
+            now, known = time.monotonic(), self.pending_at
+            in_pause = now < self._quiet_until
+            if in_pause:
+                self.pending_at = self._quiet_until
+            else:
+                self._note_ring(now)
+        if not in_pause:
+            self._wake()
+        elif self.pending_at != known:
+            self._postponed()
+
+    def ring_postponed(self) -> None:
+        """Wake the worker, if a ring was postponed, and its time has come."""
         with self._lock:
             now = time.monotonic()
-            if now < self._quiet_until:
-                self.pending_at = self._quiet_until
-                return False
-            if now - self._rang_at > FORGOTTEN.total_seconds():
-                self.for_nothing = 0
-            self._rang_at, self._rang, self.pending_at = now, True, math.inf
+            if now < self.pending_at:
+                return
+            self._note_ring(now)
         self._wake()
-        return True
+
+    def _note_ring(self, now: float) -> None:
+        if now - self._rang_at > FORGOTTEN.total_seconds():
+            self.for_nothing = 0
+        self._rang_at, self._rang, self.pending_at = now, True, math.inf
 
     def claimed(self, *, found: bool) -> None:
         """Note a claim, and whether it found jobs."""

@@ -27,9 +27,12 @@ AFTER_CLAIM = timedelta(milliseconds=100)
 class Wakeups:
     """What wakes a worker, inside of the block of its ``with``.
 
+    It is a chore of the worker, too: to ring at the end of a pause, also where no watcher is.
+
     Args:
         specs: what its queues claim.
         wake: has the worker claim now; any thread may call it.
+        notice: has the worker look when its chores are due; any thread may call it.
         poll: the longest pause between two looks.
         shared: other connections see the database: it is not in memory.
     """
@@ -40,6 +43,7 @@ class Wakeups:
         database: Database,
         specs: Sequence[ClaimSpec],
         wake: Callable[[], None],
+        notice: Callable[[], None],
         *,
         runtime: Runtime,
         poll: timedelta,
@@ -48,7 +52,8 @@ class Wakeups:
         self._engine, self._database, self._specs = engine, database, specs
         self._shared = shared
         self._runtime = runtime
-        self._alarm = Alarm(wake)
+        self._notice = notice
+        self._alarm = Alarm(wake, self._note_postponed)
         self._in_process = woken_by_verbs([spec.mapping for spec in specs], self._hear)
         look = Look(specs, database, engine.get_execution_options())
         self._watcher = Watcher(self._alarm, look, poll=poll)
@@ -78,6 +83,15 @@ class Wakeups:
         """Whether the watcher looks for due jobs again and again, since nothing tells of them."""
         return self._source.often and not self._source.tells
 
+    @property
+    def due_at(self) -> float:
+        """When a ring comes that was postponed, by time.monotonic()."""
+        return self._alarm.pending_at
+
+    def run(self) -> None:
+        """Ring, if that was postponed until now."""
+        self._alarm.ring_postponed()
+
     def claimed(self, *, found: bool) -> None:
         """Note a claim of the worker, and whether it found jobs."""
         was_idle = self._alarm.idle
@@ -91,10 +105,14 @@ class Wakeups:
 
     def _hear(self) -> None:
         """Ring; a job that is not due yet is found by a look after the claim."""
-        if not self._alarm.ring():
-            self._watcher.notice()  # it rings at the end of the pause
+        self._alarm.ring()
         if self._watcher.started:
             self._watcher.look_soon(AFTER_CLAIM.total_seconds())
+
+    def _note_postponed(self) -> None:
+        """Have the watcher ring at the end of the pause, or the worker: it may be in a chore."""
+        self._watcher.notice()
+        self._notice()
 
     def _new_source(self) -> Source:
         if self._database.tells_changes:

@@ -125,8 +125,7 @@ class Watcher:
             if self._source.wait(self._until_next(), self._pause):
                 self._look_at = 0.0
             now = time.monotonic()
-            if self._alarm.pending_at <= now:
-                self._alarm.ring()
+            self._alarm.ring_postponed()
             if self._due_at <= now:
                 self._due_at, self._look_at = math.inf, now + AGAIN
                 self._alarm.ring()

@@ -211,8 +211,9 @@ class Worker(Generic[T]):
                     [lane.queue for lane in self.lanes], transactions=self._transactions
                 )
                 own: list[Chore] = [reaper, plans]
-                if self._kept is not None:
-                    own.append(self._kept)
+                for chore in (self._woken_by, self._kept):
+                    if chore is not None:
+                        own.append(chore)
                 with self._kept or nullcontext(), self._chores_beside(self._hands) as chores:
                     self._crew(self._hands, heartbeat, [*own, *chores]).work()
 
@@ -316,6 +317,7 @@ class Worker(Generic[T]):
             database_of_engine(self.engine),
             [lane.queue.plan.spec for lane in self.lanes],
             self.wake,
+            self._notify,
             runtime=self._runtime,
             poll=self.poll,
             shared=self._is_seen,

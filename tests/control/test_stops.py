@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
-from sqlalchemy import event
+from sqlalchemy import event, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Claim, claim, fence_of, release, renew
-from sa_jobqueue.control import ControlState, pause, read_control, request_stop
+from sa_jobqueue import Claim, claim, fence_of, release, renew, utc_now
+from sa_jobqueue.control import (
+    ControlState,
+    pause,
+    read_control,
+    register_worker,
+    request_stop,
+)
+from sa_jobqueue.control.stops import key_text
 
 from .conftest import TABLES, Letter
 
@@ -41,6 +49,26 @@ def test_the_worker_that_has_a_job_is_asked_to_stop_it(
     assert state.asks_to_stop(fence_of(first))
     assert not state.asks_to_stop(fence_of(second))
     assert state_of(session, owner="another") == ControlState()
+
+
+def test_a_request_is_forgotten_after_a_day(session: Session) -> None:
+    session.add_all([Letter(), Letter()])
+    session.commit()
+    old, new = claimed_letters(session)
+    for letter in (old, new):
+        request_stop(session, letter)
+    stops = TABLES.stops
+    long_ago = utc_now(-(timedelta(days=2) // timedelta(microseconds=1)))
+    is_old = stops.c.job_key == key_text((old.id,))
+    session.execute(update(stops).where(is_old).values(since=long_ago))
+    session.commit()
+
+    register_worker(session, "w", [Letter], tables=TABLES)
+    session.commit()
+
+    state = state_of(session)
+    assert not state.asks_to_stop(fence_of(old))
+    assert state.asks_to_stop(fence_of(new))
 
 
 def test_a_job_that_nobody_has_is_not_stopped(session: Session) -> None:

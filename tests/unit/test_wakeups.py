@@ -5,16 +5,25 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from sqlalchemy import create_engine
 
 from sa_jobqueue.process.runtime import THREADS
 from sa_jobqueue.wakeups import alarm as alarm_module
 from sa_jobqueue.wakeups.alarm import Alarm
+from sa_jobqueue.wakeups.data_version import DataVersion
+from sa_jobqueue.wakeups.listening import Listening
+from sa_jobqueue.wakeups.looking import Looking
 from sa_jobqueue.wakeups.pace import Pace
+from sa_jobqueue.wakeups.source import Source
+from sa_jobqueue.wakeups.watcher import Watcher
 from sa_jobqueue.worker.hands import Hands
 from sa_jobqueue.worker.idle import Idle
 
@@ -44,11 +53,15 @@ def fruitless(alarm: Alarm, clock: Clock) -> float:
     return alarm.pending_at - clock.now
 
 
+def alarm_of(rings: list[float], clock: Clock) -> Alarm:
+    return Alarm(lambda: rings.append(clock.now), lambda: None)
+
+
 def test_the_first_ring_is_not_delayed_and_one_for_nothing_brings_a_growing_pause(
     clock: Clock,
 ) -> None:
     rings: list[float] = []
-    alarm = Alarm(lambda: rings.append(clock.now))
+    alarm = alarm_of(rings, clock)
     pauses = []
 
     for _ in range(8):
@@ -62,7 +75,7 @@ def test_the_first_ring_is_not_delayed_and_one_for_nothing_brings_a_growing_paus
 
 def test_a_job_ends_the_pause(clock: Clock) -> None:
     rings: list[float] = []
-    alarm = Alarm(lambda: rings.append(clock.now))
+    alarm = alarm_of(rings, clock)
     fruitless(alarm, clock)
     clock.now = alarm.pending_at
 
@@ -76,12 +89,30 @@ def test_a_job_ends_the_pause(clock: Clock) -> None:
 
 def test_a_claim_that_nobody_rang_for_brings_no_pause(clock: Clock) -> None:
     rings: list[float] = []
-    alarm = Alarm(lambda: rings.append(clock.now))
+    alarm = alarm_of(rings, clock)
 
     alarm.claimed(found=False)
     alarm.ring()
 
     assert rings == [clock.now]
+
+
+def test_a_ring_in_a_pause_is_told_of_once_and_comes_at_its_end(clock: Clock) -> None:
+    rings: list[float] = []
+    told: list[float] = []
+    alarm = Alarm(lambda: rings.append(clock.now), lambda: told.append(alarm.pending_at))
+    alarm.ring()
+    alarm.claimed(found=False)
+
+    for _ in range(3):
+        alarm.ring()
+        alarm.ring_postponed()
+    assert (len(rings), told) == (1, [alarm.pending_at])
+    clock.now = alarm.pending_at
+    for _ in range(3):  # the watcher, and the worker itself
+        alarm.ring_postponed()
+
+    assert (len(rings), alarm.pending_at) == (2, math.inf)
 
 
 def test_looks_are_frequent_after_a_job_and_then_rarer_up_to_the_poll() -> None:
@@ -96,6 +127,79 @@ def test_looks_are_frequent_after_a_job_and_then_rarer_up_to_the_poll() -> None:
     assert 1.6 <= later[-1] <= 2
     assert pause(1, for_nothing=10) >= 1.6
     assert pause(1, took=0.5) >= 4
+
+
+class Watched:
+    """A source that ends the watcher after some waits, and notes how long they were."""
+
+    def __init__(self, like: Source) -> None:
+        self.tells, self.often, self.rings = like.tells, like.often, like.rings
+        self.watcher: Watcher
+        self.waits: list[float] = []
+
+    def opened(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def wait(self, seconds: float, pause: object) -> bool:
+        self.waits.append(seconds)
+        if len(self.waits) == 8:
+            self.watcher.end()
+        return False
+
+    def ask(self, question: Callable[[Any], Any]) -> Any:
+        return question(None)
+
+
+def waits_of_idle(like: Source) -> list[float]:
+    """Return the waits of a watcher of a worker that is just idle, with no job due."""
+    alarm, source = Alarm(lambda: None, lambda: None), Watched(like)
+    alarm.claimed(found=False)
+    look: Any = Mock(knows_times=True, **{"due_in.return_value": None})
+    source.watcher = watcher = Watcher(alarm, look, poll=timedelta(minutes=1))
+    watcher._source = source
+    watcher.look_soon()
+    watcher._run()
+    return source.waits[2:]  # without the proof that it hears, and the wait before the first look
+
+
+def listening(*, tells: bool) -> Listening:
+    any_: Any = Mock()
+    return Listening(any_, any_, [], tells=tells, heard=any_, noticed=any_)
+
+
+def test_a_watcher_that_is_told_nothing_looks_every_20_ms() -> None:
+    any_: Any = Mock()
+
+    for source in (listening(tells=False), Looking(any_)):  # PostgreSQL; MySQL and MariaDB
+        waits = waits_of_idle(source)
+        assert len(waits) == 6
+        assert all(0.01 < wait <= 0.02 for wait in waits)
+
+
+def test_a_watcher_that_is_told_looks_once() -> None:
+    any_: Any = Mock()
+
+    for source in (listening(tells=True), DataVersion(any_)):
+        assert min(waits_of_idle(source)) > 20
+
+
+def test_the_file_of_sqlite_is_asked_for_commits_every_3_ms(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/file.db")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode=wal")
+    source, pauses = DataVersion(engine), list[float]()
+
+    def pause(seconds: float) -> bool:
+        pauses.append(seconds)
+        if len(pauses) == 5:
+            with engine.begin() as connection:
+                connection.exec_driver_sql("CREATE TABLE job (id INTEGER)")
+        return False
+
+    with source.opened():
+        assert source.wait(60, pause)
+
+    assert pauses == [0.003] * 5
 
 
 def test_a_wake_up_during_a_claim_brings_another_claim() -> None:

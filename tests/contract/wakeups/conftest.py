@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from sa_jobqueue.events.channel import channel_of
 from sa_jobqueue.model.mapping import mapping_of
-from tests.contract.wakeups.models import Hostile, Parcel, Postcard, Reader, empty
+from tests.contract.wakeups.models import Cargo, Crate, Hostile, Parcel, Postcard, Reader, empty
 
 Heard = Callable[[], list[str]]
 
@@ -23,7 +23,9 @@ def engine(engine: Engine) -> Engine:
 @pytest.fixture
 def heard(engine: Engine) -> Iterator[Heard]:
     """Return the names of the tables that were notified of since the last call; for psycopg2."""
-    tables = [mapping_of(entity).table for entity in (Parcel, Postcard, Reader, Hostile)]
+    tables = [
+        mapping_of(entity).table for entity in (Parcel, Postcard, Reader, Hostile, Crate, Cargo)
+    ]
     channels = {channel_of(table): table.name for table in tables}
     with engine.connect() as connection:
         driver: Any = connection.connection.dbapi_connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Engine, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import JobMixin, RetryMixin, RoundMixin, enqueue
+from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin, RoundMixin, enqueue
 from tests.support import with_empty_tables
 
 
@@ -44,6 +44,49 @@ class Hostile(JobMixin, WakeBase):
     __tablename__ = 'wake "%s" ' + "ä" * 20
     __queue_args__ = {"notify": True}  # noqa: RUF012 - as users write it
     id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Crate(JobMixin, RetryMixin, WakeBase):
+    """A queue whose jobs of one ship are claimed one at a time."""
+
+    __tablename__ = "wake_crate"
+    __queue_args__ = {"notify": True, "per_key": ["ship"]}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(50))
+    ship: Mapped[int | None]
+
+
+class Pallet(JobMixin, WakeBase):
+    """The same without due times: no watcher looks for its jobs where it is notified of them."""
+
+    __tablename__ = "wake_pallet"
+    __queue_args__ = {"notify": True}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(50))
+    ship: Mapped[int | None]
+
+
+class Ticket(JobMixin, PriorityMixin, RetryMixin, WakeBase):
+    """A queue with priorities and due times."""
+
+    __tablename__ = "wake_ticket"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Cargo(JobMixin, WakeBase):
+    """Jobs of a workflow, which wait for a signal between its two steps."""
+
+    __tablename__ = "wake_cargo"
+    __queue_args__ = {  # noqa: RUF012 - as users write it
+        "notify": True,
+        "ready": ["cleared"],
+        "during": ["loading"],
+    }
+    id: Mapped[int] = mapped_column(primary_key=True)
+    ship: Mapped[int | None]
+
+
+SHIPPED = JobQueue(Crate, serial_by=Crate.ship)
 
 
 def empty(engine: Engine) -> Engine:

@@ -44,7 +44,7 @@ class Handled:
 @contextmanager
 def working(
     engine: Engine,
-    entity: type[Any],
+    entity: type[Any] | JobQueue[Any],
     handler: Callable[[Any], None],
     *,
     watched: bool = True,
@@ -52,7 +52,8 @@ def working(
 ) -> Iterator[Worker[Any]]:
     """Run a worker in a thread, idle and watched when the block begins."""
     options = {"poll": MINUTE, "reap_every": None, **options}
-    worker = Worker(engine, JobQueue(entity), handler, **options)
+    queue = entity if isinstance(entity, JobQueue) else JobQueue(entity)
+    worker = Worker(engine, queue, handler, **options)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -67,6 +68,11 @@ def working(
 def is_watched(worker: Worker[Any]) -> bool:
     """Tell whether a worker was idle, and its watcher is connected."""
     return worker._woken_by is not None and worker._woken_by.connected
+
+
+def claims_for_nothing(worker: Worker[Any]) -> int:
+    """Count the claims in a row that a ring had the worker make, and that found nothing."""
+    return 0 if worker._woken_by is None else worker._woken_by._alarm.for_nothing
 
 
 @contextmanager

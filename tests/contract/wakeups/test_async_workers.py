@@ -16,7 +16,9 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue
 from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.asyncio import enqueue as enqueue_async
-from sa_jobqueue.wakeups import watcher
+from sa_jobqueue.wakeups import alarm, watcher
+from sa_jobqueue.wakeups.watcher import Watcher
+from sa_jobqueue.worker import idle
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
     DRIVERS_OF_POSTGRESQL,
@@ -48,7 +50,9 @@ async def until(true: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def working(engine: AsyncEngine, entity: type[Any]) -> AsyncIterator[asyncio.Queue[str]]:
+async def working(
+    engine: AsyncEngine, entity: type[Any], *, watched: bool = True
+) -> AsyncIterator[asyncio.Queue[str]]:
     """Run a worker, idle and watched when the block begins; give the names that it handles."""
     handled: asyncio.Queue[str] = asyncio.Queue()
 
@@ -58,7 +62,7 @@ async def working(engine: AsyncEngine, entity: type[Any]) -> AsyncIterator[async
     worker = AsyncWorker(engine, JobQueue(entity), handle, poll=MINUTE, reap_every=None)
     running = asyncio.create_task(worker.run())
     try:
-        await until(lambda: is_watched(worker._worker))
+        await until(lambda: is_watched(worker._worker) or not watched)
         yield handled
     finally:
         worker.stop()
@@ -99,6 +103,28 @@ async def test_producers_and_workers_of_a_loop_wake_each_other(async_engine: Asy
             await enqueue_async(session, Postcard, [{"name": "a"}])
             await session.commit()
         assert await next_of(handled) == "a"
+
+
+@pytest.mark.parametrize("async_engine", DRIVERS_OF_SQLITE, indirect=True)
+@in_event_loop
+async def test_jobs_that_come_in_pauses_are_handled_where_no_watcher_is(
+    async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watcher, "start", lambda watcher, source: None)
+    monkeypatch.setattr(idle, "SHORTEST_POLL", MINUTE)
+    for pause in ("FIRST_PAUSE", "LONGEST_PAUSE"):
+        monkeypatch.setattr(alarm, pause, timedelta(seconds=1))
+
+    async with working(async_engine, Postcard, watched=False) as handled:
+        async with new_async_session(async_engine) as session:
+            await enqueue_async(session, Postcard, [{"name": "a"}])
+            await session.commit()
+            assert await next_of(handled) == "a"
+            for status in ("done", "unclaimed"):  # the first one is for nothing
+                await enqueue_async(session, Postcard, [{"name": status, "status": status}])
+                await session.commit()
+                await asyncio.sleep(0.2)
+        assert await next_of(handled) == "unclaimed"
 
 
 @pytest.mark.parametrize("async_engine", DRIVERS_OF_POSTGRESQL, indirect=True)

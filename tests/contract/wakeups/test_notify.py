@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, insert, text
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
@@ -23,8 +25,9 @@ from sa_jobqueue import (
     start_round,
 )
 from sa_jobqueue.dialects.clock import EPOCH
+from sa_jobqueue.workflow import Workflow
 from tests.contract.wakeups.conftest import Heard
-from tests.contract.wakeups.models import Hostile, Parcel, Postcard, Reader, add_parcels
+from tests.contract.wakeups.models import Cargo, Hostile, Parcel, Postcard, Reader, add_parcels
 from tests.support import Sessions, statements_seen
 
 PARCEL = Parcel.__tablename__
@@ -109,6 +112,27 @@ def test_a_finish_with_a_status_that_others_claim_from_notifies(
 
 
 @pytest.mark.only_on("postgresql")
+def test_the_moves_of_a_workflow_notify_where_a_step_claims_from_the_new_status(
+    session: Session, heard: Heard
+) -> None:
+    workflow = Workflow(Cargo)
+    workflow.step("unclaimed", during="claimed", then="at customs")(lambda cargo: None)
+    workflow.waiting("at customs", signals=["cleared", "failed"])
+    workflow.step("cleared", during="loading", then="done")(lambda cargo: None)
+    kept, lost = Cargo(status="at customs"), Cargo(status="at customs")
+    session.add_all([kept, lost])
+    session.commit()
+
+    workflow.signal(session, lost, "failed")
+    session.commit()
+    assert heard() == []
+    workflow.signal(session, kept, "cleared")
+    session.commit()
+
+    assert heard() == [Cargo.__tablename__]
+
+
+@pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("by", ["session", "engine"])
 def test_a_new_round_notifies(engine: Engine, session: Session, heard: Heard, by: str) -> None:
     session.add(Reader(status="done"))
@@ -149,6 +173,72 @@ def test_a_rolled_back_savepoint_of_a_connection_is_noticed(engine: Engine, hear
         connection.commit()
 
     assert heard() == [PARCEL]
+
+
+def in_core_savepoint(session: Session) -> None:
+    savepoint = session.connection().begin_nested()
+    enqueue(session, Parcel, [{"name": "a"}])
+    savepoint.rollback()
+
+
+def in_textual_savepoint(session: Session) -> None:
+    session.execute(text("SAVEPOINT a"))
+    enqueue(session, Parcel, [{"name": "a"}])
+    session.execute(text("ROLLBACK TO SAVEPOINT a"))
+
+
+def in_joined_session(session: Session) -> None:
+    connection = session.connection()
+    savepoint = connection.begin_nested()
+    add_parcels(Session(connection, join_transaction_mode="create_savepoint"), "a")
+    savepoint.rollback()
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("roll_back", [in_core_savepoint, in_textual_savepoint, in_joined_session])
+def test_a_savepoint_that_the_session_does_not_know_of_takes_no_notification_along(
+    session: Session, heard: Heard, roll_back: Callable[[Session], None]
+) -> None:
+    roll_back(session)
+    enqueue(session, Parcel, [{"name": "b"}])
+    session.commit()
+
+    assert heard() == [PARCEL]
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_rolled_back_savepoint_of_a_session_sends_nothing(session: Session, heard: Heard) -> None:
+    with session.begin_nested() as savepoint:
+        enqueue(session, Parcel, [{"name": "a"}])
+        savepoint.rollback()
+    session.commit()
+
+    assert heard() == []
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_transaction_around_that_is_committed_sends_what_its_sessions_noted(
+    engine: Engine, heard: Heard
+) -> None:
+    with engine.begin() as connection:
+        joined = Session(connection, join_transaction_mode="create_savepoint")
+        add_parcels(joined, "a")
+        enqueue(joined, Parcel, [{"name": "b"}])
+        joined.rollback()
+        assert heard() == []
+
+    assert heard() == [PARCEL]
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_commit_that_the_server_refuses_sends_nothing(engine: Engine, heard: Heard) -> None:
+    with engine.connect() as connection:
+        enqueue(Session(connection), Parcel, [{"name": "a"}])
+        with suppress(ProgrammingError):
+            connection.execute(text("SELECT nothing"))
+        connection.commit()  # the server answers with ROLLBACK
+
+    assert heard() == []
 
 
 @pytest.mark.only_on("postgresql")

@@ -5,17 +5,30 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, func, insert, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import claim
 from sa_jobqueue.events.channel import channel_of
 from sa_jobqueue.model.mapping import mapping_of
+from sa_jobqueue.wakeups import alarm
+from sa_jobqueue.wakeups.watcher import Watcher
+from sa_jobqueue.worker import idle
 from tests.contract.wakeups.models import Hostile, Parcel, Postcard, add_parcels, empty
-from tests.contract.wakeups.support import SOON, Handled, add_later, elsewhere, working
-from tests.support import make_engine, statements_seen
+from tests.contract.wakeups.support import (
+    MINUTE,
+    SOON,
+    Handled,
+    add_later,
+    claims_for_nothing,
+    elsewhere,
+    working,
+)
+from tests.support import make_engine, statements_seen, until
 
 #: A class that notifies, and one that does not.
 CLASSES = [Parcel, Postcard]
@@ -151,6 +164,32 @@ def test_a_job_in_the_pause_after_rings_for_nothing_is_handled_at_its_end(engine
         connection.execute(insert(Hostile))  # as another process would
         connection.execute(ring)
         assert began.wait(SOON / 4)  # long before the connection proves again that it hears
+
+
+def test_a_job_in_the_pause_is_handled_at_its_end_where_no_watcher_is(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watcher, "start", lambda watcher, source: None)  # as through a pooler
+    monkeypatch.setattr(idle, "SHORTEST_POLL", MINUTE)
+    for pause in ("FIRST_PAUSE", "LONGEST_PAUSE"):
+        monkeypatch.setattr(alarm, pause, timedelta(seconds=1))
+    handled = Handled()
+
+    with (
+        working(engine, Postcard, handled, watched=False) as worker,
+        Session(engine, expire_on_commit=False) as session,
+    ):
+        session.add(Postcard(name="a"))
+        session.commit()
+        assert handled.next() == "a"
+        session.add(Postcard(name="of another"))
+        session.flush()
+        claim(session, Postcard, owner="w")
+        session.commit()
+        until(lambda: claims_for_nothing(worker), SOON)
+        session.add(Postcard(name="b"))
+        session.commit()
+        assert handled.next() == "b"
 
 
 def test_a_worker_that_ended_is_woken_no_more(watched: Engine) -> None:

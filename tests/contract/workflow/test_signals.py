@@ -13,6 +13,8 @@ from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import fence_of, prune
+from sa_jobqueue.model.mapping import mapping_of
+from sa_jobqueue.wakeups.in_process import woken_by_verbs
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting
 from tests.contract.workflow.support import logged, statuses, step_of, work
 from tests.videos import S, Video, add_videos, videos
@@ -47,6 +49,22 @@ def test_a_signal_takes_any_way_to_name_a_job(
     assert video.status == "rendered"  # the entity in this session shows it
     session.commit()
     assert statuses(session) == {"a": "rendered"}
+
+
+def test_a_signal_wakes_the_workers_of_the_next_step_and_a_final_one_nobody(
+    session: Session,
+) -> None:
+    first, second = at_farm(session, "a"), at_farm(session, "b")
+    rings: list[str] = []
+
+    with woken_by_verbs([mapping_of(Video)], lambda: rings.append("rang")):
+        videos().signal(session, first, S.REJECTED)
+        session.commit()
+        assert rings == []
+        videos().signal(session, second, S.RENDERED)
+        session.commit()
+
+    assert rings == ["rang"]
 
 
 def test_a_signal_takes_a_fence(session: Session) -> None:
