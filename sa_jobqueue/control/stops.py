@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import Table, delete, select, update
 
-from ..dialects import database_of
 from ..dialects.clock import utc_now
 from ..fence.claim import jobs_with_keys
 from ..model.mapping import QueueMapping
 from ..model.status import status_is
-from ..sessions.writer import AnySession, session_of
+from ..sessions.writer import AnySession, Writer, session_of, writing
 from .tables import KEY_LENGTH, ControlTables, tables_for
 
 
@@ -34,19 +33,17 @@ def request_stop(session: AnySession, job: Any, *, tables: ControlTables | None 
     session = session_of(session)
     ((_, mapping, identity),) = jobs_with_keys(job)
     stops = tables_for(tables, mapping).stops
-    claimed = _claim_now(session, mapping, identity)
-    if claimed is None:
-        return False
-    owner, owner_date = claimed
-    values = {"owner": owner, "owner_date": owner_date, "since": utc_now()}
-    key = {"queue_table": mapping.table.fullname, "job_key": key_text(identity)}
-    known = [stops.c[name] == value for name, value in key.items()]
-    written: Any = session.execute(update(stops).where(*known).values(values))
-    if not written.rowcount:
-        connection = session.connection(bind_arguments={"clause": stops.insert()})
-        new = database_of(connection).insert_new(stops)  # another may ask for it meanwhile
-        session.execute(new.values({**key, **values}))
-    return True
+    with writing(session, mapping) as writer, writer.atomically():
+        # Where there is one writer, who waits for it must read only then: a transactional handler
+        # holds the lock until its job is done.
+        writer.lock_writes(mapping.table)
+        key = {"queue_table": mapping.table.fullname, "job_key": key_text(identity)}
+        asked = None
+        # A write may wait for another who asks, and the job may end meanwhile.
+        while (claimed := _claim_now(writer, mapping, identity)) != asked:
+            _write(writer, stops, key, claimed)
+            asked = claimed
+    return asked is not None
 
 
 def key_text(identity: tuple[Any, ...]) -> str:
@@ -54,11 +51,29 @@ def key_text(identity: tuple[Any, ...]) -> str:
     return json.dumps(list(identity), default=str)[:KEY_LENGTH]
 
 
-def _claim_now(session: Any, mapping: QueueMapping, identity: tuple[Any, ...]) -> Any:
+def _claim_now(
+    writer: Writer, mapping: QueueMapping, identity: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
     """Return the owner and the owner_date of a claimed job; None: nobody has it."""
     keys = (key == value for key, value in zip(mapping.keys, identity, strict=True))
     status, owner = mapping.column("status"), mapping.column("owner")
     read = select(owner, mapping.column("owner_date")).where(
         *keys, status_is(status, *mapping.during), owner.is_not(None)
     )
-    return session.execute(read).first()
+    row = writer.core(read).first()
+    return None if row is None else tuple(row)
+
+
+def _write(
+    writer: Writer, stops: Table, key: dict[str, str], claimed: tuple[Any, ...] | None
+) -> None:
+    """Ask for the end of a claim; None: there is no claim any more, and nothing to ask for."""
+    known = [stops.c[name] == value for name, value in key.items()]
+    if claimed is None:
+        writer.core(delete(stops).where(*known))
+        return
+    owner, owner_date = claimed
+    values = {"owner": owner, "owner_date": owner_date, "since": utc_now()}
+    if not writer.core(update(stops).where(*known).values(values)).rowcount:
+        # Another may ask for it meanwhile.
+        writer.core(writer.database.insert_new(stops).values({**key, **values}))

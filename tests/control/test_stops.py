@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import Event
+from typing import Any
 
-from sqlalchemy import event, update
+import pytest
+from sqlalchemy import event, func, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Claim, claim, fence_of, release, renew, utc_now
+from sa_jobqueue import Claim, claim, complete, fence_of, release, renew, utc_now
 from sa_jobqueue.control import (
     ControlState,
     pause,
@@ -114,3 +118,62 @@ def test_a_worker_asks_for_pauses_and_stops_in_one_statement(session: Session) -
     assert len(asked) == 1
     assert state.is_paused(Letter)
     assert state.asks_to_stop(fence_of(letter))
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_request_that_waited_for_the_end_of_its_job_says_that_nobody_has_it(
+    session: Session, new_session: Callable[[], Session]
+) -> None:
+    (letter,) = claimed_letters_of(session, Letter(id=7))
+    complete(session, letter)  # as a transactional handler, it keeps the write lock of the file
+    other, waits = new_session(), Event()
+    event.listen(session.get_bind(), "before_cursor_execute", notes_writes(waits))
+
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(request_stop, other, fence_of(letter))
+        assert waits.wait(10)
+        session.commit()
+
+    assert not asked.result()
+    assert other.scalar(select(func.count()).select_from(TABLES.stops)) == 0
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")  # SQLite has one writer at a time
+def test_a_request_that_waited_for_another_says_whether_anybody_still_has_the_job(
+    session: Session, new_session: Callable[[], Session]
+) -> None:
+    first, second = claimed_letters_of(session, Letter(id=7), Letter(id=8))
+    before, other = new_session(), new_session()
+    request_stop(before, first)
+    request_stop(before, second)
+    waits = Event()
+    event.listen(session.get_bind(), "before_cursor_execute", notes_writes(waits))
+
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(request_stop, other, fence_of(first))
+        assert waits.wait(10)
+        complete(session, first)
+        renew(session, second)
+        session.commit()
+        before.commit()
+
+    assert not asked.result()
+    assert request_stop(other, second)
+    other.commit()
+    assert state_of(session).asks_to_stop(fence_of(second))
+
+
+def claimed_letters_of(session: Session, *letters: Letter) -> Claim[Letter]:
+    session.add_all(letters)
+    session.commit()
+    return claimed_letters(session)
+
+
+def notes_writes(event: Event) -> Callable[..., None]:
+    """Return a listener that sets an event before a statement that writes."""
+
+    def listener(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if not statement.lstrip().upper().startswith(("SELECT", "SET", "PRAGMA")):
+            event.set()
+
+    return listener
