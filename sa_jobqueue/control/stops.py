@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Table, delete, select, update
 
 from ..dialects.clock import utc_now
+from ..errors import ArgumentError
 from ..fence.claim import jobs_with_keys
 from ..model.mapping import QueueMapping
 from ..model.status import status_is
@@ -28,10 +29,10 @@ def request_stop(session: AnySession, job: Any, *, tables: ControlTables | None 
         Whether anybody has the job claimed; if not, nothing was written.
 
     Raises:
-        ArgumentError: no job, or there are no control tables.
+        ArgumentError: no job, several jobs, or there are no control tables.
     """
     session = session_of(session)
-    ((_, mapping, identity),) = jobs_with_keys(job)
+    mapping, identity = _one_job(job)
     stops = tables_for(tables, mapping).stops
     with writing(session, mapping) as writer, writer.atomically():
         # Where there is one writer, who waits for it must read only then: a transactional handler
@@ -49,6 +50,22 @@ def request_stop(session: AnySession, job: Any, *, tables: ControlTables | None 
 def key_text(identity: tuple[Any, ...]) -> str:
     """Write a primary key as text, such as ``[7]``."""
     return json.dumps(list(identity), default=str)[:KEY_LENGTH]
+
+
+def _one_job(job: Any) -> tuple[QueueMapping, tuple[Any, ...]]:
+    """Return the mapping and the primary key of a job.
+
+    Raises:
+        ArgumentError: it is no job, or several.
+    """
+    found = jobs_with_keys(job)
+    if len(found) != 1:
+        raise ArgumentError(
+            f"request_stop() takes one job, and was given {len(found)} jobs: call it for each, as "
+            "in [job for job in jobs if request_stop(session, job)]"
+        )
+    ((_, mapping, identity),) = found
+    return mapping, identity
 
 
 def _claim_now(
