@@ -2,10 +2,13 @@
 
 ``python -m benchmarks NAME --database postgresql`` runs the command ``main`` of benchmarks/NAME.py
 and writes its figures to ``benchmarks/results/NAME-DATABASE.json``; docs/performance.md says how
-to read them.
+to read them. ``python -m benchmarks.NAME`` does the same.
 
 To add a benchmark, write one file, benchmarks/NAME.py. It says what is measured and which variants
 are compared; the harness does the rest:
+
+    if __name__ == "__main__":  # behind the imports
+        run_by_name(__spec__.name)
 
     @benchmark(number("--jobs", 1_000), ROUNDS, tables=tables)
     def main(database: Database, *, jobs: int, rounds: int) -> Figures:

@@ -15,12 +15,15 @@ import click
 
 from benchmarks.adapters.adapter import SYNCHRONOUS
 from benchmarks.adapters.catalogue import BASELINE, Entry, entries
-from benchmarks.harness.command import ROUNDS, benchmark, number, numbers
+from benchmarks.harness.command import ROUNDS, benchmark, number, numbers, run_by_name
 from benchmarks.harness.databases import Database
 from benchmarks.harness.plots import COLOURS, GRID, server_of
 from benchmarks.harness.processes import crew
 from benchmarks.harness.report import Figures, Row, table
 from benchmarks.harness.rounds import in_turn, ratios
+
+if __name__ == "__main__":
+    run_by_name(__spec__.name)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,12 +13,15 @@ from sqlalchemy import Index, String
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from benchmarks.adapters.model import Base, Job, Numbered, Plain, make_engine
-from benchmarks.harness.command import benchmark, number
+from benchmarks.harness.command import benchmark, number, run_by_name
 from benchmarks.harness.databases import Database
 from benchmarks.harness.inserts import Rows, by_insert, by_session, compare_inserts
 from benchmarks.harness.report import Figures, Row, table
 from sa_jobqueue import enqueue
 from sa_jobqueue.migration import timestamp_type
+
+if __name__ == "__main__":
+    run_by_name(__spec__.name)
 
 
 class ByHand(Numbered, Base):

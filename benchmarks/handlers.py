@@ -20,10 +20,13 @@ import click
 from benchmarks.adapters.catalogue import BASELINE, Entry, entries
 from benchmarks.adapters.naps import FOLDER, KIND
 from benchmarks.drain import drain
-from benchmarks.harness.command import ROUNDS, benchmark, number
+from benchmarks.harness.command import ROUNDS, benchmark, number, run_by_name
 from benchmarks.harness.databases import Database
 from benchmarks.harness.report import Figures, Row, table
 from benchmarks.harness.rounds import in_turn
+
+if __name__ == "__main__":
+    run_by_name(__spec__.name)
 
 KINDS = ("even", "mixed")
 SLOTS = 10

@@ -24,13 +24,16 @@ from sqlalchemy.orm import DeclarativeBase
 
 from benchmarks.adapters.model import Numbered, connected, make_engine, payloads
 from benchmarks.growth.crowd import Member
-from benchmarks.harness.command import benchmark, number, numbers
+from benchmarks.harness.command import benchmark, number, numbers, run_by_name
 from benchmarks.harness.databases import Database
 from benchmarks.harness.processes import Answer, ask_all, check_each_ran_once, hosts
 from benchmarks.harness.report import Column, Figures, Row, table
 from benchmarks.harness.timing import latency
 from sa_jobqueue import JobMixin, Owner
 from sa_jobqueue.worker import Worker
+
+if __name__ == "__main__":
+    run_by_name(__spec__.name)
 
 #: The connections are divided among so many processes.
 PROCESSES = 8

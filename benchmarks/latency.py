@@ -18,10 +18,13 @@ import click
 from sqlalchemy import create_engine, text
 
 from benchmarks.adapters.catalogue import CATALOGUE
-from benchmarks.harness.command import benchmark, number
+from benchmarks.harness.command import benchmark, number, run_by_name
 from benchmarks.harness.databases import Database
 from benchmarks.harness.processes import Host, ask_all, hosts
 from benchmarks.harness.report import Figures, Row, table
+
+if __name__ == "__main__":
+    run_by_name(__spec__.name)
 
 OURS = "benchmarks.adapters.serving"
 

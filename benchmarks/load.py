@@ -13,11 +13,14 @@ from pathlib import Path
 from sqlalchemy import Engine, MetaData, create_engine
 
 from benchmarks.adapters.model import Base, Plain, payloads
-from benchmarks.harness.command import benchmark, number
+from benchmarks.harness.command import benchmark, number, run_by_name
 from benchmarks.harness.databases import Database
 from benchmarks.harness.inserts import Rows, Way, by_insert, by_session, compare_inserts
 from benchmarks.harness.report import Figures, table
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, Log, load_tables
+
+if __name__ == "__main__":
+    run_by_name(__spec__.name)
 
 PLAIN = "session.execute(insert(), rows)"
 

@@ -11,9 +11,11 @@ database, measures, writes JSON, prints tables and draws a plot.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -107,3 +109,12 @@ LAST = click.option(
     show_default="benchmarks/results",
     help="The folder that the files go to.",
 )
+
+
+def run_by_name(name: str) -> NoReturn:
+    """Run the benchmark of a module that Python runs as ``__main__``, and end the process.
+
+    The module is imported by its own name, which its results and other processes go by. Call this
+    behind the imports: the rest of the module would map its classes twice.
+    """
+    sys.exit(import_module(name).main(prog_name=f"python -m {name}"))

@@ -1,0 +1,6 @@
+"""``python -m benchmarks.growth``."""
+
+from benchmarks.harness.command import run_by_name
+
+if __name__ == "__main__":
+    run_by_name("benchmarks.growth")

@@ -1,0 +1,36 @@
+"""A benchmark runs by the name of its module, too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main
+from tests.docs.markdown import ROOT
+
+
+@pytest.mark.parametrize("name", sorted(main.commands))
+def test_a_benchmark_runs_by_the_name_of_its_module(name: str) -> None:
+    told = run_module(f"benchmarks.{name}", "--help")
+
+    assert told.startswith(f"Usage: python -m benchmarks.{name} [OPTIONS]\n")
+
+
+def test_a_benchmark_that_runs_by_its_module_writes_the_same_file(tmp_path: Path) -> None:
+    sizes = ("--rows", "10", "--rounds", "1", "--results", str(tmp_path))
+
+    told = run_module("benchmarks.enqueue", "--database", "sqlite", *sizes)
+
+    written = tmp_path / "enqueue-sqlite.json"
+    assert told.endswith(f"written: {written}\n")
+    assert written.exists()
+
+
+def run_module(*arguments: str) -> str:
+    """Run a module by ``python -m``; return what it prints."""
+    command = [sys.executable, "-m", *arguments]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    return ran.stdout
