@@ -15,7 +15,7 @@ from ..fence.token import Fence
 from ..model.mapping import any_mapping_of
 from ..model.queue_name import queue_name
 from .stops import key_text
-from .tables import ControlTables
+from .tables import ControlTables, tables_for_queues
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,11 @@ class ControlState:
 
 
 def read_control(
-    session: Session | Connection, queues: Iterable[Any], *, owner: str, tables: ControlTables
+    session: Session | Connection,
+    queues: Iterable[Any],
+    *,
+    owner: str,
+    tables: ControlTables | None = None,
 ) -> ControlState:
     """Read which of the queues are paused, and which claims of an owner to stop.
 
@@ -53,8 +57,14 @@ def read_control(
     Args:
         queues: as for :func:`sa_jobqueue.control.pause`.
         owner: the owner of the worker's claims.
+        tables: by default those in the metadata of the first queue's table.
+
+    Raises:
+        ArgumentError: there are no control tables.
     """
-    rows: Any = session.execute(_statement(tables, [queue_name(queue) for queue in queues], owner))
+    queues = list(queues)
+    found, names = tables_for_queues(tables, queues), [queue_name(queue) for queue in queues]
+    rows: Any = session.execute(_statement(found, names, owner))
     paused: set[str] = set()
     stops: set[tuple[str, str, datetime]] = set()
     for kind, name, key, date in rows:

@@ -6,6 +6,7 @@ a queue's table; a verb that is given no queue takes the only ones of the proces
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -16,6 +17,7 @@ from ..errors import ArgumentError
 from ..model.beside import CONTROL, beside
 from ..model.columns import OWNER_LENGTH, timestamp_type
 from ..model.mapping import QueueMapping
+from ..model.queue_name import mapping_of_queue
 
 #: The longest name of a queue: its table's schema and name, and a status.
 QUEUE_LENGTH = 150
@@ -127,6 +129,15 @@ def tables_for(given: ControlTables | None, mapping: QueueMapping | None = None)
             )
         return found
     return _the_only_ones()
+
+
+def tables_for_queues(given: ControlTables | None, queues: Sequence[Any]) -> ControlTables:
+    """Return the tables that were given, those beside the first queue, or the only ones.
+
+    Raises:
+        ArgumentError: there are none, or several and no queue.
+    """
+    return tables_for(given, mapping_of_queue(queues[0]) if queues and given is None else None)
 
 
 def _the_only_ones() -> ControlTables:

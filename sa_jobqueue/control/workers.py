@@ -16,7 +16,7 @@ from ..dialects.clock import as_utc, utc_now
 from ..model.queue_name import queue_name
 from ..owners.alive import OwnerState, owner_states
 from ..sessions.writer import AnySession, session_of
-from .tables import HOST_LENGTH, ControlTables, tables_for
+from .tables import HOST_LENGTH, ControlTables, tables_for, tables_for_queues
 
 #: How long the row of a worker that was killed, and a stop request, stay to be seen.
 KEPT = timedelta(days=1)
@@ -74,8 +74,13 @@ def register_worker(
         name: the owner of its claims.
         queues: as for :func:`sa_jobqueue.control.pause`.
         jobs: how many it has in hand.
+        tables: by default those in the metadata of the first queue's table.
+
+    Raises:
+        ArgumentError: there are no control tables.
     """
-    session, found = session_of(session), tables_for(tables)
+    queues = list(queues)
+    session, found = session_of(session), tables_for_queues(tables, queues)
     _forget(session, found)
     session.execute(delete(found.workers).where(_is_ours(found, name)))
     row = {

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from sqlalchemy import Engine, update
+import pytest
+from sqlalchemy import Engine, MetaData, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Owner, OwnerState, utc_now
-from sa_jobqueue.control import register_worker, unregister_worker, update_worker, workers
+from sa_jobqueue import ArgumentError, Owner, OwnerState, utc_now
+from sa_jobqueue.control import (
+    control_tables,
+    pause,
+    read_control,
+    register_worker,
+    unregister_worker,
+    update_worker,
+    workers,
+)
+from tests.models import Email
 
 from .conftest import TABLES, Letter, Parcel
 
@@ -72,3 +82,28 @@ def test_a_dead_worker_is_forgotten_after_a_day_and_a_living_one_never(
 
         left = {worker.name for worker in workers(session, tables=TABLES)}
         assert left == {owner.name, "new", "last"}
+
+
+def test_queues_tell_which_control_tables_are_theirs(session: Session) -> None:
+    other = MetaData()
+    control_tables(other)  # in the same process
+    pause(session, Letter)
+
+    register_worker(session, "w-1", iter([Letter, Parcel]))
+
+    (found,) = workers(session, tables=TABLES)
+    assert found.queues == ("controlled_letter", "controlled_parcel")
+    assert read_control(session, iter([Parcel, Letter]), owner="w-1").is_paused(Letter)
+
+
+@pytest.mark.only_on("sqlite")
+def test_without_a_queue_or_with_one_of_others_control_tables_have_to_be_named(
+    session: Session,
+) -> None:
+    other = MetaData()
+    control_tables(other)
+
+    with pytest.raises(ArgumentError, match="tables="):
+        register_worker(session, "w-1", [])
+    with pytest.raises(ArgumentError, match="has no control tables"):
+        register_worker(session, "w-1", [Email])
