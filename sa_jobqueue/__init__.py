@@ -32,6 +32,7 @@ from .errors import (
     LockLost,
     LockNotHeld,
     LockTimeout,
+    MissingTable,
     NotClaimed,
     UnsupportedDatabase,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "LockLost",
     "LockNotHeld",
     "LockTimeout",
+    "MissingTable",
     "NamedLock",
     "NotClaimed",
     "Owner",

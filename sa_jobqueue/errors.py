@@ -36,6 +36,13 @@ class UnsupportedDatabase(JobQueueError):
     """
 
 
+class MissingTable(JobQueueError):
+    """The database has no table of control or of schedules, though the metadata has it.
+
+    Roll back. Create the table by ``metadata.create_all(engine)`` or by a migration.
+    """
+
+
 class NotClaimed(JobQueueError):
     """The job has no fence, since it was not claimed through this entity.
 

@@ -131,7 +131,10 @@ def require_table(bind: Engine | Connection, table: Table) -> None:
     """
     if not inspect(bind).has_table(table.name, schema=table.schema):
         where = shown_url(bind.engine)
-        raise click.ClickException(f"there is no table {table.fullname!r} in {where}")
+        raise click.ClickException(
+            f"there is no table {table.fullname!r} in {where}; metadata.create_all(engine) or a "
+            "migration creates it"
+        )
 
 
 def shown_url(engine: Engine) -> str:

@@ -12,7 +12,7 @@ from ..dialects import database_of
 from ..dialects.clock import as_utc, utc_now
 from ..model.queue_name import mapping_of_queue, queue_name
 from ..sessions.writer import AnySession, session_of
-from .tables import ControlTables, tables_for
+from .tables import ControlTables, names_missing_tables, tables_for
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Pause:
     since: datetime
 
 
+@names_missing_tables
 def pause(session: AnySession, queue: Any, *, tables: ControlTables | None = None) -> bool:
     """Pause a queue, from the caller's commit on; return whether it was not paused before.
 
@@ -38,6 +39,7 @@ def pause(session: AnySession, queue: Any, *, tables: ControlTables | None = Non
 
     Raises:
         ArgumentError: no queue, or there are no control tables.
+        MissingTable: the database does not have them.
     """
     session, pauses = session_of(session), tables_for(tables, mapping_of_queue(queue)).pauses
     name = queue_name(queue)
@@ -49,11 +51,12 @@ def pause(session: AnySession, queue: Any, *, tables: ControlTables | None = Non
     return True
 
 
+@names_missing_tables
 def resume(session: AnySession, queue: Any, *, tables: ControlTables | None = None) -> bool:
     """Let workers claim from a queue again; return whether it was paused.
 
     Raises:
-        ArgumentError: as for :func:`pause`.
+        ArgumentError, MissingTable: as for :func:`pause`.
     """
     pauses = tables_for(tables, mapping_of_queue(queue)).pauses
     gone: Any = session_of(session).execute(
@@ -62,11 +65,13 @@ def resume(session: AnySession, queue: Any, *, tables: ControlTables | None = No
     return bool(gone.rowcount)
 
 
+@names_missing_tables
 def paused(session: AnySession, *, tables: ControlTables | None = None) -> list[Pause]:
     """List the queues that are paused, by name.
 
     Raises:
         ArgumentError: the process has no control tables, or several, and `tables` is not given.
+        MissingTable: the database does not have them.
     """
     pauses = tables_for(tables).pauses
     rows = session_of(session).execute(select(pauses).order_by(pauses.c.queue))

@@ -15,7 +15,7 @@ from ..fence.token import Fence
 from ..model.mapping import any_mapping_of
 from ..model.queue_name import queue_name
 from .stops import key_text
-from .tables import ControlTables, tables_for_queues
+from .tables import ControlTables, names_missing_tables, tables_for_queues
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class ControlState:
         return any((table, key, as_utc(date)) in self.stops for date in fence.token.dates)
 
 
+@names_missing_tables
 def read_control(
     session: Session | Connection,
     queues: Iterable[Any],
@@ -61,6 +62,7 @@ def read_control(
 
     Raises:
         ArgumentError: there are no control tables.
+        MissingTable: the database does not have them.
     """
     queues = list(queues)
     found, names = tables_for_queues(tables, queues), [queue_name(queue) for queue in queues]

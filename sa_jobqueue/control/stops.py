@@ -13,9 +13,10 @@ from ..fence.claim import jobs_with_keys
 from ..model.mapping import QueueMapping
 from ..model.status import status_is
 from ..sessions.writer import AnySession, Writer, session_of, writing
-from .tables import KEY_LENGTH, ControlTables, tables_for
+from .tables import KEY_LENGTH, ControlTables, names_missing_tables, tables_for
 
 
+@names_missing_tables
 def request_stop(session: AnySession, job: Any, *, tables: ControlTables | None = None) -> bool:
     """Ask the worker that has a job to stop it, from the caller's commit on.
 
@@ -30,6 +31,7 @@ def request_stop(session: AnySession, job: Any, *, tables: ControlTables | None 
 
     Raises:
         ArgumentError: no job, several jobs, or there are no control tables.
+        MissingTable: the database does not have them.
     """
     session = session_of(session)
     mapping, identity = _one_job(job)

@@ -6,7 +6,7 @@ a queue's table; a verb that is given no queue takes the only ones of the proces
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -18,6 +18,7 @@ from ..model.beside import CONTROL, beside
 from ..model.columns import OWNER_LENGTH, timestamp_type
 from ..model.mapping import QueueMapping
 from ..model.queue_name import mapping_of_queue
+from ..sessions.missing_tables import missing_tables_named
 
 #: The longest name of a queue: its table's schema and name, and a status.
 QUEUE_LENGTH = 150
@@ -110,6 +111,16 @@ def _stops(metadata: MetaData, prefix: str, schema: str | None) -> Table:
         Index(f"{prefix}_stops_owner", "owner"),
         schema=schema,
     )
+
+
+def known_tables() -> Iterator[Table]:
+    """Yield the tables that this process has made, of every metadata."""
+    for metadata in _metadata:
+        yield from vars(metadata.info[CONTROL]).values()
+
+
+#: Decorates a function that uses the tables: it raises MissingTable where they are not there.
+names_missing_tables = missing_tables_named(known_tables)
 
 
 def tables_for(given: ControlTables | None, mapping: QueueMapping | None = None) -> ControlTables:

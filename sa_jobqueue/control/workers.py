@@ -16,7 +16,7 @@ from ..dialects.clock import as_utc, utc_now
 from ..model.queue_name import queue_name
 from ..owners.alive import OwnerState, owner_states
 from ..sessions.writer import AnySession, session_of
-from .tables import HOST_LENGTH, ControlTables, tables_for, tables_for_queues
+from .tables import HOST_LENGTH, ControlTables, names_missing_tables, tables_for, tables_for_queues
 
 #: How long the row of a worker that was killed, and a stop request, stay to be seen.
 KEPT = timedelta(days=1)
@@ -45,6 +45,7 @@ class WorkerInfo:
     state: OwnerState
 
 
+@names_missing_tables
 def workers(session: AnySession, *, tables: ControlTables | None = None) -> list[WorkerInfo]:
     """List the workers, the oldest first, with their liveness.
 
@@ -52,6 +53,7 @@ def workers(session: AnySession, *, tables: ControlTables | None = None) -> list
 
     Raises:
         ArgumentError: the process has no control tables, or several, and `tables` is not given.
+        MissingTable: the database does not have them.
     """
     session, table = session_of(session), tables_for(tables).workers
     rows = session.execute(select(table).order_by(table.c.since, table.c.name)).all()
@@ -60,6 +62,7 @@ def workers(session: AnySession, *, tables: ControlTables | None = None) -> list
     return [_info(row, states[row.name]) for row in rows]
 
 
+@names_missing_tables
 def register_worker(
     session: AnySession,
     name: str,
@@ -78,6 +81,7 @@ def register_worker(
 
     Raises:
         ArgumentError: there are no control tables.
+        MissingTable: the database does not have them.
     """
     queues = list(queues)
     session, found = session_of(session), tables_for_queues(tables, queues)
@@ -94,6 +98,7 @@ def register_worker(
     session.execute(written)
 
 
+@names_missing_tables
 def update_worker(
     session: AnySession, name: str, *, jobs: int, tables: ControlTables | None = None
 ) -> bool:
@@ -104,6 +109,7 @@ def update_worker(
     return bool(result.rowcount)
 
 
+@names_missing_tables
 def unregister_worker(
     session: AnySession, name: str, *, tables: ControlTables | None = None
 ) -> None:

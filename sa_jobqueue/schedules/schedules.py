@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import Connection, MetaData, func, select
 from sqlalchemy.orm import Session
@@ -17,6 +18,7 @@ from ..model.beside import SCHEDULES, beside
 from ..model.mapping import mapping_of
 from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
 from ..model.status import UNCLAIMED, status_is
+from ..sessions.missing_tables import missing_tables_named
 from ..sessions.writer import AnySession, session_of
 from ..verbs.manage import cancel, retry
 from .cron import Cron
@@ -48,10 +50,18 @@ class ScheduleInfo:
     last_error: str | None
 
 
+_made: WeakSet[Schedules] = WeakSet()
+
+#: Decorates a method: it raises MissingTable where the table is not there.
+_names_missing_table = missing_tables_named(
+    lambda: (mapping_of(schedules.entity).table for schedules in _made)
+)
+
+
 class Schedules:
     """The schedules of an application, as rows of a table in its metadata.
 
-    No method commits.
+    No method commits. If the database does not have the table, each raises MissingTable.
 
     Args:
         metadata: that of the queues; ``create_all()`` and Alembic create the table.
@@ -67,8 +77,9 @@ class Schedules:
     ) -> None:
         if SCHEDULES in metadata.info:
             raise ArgumentError("this metadata has schedules already: use Schedules.beside(queue)")
-        self.entity = schedule_class(metadata, name, schema)
+        self.entity: type[Schedule] = schedule_class(metadata, name, schema)
         metadata.info[SCHEDULES] = self
+        _made.add(self)
 
     @classmethod
     def beside(cls, queue: Any) -> Schedules | None:
@@ -78,6 +89,7 @@ class Schedules:
 
     # -- what the code declares -----------------------------------------
 
+    @_names_missing_table
     def declare(self, session: AnySession, queues: Iterable[Any]) -> Declared:
         """Write what the queues declare by ``every()`` to the table, once at the start.
 
@@ -89,6 +101,7 @@ class Schedules:
         """
         return declare(session, self.entity, queues)
 
+    @_names_missing_table
     def run_due(
         self, session: AnySession, queues: Iterable[Any], *, limit: int = LIMIT
     ) -> list[Ran]:
@@ -108,6 +121,7 @@ class Schedules:
         """
         return run_due(session, self.entity, queues, limit=limit)
 
+    @_names_missing_table
     def due_in(self, session: AnySession | Connection, queues: Iterable[Any]) -> timedelta | None:
         """Return how long it is until run_due() has something to do, by the database's clock.
 
@@ -125,6 +139,7 @@ class Schedules:
 
     # -- rows at run time -----------------------------------------------
 
+    @_names_missing_table
     def add(
         self,
         session: AnySession,
@@ -152,6 +167,7 @@ class Schedules:
         session.add(entity(next_tick=tick, run_at=tick, **given.columns))
         session.flush()
 
+    @_names_missing_table
     def remove(self, session: AnySession, name: str) -> None:
         """Delete a schedule.
 
@@ -162,6 +178,7 @@ class Schedules:
         session.delete(self._row(session, name))
         session.flush()
 
+    @_names_missing_table
     def pause(self, session: AnySession, name: str) -> bool:
         """Let a schedule rest; return whether it was not paused before.
 
@@ -170,6 +187,7 @@ class Schedules:
         """
         return bool(cancel(session, self._row(session_of(session), name)))
 
+    @_names_missing_table
     def resume(self, session: AnySession, name: str) -> bool:
         """Let a schedule run again; return whether it was paused.
 
@@ -180,6 +198,7 @@ class Schedules:
         """
         return bool(retry(session, self._row(session_of(session), name)))
 
+    @_names_missing_table
     def run_now(self, session: AnySession, name: str, queue: Any) -> None:
         """Insert a job of a schedule now; its ticks stay as they are.
 
@@ -192,6 +211,7 @@ class Schedules:
             raise ArgumentError(f"{name!r} is a schedule of {row.queue!r}, not of {queue!r}")
         insert_ticks(session, plain_queue(queue), row, [None])
 
+    @_names_missing_table
     def all(self, session: AnySession) -> list[ScheduleInfo]:
         """List the schedules by name."""
         rows = select(self.entity).order_by(self.entity.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from ..control import (
     unregister_worker,
     update_worker,
 )
+from ..errors import MissingTable
 from ..sessions.transactions import connected, run_in_transaction
 from ..sessions.writer import writing
 from .hands import Hands
@@ -27,6 +29,8 @@ from .transactions import Transactions
 from .tries import Tries
 
 T = TypeVar("T")
+
+log = logging.getLogger("sa_jobqueue.worker")
 
 #: The longest pause between two looks at pauses and stop requests.
 LOOK_EVERY = timedelta(seconds=1)
@@ -68,6 +72,7 @@ class Control(Generic[T]):
         self._owner_name = owner_name
         self._looks = Tries(transactions, "a look at pauses and stop requests")
         self._row = Tries(transactions, "the worker's row")
+        self._lacking: set[Tries] = set()  # those that have not found their table
         self._next_look = self._next_row = 0.0
         self._name: str | None = None  # as it stands in the row
         self._jobs = 0  # likewise
@@ -86,7 +91,7 @@ class Control(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         if self._name is not None:
-            self._row.run(self._remove_row)
+            self._try(self._row, self._remove_row)
 
     @property
     def due_at(self) -> float:
@@ -101,10 +106,29 @@ class Control(Generic[T]):
         if self._next_row <= now:
             self._tell_now()
 
+    def _try(self, tries: Tries, work: Callable[[], None]) -> bool:
+        """Call `work`; tell whether it succeeded, and log once that tables are not there."""
+        missing: list[MissingTable] = []
+
+        def attempt() -> None:
+            try:
+                work()
+            except MissingTable as error:
+                missing.append(error)
+
+        succeeded = tries.run(attempt)
+        if not missing:
+            self._lacking.discard(tries)
+            return succeeded
+        if not self._lacking:
+            log.warning("the worker goes on without control: %s", missing[0])
+        self._lacking.add(tries)
+        return False
+
     # -- what others want -----------------------------------------------
 
     def _look_now(self, look: Callable[[], None]) -> None:
-        pause = LOOK_EVERY if self._looks.run(look) else AGAIN
+        pause = LOOK_EVERY if self._try(self._looks, look) else AGAIN
         self._next_look = time.monotonic() + pause.total_seconds() * random.uniform(0.8, 1.0)
 
     def _look(self) -> None:
@@ -131,7 +155,7 @@ class Control(Generic[T]):
         if (
             (name, jobs) != (self._name, self._jobs)
             or now - self._told_at >= TELL_AT_LEAST.total_seconds()
-        ) and not self._row.run(lambda: self._write_row(name, jobs)):
+        ) and not self._try(self._row, lambda: self._write_row(name, jobs)):
             pause = AGAIN
         self._next_row = now + pause.total_seconds() * random.uniform(0.8, 1.2)
 

@@ -10,6 +10,8 @@ LOCK_NOT_AVAILABLE = "55P03"
 #: statement_timeout was over, or somebody cancelled the statement.
 QUERY_CANCELED = "57014"
 
+UNDEFINED_TABLE = "42P01"
+
 #: read_only_sql_transaction: a standby, or a primary that was demoted.
 READ_ONLY = "25006"
 
