@@ -56,14 +56,18 @@ def control_tables(
         found: ControlTables = metadata.info[CONTROL]
         return found
     _check_free(metadata, prefix, schema or metadata.schema)
-    tables = ControlTables(
+    metadata.info[CONTROL] = tables = make_tables(metadata, prefix, schema)
+    _metadata.add(metadata)
+    return tables
+
+
+def make_tables(metadata: MetaData, prefix: str, schema: str | None) -> ControlTables:
+    """Make the tables; nothing finds them by their metadata."""
+    return ControlTables(
         _workers(metadata, prefix, schema),
         _pauses(metadata, prefix, schema),
         _stops(metadata, prefix, schema),
     )
-    metadata.info[CONTROL] = tables
-    _metadata.add(metadata)
-    return tables
 
 
 def _check_free(metadata: MetaData, prefix: str, schema: str | None) -> None:

@@ -17,7 +17,8 @@ package. A table that has rows becomes a queue by these functions, which take Al
         tune_storage(op, "orders")
 
 They commit by themselves, so give ``context.configure()`` the setting
-``transaction_per_migration=True``. See ``docs/migrations.md``. This package is the only
+``transaction_per_migration=True``. Only the functions for the tables of control and of schedules
+run in the migration's own transaction. See ``docs/migrations.md``. This package is the only
 one that imports Alembic, and ``import sa_jobqueue`` does not import it.
 """
 
@@ -26,6 +27,12 @@ from ..model.columns import timestamp_type
 from .autogenerate import create_index_online, drop_index_online, online_indexes
 from .backfill_rows import BATCH, Progress, backfill
 from .columns import add_job_columns, drop_job_columns
+from .control_tables import (
+    create_control_tables,
+    create_schedules_table,
+    drop_control_tables,
+    drop_schedules_table,
+)
 from .indexes import (
     create_claim_index,
     create_key_index,
@@ -48,14 +55,18 @@ __all__ = [
     "backfill",
     "clock_default",
     "create_claim_index",
+    "create_control_tables",
     "create_index_online",
     "create_key_index",
     "create_reap_index",
+    "create_schedules_table",
     "drop_claim_index",
+    "drop_control_tables",
     "drop_index_online",
     "drop_job_columns",
     "drop_key_index",
     "drop_reap_index",
+    "drop_schedules_table",
     "online_indexes",
     "patiently",
     "reset_storage",

@@ -48,7 +48,7 @@ def mapping_for(
         ArgumentError: `table` is a class, and `queue_args` or `schema` is given too.
     """
     if isinstance(table, str | Table):
-        naming = _naming_convention(runner, *name_and_schema(table, schema))
+        naming = naming_convention(runner, *name_and_schema(table, schema))
         if isinstance(table, Table):
             naming, schema = table.metadata.naming_convention, schema or table.schema
             mixins = mixins or _mixins_of(table)
@@ -71,7 +71,7 @@ def mapping_for(
     return mapping if mapping.is_ordered else mapping_of(table)  # raises: the class is no queue
 
 
-def _naming_convention(runner: Runner, name: str, schema: str | None) -> Any:
+def naming_convention(runner: Runner, name: str, schema: str | None) -> Any:
     """Return the naming convention of the MetaData that Alembic compares the table with."""
     given = runner.context.opts.get("target_metadata") or ()
     all_metadata = [given] if isinstance(given, MetaData) else list(given)
