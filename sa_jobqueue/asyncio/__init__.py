@@ -18,6 +18,8 @@ Each verb is that of :mod:`sa_jobqueue`, run by ``AsyncSession.run_sync``. Impor
 ``worker``              AsyncWorker
 ``calls``               how an AsyncWorker calls handlers
 ``workflow``            AsyncWorkflow
+``control``             the verbs of control; import them from there
+``schedules``           AsyncSchedules; import it from there
 ``tasks``               the Runtime of a worker in an event loop
 ``listening``           a connection that listens, for its wake-ups
 ``sessions``            an AsyncSession, and the Session behind it

@@ -31,7 +31,7 @@ from ..verbs import enqueue as enqueue_
 from ..verbs import finish, manage
 from ..verbs import reap as reap_
 from ..verbs import stats as stats_
-from .sessions import AnyAsyncSession, async_session_of, sync_session_of
+from .sessions import AnyAsyncSession, async_session_of, awaited, sync_session_of
 
 __all__ = [
     "AsyncJobQueue",
@@ -64,18 +64,6 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-
-def _awaited(
-    verb: Callable[Concatenate[AnySession, P], R],
-) -> Callable[Concatenate[AnyAsyncSession, P], Coroutine[Any, Any, R]]:
-    """Make the same verb for an AsyncSession."""
-
-    @wraps(verb)
-    async def run(session: AnyAsyncSession, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await async_session_of(session).run_sync(verb, *args, **kwargs)
-
-    return run
 
 
 async def claim(
@@ -143,27 +131,27 @@ async def enqueue(
     )
 
 
-cancel = _awaited(manage.cancel)
-cancel_claimed = _awaited(finish.cancel_claimed)
-claimed_by = _awaited(claim_.claimed_by)
-complete = _awaited(finish.complete)
-connection_owner = _awaited(owner_.connection_owner)
-count_by_status = _awaited(stats_.count_by_status)
-fail = _awaited(finish.fail)
-finish_rate = _awaited(position_.finish_rate)
-owner_state = _awaited(alive_.owner_state)
-position = _awaited(position_.position)
-positions = _awaited(position_.positions)
-prune = _awaited(manage.prune)
-reap = _awaited(reap_.reap)
-release = _awaited(finish.release)
-renew = _awaited(finish.renew)
-reprioritize = _awaited(manage.reprioritize)
-retry = _awaited(manage.retry)
-round_progress = _awaited(progress_.round_progress)
-start_round = _awaited(start_.start_round)
-stats = _awaited(stats_.stats)
-waiting_time = _awaited(position_.waiting_time)
+cancel = awaited(manage.cancel)
+cancel_claimed = awaited(finish.cancel_claimed)
+claimed_by = awaited(claim_.claimed_by)
+complete = awaited(finish.complete)
+connection_owner = awaited(owner_.connection_owner)
+count_by_status = awaited(stats_.count_by_status)
+fail = awaited(finish.fail)
+finish_rate = awaited(position_.finish_rate)
+owner_state = awaited(alive_.owner_state)
+position = awaited(position_.position)
+positions = awaited(position_.positions)
+prune = awaited(manage.prune)
+reap = awaited(reap_.reap)
+release = awaited(finish.release)
+renew = awaited(finish.renew)
+reprioritize = awaited(manage.reprioritize)
+retry = awaited(manage.retry)
+round_progress = awaited(progress_.round_progress)
+start_round = awaited(start_.start_round)
+stats = awaited(stats_.stats)
+waiting_time = awaited(position_.waiting_time)
 
 
 @asynccontextmanager

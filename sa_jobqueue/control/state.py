@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, literal, null, select, union_all
-from sqlalchemy.orm import Session
 
 from ..dialects.clock import as_utc
 from ..fence.token import Fence
 from ..model.mapping import any_mapping_of
 from ..model.queue_name import queue_name
+from ..sessions.writer import AnyConnection, session_of
 from .stops import key_text
 from .tables import ControlTables, names_missing_tables, tables_for_queues
 
@@ -45,7 +45,7 @@ class ControlState:
 
 @names_missing_tables
 def read_control(
-    session: Session | Connection,
+    session: AnyConnection,
     queues: Iterable[Any],
     *,
     owner: str,
@@ -66,7 +66,8 @@ def read_control(
     """
     queues = list(queues)
     found, names = tables_for_queues(tables, queues), [queue_name(queue) for queue in queues]
-    rows: Any = session.execute(_statement(found, names, owner))
+    on = session if isinstance(session, Connection) else session_of(session)
+    rows: Any = on.execute(_statement(found, names, owner))
     paused: set[str] = set()
     stops: set[tuple[str, str, datetime]] = set()
     for kind, name, key, date in rows:

@@ -20,7 +20,7 @@ from sqlalchemy import case, select, update
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping, mapping_of
-from ..model.queue_name import plain_queue, queue_name
+from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
 from ..sessions.writer import AnySession, Writer, writing
 from .cron import Cron
 from .table import NAME_LENGTH, Schedule
@@ -100,7 +100,7 @@ def declaration(
         queue=queue_name(queue),
         cron=cron,
         timezone=timezone,
-        values_json=_json(queue.mapping, values or {}),
+        values_json=_json(mapping_of_queue(queue), values or {}),
         missed=Missed(missed),
         revision=revision,
     )

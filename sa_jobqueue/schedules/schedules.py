@@ -19,7 +19,7 @@ from ..model.mapping import mapping_of
 from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
 from ..model.status import UNCLAIMED, status_is
 from ..sessions.missing_tables import missing_tables_named
-from ..sessions.writer import AnySession, session_of
+from ..sessions.writer import AnyConnection, AnySession, session_of
 from ..verbs.manage import cancel, retry
 from .cron import Cron
 from .declared import Declared, declaration, declare
@@ -122,7 +122,7 @@ class Schedules:
         return run_due(session, self.entity, queues, limit=limit)
 
     @_names_missing_table
-    def due_in(self, session: AnySession | Connection, queues: Iterable[Any]) -> timedelta | None:
+    def due_in(self, session: AnyConnection, queues: Iterable[Any]) -> timedelta | None:
         """Return how long it is until run_due() has something to do, by the database's clock.
 
         It is a plain read; zero or less: something is due. None: these queues have no schedule
@@ -134,7 +134,8 @@ class Schedules:
             status_is(mapping.column("status"), mapping.word(UNCLAIMED)),
             mapping.table.c.queue.in_([queue_name(queue) for queue in queues]),
         )
-        due_at, now = session.execute(first).one()
+        on = session if isinstance(session, Connection) else session_of(session)
+        due_at, now = on.execute(first).one()
         return None if due_at is None else as_utc(due_at) - as_utc(now)
 
     # -- rows at run time -----------------------------------------------

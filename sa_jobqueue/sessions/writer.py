@@ -72,7 +72,8 @@ def session_of(session: AnyConnection) -> Session:
         raise ArgumentError(IN_A_SESSION)
     raise ArgumentError(
         f"a Session is needed, not {type(session).__name__}; for an AsyncSession import the verb "
-        "from sa_jobqueue.asyncio, and await it: await claim(async_session, ...)"
+        "from sa_jobqueue.asyncio or sa_jobqueue.asyncio.control, or take AsyncSchedules of "
+        "sa_jobqueue.asyncio.schedules; and await it: await claim(async_session, ...)"
     )
 
 

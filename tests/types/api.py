@@ -65,6 +65,8 @@ from sa_jobqueue import (
     with_fence,
 )
 from sa_jobqueue import asyncio as aio
+from sa_jobqueue.asyncio import control as aio_control
+from sa_jobqueue.asyncio.schedules import AsyncSchedules
 from sa_jobqueue.bulk import (
     BulkLoad,
     DatabaseLog,
@@ -79,6 +81,7 @@ from sa_jobqueue.bulk import (
 )
 from sa_jobqueue.control import (
     Pause,
+    WorkerInfo,
     control_tables,
     pause,
     paused,
@@ -493,6 +496,15 @@ async def work_awaiting(engine: AsyncEngine) -> None:
     await aio.AsyncWorker(engine, AWAITED, send_awaiting, on_claim=print).run()
     async with aio.advisory_session(engine) as session:
         assert_type(session, AsyncSession)
+
+
+async def control_awaiting(session: AsyncSession) -> None:
+    assert_type(await aio_control.pause(session, AWAITED), bool)
+    assert_type(await aio_control.workers(session), list[WorkerInfo])
+    assert_type(await aio_control.request_stop(session, Email()), bool)
+    schedules = AsyncSchedules(Schedules(Base.metadata))
+    await schedules.add(session, "nightly", AWAITED, "0 3 * * *", timezone="Europe/Berlin")
+    assert_type(await schedules.all(session), list[ScheduleInfo])
 
 
 async def workflows_awaiting(engine: AsyncEngine, session: AsyncSession) -> None:
