@@ -18,6 +18,7 @@
     sa-jobqueue work shop.films:workflow --step render
     sa-jobqueue reap shop.models:Email --every 60
     sa-jobqueue pause shop.models:Email     # workers claim nothing of it, until `resume`
+    sa-jobqueue request-stop shop.models:Email 7 # ask the worker that has the job to stop it
     sa-jobqueue workers shop.models:Email   # who works, and whether they are alive
     sa-jobqueue schedules shop.models:Email # when they run, and what was missed
     sa-jobqueue load shop.imports:emails --log loads/may
@@ -49,6 +50,7 @@ from .metrics import metrics
 from .pause import pause, resume
 from .prune import prune
 from .reap import reap
+from .request_stop import request_stop
 from .schedules import schedules
 from .sql import sql
 from .status import status
@@ -82,6 +84,7 @@ cli.add_command(work)
 cli.add_command(reap)
 cli.add_command(pause)
 cli.add_command(resume)
+cli.add_command(request_stop)
 cli.add_command(workers)
 cli.add_command(schedules)
 cli.add_command(load)

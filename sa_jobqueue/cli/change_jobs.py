@@ -168,12 +168,27 @@ class Change:
             return overview(session, [self.queue])[0]
 
     def of_keys(
-        self, texts: Sequence[str], verb: Verb, *, yes: bool, as_json: bool, how: str = ""
+        self,
+        texts: Sequence[str],
+        verb: Verb,
+        *,
+        yes: bool,
+        as_json: bool,
+        what: str | None = None,
+        how: str = "",
     ) -> None:
-        """Change the jobs with these keys, and tell which were left alone."""
+        """Change the jobs with these keys, and tell which were left alone.
+
+        Args:
+            what: what the question says of the jobs; by default the name of the command.
+            how: the end of the question.
+        """
         keys = self._keys(texts)
         jobs = "1 job" if len(keys) == 1 else f"{len(keys):,} jobs"
-        ask(f"{self.verb} {jobs} of {queue_name(self.queue)}{how}: {keys_text(keys)}", yes=yes)
+        ask(
+            f"{what or self.verb} {jobs} of {queue_name(self.queue)}{how}: {keys_text(keys)}",
+            yes=yes,
+        )
         changed = self.steering.change(keys, verb)
         self.tell(changed, [key for key in keys if key not in set(changed)], as_json=as_json)
 

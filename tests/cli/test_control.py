@@ -1,18 +1,19 @@
-"""``pause``, ``resume`` and ``workers``."""
+"""``pause``, ``resume``, ``workers`` and ``request-stop``."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Owner
+from sa_jobqueue import Owner, claim
 from sa_jobqueue.control import paused, register_worker, update_worker
 
 from .conftest import Answered, Run
 from .controlled import TABLES, Base, Letter
+from .shop import Message
 
 LETTERS = "tests.cli.controlled:Letter"
 
@@ -122,4 +123,67 @@ def test_without_control_tables_the_commands_name_the_way_out(
 
     assert missing.exit_code == undeclared.exit_code == 1
     assert "there is no table 'job_workers'" in missing.stderr
+    assert "control_tables(metadata)" in undeclared.stderr
+
+
+def claimed_and_not(engine: Engine) -> None:
+    """Insert letters, of which 1 and 2 are claimed, and 3 is not."""
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add_all([Letter(id=1), Letter(id=2), Letter(id=3)])
+        session.commit()
+        claim(session, Letter, Letter.id < 3, owner="w", limit=2)
+        session.commit()
+
+
+def stops(engine: Engine) -> list[str]:
+    with Session(engine) as session:
+        return list(session.scalars(select(TABLES.stops.c.job_key)))
+
+
+def test_request_stop_asks_for_claimed_jobs_and_tells_which_were_left_alone(
+    run: Run, url: str, engine: Engine
+) -> None:
+    claimed_and_not(engine)
+    options = ("--url", url, "--yes")
+
+    told = run("request-stop", LETTERS, "1", "3", "4", *options)
+    as_json = run("request-stop", LETTERS, "2", "3", *options, "--json")
+
+    assert told.stdout.splitlines() == [
+        "request-stop: 1 job",
+        "left alone, for their status or queue is another: 3, 4",
+    ]
+    answer = json.loads(as_json.stdout)
+    assert (answer["verb"], answer["changed"], answer["left"]) == ("request-stop", [[2]], [[3]])
+    assert sorted(stops(engine)) == ["[1]", "[2]"]
+
+
+def test_request_stop_says_what_it_is_about_to_do_and_asks(
+    url: str, engine: Engine, answered: Answered
+) -> None:
+    claimed_and_not(engine)
+
+    refused = answered("n\n", "request-stop", LETTERS, "1", "2", "--url", url)
+    without_keys = answered("", "request-stop", LETTERS, "--url", url)
+
+    asked = "About to ask the workers to stop 2 jobs of letter: 1, 2. Go on?"
+    assert refused.stderr.startswith(asked)
+    assert (refused.exit_code, without_keys.exit_code) == (1, 2)
+    assert "give keys" in without_keys.stderr
+    assert stops(engine) == []
+
+
+def test_request_stop_without_its_table_names_the_way_out(
+    run: Run, url: str, engine: Engine
+) -> None:
+    Base.metadata.create_all(engine)
+    TABLES.stops.drop(engine)
+    Message.__table__.create(engine)  # type: ignore[attr-defined]  # it is a Table
+
+    missing = run("request-stop", LETTERS, "1", "--url", url, "--yes")
+    undeclared = run("request-stop", "tests.cli.shop:Message", "1", "--url", url, "--yes")
+
+    assert missing.exit_code == undeclared.exit_code == 1
+    assert "there is no table 'job_stops'" in missing.stderr
     assert "control_tables(metadata)" in undeclared.stderr
