@@ -188,7 +188,8 @@ def _update(mapping: QueueMapping, each: Declaration, tick: datetime) -> Any:
     table = mapping.table
     same = (table.c.cron == each.cron) & (table.c.timezone == each.timezone)
     # The ticks come first: MySQL's assignments see what the earlier ones wrote.
-    ticks = {name: case((same, table.c[name]), else_=tick) for name in ("run_at", "next_tick")}
+    new = {"run_at": tick, "next_tick": tick, "last_error": None}
+    ticks = {name: case((same, table.c[name]), else_=value) for name, value in new.items()}
     older = table.c.revision < each.revision
     statement = update(table).where(table.c.name == each.name, older)
     return statement.ordered_values(*{**ticks, **each.columns}.items())

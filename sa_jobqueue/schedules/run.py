@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
@@ -32,12 +32,9 @@ from ..verbs.claim import claim
 from ..verbs.finish import release
 from .cron import Cron
 from .table import Schedule
-from .ticks import Due, Missed, due_ticks
+from .ticks import TRY_AGAIN, Due, Missed, due_ticks
 
 log = logging.getLogger("sa_jobqueue.schedules")
-
-#: When a schedule whose jobs could not be inserted is tried again.
-TRY_AGAIN = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,8 @@ def _run(session: Session, schedule: Schedule, queue: Any, now: datetime) -> Ran
             raise
         return _failed(schedule, now, error)
     schedule.run_at = schedule.next_tick = due.next
-    schedule.last_error = None
+    if due.ticks or due.skipped is not None:  # else the clock was set back before a failed tick
+        schedule.last_error = None
     if due.ticks:
         schedule.last_tick = due.ticks[-1]
     if due.skipped is not None:
@@ -112,7 +110,8 @@ def _run(session: Session, schedule: Schedule, queue: Any, now: datetime) -> Ran
 
 def _due(schedule: Schedule, now: datetime) -> Due:
     cron = Cron(schedule.cron, schedule.timezone)
-    return due_ticks(cron, as_utc(schedule.next_tick), now, Missed(schedule.missed))
+    tick, failed = as_utc(schedule.next_tick), schedule.last_error is not None
+    return due_ticks(cron, tick, now, Missed(schedule.missed), failed=failed)
 
 
 def insert_ticks(

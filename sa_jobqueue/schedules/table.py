@@ -37,7 +37,7 @@ class Schedule(JobMixin, ScheduleMixin):
         last_tick: the last tick that became a job.
         skipped_from: the first tick that became no job when ticks were skipped last.
         skipped_to: the end of that time; no tick between the two became a job.
-        last_error: why its jobs could not be inserted.
+        last_error: why the job of `next_tick` could not be inserted; None: nothing failed.
     """
 
     __queue_args__: ClassVar[dict[str, Any]] = {"names": {"cancelled": PAUSED}}

@@ -79,6 +79,18 @@ def test_a_revision_that_leaves_the_times_leaves_the_next_tick(session: Session)
     assert (row(session).next_tick, row(session).values) == (past, {"title": "new"})
 
 
+def test_a_revision_with_other_times_forgets_the_error_of_the_old_tick(session: Session) -> None:
+    declare(session, version(HOURLY, 1))
+    session.get_one(SCHEDULES.entity, "r").last_error = "refused"
+    session.commit()
+
+    declare(session, version(HOURLY, 2))
+    assert row(session).last_error == "refused"
+    declare(session, version(DAILY, 3))
+
+    assert row(session).last_error is None
+
+
 def test_other_contents_with_the_same_revision_are_reported_and_not_written(
     session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:

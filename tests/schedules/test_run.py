@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -214,6 +214,29 @@ def test_a_schedule_whose_job_is_refused_holds_up_no_other(
     assert SCHEDULES.run_due(session, [plain]) == []
     assert "the schedule bad inserted no job" in caplog.text
     assert "parameters" not in caplog.text  # they may be secret
+
+
+def test_a_skipping_schedule_tries_a_refused_tick_again(session: Session) -> None:
+    plain = JobQueue(Plain)
+    session.add(Plain(title="taken"))
+    values = {"title": "taken"}
+    SCHEDULES.add(session, "r", plain, "0 0 1 1 *", values=values, missed="skip")
+    session.execute(update(ROW).values(next_tick=utc_now(), run_at=utc_now()))
+    session.commit()
+    (refused,) = SCHEDULES.run_due(session, [plain])
+    session.execute(delete(Plain))
+    late = as_utc(session.execute(select(utc_now())).scalar_one()) - timedelta(minutes=3)
+    session.execute(update(ROW).values(next_tick=late, run_at=late))
+    session.commit()
+    session.expire_all()
+
+    (ran,) = SCHEDULES.run_due(session, [plain])
+    session.commit()
+
+    assert refused.error is not None
+    assert (len(ran.ticks), ran.skipped) == (1, None)
+    assert session.scalars(select(Plain.title)).all() == ["taken"]
+    assert row(session).last_error is None
 
 
 def test_a_name_is_given_once_and_unknown_names_are_errors(session: Session) -> None:
