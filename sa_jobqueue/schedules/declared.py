@@ -7,9 +7,8 @@ are older. So the order in which they start does not matter.
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -23,30 +22,12 @@ from ..model.mapping import QueueMapping, mapping_of
 from ..model.queue_name import plain_queue, queue_name
 from ..sessions.writer import AnySession, Writer, writing
 from .cron import Cron
-from .table import NAME_LENGTH, Schedule
-from .ticks import Missed
+from .declaration import Declaration, check_revision, declaration
+from .table import Schedule
 
 log = logging.getLogger("sa_jobqueue.schedules")
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Declaration:
-    """A schedule as the code declares it."""
-
-    name: str
-    queue: str
-    cron: str
-    timezone: str
-    values_json: str
-    missed: Missed
-    revision: int | None
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """What is written to its row, without the ticks."""
-        return {**vars(self), "missed": self.missed.value}
 
 
 @dataclass(frozen=True)
@@ -74,50 +55,11 @@ class Declared:
 _declarations: WeakKeyDictionary[Any, dict[str, Declaration]] = WeakKeyDictionary()
 
 
-def declaration(
-    name: str,
-    queue: Any,
-    cron: str,
-    *,
-    timezone: str,
-    values: Mapping[str, Any] | None,
-    missed: str,
-    revision: int | None,
-) -> Declaration:
-    """Check what a schedule is made of.
-
-    Raises:
-        ArgumentError: the name is empty or too long, the expression or the time zone is not
-            valid, or the values are no attributes of the queue's class or no JSON.
-    """
-    if not 1 <= len(name) <= NAME_LENGTH:
-        raise ArgumentError(f"the name of a schedule has 1 to {NAME_LENGTH} characters: {name!r}")
-    if missed not in list(Missed):
-        raise ArgumentError(f"missed= is 'skip', 'once' or 'all', not {missed!r}")
-    Cron(cron, timezone).after(datetime.fromisoformat("2000-01-01T00:00+00:00"))
-    return Declaration(
-        name=name,
-        queue=queue_name(queue),
-        cron=cron,
-        timezone=timezone,
-        values_json=_json(queue.mapping, values or {}),
-        missed=Missed(missed),
-        revision=revision,
-    )
-
-
-def _json(mapping: QueueMapping, values: Mapping[str, Any]) -> str:
-    unknown = sorted(set(values) - set(mapping.mapper.columns.keys()))
-    if unknown:
-        raise ArgumentError(f"{mapping} has no column {', '.join(unknown)}")
-    try:
-        return json.dumps(dict(values), sort_keys=True)
-    except TypeError as error:
-        raise ArgumentError(f"the values of a schedule are JSON: {error}") from error
-
-
-def declare_every(queue: Any, cron: str, *, name: str | None, **given: Any) -> Callable[[F], F]:
+def declare_every(
+    queue: Any, cron: str, *, name: str | None, revision: int, **given: Any
+) -> Callable[[F], F]:
     """Declare a schedule of a queue; see :meth:`sa_jobqueue.JobQueue.every`."""
+    check_revision(revision)
 
     def declare_named(name: str) -> None:
         declared = _declarations.setdefault(queue, {})
@@ -125,7 +67,7 @@ def declare_every(queue: Any, cron: str, *, name: str | None, **given: Any) -> C
             raise ArgumentError(
                 f"{queue!r} declares two schedules {name!r}: give one another name="
             )
-        declared[name] = declaration(name, queue, cron, **given)
+        declared[name] = declaration(name, queue, cron, revision=revision, **given)
 
     def decorate(function: F) -> F:
         if name is None:

@@ -26,9 +26,10 @@ from ..errors import ArgumentError
 from ..model.columns import OWNER_LENGTH
 from ..model.last_error import error_text, first_line
 from ..model.mapping import mapping_of
-from ..model.queue_name import plain_queue, queue_name
+from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
 from ..sessions.writer import AnySession, session_of
 from ..verbs.claim import claim
+from ..verbs.enqueue import enqueue
 from ..verbs.finish import release
 from .cron import Cron
 from .table import Schedule
@@ -119,12 +120,15 @@ def insert_ticks(
 ) -> None:
     """Insert a job for each tick; a class with ScheduleMixin gets the tick as its run_at."""
     values: dict[str, Any] = json.loads(schedule.values_json)
-    run_at = queue.mapping.attributes.get("run_at")
+    run_at = mapping_of_queue(queue).attributes.get("run_at")
     rows = [
         {run_at: tick, **values} if run_at is not None and tick is not None else dict(values)
         for tick in ticks
     ]
-    queue.enqueue(session, rows)
+    if isinstance(queue, type):
+        enqueue(session, queue, rows)
+    else:
+        queue.enqueue(session, rows)
 
 
 def _failed(schedule: Schedule, now: datetime, error: SQLAlchemyError) -> Ran:

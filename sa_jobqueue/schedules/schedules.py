@@ -20,7 +20,8 @@ from ..model.status import UNCLAIMED, status_is
 from ..sessions.writer import AnySession, session_of
 from ..verbs.manage import cancel, retry
 from .cron import Cron
-from .declared import Declared, declaration, declare
+from .declaration import declaration
+from .declared import Declared, declare
 from .run import Ran, insert_ticks, run_due
 from .table import PAUSED, Schedule, schedule_class
 from .ticks import Missed
@@ -98,8 +99,8 @@ class Schedules:
         may do so at once. Schedules of other queues are left alone.
 
         Args:
-            queues: JobQueues, into which the jobs are inserted; AsyncJobQueues, or steps of a
-                workflow, are taken, too.
+            queues: JobQueues, into which the jobs are inserted; AsyncJobQueues, steps of a
+                workflow, or mapped classes, are taken, too.
             limit: the most schedules for this call; call again while it returns as many.
 
         Raises:
@@ -137,6 +138,9 @@ class Schedules:
         missed: str = Missed.ONCE,
     ) -> None:
         """Make a schedule at run time; the arguments are those of ``every()``.
+
+        Args:
+            queue: where its jobs are inserted; a mapped class stands for its queue.
 
         Raises:
             ArgumentError: the arguments make no schedule, or cronsim is not installed.

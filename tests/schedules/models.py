@@ -33,6 +33,18 @@ class Plain(JobMixin, Base):
     title: Mapped[str] = mapped_column(String(20))
 
 
+class Elsewhere(DeclarativeBase):
+    """The base of queues that are in no database."""
+
+
+class LongNamed(JobMixin, Elsewhere):
+    """A queue whose schema and table have a long name."""
+
+    __tablename__ = "t" * 100
+    __table_args__ = ({"schema": "s" * 60},)
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
 SCHEDULES = Schedules(Base.metadata, name="report_schedules")
 
 
