@@ -296,7 +296,7 @@ class JobQueue(Generic[T]):
             cron: such as ``"0 7 * * mon-fri"``; with six fields the first is the seconds.
             name: the name of the schedule in the table; with it nothing needs to be decorated.
             timezone: the time zone of the expression.
-            values: the attributes of the job, as JSON has them.
+            values: the attributes of the job, as JSON has them; dates, times and UUIDs as ISO text.
             missed: what becomes of ticks while no scheduler ran: ``"skip"``, ``"once"`` (one job
                 for all) or ``"all"``.
             revision: raise it with each change of the declaration.

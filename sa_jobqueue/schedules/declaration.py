@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from ..errors import ArgumentError
-from ..model.mapping import QueueMapping
 from ..model.queue_name import mapping_of_queue, queue_name
 from .cron import Cron
 from .table import CRON_LENGTH, NAME_LENGTH, QUEUE_LENGTH, ZONE_LENGTH
 from .ticks import Missed
+from .values import values_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +68,7 @@ def declaration(
         queue=_checked_queue_name(queue),
         cron=cron,
         timezone=timezone,
-        values_json=_json(mapping, {} if values is None else values),
+        values_json=values_json(mapping, {} if values is None else values),
         missed=Missed(missed),
         revision=revision,
     )
@@ -101,18 +100,3 @@ def _checked_queue_name(queue: Any) -> str:
             f"the table of {queue!r} a shorter name than {name!r}"
         )
     return name
-
-
-def _json(mapping: QueueMapping, values: Mapping[str, Any]) -> str:
-    if not isinstance(values, Mapping):
-        raise ArgumentError(
-            f"values= maps attributes of {mapping} to their values, as in {{'kind': 'digest'}}, "
-            f"and is not {values!r}"
-        )
-    unknown = sorted(str(name) for name in set(values) - set(mapping.mapper.columns.keys()))
-    if unknown:
-        raise ArgumentError(f"{mapping} has no column {', '.join(unknown)}")
-    try:
-        return json.dumps(dict(values), sort_keys=True)
-    except TypeError as error:
-        raise ArgumentError(f"the values of a schedule are JSON: {error}") from error

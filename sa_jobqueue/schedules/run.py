@@ -7,7 +7,6 @@ schedule, since the claim locks its row. Nobody leads.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import socket
@@ -34,6 +33,7 @@ from ..verbs.finish import release
 from .cron import Cron
 from .table import Schedule
 from .ticks import TRY_AGAIN, Due, Missed, due_ticks
+from .values import job_values
 
 log = logging.getLogger("sa_jobqueue.schedules")
 
@@ -119,8 +119,9 @@ def insert_ticks(
     session: Session, queue: Any, schedule: Schedule, ticks: Iterable[datetime | None]
 ) -> None:
     """Insert a job for each tick; a class with ScheduleMixin gets the tick as its run_at."""
-    values: dict[str, Any] = json.loads(schedule.values_json)
-    run_at = mapping_of_queue(queue).attributes.get("run_at")
+    mapping = mapping_of_queue(queue)
+    values = job_values(mapping, schedule.values_json)
+    run_at = mapping.attributes.get("run_at")
     rows = [
         {run_at: tick, **values} if run_at is not None and tick is not None else dict(values)
         for tick in ticks
