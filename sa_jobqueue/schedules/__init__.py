@@ -19,7 +19,8 @@ makes its job once, however many schedulers there are. docs/schedules.md has the
 ``table``               Schedule: the mapped class of the rows
 ``declaration``         what a schedule is made of, checked
 ``values``              the values of a job, as JSON and as attributes
-``declared``            every(): what the code declares; and how it comes into the table
+``registry``            every(): what the queues of this process declare
+``declared``            how that comes into the table
 ``run``                 run_due: ticks become jobs
 ``ticks``               which ticks are due, and what becomes of missed ones
 ``cron``                the times of an expression in a time zone

@@ -1,4 +1,4 @@
-"""What the code declares by ``queue.every()``, and how it comes into the table.
+"""How what the code declares by ``queue.every()`` comes into the table.
 
 Several versions of an application may declare the same schedule, one after the other or at once.
 The row has the revision that was declared; the UPDATE names the revisions that it leaves, which
@@ -8,11 +8,10 @@ are older. So the order in which they start does not matter.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any
 
 from sqlalchemy import case, select, update
 
@@ -22,12 +21,11 @@ from ..model.mapping import QueueMapping, mapping_of
 from ..model.queue_name import plain_queue, queue_name
 from ..sessions.writer import AnySession, Writer, writing
 from .cron import Cron
-from .declaration import Declaration, check_revision, declaration
+from .declaration import Declaration
+from .registry import declared_by, names_declared, refuse_nameless
 from .table import Schedule
 
 log = logging.getLogger("sa_jobqueue.schedules")
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -51,42 +49,13 @@ class Declared:
     undeclared: tuple[str, ...] = ()
 
 
-#: What each queue declares, by name.
-_declarations: WeakKeyDictionary[Any, dict[str, Declaration]] = WeakKeyDictionary()
-
-
-def declare_every(
-    queue: Any, cron: str, *, name: str | None, revision: int, **given: Any
-) -> Callable[[F], F]:
-    """Declare a schedule of a queue; see :meth:`sa_jobqueue.JobQueue.every`."""
-    check_revision(revision)
-
-    def declare_named(name: str) -> None:
-        declared = _declarations.setdefault(queue, {})
-        if name in declared:
-            raise ArgumentError(
-                f"{queue!r} declares two schedules {name!r}: give one another name="
-            )
-        declared[name] = declaration(name, queue, cron, revision=revision, **given)
-
-    def decorate(function: F) -> F:
-        if name is None:
-            declare_named(function.__name__)
-        return function
-
-    if name is not None:
-        declare_named(name)
-    return decorate
-
-
 def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) -> Declared:
     """Write the schedules that the queues declare; see :meth:`Schedules.declare`."""
     queues = [plain_queue(queue) for queue in queues]
+    refuse_nameless(queues)
     mapping = mapping_of(entity)
-    declarations = sorted(
-        (each for queue in queues for each in _declarations.get(queue, {}).values()),
-        key=lambda each: each.name,  # two who declare at once take the rows in one order
-    )
+    # Two who declare at once take the rows in one order.
+    declarations = sorted(declared_by(queues), key=lambda each: each.name)
     found: dict[str, list[str]] = {}
     with writing(session, mapping) as writer, writer.atomically():
         writer.lock_writes(mapping.table)
@@ -94,8 +63,8 @@ def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) 
         for each in declarations:
             found.setdefault(_upsert(writer, mapping, each, now), []).append(each.name)
         # Queues with criteria of their own share a table, and may be declared elsewhere.
-        names = {name for declared in _declarations.values() for name in declared}
-        found["undeclared"] = _undeclared(writer, entity, set(map(queue_name, queues)), names)
+        of_queues = set(map(queue_name, queues))
+        found["undeclared"] = _undeclared(writer, entity, of_queues, names_declared())
     declared = Declared(**{what: tuple(names) for what, names in found.items() if what})
     _warn(declared)
     return declared

@@ -86,7 +86,8 @@ class Schedules:
         declared are reported, and go on.
 
         Raises:
-            ArgumentError: a name is that of a schedule that was made at run time.
+            ArgumentError: a name is that of a schedule that was made at run time, or a
+                declaration has no name.
         """
         return declare(session, self.entity, queues)
 

@@ -56,6 +56,19 @@ def chores_beside(
         yield chores
 
 
+def check_declarations(lanes: Sequence[Lane[Any]]) -> None:
+    """Refuse queues with a schedule that has no name, which would never run.
+
+    Raises:
+        ArgumentError: names the schedule.
+    """
+    queues = [lane.queue for lane in lanes if lane.queue.declares_schedules]
+    if queues:
+        from ..schedules.registry import refuse_nameless
+
+        refuse_nameless(queues)
+
+
 def _lanes_beside(lanes: Sequence[Lane[Any]], what: str) -> list[tuple[Any, list[Lane[Any]]]]:
     """Return what is beside the lanes' queues, each with its lanes; as a rule all have one."""
     found: dict[int, tuple[Any, list[Lane[Any]]]] = {}

@@ -6,6 +6,7 @@ import gc
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from sqlalchemy import URL, MetaData
@@ -146,6 +147,35 @@ def test_a_queue_declares_a_name_once() -> None:
 
     with pytest.raises(ArgumentError, match="two schedules 'r'"):
         queue.every(DAILY, name="r")
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize(
+    ("cron", "values"), [("not a cron", {"title": "r"}), (HOURLY, {"nix": "r"})]
+)
+def test_the_arguments_are_checked_at_the_call(cron: str, values: dict[str, str]) -> None:
+    queue = reports()
+
+    with pytest.raises(ArgumentError):
+        queue.every(cron, values=values)
+
+    assert not queue.declares_schedules
+
+
+def test_a_schedule_without_a_name_or_a_function_is_refused(session: Session) -> None:
+    queue = version(HOURLY, 1)
+    queue.every(DAILY, values={"title": "nameless"})
+
+    with pytest.raises(ArgumentError, match=r"every\('0 0 \* \* \*'\).*name="):
+        declare(session, queue)
+
+    assert SCHEDULES.all(session) == []
+
+
+@pytest.mark.only_on("sqlite")
+def test_what_has_no_name_of_its_own_needs_one() -> None:
+    with pytest.raises(ArgumentError, match="name="):
+        reports().every(HOURLY, values={"title": "r"})(partial(print, "sent"))
 
 
 def test_autogenerate_adds_the_table_of_schedules_once(fresh_database: URL) -> None:

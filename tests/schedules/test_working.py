@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import URL, Engine, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import JobQueue, utc_now
+from sa_jobqueue import ArgumentError, JobQueue, utc_now
 from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.dialects.clock import as_utc
 from sa_jobqueue.schedules import Ran, Schedules
@@ -159,6 +159,15 @@ def chore_of(
 ) -> scheduler.Scheduler:
     transactions = Worker(engine, queue, print)._transactions
     return scheduler.Scheduler(SCHEDULES, [queue], transactions=transactions, wake=wake)
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_worker_refuses_a_queue_with_a_schedule_that_has_no_name(engine: Engine) -> None:
+    queue = reports()
+    queue.every("* * * * *", values={"title": "r"})
+
+    with pytest.raises(ArgumentError, match="give name="):
+        Worker(engine, queue, print)
 
 
 def test_a_missing_table_of_schedules_is_logged_once_and_ends_no_worker(
