@@ -11,12 +11,15 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import case, select, update
+from sqlalchemy.exc import DataError, IntegrityError
 
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
+from ..model.last_error import first_line
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.queue_name import plain_queue, queue_name
 from ..sessions.writer import AnySession, Writer, writing
@@ -38,6 +41,8 @@ class Declared:
         older: the table has a newer revision, which stays.
         different: the table has this revision with other contents, which stay: give the
             declaration a higher revision.
+        refused: nothing was written. The row of this name is another queue's, or was made at run
+            time; or two of the queues declare the name. The log has the reason.
         undeclared: rows of these queues that an earlier version of the code has declared; they
             go on until they are removed.
     """
@@ -46,6 +51,7 @@ class Declared:
     updated: tuple[str, ...] = ()
     older: tuple[str, ...] = ()
     different: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
 
 
@@ -54,14 +60,15 @@ def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) 
     queues = [plain_queue(queue) for queue in queues]
     refuse_nameless(queues)
     mapping = mapping_of(entity)
-    # Two who declare at once take the rows in one order.
-    declarations = sorted(declared_by(queues), key=lambda each: each.name)
+    # Two who declare at once take the rows in one order. Equal declarations are one.
+    declarations = sorted(set(declared_by(queues)), key=lambda each: each.name)
     found: dict[str, list[str]] = {}
     with writing(session, mapping) as writer, writer.atomically():
         writer.lock_writes(mapping.table)
         now = as_utc(writer.core(select(utc_now())).scalar_one())
-        for each in declarations:
-            found.setdefault(_upsert(writer, mapping, each, now), []).append(each.name)
+        for name, of_name in groupby(declarations, key=lambda each: each.name):
+            what = _declare_one(writer, mapping, list(of_name), now)
+            found.setdefault(what, []).append(name)
         # Queues with criteria of their own share a table, and may be declared elsewhere.
         of_queues = set(map(queue_name, queues))
         found["undeclared"] = _undeclared(writer, entity, of_queues, names_declared())
@@ -70,28 +77,65 @@ def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) 
     return declared
 
 
+def _declare_one(
+    writer: Writer, mapping: QueueMapping, of_name: list[Declaration], now: datetime
+) -> str:
+    """Write what is declared by a name; a refusal is logged, and holds up no other name."""
+    name = of_name[0].name
+    if len(of_name) > 1:
+        log.error("two of the queues declare a schedule %r: give one another name=", name)
+        return "refused"
+    try:
+        with writer.connection.begin_nested():
+            return _upsert(writer, mapping, of_name[0], now)
+    except ArgumentError as error:
+        log.error("%s", error)
+    except (DataError, IntegrityError) as error:
+        log.error("the database refuses the schedule %r: %s", name, first_line(error))
+    return "refused"
+
+
 def _upsert(writer: Writer, mapping: QueueMapping, each: Declaration, now: datetime) -> str:
-    """Write a declaration; return what became of it, in the words of Declared, or nothing."""
-    table = mapping.table.c
+    """Write a declaration; return what became of it, in the words of Declared, or nothing.
+
+    Raises:
+        ArgumentError: the row of this name is another queue's, or was made at run time.
+    """
     tick = Cron(each.cron, each.timezone).after(now)
     if writer.core(_update(mapping, each, tick)).rowcount:
         return "updated"
-    read = select(mapping.table).where(table.name == each.name)
+    read = select(mapping.table).where(mapping.table.c.name == each.name)
     row = writer.core(read).first()
     if row is None:
         new = writer.database.insert_new(mapping.table)
         writer.core(new.values(next_tick=tick, run_at=tick, **each.columns))
-        # An older version may have inserted it while we waited for its row.
+        # Another version, or another queue, may have inserted it while we waited for its row.
         writer.core(_update(mapping, each, tick))
+        _refuse_foreign(each, writer.core(read).one())
         return "added"
-    if row.revision is None:
-        raise ArgumentError(
-            f"the schedule {each.name!r} was made at run time: give the declaration another name"
-        )
+    _refuse_foreign(each, row)
     if row.revision != each.revision:
         return "older"
     same = all(getattr(row, name) == value for name, value in each.columns.items())
     return "" if same else "different"
+
+
+def _refuse_foreign(each: Declaration, row: Any) -> None:
+    """Refuse to take over the row of another queue, or one that was made at run time.
+
+    Raises:
+        ArgumentError: says whose it is, and the way out.
+    """
+    if row.revision is None:
+        what = "was made at run time"
+    elif row.queue != each.queue:
+        what = f"is one of the queue {row.queue!r}, and the queue {each.queue!r} declares it, too"
+    else:
+        return
+    raise ArgumentError(
+        f"the schedule {each.name!r} {what}: give the declaration another name=, or remove the "
+        f"schedule first by schedules.remove(session, {each.name!r})"
+    )
 
 
 def _update(mapping: QueueMapping, each: Declaration, tick: datetime) -> Any:
@@ -101,8 +145,8 @@ def _update(mapping: QueueMapping, each: Declaration, tick: datetime) -> Any:
     # The ticks come first: MySQL's assignments see what the earlier ones wrote.
     new = {"run_at": tick, "next_tick": tick, "last_error": None}
     ticks = {name: case((same, table.c[name]), else_=value) for name, value in new.items()}
-    older = table.c.revision < each.revision
-    statement = update(table).where(table.c.name == each.name, older)
+    ours = (table.c.name == each.name) & (table.c.queue == each.queue)
+    statement = update(table).where(ours, table.c.revision < each.revision)
     return statement.ordered_values(*{**ticks, **each.columns}.items())
 
 

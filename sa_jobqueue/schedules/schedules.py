@@ -83,11 +83,11 @@ class Schedules:
         """Write what the queues declare by ``every()`` to the table, once at the start.
 
         A newer revision replaces an older one, never the reverse. Schedules that are no longer
-        declared are reported, and go on.
+        declared are reported, and go on. A declaration that cannot be written is reported and
+        logged as an error, and holds up no other.
 
         Raises:
-            ArgumentError: a name is that of a schedule that was made at run time, or a
-                declaration has no name.
+            ArgumentError: a call of ``every()`` has no name and decorates nothing.
         """
         return declare(session, self.entity, queues)
 
