@@ -170,6 +170,21 @@ def test_a_worker_refuses_a_queue_with_a_schedule_that_has_no_name(engine: Engin
         Worker(engine, queue, print)
 
 
+@pytest.mark.only_on("sqlite")
+def test_the_database_is_not_blamed_for_a_mistake_in_the_code(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = each_second()
+    chore = chore_of(engine, queue)
+    queue.every("* * * * *", values={"title": "r"})  # too late for the Worker to see it
+
+    chore.run()
+
+    (error,) = (record for record in caplog.records if record.levelname == "ERROR")
+    assert error.message.startswith("the declaration of schedules failed; the worker tries again")
+    assert "give name=" in error.message
+
+
 def test_a_missing_table_of_schedules_is_logged_once_and_ends_no_worker(
     fresh_database: URL, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
