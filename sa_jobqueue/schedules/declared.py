@@ -25,7 +25,7 @@ from ..model.queue_name import plain_queue, queue_name
 from ..sessions.writer import AnySession, Writer, writing
 from .cron import Cron
 from .declaration import Declaration
-from .registry import declared_by, names_declared, refuse_nameless
+from .registry import declared_by, declared_elsewhere, names_declared, refuse_nameless
 from .table import Schedule
 
 log = logging.getLogger("sa_jobqueue.schedules")
@@ -45,6 +45,8 @@ class Declared:
             time; or two of the queues declare the name. The log has the reason.
         undeclared: rows of these queues that an earlier version of the code has declared; they
             go on until they are removed.
+        elsewhere: another JobQueue of a table and status declares them, and the table does not have
+            them: give that JobQueue.
     """
 
     added: tuple[str, ...] = ()
@@ -53,6 +55,7 @@ class Declared:
     different: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) -> Declared:
@@ -72,8 +75,13 @@ def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) 
         # Queues with criteria of their own share a table, and may be declared elsewhere.
         of_queues = set(map(queue_name, queues))
         found["undeclared"] = _undeclared(writer, entity, of_queues, names_declared())
+        others = declared_elsewhere(queues)
+        theirs = {each.name for each in others} - {each.name for each in declarations}
+        missing = _missing(writer, entity, theirs)
+        found["elsewhere"] = missing
     declared = Declared(**{what: tuple(names) for what, names in found.items() if what})
     _warn(declared)
+    _warn_of_others([each for each in others if each.name in missing])
     return declared
 
 
@@ -158,6 +166,13 @@ def _undeclared(
     return [name for name in rows if name not in names]
 
 
+def _missing(writer: Writer, entity: type[Schedule], names: set[str]) -> list[str]:
+    if not names:
+        return []
+    there = writer.core(select(entity.name).where(entity.name.in_(names))).scalars()
+    return sorted(names.difference(there))
+
+
 def _warn(declared: Declared) -> None:
     if declared.different:
         log.warning(
@@ -170,4 +185,15 @@ def _warn(declared: Declared) -> None:
             "the schedules %s are not declared any more. They go on until you remove them: "
             "schedules.remove(session, name)",
             ", ".join(declared.undeclared),
+        )
+
+
+def _warn_of_others(declarations: list[Declaration]) -> None:
+    for queue in sorted({each.queue for each in declarations}):
+        names = sorted(each.name for each in declarations if each.queue == queue)
+        log.warning(
+            "the schedules %s are not in the table: another JobQueue of %r declares them. Give "
+            "that JobQueue to a worker, or to declare()",
+            ", ".join(names),
+            queue,
         )

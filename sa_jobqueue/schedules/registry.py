@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from ..errors import ArgumentError
+from ..model.queue_name import mapping_of_queue, queue_name
 from .declaration import Declaration, check_revision, declaration
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,6 +49,13 @@ def declared_by(queues: Iterable[Any]) -> list[Declaration]:
     return [each for queue in queues for each in _declarations.get(queue, {}).values()]
 
 
+def declared_elsewhere(queues: Sequence[Any]) -> list[Declaration]:
+    """Return what other JobQueues of the same tables and statuses declare."""
+    if _elsewhere(queues):
+        gc.collect()  # queues that nobody has any more declare nothing
+    return _elsewhere(queues)
+
+
 def names_declared() -> set[str]:
     """Return the names that any queue declares."""
     return {name for declared in list(_declarations.values()) for name in declared}
@@ -65,6 +73,17 @@ def refuse_nameless(queues: Iterable[Any]) -> None:
                 f"every({cron!r}) of {queue!r} declares nothing, since its schedule has no name: "
                 "give name=, or let every() decorate a function, which names it"
             )
+
+
+def _elsewhere(queues: Sequence[Any]) -> list[Declaration]:
+    known = {(id(mapping_of_queue(each).table.metadata), queue_name(each)) for each in queues}
+    return [
+        each
+        for other, declared in list(_declarations.items())
+        if not any(other is queue for queue in queues)
+        for each in declared.values()
+        if (id(other.mapping.table.metadata), each.queue) in known
+    ]
 
 
 def _add(queue: Any, new: Declaration) -> None:

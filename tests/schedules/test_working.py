@@ -170,6 +170,33 @@ def test_a_worker_refuses_a_queue_with_a_schedule_that_has_no_name(engine: Engin
         Worker(engine, queue, print)
 
 
+def test_a_worker_on_another_queue_object_than_the_declaring_one_warns(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    declaring = each_second()
+    warning = "another JobQueue of 'scheduled_report' declares them"
+
+    chore_of(engine, reports()).run()
+    first = caplog.text
+    caplog.clear()
+    chore_of(engine, declaring).run()
+    chore_of(engine, reports()).run()
+
+    assert "the schedules r are not in the table" in first
+    assert warning in first
+    assert warning not in caplog.text  # a worker has declared them
+    assert [info.name for info in SCHEDULES.all(session)] == ["r"]
+
+
+def test_what_another_queue_object_declares_is_reported(session: Session) -> None:
+    declaring = each_second()
+
+    found = SCHEDULES.declare(session, [reports()])
+
+    assert declaring.declares_schedules
+    assert found.elsewhere == ("r",)
+
+
 @pytest.mark.only_on("sqlite")
 def test_the_database_is_not_blamed_for_a_mistake_in_the_code(
     engine: Engine, caplog: pytest.LogCaptureFixture
@@ -218,6 +245,12 @@ def test_schedules_that_nobody_runs_are_warned_of(
     queue.every("* * * * *", name="e", values={"recipient": "a"})
 
     with running(engine, {queue: print}, reap_every=None):
+        until(lambda: caplog.records)
+
+    assert "no worker runs them: make Schedules(metadata)" in caplog.text
+    caplog.clear()
+
+    with running(engine, {JobQueue(Email): print}, reap_every=None):
         until(lambda: caplog.records)
 
     assert "no worker runs them: make Schedules(metadata)" in caplog.text
