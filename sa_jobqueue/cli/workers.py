@@ -61,9 +61,8 @@ def as_data(workers: Iterable[WorkerInfo], pauses: Iterable[Pause]) -> dict[str,
 
 def workers_table(workers: Iterable[WorkerInfo]) -> Table:
     """Lay out the workers, the oldest first."""
-    table = Table(
-        "worker", "state", "host", "pid", "queues", Column("jobs", justify="right"), "seen"
-    )
+    jobs = Column("jobs", justify="right")
+    table = Table("worker", "state", "host", "pid", "queues", jobs, "seen (UTC)")
     for worker in workers:
         table.add_row(
             worker.name,
