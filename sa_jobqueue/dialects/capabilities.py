@@ -462,6 +462,11 @@ class Capabilities:
     # -- errors ---------------------------------------------------------
 
     @classmethod
+    def is_missing_table(cls, error: BaseException) -> bool:
+        """Tell whether a driver's error means that a statement names a missing table."""
+        return False
+
+    @classmethod
     def is_lock_timeout(cls, error: BaseException) -> bool:
         """Tell whether a driver's error means that the wait for a lock took too long."""
         return False

@@ -132,6 +132,11 @@ def is_missing_index(error: BaseException) -> bool:
     return _means(error, "is_missing_index")
 
 
+def is_missing_table(error: BaseException) -> bool:
+    """Tell whether a statement names a table that the database does not have."""
+    return _means(error, "is_missing_table")
+
+
 def is_shortage(error: BaseException) -> bool:
     """Tell whether a server lacks room, or is read-only: no statement is to blame."""
     return _means(error, "is_shortage")

@@ -23,6 +23,7 @@ makes its job once, however many schedulers there are. docs/schedules.md has the
 ``declared``            how that comes into the table
 ``run``                 run_due: ticks become jobs
 ``ticks``               which ticks are due, and what becomes of missed ones
+``missing_table``       names the way out where the table is not there
 ``cron``                the times of an expression in a time zone
 ======================  =====================================================
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, MetaData, func, select
 from sqlalchemy.orm import Session
@@ -22,9 +23,13 @@ from ..verbs.manage import cancel, retry
 from .cron import Cron
 from .declaration import declaration
 from .declared import Declared, declare
+from .missing_table import missing_table_named
 from .run import Ran, insert_ticks, run_due
 from .table import PAUSED, Schedule, schedule_class
 from .ticks import Missed
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: How many schedules a call of run_due() takes.
 LIMIT = 10
@@ -47,6 +52,19 @@ class ScheduleInfo:
     skipped_from: datetime | None
     skipped_to: datetime | None
     last_error: str | None
+
+
+def _names_missing_table(
+    method: Callable[Concatenate[Schedules, P], R],
+) -> Callable[Concatenate[Schedules, P], R]:
+    """Have the error of a method name the way out where the table of schedules is missing."""
+
+    @wraps(method)
+    def naming(self: Schedules, /, *given: P.args, **options: P.kwargs) -> R:
+        with missing_table_named(mapping_of(self.entity).table):
+            return method(self, *given, **options)
+
+    return naming
 
 
 class Schedules:
@@ -79,6 +97,7 @@ class Schedules:
 
     # -- what the code declares -----------------------------------------
 
+    @_names_missing_table
     def declare(self, session: AnySession, queues: Iterable[Any]) -> Declared:
         """Write what the queues declare by ``every()`` to the table, once at the start.
 
@@ -91,6 +110,7 @@ class Schedules:
         """
         return declare(session, self.entity, queues)
 
+    @_names_missing_table
     def run_due(
         self, session: AnySession, queues: Iterable[Any], *, limit: int = LIMIT
     ) -> list[Ran]:
@@ -110,6 +130,7 @@ class Schedules:
         """
         return run_due(session, self.entity, queues, limit=limit)
 
+    @_names_missing_table
     def due_in(self, session: AnySession | Connection, queues: Iterable[Any]) -> timedelta | None:
         """Return how long it is until run_due() has something to do, by the database's clock.
 
@@ -127,6 +148,7 @@ class Schedules:
 
     # -- rows at run time -----------------------------------------------
 
+    @_names_missing_table
     def add(
         self,
         session: AnySession,
@@ -157,6 +179,7 @@ class Schedules:
         session.add(entity(next_tick=tick, run_at=tick, **given.columns))
         session.flush()
 
+    @_names_missing_table
     def remove(self, session: AnySession, name: str) -> None:
         """Delete a schedule.
 
@@ -167,6 +190,7 @@ class Schedules:
         session.delete(self._row(session, name))
         session.flush()
 
+    @_names_missing_table
     def pause(self, session: AnySession, name: str) -> bool:
         """Let a schedule rest; return whether it was not paused before.
 
@@ -175,6 +199,7 @@ class Schedules:
         """
         return bool(cancel(session, self._row(session_of(session), name)))
 
+    @_names_missing_table
     def resume(self, session: AnySession, name: str) -> bool:
         """Let a schedule run again; return whether it was paused.
 
@@ -185,6 +210,7 @@ class Schedules:
         """
         return bool(retry(session, self._row(session_of(session), name)))
 
+    @_names_missing_table
     def run_now(self, session: AnySession, name: str, queue: Any) -> None:
         """Insert a job of a schedule now; its ticks stay as they are.
 
@@ -197,6 +223,7 @@ class Schedules:
             raise ArgumentError(f"{name!r} is a schedule of {row.queue!r}, not of {queue!r}")
         insert_ticks(session, plain_queue(queue), row, [None])
 
+    @_names_missing_table
     def all(self, session: AnySession) -> list[ScheduleInfo]:
         """List the schedules by name."""
         rows = select(self.entity).order_by(self.entity.name)

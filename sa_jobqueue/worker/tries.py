@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from sqlalchemy.exc import StatementError
+
 from ..dialects.driver_errors import driver_errors
 from .transactions import Transactions, cause_of
 
@@ -40,4 +42,10 @@ class Tries:
             self._has_logged = True
             refused = any(driver_errors(error))
             what = f"the database refuses {self._what}" if refused else f"{self._what} failed"
-            log.error("%s; the worker tries again: %s", what, cause_of(error), exc_info=error)
+            why = " ".join([str(cause_of(error)), *_details(error)])
+            log.error("%s; the worker tries again: %s", what, why, exc_info=error)
+
+
+def _details(error: Exception) -> list[str]:
+    """Return what was added to an error of the database, such as the way out."""
+    return [f"({each})" for each in error.detail] if isinstance(error, StatementError) else []

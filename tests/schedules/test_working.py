@@ -233,6 +233,7 @@ def test_a_missing_table_of_schedules_is_logged_once_and_ends_no_worker(
         "the database refuses the declaration of schedules",
         "the database refuses a run of schedules",
     ]
+    assert all("there is no table 'report_schedules': create it" in text for text in errors)
     engine.dispose()
 
 

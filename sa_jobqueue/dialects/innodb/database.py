@@ -225,6 +225,10 @@ class InnoDB(Database):
     # -- errors ---------------------------------------------------------
 
     @classmethod
+    def is_missing_table(cls, error: BaseException) -> bool:
+        return _number(error) == 1146
+
+    @classmethod
     def is_time_limit(cls, error: BaseException) -> bool:
         return _number(error) in TIME_IS_OVER
 

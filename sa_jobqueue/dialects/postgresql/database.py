@@ -55,6 +55,7 @@ from .sqlstate import (
     QUERY_CANCELED,
     READ_ONLY,
     SERIALIZATION_FAILURE,
+    UNDEFINED_TABLE,
     login_is_refused,
     sqlstate,
 )
@@ -273,6 +274,10 @@ class PostgreSQL(Database):
 
     def pause(self, connection: Connection, time: timedelta) -> None:
         connection.exec_driver_sql(f"SELECT pg_sleep({time.total_seconds():.6f})")
+
+    @classmethod
+    def is_missing_table(cls, error: BaseException) -> bool:
+        return sqlstate(error) == UNDEFINED_TABLE
 
     @classmethod
     def is_time_limit(cls, error: BaseException) -> bool:

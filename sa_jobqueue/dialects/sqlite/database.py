@@ -92,6 +92,10 @@ class SQLite(Database):
         return interrupted_after(driver_connection(connection), limit)
 
     @classmethod
+    def is_missing_table(cls, error: BaseException) -> bool:
+        return _code(error) == _ERROR and "no such table" in str(error)
+
+    @classmethod
     def is_time_limit(cls, error: BaseException) -> bool:
         return _code(error) == _INTERRUPTED
 
