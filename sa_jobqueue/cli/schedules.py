@@ -13,6 +13,7 @@ from rich.table import Table
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from ..model.last_error import first_line
 from ..model.mapping import mapping_of
 from ..model.queue_name import queue_name
 from ..queue import JobQueue
@@ -20,6 +21,7 @@ from ..schedules import ScheduleInfo, Schedules
 from ..sessions.transactions import run_with_retries
 from .asking import ask, yes_option
 from .engine import open_engine, require_table
+from .harmless import harmless
 from .options import assume_locks_option, json_option, queue_argument, url_option
 from .targets import load_queue
 
@@ -119,10 +121,9 @@ def schedules_table(infos: Iterable[ScheduleInfo]) -> Table:
     """Lay out the schedules by name."""
     table = Table("schedule", "queue", "times", "next (UTC)", "last (UTC)", "state")
     for info in infos:
-        times = f"{info.cron} {info.timezone}"
-        table.add_row(
-            info.name, info.queue, times, _time(info.next_tick), _time(info.last_tick), _state(info)
-        )
+        texts = (info.name, info.queue, f"{info.cron} {info.timezone}")
+        times = (_time(info.next_tick), _time(info.last_tick))
+        table.add_row(*map(harmless, texts), *times, harmless(_state(info)))
     return table
 
 
@@ -135,5 +136,5 @@ def _state(info: ScheduleInfo) -> str:
     if info.skipped_from is not None:
         words.append(f"missed {_time(info.skipped_from)} until {_time(info.skipped_to)} UTC")
     if info.last_error is not None:
-        words.append(f"failed: {info.last_error}")
+        words.append(f"failed: {first_line(info.last_error)}")
     return ", ".join(words)

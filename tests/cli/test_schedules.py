@@ -77,6 +77,24 @@ def test_the_times_of_schedules_say_that_they_are_in_utc(
     assert re.search(r"missed .+ until .+:\d\d UTC", listed)
 
 
+def test_names_and_errors_are_printed_as_they_are(
+    run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        SCHEDULES.add(session, "digest [/b]", Letter, "0 3 * * *")
+        row = session.get_one(SCHEDULES.entity, "digest [/b]")
+        row.last_error = "refused [red]\n[SQL: INSERT INTO letter]"
+
+    listed = run("schedules", LETTERS, "--url", url)
+
+    assert listed.exit_code == 0
+    assert "digest [/b]" in listed.stdout
+    assert "failed: refused [red]" in listed.stdout
+    assert "SQL" not in listed.stdout
+
+
 @pytest.mark.usefixtures("nightly")
 @pytest.mark.parametrize(
     ("option", "asked"),
