@@ -290,13 +290,14 @@ class JobQueue(Generic[T]):
         """Declare a schedule, which inserts a job of this queue at each tick.
 
         ``Schedules.declare()`` writes it to the table. As a decorator of a function, which it
-        returns unchanged, it takes the function's name for that of the schedule.
+        returns unchanged, it takes the function's name for that of the schedule. A call that has
+        no name and decorates nothing is refused when a worker gets the queue.
 
         Args:
             cron: such as ``"0 7 * * mon-fri"``; with six fields the first is the seconds.
             name: the name of the schedule in the table; with it nothing needs to be decorated.
             timezone: the time zone of the expression.
-            values: the attributes of the job, as JSON has them.
+            values: the attributes of the job, as JSON has them; dates, times and UUIDs as ISO text.
             missed: what becomes of ticks while no scheduler ran: ``"skip"``, ``"once"`` (one job
                 for all) or ``"all"``.
             revision: raise it with each change of the declaration.
@@ -304,10 +305,9 @@ class JobQueue(Generic[T]):
         Raises:
             ArgumentError: the arguments make no schedule, or cronsim is not installed.
         """
-        from .schedules.declared import declare_every
+        from .schedules.registry import declare_every
 
-        self.declares_schedules = True
-        return declare_every(
+        decorate = declare_every(
             self,
             cron,
             name=name,
@@ -316,6 +316,8 @@ class JobQueue(Generic[T]):
             missed=missed,
             revision=revision,
         )
+        self.declares_schedules = True
+        return decorate
 
     # -- claims ---------------------------------------------------------
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Column, Table
 from sqlalchemy.orm import Session
 
@@ -16,6 +15,7 @@ from ..model.last_error import first_line
 from ..overview import FailedJob, failed_jobs
 from ..steering import key_text
 from .engine import open_engine, require_table
+from .harmless import harmless
 from .options import ROWS, assume_locks_option, json_option, queue_argument, url_option
 from .targets import load_queue
 
@@ -66,10 +66,5 @@ def failed_table(jobs: Iterable[FailedJob]) -> Table:
         failed_at = f"{job.owner_date:%Y-%m-%d %H:%M:%S}"
         attempts = "-" if job.attempts is None else f"{job.attempts:,}"
         error = first_line(job.last_error)
-        table.add_row(_harmless(key_text(job.key)), attempts, failed_at, _harmless(error))
+        table.add_row(harmless(key_text(job.key)), attempts, failed_at, harmless(error))
     return table
-
-
-def _harmless(text: str) -> str:
-    """Write a stranger's text so that neither rich nor the terminal obeys it."""
-    return escape("".join(each if each.isprintable() else "\ufffd" for each in text))

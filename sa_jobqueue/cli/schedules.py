@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.table import Table
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from ..model.last_error import first_line
 from ..model.mapping import mapping_of
 from ..model.queue_name import queue_name
 from ..queue import JobQueue
@@ -20,6 +21,7 @@ from ..schedules import ScheduleInfo, Schedules
 from ..sessions.transactions import run_with_retries
 from .asking import ask, yes_option
 from .engine import open_engine, require_table
+from .harmless import harmless
 from .options import assume_locks_option, json_option, queue_argument, url_option
 from .targets import load_queue
 
@@ -89,23 +91,21 @@ def change(
     yes: bool,
 ) -> None:
     """Do what the options ask for, each in a transaction, after a question."""
-    work: list[tuple[str | None, str, Callable[[Session, str], object]]] = [
-        (pause, f"pause the schedule {pause}: it will insert no jobs", listed.pause),
-        (resume, f"resume the schedule {resume}: it will insert jobs again", listed.resume),
-        (
-            run,
-            f"insert a job of the schedule {run} into {queue_name(queue)}",
-            lambda session, name: listed.run_now(session, name, queue),
-        ),
-    ]
-    for name, what, verb in work:
-        if name is not None:
-            ask(what, yes=yes)
-            _commit(engine, verb, name)
+    if pause is not None:
+        ask(f"pause the schedule {pause}: it will insert no jobs", yes=yes)
+        if not run_with_retries(engine, lambda session: listed.pause(session, pause)):
+            _tell_unchanged(f"the schedule {pause} was paused already")
+    if resume is not None:
+        ask(f"resume the schedule {resume}: it will insert jobs again", yes=yes)
+        if not run_with_retries(engine, lambda session: listed.resume(session, resume)):
+            _tell_unchanged(f"the schedule {resume} was not paused")
+    if run is not None:
+        ask(f"insert a job of the schedule {run} into {queue_name(queue)}", yes=yes)
+        run_with_retries(engine, lambda session: listed.run_now(session, run, queue))
 
 
-def _commit(engine: Engine, verb: Callable[[Session, str], object], name: str) -> None:
-    run_with_retries(engine, lambda session: verb(session, name))
+def _tell_unchanged(what: str) -> None:
+    click.echo(f"{what}: nothing has changed", err=True)  # what is printed may be JSON
 
 
 def as_data(info: ScheduleInfo) -> dict[str, Any]:
@@ -119,12 +119,11 @@ def _plain(value: Any) -> Any:
 
 def schedules_table(infos: Iterable[ScheduleInfo]) -> Table:
     """Lay out the schedules by name."""
-    table = Table("schedule", "queue", "times", "next", "last", "state")
+    table = Table("schedule", "queue", "times", "next (UTC)", "last (UTC)", "state")
     for info in infos:
-        times = f"{info.cron} {info.timezone}"
-        table.add_row(
-            info.name, info.queue, times, _time(info.next_tick), _time(info.last_tick), _state(info)
-        )
+        texts = (info.name, info.queue, f"{info.cron} {info.timezone}")
+        times = (_time(info.next_tick), _time(info.last_tick))
+        table.add_row(*map(harmless, texts), *times, harmless(_state(info)))
     return table
 
 
@@ -135,7 +134,7 @@ def _time(value: datetime | None) -> str:
 def _state(info: ScheduleInfo) -> str:
     words = ["paused" if info.paused else "runs"]
     if info.skipped_from is not None:
-        words.append(f"missed {_time(info.skipped_from)} until {_time(info.skipped_to)}")
+        words.append(f"missed {_time(info.skipped_from)} until {_time(info.skipped_to)} UTC")
     if info.last_error is not None:
-        words.append(f"failed: {info.last_error}")
+        words.append(f"failed: {first_line(info.last_error)}")
     return ", ".join(words)

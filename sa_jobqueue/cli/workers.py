@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from ..control import Pause, WorkerInfo, paused
 from ..control import workers as list_workers
+from .harmless import harmless
 from .options import assume_locks_option, json_option, queue_argument, url_option
 from .pause import open_control
 from .targets import load_queue
@@ -36,7 +37,9 @@ def workers(queue: str, url: str | None, as_json: bool) -> None:
     console = Console()
     console.print(workers_table(found))
     for pause in pauses:
-        console.print(f"{pause.queue} is paused since {pause.since:%Y-%m-%d %H:%M:%S} UTC")
+        console.print(
+            f"{harmless(pause.queue)} is paused since {pause.since:%Y-%m-%d %H:%M:%S} UTC"
+        )
 
 
 def as_data(workers: Iterable[WorkerInfo], pauses: Iterable[Pause]) -> dict[str, object]:
@@ -61,16 +64,15 @@ def as_data(workers: Iterable[WorkerInfo], pauses: Iterable[Pause]) -> dict[str,
 
 def workers_table(workers: Iterable[WorkerInfo]) -> Table:
     """Lay out the workers, the oldest first."""
-    table = Table(
-        "worker", "state", "host", "pid", "queues", Column("jobs", justify="right"), "seen"
-    )
+    jobs = Column("jobs", justify="right")
+    table = Table("worker", "state", "host", "pid", "queues", jobs, "seen (UTC)")
     for worker in workers:
         table.add_row(
-            worker.name,
+            harmless(worker.name),
             worker.state.name.lower(),
-            worker.host,
+            harmless(worker.host),
             str(worker.pid),
-            ", ".join(worker.queues),
+            harmless(", ".join(worker.queues)),
             f"{worker.jobs:,}",
             f"{worker.seen_at:%Y-%m-%d %H:%M:%S}",
         )

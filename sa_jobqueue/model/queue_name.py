@@ -12,6 +12,8 @@ from .status import UNCLAIMED
 
 def plain_queue(queue: Any) -> Any:
     """Return the JobQueue of a workflow's step, or in an AsyncJobQueue; all else as it is."""
+    if isinstance(queue, type):  # it may have a column of such a name
+        return queue
     return getattr(queue, "sync_queue", getattr(queue, "queue", queue))
 
 
@@ -35,7 +37,7 @@ def queue_name(queue: Any) -> str:
     mapping = mapping_of_queue(queue)
     queue = plain_queue(queue)
     usual = mapping.word(UNCLAIMED)
-    ready = getattr(queue, "ready", usual) if hasattr(queue, "mapping") else usual
+    ready = usual if isinstance(queue, type) else getattr(queue, "ready", usual)
     table = mapping.table.fullname
     return table if ready == usual else f"{table}/{ready}"
 

@@ -17,9 +17,13 @@ makes its job once, however many schedulers there are. docs/schedules.md has the
 ======================  =====================================================
 ``schedules``           Schedules: all that is done to schedules
 ``table``               Schedule: the mapped class of the rows
-``declared``            every(): what the code declares; and how it comes into the table
+``declaration``         what a schedule is made of, checked
+``values``              the values of a job, as JSON and as attributes
+``registry``            every(): what the queues of this process declare
+``declared``            how that comes into the table
 ``run``                 run_due: ticks become jobs
 ``ticks``               which ticks are due, and what becomes of missed ones
+``missing_table``       names the way out where the table is not there
 ``cron``                the times of an expression in a time zone
 ======================  =====================================================
 

@@ -1,4 +1,4 @@
-"""What the code declares by ``queue.every()``, and how it comes into the table.
+"""How what the code declares by ``queue.every()`` comes into the table.
 
 Several versions of an application may declare the same schedule, one after the other or at once.
 The row has the revision that was declared; the UPDATE names the revisions that it leaves, which
@@ -7,46 +7,28 @@ are older. So the order in which they start does not matter.
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from itertools import groupby
+from typing import Any
 
 from sqlalchemy import case, select, update
+from sqlalchemy.exc import DataError, IntegrityError
 
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
+from ..model.last_error import first_line
 from ..model.mapping import QueueMapping, mapping_of
-from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
+from ..model.queue_name import plain_queue, queue_name
 from ..sessions.writer import AnySession, Writer, writing
 from .cron import Cron
-from .table import NAME_LENGTH, Schedule
-from .ticks import Missed
+from .declaration import Declaration
+from .registry import declared_by, declared_elsewhere, names_declared, refuse_nameless
+from .table import Schedule
 
 log = logging.getLogger("sa_jobqueue.schedules")
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Declaration:
-    """A schedule as the code declares it."""
-
-    name: str
-    queue: str
-    cron: str
-    timezone: str
-    values_json: str
-    missed: Missed
-    revision: int | None
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """What is written to its row, without the ticks."""
-        return {**vars(self), "missed": self.missed.value}
 
 
 @dataclass(frozen=True)
@@ -59,128 +41,109 @@ class Declared:
         older: the table has a newer revision, which stays.
         different: the table has this revision with other contents, which stay: give the
             declaration a higher revision.
+        refused: nothing was written. The row of this name is another queue's, or was made at run
+            time; or two of the queues declare the name. The log has the reason.
         undeclared: rows of these queues that an earlier version of the code has declared; they
             go on until they are removed.
+        elsewhere: another JobQueue of a table and status declares them, and the table does not have
+            them: give that JobQueue.
     """
 
     added: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
     older: tuple[str, ...] = ()
     different: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
-
-
-#: What each queue declares, by name.
-_declarations: WeakKeyDictionary[Any, dict[str, Declaration]] = WeakKeyDictionary()
-
-
-def declaration(
-    name: str,
-    queue: Any,
-    cron: str,
-    *,
-    timezone: str,
-    values: Mapping[str, Any] | None,
-    missed: str,
-    revision: int | None,
-) -> Declaration:
-    """Check what a schedule is made of.
-
-    Raises:
-        ArgumentError: the name is empty or too long, the expression or the time zone is not
-            valid, or the values are no attributes of the queue's class or no JSON.
-    """
-    if not 1 <= len(name) <= NAME_LENGTH:
-        raise ArgumentError(f"the name of a schedule has 1 to {NAME_LENGTH} characters: {name!r}")
-    if missed not in list(Missed):
-        raise ArgumentError(f"missed= is 'skip', 'once' or 'all', not {missed!r}")
-    Cron(cron, timezone).after(datetime.fromisoformat("2000-01-01T00:00+00:00"))
-    return Declaration(
-        name=name,
-        queue=queue_name(queue),
-        cron=cron,
-        timezone=timezone,
-        values_json=_json(mapping_of_queue(queue), values or {}),
-        missed=Missed(missed),
-        revision=revision,
-    )
-
-
-def _json(mapping: QueueMapping, values: Mapping[str, Any]) -> str:
-    unknown = sorted(set(values) - set(mapping.mapper.columns.keys()))
-    if unknown:
-        raise ArgumentError(f"{mapping} has no column {', '.join(unknown)}")
-    try:
-        return json.dumps(dict(values), sort_keys=True)
-    except TypeError as error:
-        raise ArgumentError(f"the values of a schedule are JSON: {error}") from error
-
-
-def declare_every(queue: Any, cron: str, *, name: str | None, **given: Any) -> Callable[[F], F]:
-    """Declare a schedule of a queue; see :meth:`sa_jobqueue.JobQueue.every`."""
-
-    def declare_named(name: str) -> None:
-        declared = _declarations.setdefault(queue, {})
-        if name in declared:
-            raise ArgumentError(
-                f"{queue!r} declares two schedules {name!r}: give one another name="
-            )
-        declared[name] = declaration(name, queue, cron, **given)
-
-    def decorate(function: F) -> F:
-        if name is None:
-            declare_named(function.__name__)
-        return function
-
-    if name is not None:
-        declare_named(name)
-    return decorate
+    elsewhere: tuple[str, ...] = ()
 
 
 def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) -> Declared:
     """Write the schedules that the queues declare; see :meth:`Schedules.declare`."""
     queues = [plain_queue(queue) for queue in queues]
+    refuse_nameless(queues)
     mapping = mapping_of(entity)
-    declarations = sorted(
-        (each for queue in queues for each in _declarations.get(queue, {}).values()),
-        key=lambda each: each.name,  # two who declare at once take the rows in one order
-    )
+    # Two who declare at once take the rows in one order. Equal declarations are one.
+    declarations = sorted(set(declared_by(queues)), key=lambda each: each.name)
     found: dict[str, list[str]] = {}
     with writing(session, mapping) as writer, writer.atomically():
         writer.lock_writes(mapping.table)
         now = as_utc(writer.core(select(utc_now())).scalar_one())
-        for each in declarations:
-            found.setdefault(_upsert(writer, mapping, each, now), []).append(each.name)
+        for name, of_name in groupby(declarations, key=lambda each: each.name):
+            what = _declare_one(writer, mapping, list(of_name), now)
+            found.setdefault(what, []).append(name)
         # Queues with criteria of their own share a table, and may be declared elsewhere.
-        names = {name for declared in _declarations.values() for name in declared}
-        found["undeclared"] = _undeclared(writer, entity, set(map(queue_name, queues)), names)
+        of_queues = set(map(queue_name, queues))
+        found["undeclared"] = _undeclared(writer, entity, of_queues, names_declared())
+        others = declared_elsewhere(queues)
+        theirs = {each.name for each in others} - {each.name for each in declarations}
+        missing = _missing(writer, entity, theirs)
+        found["elsewhere"] = missing
     declared = Declared(**{what: tuple(names) for what, names in found.items() if what})
     _warn(declared)
+    _warn_of_others([each for each in others if each.name in missing])
     return declared
 
 
+def _declare_one(
+    writer: Writer, mapping: QueueMapping, of_name: list[Declaration], now: datetime
+) -> str:
+    """Write what is declared by a name; a refusal is logged, and holds up no other name."""
+    name = of_name[0].name
+    if len(of_name) > 1:
+        log.error("two of the queues declare a schedule %r: give one another name=", name)
+        return "refused"
+    try:
+        with writer.connection.begin_nested():
+            return _upsert(writer, mapping, of_name[0], now)
+    except ArgumentError as error:
+        log.error("%s", error)
+    except (DataError, IntegrityError) as error:
+        log.error("the database refuses the schedule %r: %s", name, first_line(error))
+    return "refused"
+
+
 def _upsert(writer: Writer, mapping: QueueMapping, each: Declaration, now: datetime) -> str:
-    """Write a declaration; return what became of it, in the words of Declared, or nothing."""
-    table = mapping.table.c
+    """Write a declaration; return what became of it, in the words of Declared, or nothing.
+
+    Raises:
+        ArgumentError: the row of this name is another queue's, or was made at run time.
+    """
     tick = Cron(each.cron, each.timezone).after(now)
     if writer.core(_update(mapping, each, tick)).rowcount:
         return "updated"
-    read = select(mapping.table).where(table.name == each.name)
+    read = select(mapping.table).where(mapping.table.c.name == each.name)
     row = writer.core(read).first()
     if row is None:
         new = writer.database.insert_new(mapping.table)
         writer.core(new.values(next_tick=tick, run_at=tick, **each.columns))
-        # An older version may have inserted it while we waited for its row.
+        # Another version, or another queue, may have inserted it while we waited for its row.
         writer.core(_update(mapping, each, tick))
+        _refuse_foreign(each, writer.core(read).one())
         return "added"
-    if row.revision is None:
-        raise ArgumentError(
-            f"the schedule {each.name!r} was made at run time: give the declaration another name"
-        )
+    _refuse_foreign(each, row)
     if row.revision != each.revision:
         return "older"
     same = all(getattr(row, name) == value for name, value in each.columns.items())
     return "" if same else "different"
+
+
+def _refuse_foreign(each: Declaration, row: Any) -> None:
+    """Refuse to take over the row of another queue, or one that was made at run time.
+
+    Raises:
+        ArgumentError: says whose it is, and the way out.
+    """
+    if row.revision is None:
+        what = "was made at run time"
+    elif row.queue != each.queue:
+        what = f"is one of the queue {row.queue!r}, and the queue {each.queue!r} declares it, too"
+    else:
+        return
+    raise ArgumentError(
+        f"the schedule {each.name!r} {what}: give the declaration another name=, or remove the "
+        f"schedule first by schedules.remove(session, {each.name!r})"
+    )
 
 
 def _update(mapping: QueueMapping, each: Declaration, tick: datetime) -> Any:
@@ -188,9 +151,10 @@ def _update(mapping: QueueMapping, each: Declaration, tick: datetime) -> Any:
     table = mapping.table
     same = (table.c.cron == each.cron) & (table.c.timezone == each.timezone)
     # The ticks come first: MySQL's assignments see what the earlier ones wrote.
-    ticks = {name: case((same, table.c[name]), else_=tick) for name in ("run_at", "next_tick")}
-    older = table.c.revision < each.revision
-    statement = update(table).where(table.c.name == each.name, older)
+    new = {"run_at": tick, "next_tick": tick, "last_error": None}
+    ticks = {name: case((same, table.c[name]), else_=value) for name, value in new.items()}
+    ours = (table.c.name == each.name) & (table.c.queue == each.queue)
+    statement = update(table).where(ours, table.c.revision < each.revision)
     return statement.ordered_values(*{**ticks, **each.columns}.items())
 
 
@@ -200,6 +164,13 @@ def _undeclared(
     from_code = select(entity.name).where(entity.revision.is_not(None), entity.queue.in_(queues))
     rows = writer.core(from_code.order_by(entity.name)).scalars()
     return [name for name in rows if name not in names]
+
+
+def _missing(writer: Writer, entity: type[Schedule], names: set[str]) -> list[str]:
+    if not names:
+        return []
+    there = writer.core(select(entity.name).where(entity.name.in_(names))).scalars()
+    return sorted(names.difference(there))
 
 
 def _warn(declared: Declared) -> None:
@@ -214,4 +185,15 @@ def _warn(declared: Declared) -> None:
             "the schedules %s are not declared any more. They go on until you remove them: "
             "schedules.remove(session, name)",
             ", ".join(declared.undeclared),
+        )
+
+
+def _warn_of_others(declarations: list[Declaration]) -> None:
+    for queue in sorted({each.queue for each in declarations}):
+        names = sorted(each.name for each in declarations if each.queue == queue)
+        log.warning(
+            "the schedules %s are not in the table: another JobQueue of %r declares them. Give "
+            "that JobQueue to a worker, or to declare()",
+            ", ".join(names),
+            queue,
         )

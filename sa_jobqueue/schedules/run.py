@@ -7,13 +7,12 @@ schedule, since the claim locks its row. Nobody leads.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
@@ -26,18 +25,17 @@ from ..errors import ArgumentError
 from ..model.columns import OWNER_LENGTH
 from ..model.last_error import error_text, first_line
 from ..model.mapping import mapping_of
-from ..model.queue_name import plain_queue, queue_name
+from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
 from ..sessions.writer import AnySession, session_of
 from ..verbs.claim import claim
+from ..verbs.enqueue import enqueue
 from ..verbs.finish import release
 from .cron import Cron
 from .table import Schedule
-from .ticks import Due, Missed, due_ticks
+from .ticks import TRY_AGAIN, Due, Missed, due_ticks
+from .values import job_values
 
 log = logging.getLogger("sa_jobqueue.schedules")
-
-#: When a schedule whose jobs could not be inserted is tried again.
-TRY_AGAIN = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,8 @@ def _run(session: Session, schedule: Schedule, queue: Any, now: datetime) -> Ran
             raise
         return _failed(schedule, now, error)
     schedule.run_at = schedule.next_tick = due.next
-    schedule.last_error = None
+    if due.ticks or due.skipped is not None:  # else the clock was set back before a failed tick
+        schedule.last_error = None
     if due.ticks:
         schedule.last_tick = due.ticks[-1]
     if due.skipped is not None:
@@ -112,20 +111,25 @@ def _run(session: Session, schedule: Schedule, queue: Any, now: datetime) -> Ran
 
 def _due(schedule: Schedule, now: datetime) -> Due:
     cron = Cron(schedule.cron, schedule.timezone)
-    return due_ticks(cron, as_utc(schedule.next_tick), now, Missed(schedule.missed))
+    tick, failed = as_utc(schedule.next_tick), schedule.last_error is not None
+    return due_ticks(cron, tick, now, Missed(schedule.missed), failed=failed)
 
 
 def insert_ticks(
     session: Session, queue: Any, schedule: Schedule, ticks: Iterable[datetime | None]
 ) -> None:
     """Insert a job for each tick; a class with ScheduleMixin gets the tick as its run_at."""
-    values: dict[str, Any] = json.loads(schedule.values_json)
-    run_at = queue.mapping.attributes.get("run_at")
+    mapping = mapping_of_queue(queue)
+    values = job_values(mapping, schedule.values_json)
+    run_at = mapping.attributes.get("run_at")
     rows = [
         {run_at: tick, **values} if run_at is not None and tick is not None else dict(values)
         for tick in ticks
     ]
-    queue.enqueue(session, rows)
+    if isinstance(queue, type):
+        enqueue(session, queue, rows)
+    else:
+        queue.enqueue(session, rows)
 
 
 def _failed(schedule: Schedule, now: datetime, error: SQLAlchemyError) -> Ran:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
-from weakref import WeakSet
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, MetaData, func, select
 from sqlalchemy.orm import Session
@@ -22,10 +22,14 @@ from ..sessions.missing_tables import missing_tables_named
 from ..sessions.writer import AnyConnection, AnySession, session_of
 from ..verbs.manage import cancel, retry
 from .cron import Cron
-from .declared import Declared, declaration, declare
+from .declaration import declaration
+from .declared import Declared, declare
 from .run import Ran, insert_ticks, run_due
 from .table import PAUSED, Schedule, schedule_class
 from .ticks import Missed
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: How many schedules a call of run_due() takes.
 LIMIT = 10
@@ -50,12 +54,17 @@ class ScheduleInfo:
     last_error: str | None
 
 
-_made: WeakSet[Schedules] = WeakSet()
+def _names_missing_table(
+    method: Callable[Concatenate[Schedules, P], R],
+) -> Callable[Concatenate[Schedules, P], R]:
+    """Have a method raise MissingTable where the table of schedules is not there."""
 
-#: Decorates a method: it raises MissingTable where the table is not there.
-_names_missing_table = missing_tables_named(
-    lambda: (mapping_of(schedules.entity).table for schedules in _made)
-)
+    @wraps(method)
+    def naming(self: Schedules, /, *given: P.args, **options: P.kwargs) -> R:
+        with missing_tables_named(lambda: [mapping_of(self.entity).table]):
+            return method(self, *given, **options)
+
+    return naming
 
 
 class Schedules:
@@ -79,7 +88,6 @@ class Schedules:
             raise ArgumentError("this metadata has schedules already: use Schedules.beside(queue)")
         self.entity: type[Schedule] = schedule_class(metadata, name, schema)
         metadata.info[SCHEDULES] = self
-        _made.add(self)
 
     @classmethod
     def beside(cls, queue: Any) -> Schedules | None:
@@ -94,10 +102,11 @@ class Schedules:
         """Write what the queues declare by ``every()`` to the table, once at the start.
 
         A newer revision replaces an older one, never the reverse. Schedules that are no longer
-        declared are reported, and go on.
+        declared are reported, and go on. A declaration that cannot be written is reported and
+        logged as an error, and holds up no other.
 
         Raises:
-            ArgumentError: a name is that of a schedule that was made at run time.
+            ArgumentError: a call of ``every()`` has no name and decorates nothing.
         """
         return declare(session, self.entity, queues)
 
@@ -111,8 +120,8 @@ class Schedules:
         may do so at once. Schedules of other queues are left alone.
 
         Args:
-            queues: JobQueues, into which the jobs are inserted; AsyncJobQueues, or steps of a
-                workflow, are taken, too.
+            queues: JobQueues, into which the jobs are inserted; AsyncJobQueues, steps of a
+                workflow, or mapped classes, are taken, too.
             limit: the most schedules for this call; call again while it returns as many.
 
         Raises:
@@ -153,6 +162,9 @@ class Schedules:
         missed: str = Missed.ONCE,
     ) -> None:
         """Make a schedule at run time; the arguments are those of ``every()``.
+
+        Args:
+            queue: where its jobs are inserted; a mapped class stands for its queue.
 
         Raises:
             ArgumentError: the arguments make no schedule, or cronsim is not installed.

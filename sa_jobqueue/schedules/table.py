@@ -20,6 +20,8 @@ from ..model.mixins import JobMixin, ScheduleMixin
 QUEUE_LENGTH = 150
 
 NAME_LENGTH = 100
+CRON_LENGTH = 200
+ZONE_LENGTH = 64
 
 #: The word for a schedule that is paused: no claim takes it.
 PAUSED = "paused"
@@ -37,15 +39,15 @@ class Schedule(JobMixin, ScheduleMixin):
         last_tick: the last tick that became a job.
         skipped_from: the first tick that became no job when ticks were skipped last.
         skipped_to: the end of that time; no tick between the two became a job.
-        last_error: why its jobs could not be inserted.
+        last_error: why the job of `next_tick` could not be inserted; None: nothing failed.
     """
 
     __queue_args__: ClassVar[dict[str, Any]] = {"names": {"cancelled": PAUSED}}
 
     name: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
     queue: Mapped[str] = mapped_column(String(QUEUE_LENGTH))
-    cron: Mapped[str] = mapped_column(String(200))
-    timezone: Mapped[str] = mapped_column(String(64))
+    cron: Mapped[str] = mapped_column(String(CRON_LENGTH))
+    timezone: Mapped[str] = mapped_column(String(ZONE_LENGTH))
     values_json: Mapped[str] = mapped_column(Text)
     missed: Mapped[str] = mapped_column(String(8))
     revision: Mapped[int | None] = mapped_column(Integer)

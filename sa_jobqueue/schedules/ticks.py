@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -12,6 +13,9 @@ from .cron import Cron
 #: A tick that is later than this is missed, where missed ticks are skipped.
 LATE = timedelta(minutes=1)
 
+#: When a schedule whose jobs could not be inserted is tried again.
+TRY_AGAIN = timedelta(minutes=1)
+
 #: The most ticks for one transaction, where missed ticks are all made up for.
 MOST = 100
 
@@ -19,7 +23,8 @@ MOST = 100
 class Missed(StrEnum):
     """What becomes of ticks while no scheduler ran, or the schedule was paused.
 
-    SKIP: they are skipped. A tick is missed when it is more than a minute late.
+    SKIP: they are skipped. A tick is missed when it is more than a minute late. A tick whose job
+        could not be inserted is tried again until the next one is due.
     ONCE: one job is inserted, with the last of them.
     ALL: a job is inserted for each, at most 100 in a transaction.
     """
@@ -44,29 +49,41 @@ class Due:
     next: datetime
 
 
-def due_ticks(cron: Cron, tick: datetime, now: datetime, missed: Missed) -> Due:
+def due_ticks(
+    cron: Cron, tick: datetime, now: datetime, missed: Missed, *, failed: bool = False
+) -> Due:
     """Return what a schedule has to do now, by the database's clock.
 
     Args:
         tick: the next tick that was not handled. The ticks after it are computed from it, so
             none comes twice when the clock is set back.
+        failed: it was tried before, and its job could not be inserted.
 
     Raises:
         ArgumentError: the expression is not valid on this machine.
     """
     if tick > now:
         return Due((), None, tick)
-    ticks = _ticks(cron, tick, now, missed)
+    ticks = _ticks(cron, tick, now, missed, failed)
     first_kept = ticks[0] if ticks else None
     if missed is Missed.ALL:
         return Due(ticks, None, cron.after(ticks[-1]))
     return Due(ticks, None if first_kept == tick else tick, cron.after(now))
 
 
-def _ticks(cron: Cron, tick: datetime, now: datetime, missed: Missed) -> tuple[datetime, ...]:
+def _ticks(
+    cron: Cron, tick: datetime, now: datetime, missed: Missed, failed: bool
+) -> tuple[datetime, ...]:
     if missed is Missed.ONCE:
         return (cron.latest(tick, now),)
-    begin, most = (now - LATE, None) if missed is Missed.SKIP else (tick, MOST - 1)
+    if missed is Missed.ALL:
+        return (tick, *islice(_until(now, cron, tick), MOST - 1))
+    # After a failure nobody looks for a while, and the ticks of this time are not missed.
+    begin = now - (LATE + TRY_AGAIN if failed else LATE)
     first = [tick] if tick >= begin else []
-    later = takewhile(lambda found: found <= now, cron.all_after(max(tick, begin)))
-    return (*first, *islice(later, most))
+    kept = (*first, *_until(now, cron, max(tick, begin)))
+    return (tick,) if failed and not kept and cron.after(tick) > now else kept
+
+
+def _until(now: datetime, cron: Cron, begin: datetime) -> Iterator[datetime]:
+    return takewhile(lambda found: found <= now, cron.all_after(begin))

@@ -30,7 +30,7 @@ def missing_tables_named(tables: Callable[[], Iterable[Table]]) -> Iterator[None
             raise
         message = " ".join(map(str, driver_errors(error)))
         for table in tables():
-            if re.search(rf"\b{re.escape(table.name)}\b", message):
+            if re.search(rf"\b{re.escape(table.name)}\b", message, re.IGNORECASE):
                 raise MissingTable(
                     f"there is no table {table.fullname!r} in the database: create the tables that "
                     "are missing by metadata.create_all(engine), or by a migration, as `alembic "

@@ -6,11 +6,13 @@ Their modules are loaded where there are such tables, and nowhere else.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..model.beside import CONTROL, SCHEDULES, beside
+from ..queue import JobQueue
 from .chore import Chore
 from .hands import Hands
 from .lanes import Lane
@@ -56,6 +58,19 @@ def chores_beside(
         yield chores
 
 
+def check_declarations(lanes: Sequence[Lane[Any]]) -> None:
+    """Refuse queues with a schedule that has no name, which would never run.
+
+    Raises:
+        ArgumentError: names the schedule.
+    """
+    queues = [lane.queue for lane in lanes if lane.queue.declares_schedules]
+    if queues:
+        from ..schedules.registry import refuse_nameless
+
+        refuse_nameless(queues)
+
+
 def _lanes_beside(lanes: Sequence[Lane[Any]], what: str) -> list[tuple[Any, list[Lane[Any]]]]:
     """Return what is beside the lanes' queues, each with its lanes; as a rule all have one."""
     found: dict[int, tuple[Any, list[Lane[Any]]]] = {}
@@ -69,9 +84,17 @@ def _lanes_beside(lanes: Sequence[Lane[Any]], what: str) -> list[tuple[Any, list
 def _warn_of_missing_schedules(lanes: Sequence[Lane[Any]]) -> None:
     for lane in lanes:
         queue = lane.queue
-        if queue.declares_schedules and beside(queue.mapping, SCHEDULES) is None:
+        if beside(queue.mapping, SCHEDULES) is None and _is_declared_for(queue):
             log.warning(
                 "%r declares schedules, but no worker runs them: make Schedules(metadata) with the "
                 "metadata of its table",
                 queue,
             )
+
+
+def _is_declared_for(queue: JobQueue[Any]) -> bool:
+    """Tell whether a queue has schedules, of its own or by another JobQueue of the same jobs."""
+    if queue.declares_schedules:
+        return True
+    registry = sys.modules.get("sa_jobqueue.schedules.registry")  # without it nobody declares
+    return registry is not None and bool(registry.declared_elsewhere([queue]))

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from ..queue import JobQueue
 from ..schedules import Ran, Schedules
+from ..schedules.registry import declared_elsewhere
 from ..sessions.transactions import connected, run_in_transaction
 from .transactions import Transactions
 from .tries import Tries
@@ -48,7 +49,8 @@ class Scheduler:
         self._wake = wake
         self._declarations = Tries(transactions, "the declaration of schedules")
         self._runs = Tries(transactions, "a run of schedules")
-        self._declared = not any(queue.declares_schedules for queue in queues)
+        declares = any(queue.declares_schedules for queue in queues)
+        self._declared = not declares and not declared_elsewhere(queues)
         self._next = 0.0
 
     @property

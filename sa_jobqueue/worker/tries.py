@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from ..dialects.driver_errors import driver_errors
+from ..errors import MissingTable
 from .transactions import Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -37,9 +39,9 @@ class Tries:
             log.info("%s failed; the worker tries again: %s", self._what, cause_of(error))
         elif not self._has_logged:
             self._has_logged = True
-            log.error(
-                "the database refuses %s; the worker tries again: %s",
-                self._what,
-                cause_of(error),
-                exc_info=error,
-            )
+            if isinstance(error, MissingTable):  # it says the way out; a traceback adds nothing
+                log.warning("%s failed; the worker tries again: %s", self._what, error)
+                return
+            refused = any(driver_errors(error))
+            what = f"the database refuses {self._what}" if refused else f"{self._what} failed"
+            log.error("%s; the worker tries again: %s", what, cause_of(error), exc_info=error)

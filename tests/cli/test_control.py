@@ -91,6 +91,7 @@ def test_workers_shows_who_is_alive_and_what_is_paused(run: Run, url: str, engin
         name = owner.name
     dead = run("workers", LETTERS, "--url", url)
 
+    assert "seen (UTC)" in dead.stdout
     (worker,) = living["workers"]
     assert (worker["name"], worker["state"], worker["jobs"]) == (name, "alive", 2)
     assert worker["queues"] == ["letter"]

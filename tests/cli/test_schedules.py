@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue
+from sa_jobqueue import JobQueue, utc_now
+from sa_jobqueue.model.mapping import mapping_of
 
 from .conftest import Answered, Run
 from .controlled import SCHEDULES, Base, Letter
@@ -43,6 +45,54 @@ def test_schedules_are_listed_paused_resumed_and_run_now(
     assert "paused" not in run(*options, "--resume", "nightly").stdout
     run(*options, "--run", "nightly")
     assert count_letters(engine) == 1
+
+
+@pytest.mark.usefixtures("nightly")
+def test_a_change_that_changes_nothing_says_so(run: Run, url: str) -> None:
+    options = ("schedules", LETTERS, "--url", url, "--yes", "--json")
+
+    resumed = run(*options, "--resume", "nightly")
+    paused = run(*options, "--pause", "nightly")
+    again = run(*options, "--pause", "nightly")
+
+    assert resumed.stderr == "the schedule nightly was not paused: nothing has changed\n"
+    assert json.loads(resumed.stdout)[0]["paused"] is False
+    assert paused.stderr == ""
+    assert again.stderr == "the schedule nightly was paused already: nothing has changed\n"
+
+
+@pytest.mark.usefixtures("nightly")
+def test_the_times_of_schedules_say_that_they_are_in_utc(
+    run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    gap = {"skipped_from": utc_now(), "skipped_to": utc_now()}
+    with engine.begin() as connection:
+        connection.execute(update(mapping_of(SCHEDULES.entity).table).values(gap))
+
+    listed = run("schedules", LETTERS, "--url", url).stdout
+
+    assert "next (UTC)" in listed
+    assert "last (UTC)" in listed
+    assert re.search(r"missed .+ until .+:\d\d UTC", listed)
+
+
+def test_names_and_errors_are_printed_as_they_are(
+    run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        SCHEDULES.add(session, "digest [/b]", Letter, "0 3 * * *")
+        row = session.get_one(SCHEDULES.entity, "digest [/b]")
+        row.last_error = "refused [red]\n[SQL: INSERT INTO letter]"
+
+    listed = run("schedules", LETTERS, "--url", url)
+
+    assert listed.exit_code == 0
+    assert "digest [/b]" in listed.stdout
+    assert "failed: refused [red]" in listed.stdout
+    assert "SQL" not in listed.stdout
 
 
 @pytest.mark.usefixtures("nightly")

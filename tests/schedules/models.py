@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from uuid import UUID
 
-from sqlalchemy import String, UniqueConstraint
+from sqlalchemy import JSON, Numeric, String, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, ScheduleMixin
@@ -31,6 +34,50 @@ class Plain(JobMixin, Base):
     __table_args__ = (UniqueConstraint("title"),)
     id: Mapped[int] = mapped_column(primary_key=True)
     title: Mapped[str] = mapped_column(String(20))
+
+
+class Kind(Enum):
+    """The kind of a letter."""
+
+    BILL = "b"
+    OFFER = "o"
+
+
+class Typed(JobMixin, ScheduleMixin, Base):
+    """A job with values that JSON does not have."""
+
+    __tablename__ = "scheduled_typed"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    title: Mapped[str | None] = mapped_column(String(20))
+    at: Mapped[datetime | None]
+    day: Mapped[date | None]
+    hour: Mapped[time | None]
+    price: Mapped[Decimal | None] = mapped_column(Numeric(10, 2))
+    key: Mapped[UUID | None]
+    kind: Mapped[Kind | None]
+    more: Mapped[dict[str, int] | None] = mapped_column(JSON)
+    takes: Mapped[timedelta | None]
+    image: Mapped[bytes | None]
+
+
+class Elsewhere(DeclarativeBase):
+    """The base of queues that are in no database."""
+
+
+class Renamed(JobMixin.named(status="job_state", owner="worker"), Elsewhere):  # type: ignore[misc]  # a call
+    """A queue with a column of its own that is called owner."""
+
+    __tablename__ = "renamed"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    owner: Mapped[str]
+
+
+class LongNamed(JobMixin, Elsewhere):
+    """A queue whose schema and table have a long name."""
+
+    __tablename__ = "t" * 100
+    __table_args__ = ({"schema": "s" * 60},)
+    id: Mapped[int] = mapped_column(primary_key=True)
 
 
 SCHEDULES = Schedules(Base.metadata, name="report_schedules")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
@@ -68,6 +69,17 @@ def test_every_quarter_of_an_hour_comes_in_both_of_two_equal_hours_and_not_in_a_
     ]
 
 
+@pytest.mark.parametrize("day", ["2026-04-06", "2026-10-05"])
+def test_after_a_change_of_half_an_hour_the_minutes_are_as_written(day: str) -> None:
+    zone = ZoneInfo("Australia/Lord_Howe")
+    end = datetime.fromisoformat(f"{day}T01:00").replace(tzinfo=zone)
+
+    found = until(Cron("*/20 0 * * *", zone.key), end - timedelta(days=2), end)
+
+    local = [f"{tick.astimezone(zone):%Y-%m-%d %H:%M}" for tick in found]
+    assert local[-3:] == [f"{day} 00:{minute}" for minute in ("00", "20", "40")]
+
+
 def test_leap_days_come_in_leap_years() -> None:
     found = islice(Cron("0 0 29 2 *").all_after(datetime(2026, 1, 1, tzinfo=UTC)), 2)
 
@@ -100,6 +112,85 @@ def test_without_cronsim_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(ArgumentError, match=r"sa_jobqueue\[schedules\]"):
         Cron("* * * * *").after(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+#: Changes by half an hour, at midnight, twice in a month, and by a whole day.
+ZONES = (
+    "Africa/Cairo",
+    "Africa/Casablanca",
+    "America/Havana",
+    "America/New_York",
+    "America/Santiago",
+    "America/Sao_Paulo",
+    "Asia/Beirut",
+    "Asia/Tehran",
+    "Atlantic/Azores",
+    "Australia/Lord_Howe",
+    "Europe/Berlin",
+    "Pacific/Apia",
+)
+YEARS = (2011, 2015, 2018, 2024, 2026)
+IN_REAL_TIME = (
+    "*/15 * * * *",
+    "*/20 0 * * *",
+    "0 */2 * * *",
+    "15 * * * *",
+    "* 9 * * *",
+    "0 30 2 * * *",
+    "30 * * * sun",
+)
+AT_FIXED_TIMES = ("30 2 * * *", "0 0 * * *", "0,30 0-3 * * *", "45 1 * * *", "0 1,2,3 * * *")
+
+
+def near_a_change(dice: random.Random, zone: ZoneInfo) -> datetime:
+    """Return a time up to thirty hours before the clocks of a zone change, if they do."""
+    moment = datetime(dice.choice(YEARS), dice.randrange(1, 13), 1, tzinfo=UTC)
+    for _ in range(200):
+        later = moment + timedelta(days=1)
+        if moment.astimezone(zone).utcoffset() != later.astimezone(zone).utcoffset():
+            break
+        moment = later
+    return moment - timedelta(minutes=dice.randrange(60 * 30))
+
+
+def until(cron: Cron, start: datetime, end: datetime) -> list[datetime]:
+    return list(takewhile(lambda tick: tick <= end, cron.all_after(start)))
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_in_real_time_each_minute_whose_local_time_fits_is_a_tick(zone: str) -> None:
+    dice = random.Random(zone)
+    for expression in IN_REAL_TIME:
+        cron = Cron(expression, zone)
+        start = near_a_change(dice, cron.zone)
+        minutes = [start + timedelta(minutes=number) for number in range(1, 60 * 24 * 3)]
+        # Where no clocks change, the ticks of a day are those of the same day in UTC.
+        local = start.astimezone(cron.zone).replace(tzinfo=UTC) - timedelta(days=2)
+        fits = set(until(Cron(expression), local, local + timedelta(days=8)))
+
+        found = until(cron, start, minutes[-1])
+
+        assert found == [
+            minute for minute in minutes if minute.astimezone(cron.zone).replace(tzinfo=UTC) in fits
+        ]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_near_a_change_of_clocks_ticks_do_not_depend_on_where_one_begins(zone: str) -> None:
+    dice = random.Random(zone)
+    for expression in (*IN_REAL_TIME, *AT_FIXED_TIMES):
+        cron = Cron(expression, zone)
+        start = near_a_change(dice, cron.zone)
+        ticks = until(cron, start, start + timedelta(days=4))
+
+        for _ in range(5):
+            asked = start + timedelta(minutes=dice.randrange(60 * 24 * 3))
+            past = [tick for tick in ticks if tick <= asked]
+            coming = [tick for tick in ticks if tick > asked]
+            if coming:
+                assert cron.after(asked) == coming[0]
+            if past:
+                assert cron.latest(ticks[0], asked) == past[-1]
 
 
 EXPRESSIONS = ("30 2 * * *", "0,30 1-3 * * *", "*/15 * * * *", "0 */2 * * sun", "0 0 29 2 *")

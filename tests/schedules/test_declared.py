@@ -6,6 +6,7 @@ import gc
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from sqlalchemy import URL, MetaData
@@ -16,7 +17,7 @@ from sa_jobqueue.schedules import Declared, ScheduleInfo, Schedules
 from tests.migration.support import differences
 from tests.support import make_engine
 
-from .models import SCHEDULES, Plain, reports
+from .models import SCHEDULES, Plain, Renamed, reports
 
 HOURLY, DAILY = "0 * * * *", "0 0 * * *"
 
@@ -79,6 +80,18 @@ def test_a_revision_that_leaves_the_times_leaves_the_next_tick(session: Session)
     assert (row(session).next_tick, row(session).values) == (past, {"title": "new"})
 
 
+def test_a_revision_with_other_times_forgets_the_error_of_the_old_tick(session: Session) -> None:
+    declare(session, version(HOURLY, 1))
+    session.get_one(SCHEDULES.entity, "r").last_error = "refused"
+    session.commit()
+
+    declare(session, version(HOURLY, 2))
+    assert row(session).last_error == "refused"
+    declare(session, version(DAILY, 3))
+
+    assert row(session).last_error is None
+
+
 def test_other_contents_with_the_same_revision_are_reported_and_not_written(
     session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,7 +124,7 @@ def test_what_another_queue_of_the_table_declares_is_not_reported(session: Sessi
     assert declare(session, reports()) == Declared()  # type: ignore[arg-type]  # as above
 
 
-def test_a_paused_schedule_stays_paused_when_it_is_declared_anew(session: Session) -> None:
+def test_a_paused_schedule_stays_paused_when_it_is_declared_again(session: Session) -> None:
     declare(session, version(HOURLY, 1))
     SCHEDULES.pause(session, "r")
 
@@ -120,12 +133,93 @@ def test_a_paused_schedule_stays_paused_when_it_is_declared_anew(session: Sessio
     assert row(session).paused
 
 
-def test_a_schedule_made_at_run_time_is_not_taken_over(session: Session) -> None:
+def test_a_schedule_made_at_run_time_is_not_taken_over(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
     SCHEDULES.add(session, "r", reports(), HOURLY, values={"title": "r"})
     session.commit()
 
-    with pytest.raises(ArgumentError, match="made at run time"):
-        declare(session, version(DAILY, 1))
+    assert declare(session, version(DAILY, 1)) == Declared(refused=("r",))
+
+    assert row(session).cron == HOURLY
+    assert "the schedule 'r' was made at run time" in caplog.text
+
+
+def test_a_declaration_that_is_refused_holds_up_no_other(session: Session) -> None:
+    SCHEDULES.add(session, "r", reports(), HOURLY, values={"title": "r"})
+    queue = version(DAILY, 1)
+    queue.every(DAILY, name="s", values={"title": "s"})
+    queue.every(DAILY, name="a", values={"title": "a"})
+
+    assert declare(session, queue) == Declared(added=("a", "s"), refused=("r",))
+
+    assert [info.name for info in SCHEDULES.all(session)] == ["a", "r", "s"]
+
+
+@pytest.mark.only_on("mysql", "mariadb")  # elsewhere a column of text is as long as you like
+def test_a_declaration_that_the_database_refuses_holds_up_no_other(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = version(HOURLY, 1)
+    queue.every(DAILY, name="long", values={"title": "x" * 70_000})
+
+    assert declare(session, queue) == Declared(added=("r",), refused=("long",))
+
+    assert "the database refuses the schedule 'long'" in caplog.text
+
+
+@pytest.mark.parametrize("revision", [1, 2])
+def test_the_schedule_of_another_queue_is_not_taken_over(
+    session: Session, caplog: pytest.LogCaptureFixture, revision: int
+) -> None:
+    declare(session, version(HOURLY, 1))  # by a process that is over
+    gc.collect()
+    plain: JobQueue[object] = JobQueue(Plain)
+    plain.every(DAILY, name="r", values={"title": "p"}, revision=revision)
+
+    assert declare(session, plain) == Declared(refused=("r",))
+
+    assert (row(session).queue, row(session).cron) == ("scheduled_report", HOURLY)
+    (record,) = caplog.records
+    assert (record.levelname, "name=" in record.message) == ("ERROR", True)
+    assert "'scheduled_plain'" in record.message
+    assert "'scheduled_report'" in record.message
+
+
+def test_a_schedule_moves_to_another_queue_once_it_is_removed(session: Session) -> None:
+    declare(session, version(HOURLY, 1))
+    gc.collect()
+    plain: JobQueue[object] = JobQueue(Plain)
+    plain.every(DAILY, name="r", values={"title": "p"})
+
+    SCHEDULES.remove(session, "r")
+
+    assert declare(session, plain) == Declared(added=("r",))
+    assert row(session).queue == "scheduled_plain"
+
+
+def test_two_queues_of_a_table_declare_different_schedules_or_other_names(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other, same = version(HOURLY, 1), version(DAILY, 1), version(HOURLY, 1)
+    other.every(DAILY, name="s", values={"title": "s"})
+
+    assert declare(session, one, other) == Declared(added=("s",), refused=("r",))
+    assert "two of the queues declare a schedule 'r'" in caplog.text
+    assert declare(session, one, same) == Declared(added=("r",))
+
+
+@pytest.mark.only_on("sqlite")
+def test_two_queues_of_one_metadata_declare_different_names() -> None:
+    first = version(HOURLY, 1)
+    plain, elsewhere = JobQueue(Plain), JobQueue(Renamed)
+
+    elsewhere.every(HOURLY, name="r", values={"owner": "Ann"})
+    with pytest.raises(ArgumentError, match=r"'scheduled_report' and 'scheduled_plain'.*name="):
+        plain.every(HOURLY, name="r", values={"title": "p"})
+
+    assert first.declares_schedules
+    assert not plain.declares_schedules
 
 
 @pytest.mark.only_on("sqlite")
@@ -134,6 +228,35 @@ def test_a_queue_declares_a_name_once() -> None:
 
     with pytest.raises(ArgumentError, match="two schedules 'r'"):
         queue.every(DAILY, name="r")
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize(
+    ("cron", "values"), [("not a cron", {"title": "r"}), (HOURLY, {"nix": "r"})]
+)
+def test_the_arguments_are_checked_at_the_call(cron: str, values: dict[str, str]) -> None:
+    queue = reports()
+
+    with pytest.raises(ArgumentError):
+        queue.every(cron, values=values)
+
+    assert not queue.declares_schedules
+
+
+def test_a_schedule_without_a_name_or_a_function_is_refused(session: Session) -> None:
+    queue = version(HOURLY, 1)
+    queue.every(DAILY, values={"title": "nameless"})
+
+    with pytest.raises(ArgumentError, match=r"every\('0 0 \* \* \*'\).*name="):
+        declare(session, queue)
+
+    assert SCHEDULES.all(session) == []
+
+
+@pytest.mark.only_on("sqlite")
+def test_what_has_no_name_of_its_own_needs_one() -> None:
+    with pytest.raises(ArgumentError, match="name="):
+        reports().every(HOURLY, values={"title": "r"})(partial(print, "sent"))
 
 
 def test_autogenerate_adds_the_table_of_schedules_once(fresh_database: URL) -> None:

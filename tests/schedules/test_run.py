@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -16,7 +16,7 @@ from sa_jobqueue.dialects.clock import as_utc
 from sa_jobqueue.schedules import Missed, Ran, ScheduleInfo, Schedules
 from tests.models import Email
 
-from .models import SCHEDULES, Plain, Report, reports, ticks_of
+from .models import SCHEDULES, LongNamed, Plain, Report, reports, ticks_of
 
 ROW = SCHEDULES.entity
 HOUR = timedelta(hours=1)
@@ -216,6 +216,29 @@ def test_a_schedule_whose_job_is_refused_holds_up_no_other(
     assert "parameters" not in caplog.text  # they may be secret
 
 
+def test_a_skipping_schedule_tries_a_refused_tick_again(session: Session) -> None:
+    plain = JobQueue(Plain)
+    session.add(Plain(title="taken"))
+    values = {"title": "taken"}
+    SCHEDULES.add(session, "r", plain, "0 0 1 1 *", values=values, missed="skip")
+    session.execute(update(ROW).values(next_tick=utc_now(), run_at=utc_now()))
+    session.commit()
+    (refused,) = SCHEDULES.run_due(session, [plain])
+    session.execute(delete(Plain))
+    late = as_utc(session.execute(select(utc_now())).scalar_one()) - timedelta(minutes=3)
+    session.execute(update(ROW).values(next_tick=late, run_at=late))
+    session.commit()
+    session.expire_all()
+
+    (ran,) = SCHEDULES.run_due(session, [plain])
+    session.commit()
+
+    assert refused.error is not None
+    assert (len(ran.ticks), ran.skipped) == (1, None)
+    assert session.scalars(select(Plain.title)).all() == ["taken"]
+    assert row(session).last_error is None
+
+
 def test_a_name_is_given_once_and_unknown_names_are_errors(session: Session) -> None:
     add(session)
 
@@ -253,7 +276,16 @@ def test_schedules_are_found_beside_a_queue() -> None:
         ({"values": {"tilte": "a"}}, "no column tilte"),
         ({"missed": "twice"}, "'skip', 'once' or 'all'"),
         ({"timezone": "Mars"}, "time zone"),
+        ({"timezone": None}, "the time zone of a schedule is text.*Europe/Berlin"),
+        ({"timezone": "a" * 65}, "the time zone of a schedule is text, of at most 64 characters"),
         ({"name": ""}, "1 to 100 characters"),
+        ({"name": 5}, "1 to 100 characters"),
+        ({"cron": None}, "the cron expression of a schedule is text"),
+        ({"cron": "0," * 150 + "0 0 * * *"}, "of at most 200 characters.*two schedules"),
+        ({"values": [1]}, "values= maps attributes"),
+        ({"values": "title"}, "values= maps attributes"),
+        ({"queue": "email"}, "'email' is not a mapped class"),
+        ({"queue": LongNamed}, "name of a queue has at most 150 characters"),
     ],
 )
 def test_what_makes_no_schedule_is_refused(
@@ -262,6 +294,26 @@ def test_what_makes_no_schedule_is_refused(
     arguments: dict[str, object] = {"name": "r", "queue": reports(), "cron": "0 * * * *", **given}
     with pytest.raises(ArgumentError, match=what):
         SCHEDULES.add(session, **arguments)  # type: ignore[arg-type]  # that is the test
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize("revision", [None, "2", True, 2**31])
+def test_a_revision_is_a_number(revision: object) -> None:
+    with pytest.raises(ArgumentError, match="revision= is a whole number"):
+        reports().every("0 * * * *", name="r", revision=revision)  # type: ignore[arg-type]
+
+
+def test_a_class_stands_for_its_queue(session: Session) -> None:
+    SCHEDULES.add(session, "r", Report, "0 * * * *", values={"title": "r"})
+    session.execute(update(ROW).values(next_tick=utc_now(), run_at=utc_now()))
+    session.commit()
+
+    (ran,) = SCHEDULES.run_due(session, [Report])
+    SCHEDULES.run_now(session, "r", Report)
+    session.commit()
+
+    assert len(ran.ticks) == 1
+    assert len(ticks_of(session)) == 2
 
 
 def test_missed_is_a_word(session: Session) -> None:

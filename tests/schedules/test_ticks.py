@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sa_jobqueue.schedules.cron import Cron
-from sa_jobqueue.schedules.ticks import MOST, Due, Missed, due_ticks
+from sa_jobqueue.schedules.ticks import LATE, MOST, Due, Missed, due_ticks
 
 HOURLY = Cron("0 * * * *")
 SEVEN = datetime(2026, 5, 1, 7, tzinfo=UTC)
@@ -48,6 +48,24 @@ def test_skip_keeps_the_tick_of_this_minute() -> None:
     found = due_ticks(HOURLY, SEVEN, SEVEN + 3 * HOUR + SECOND, Missed.SKIP)
 
     assert found == Due((SEVEN + 3 * HOUR,), SEVEN, SEVEN + 4 * HOUR)
+
+
+def test_skip_keeps_a_tick_that_has_failed_until_the_next_one_is_due() -> None:
+    last_moment = due_ticks(HOURLY, SEVEN, SEVEN + HOUR - SECOND, Missed.SKIP, failed=True)
+    successor = due_ticks(HOURLY, SEVEN, SEVEN + HOUR + SECOND, Missed.SKIP, failed=True)
+    much_later = due_ticks(HOURLY, SEVEN, SEVEN + 2 * HOUR - SECOND, Missed.SKIP, failed=True)
+
+    assert last_moment == Due((SEVEN,), None, SEVEN + HOUR)
+    assert successor == Due((SEVEN + HOUR,), SEVEN, SEVEN + 2 * HOUR)
+    assert much_later == Due((), SEVEN, SEVEN + 2 * HOUR)
+
+
+def test_skip_keeps_the_ticks_that_came_before_a_failed_one_was_tried_again() -> None:
+    each_second, again = Cron("* * * * * *"), SEVEN + LATE + 2 * SECOND
+
+    found = due_ticks(each_second, SEVEN, again, Missed.SKIP, failed=True)
+
+    assert (len(found.ticks), found.skipped) == (63, None)
 
 
 def test_all_takes_a_hundred_at_a_time() -> None:

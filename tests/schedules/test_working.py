@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import URL, Engine, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import JobQueue, utc_now
+from sa_jobqueue import ArgumentError, JobQueue, utc_now
 from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.dialects.clock import as_utc
 from sa_jobqueue.schedules import Ran, Schedules
@@ -161,6 +161,57 @@ def chore_of(
     return scheduler.Scheduler(SCHEDULES, [queue], transactions=transactions, wake=wake)
 
 
+@pytest.mark.only_on("sqlite")
+def test_a_worker_refuses_a_queue_with_a_schedule_that_has_no_name(engine: Engine) -> None:
+    queue = reports()
+    queue.every("* * * * *", values={"title": "r"})
+
+    with pytest.raises(ArgumentError, match="give name="):
+        Worker(engine, queue, print)
+
+
+def test_a_worker_on_another_queue_object_than_the_declaring_one_warns(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    declaring = each_second()
+    warning = "another JobQueue of 'scheduled_report' declares them"
+
+    chore_of(engine, reports()).run()
+    first = caplog.text
+    caplog.clear()
+    chore_of(engine, declaring).run()
+    chore_of(engine, reports()).run()
+
+    assert "the schedules r are not in the table" in first
+    assert warning in first
+    assert warning not in caplog.text  # a worker has declared them
+    assert [info.name for info in SCHEDULES.all(session)] == ["r"]
+
+
+def test_what_another_queue_object_declares_is_reported(session: Session) -> None:
+    declaring = each_second()
+
+    found = SCHEDULES.declare(session, [reports()])
+
+    assert declaring.declares_schedules
+    assert found.elsewhere == ("r",)
+
+
+@pytest.mark.only_on("sqlite")
+def test_the_database_is_not_blamed_for_a_mistake_in_the_code(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = each_second()
+    chore = chore_of(engine, queue)
+    queue.every("* * * * *", values={"title": "r"})  # too late for the Worker to see it
+
+    chore.run()
+
+    (error,) = (record for record in caplog.records if record.levelname == "ERROR")
+    assert error.message.startswith("the declaration of schedules failed; the worker tries again")
+    assert "give name=" in error.message
+
+
 def test_a_missing_table_of_schedules_is_logged_once_and_ends_no_worker(
     fresh_database: URL, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,14 +225,16 @@ def test_a_missing_table_of_schedules_is_logged_once_and_ends_no_worker(
         session.commit()
         until(lambda: done(session) == 1)
         time.sleep(0.5)
-        errors = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
+        records = [record for record in caplog.records if record.levelno >= logging.WARNING]
         Base.metadata.create_all(engine)
         until(lambda: done(session) >= 3)
 
-    assert [text.partition("; the worker tries again")[0] for text in errors] == [
-        "the database refuses the declaration of schedules",
-        "the database refuses a run of schedules",
+    assert [record.message.partition("; the worker tries again")[0] for record in records] == [
+        "the declaration of schedules failed",
+        "a run of schedules failed",
     ]
+    assert all("there is no table 'report_schedules'" in record.message for record in records)
+    assert all(record.exc_info is None for record in records)
     engine.dispose()
 
 
@@ -194,6 +247,12 @@ def test_schedules_that_nobody_runs_are_warned_of(
     queue.every("* * * * *", name="e", values={"recipient": "a"})
 
     with running(engine, {queue: print}, reap_every=None):
+        until(lambda: caplog.records)
+
+    assert "no worker runs them: make Schedules(metadata)" in caplog.text
+    caplog.clear()
+
+    with running(engine, {JobQueue(Email): print}, reap_every=None):
         until(lambda: caplog.records)
 
     assert "no worker runs them: make Schedules(metadata)" in caplog.text

@@ -1,0 +1,76 @@
+"""The table of schedules is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from sqlalchemy import URL, Engine, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import MissingTable
+from sa_jobqueue.sessions.missing_tables import missing_tables_named
+from tests.support import make_engine
+
+from .models import SCHEDULES, Base, Report, reports
+
+TABLE = Base.metadata.tables["report_schedules"]
+
+WAY_OUT = "there is no table 'report_schedules' in the database: create .*create_all.* migration"
+
+CALLS: dict[str, Callable[[Session], object]] = {
+    "all": SCHEDULES.all,
+    "due_in": lambda session: SCHEDULES.due_in(session, [Report]),
+    "run_due": lambda session: SCHEDULES.run_due(session, [Report]),
+    "declare": lambda session: SCHEDULES.declare(session, [_hourly()]),
+    "add": lambda session: SCHEDULES.add(session, "r", Report, "0 * * * *", values={"title": "r"}),
+    "remove": lambda session: SCHEDULES.remove(session, "r"),
+    "pause": lambda session: SCHEDULES.pause(session, "r"),
+    "resume": lambda session: SCHEDULES.resume(session, "r"),
+    "run_now": lambda session: SCHEDULES.run_now(session, "r", Report),
+}
+
+
+def _hourly() -> object:
+    queue = reports()
+    queue.every("0 * * * *", name="r", values={"title": "r"})
+    return queue
+
+
+@pytest.fixture
+def bare_engine(fresh_database: URL) -> Iterator[Engine]:
+    engine = make_engine(fresh_database)
+    yield engine
+    engine.dispose()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_error_names_the_way_out(bare_engine: Engine, call: str) -> None:
+    with Session(bare_engine) as session, pytest.raises(MissingTable, match=WAY_OUT):
+        CALLS[call](session)
+
+
+def test_the_way_out_is_not_named_where_another_table_is_missing(bare_engine: Engine) -> None:
+    Base.metadata.create_all(bare_engine, [TABLE])
+
+    with Session(bare_engine) as session:
+        SCHEDULES.add(session, "r", Report, "0 * * * *", values={"title": "r"})
+        with pytest.raises(DBAPIError) as raised:
+            SCHEDULES.run_now(session, "r", Report)
+
+    assert "create_all" not in str(raised.value)
+    assert "scheduled_report" in str(raised.value)
+
+
+def test_other_errors_stay_as_they_are(session: Session) -> None:
+    SCHEDULES.add(session, "r", Report, "0 * * * *", values={"title": "r"})
+
+    with pytest.raises(IntegrityError) as raised:
+        SCHEDULES.add(session, "r", Report, "0 * * * *", values={"title": "r"})
+
+    assert "create_all" not in str(raised.value)
+    session.rollback()
+    with pytest.raises(DBAPIError) as raised_by_another, missing_tables_named(lambda: [TABLE]):
+        session.execute(text("SELECT nix FROM report_schedules"))
+    assert "create_all" not in str(raised_by_another.value)
