@@ -100,7 +100,7 @@ def handle_all(
                         again.append((in_hand.lane, in_hand.job))
                         continue
                     _handle(own, attempts, in_hand)
-                    handled.append(HandledJob(in_hand.job, in_hand.outcome))
+                    handled.append(HandledJob(in_hand.job, in_hand.known_outcome))
                     if raising and isinstance(in_hand.outcome, Failed):
                         raise in_hand.outcome.error
         finally:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from .outcomes import Failed, Outcome
+from .outcomes import Failed
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -39,7 +39,7 @@ class Brake:
             return wanted
         return min(wanted, 1) if time.monotonic() >= self._next else 0
 
-    def note(self, outcomes: Iterable[Outcome]) -> None:
+    def note(self, outcomes: Iterable[object]) -> None:
         """Note what became of the jobs of a turn."""
         before = self._failures
         for outcome in outcomes:

@@ -261,9 +261,11 @@ class Crew(Generic[T]):
         with self.hands:
             if in_hand not in self.hands.running:
                 return
-            in_hand.given_up = error
-            if not in_hand.lane.transactional:
+            if in_hand.lane.transactional:
+                in_hand.given_up = error
+            else:
                 given_up = replace(in_hand)
+                in_hand.given_up = Stopped()  # what becomes of the handler itself is no attempt
                 self.attempts.fail(given_up, error)
                 self.hands.abandon(in_hand, given_up)
             self.hands.fail(error)

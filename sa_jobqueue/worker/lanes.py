@@ -25,7 +25,7 @@ from ..owners.owner import Owner
 from ..queue import JobQueue, turn_by_one_statement
 from ..strategies import AUTO, STRATEGIES
 from .awaited import is_awaited
-from .outcomes import Cancel, Failed, Outcome, Retry, check_outcome, refuse_unrun
+from .outcomes import Cancel, Failed, NotYet, Outcome, Retry, check_outcome, refuse_unrun
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -40,7 +40,7 @@ class Handled(Protocol[T]):
 
     job: T
     claim: Claim[T] | None
-    outcome: Outcome
+    outcome: Outcome | NotYet
 
 
 class Lane(Generic[T]):
@@ -113,7 +113,11 @@ class Lane(Generic[T]):
     def finish(
         self, session: Session, handled: Sequence[Handled[T]], *, delete: bool | None
     ) -> list[Any]:
-        """Write the outcomes of jobs; return those whose claim was lost."""
+        """Write the outcomes of jobs; return those whose claim was lost.
+
+        Raises:
+            RuntimeError: a handler has not returned.
+        """
         lost: list[Any] = []
         by_outcome: dict[str | None, list[Handled[T]]] = {}
         others: list[tuple[T, Retry | Cancel | Failed]] = []
@@ -121,6 +125,8 @@ class Lane(Generic[T]):
             outcome = in_hand.outcome
             if outcome is None or isinstance(outcome, str):
                 by_outcome.setdefault(outcome, []).append(in_hand)
+            elif isinstance(outcome, NotYet):
+                raise RuntimeError(f"{self.handler!r} has not returned: its job has no outcome yet")
             else:
                 others.append((in_hand.job, outcome))
         for then, done in by_outcome.items():

@@ -21,7 +21,7 @@ from ..model.last_error import first_line
 from ..model.mapping import word_of
 from ..model.status import CANCELLED, FAILED
 from .in_hand import InHand
-from .outcomes import Cancel, Failed, Retry
+from .outcomes import Cancel, Failed, NotYet, Retry
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -78,6 +78,8 @@ def _status(in_hand: InHand[Any], next_try_in: float | None) -> str:
     queue, outcome = in_hand.lane.queue, in_hand.outcome
     if isinstance(outcome, Cancel):
         return queue.mapping.word(CANCELLED)
+    if isinstance(outcome, NotYet):
+        return word_of(queue.mapping, in_hand.fence.token.status)
     if isinstance(outcome, Retry | Failed):
         return queue.ready if next_try_in is not None else queue.mapping.word(FAILED)
     return word_of(queue.mapping, queue.then if outcome is None else outcome)

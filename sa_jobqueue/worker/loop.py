@@ -364,7 +364,7 @@ class Worker(Generic[T]):
         log_finished(result.finished)
         if self.on_outcome is not None:
             for in_hand in result.finished:
-                self.on_outcome(in_hand.job, in_hand.outcome)
+                self.on_outcome(in_hand.job, in_hand.known_outcome)
         if self.on_claim is not None:
             for _, claim in result.claims:
                 if claim or claim.lost:

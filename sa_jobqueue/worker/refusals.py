@@ -26,7 +26,7 @@ from ..dialects import is_shortage
 from ..model.last_error import error_text
 from .in_hand import InHand
 from .lanes import claims_lost_by
-from .outcomes import Failed, Outcome
+from .outcomes import Cancel, Failed, Outcome, Retry
 from .transactions import Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -143,7 +143,7 @@ class RefusedFinish(Generic[T]):
     ) -> Iterator[tuple[Outcome, str | None]]:
         """Yield outcomes with their texts, the most telling first."""
         given = in_hand.outcome
-        if given is not None and not isinstance(given, str):
+        if isinstance(given, Retry | Cancel | Failed):
             yield from ((given, text) for text in _plainer(_text_of(given)))
         failed = Failed(error, self.delay(in_hand))
         reason = f"the finish was refused: {type(error).__name__}: {cause_of(error)}"
