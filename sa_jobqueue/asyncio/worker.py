@@ -20,6 +20,7 @@ from inspect import isawaitable
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only, greenlet_spawn
@@ -116,6 +117,13 @@ class AsyncWorker(Generic[T]):
             raise
         if error is not None:
             raise error
+
+    async def check_database(self, check: Callable[[Connection], None]) -> bool:
+        """Call `check`, a plain function, with a connection, before :meth:`run`.
+
+        As :meth:`sa_jobqueue.worker.Worker.check_database`.
+        """
+        return await greenlet_spawn(self._worker.check_database, check)
 
     def stop(self) -> None:
         """Finish the running jobs, release the rest, and return from :meth:`run`.

@@ -35,8 +35,11 @@ ASYNC_DRIVERS = ("postgresql+asyncpg://", "mysql+aiomysql://", "sqlite+aiosqlite
 Source: TypeAlias = Any
 AnyWorker: TypeAlias = "Worker[Any] | AsyncWorker[Any]"
 
-#: Stops a worker within its ``with`` block.
+#: Stops a worker within its ``with`` block, also while it waits for its database.
 Stopping: TypeAlias = Callable[[AnyWorker], AbstractContextManager[object]]
+
+#: Called when the database has proved to be right, and the worker begins.
+Begin: TypeAlias = Callable[[AnyWorker], None]
 
 
 @dataclass(frozen=True)
@@ -52,13 +55,14 @@ class WorkerRun:
     url: str | None
     options: WorkerOptions
     stopping: Stopping
+    begin: Begin
 
     def run(self) -> bool:
         """Run the worker until it ends; tell whether it was stopped.
 
         Raises:
-            ClickException: the handlers do not fit the database's driver, there is no connection,
-                or a table is missing.
+            ClickException: the handlers do not fit the database's driver, or a table is missing.
+            SQLAlchemyError: the server refuses the login, or was away for five minutes.
         """
         with driver_errors(self.url):
             source = self._source()
@@ -70,15 +74,18 @@ class WorkerRun:
                 url=self.url,
                 check=self._check,
                 stopping=self.stopping,
+                begin=self.begin,
             )
             return bool(asyncio.run(run))
         worker = Worker(source, self.lanes, **self.options)
         click.get_current_context().call_on_close(worker.engine.dispose)
         prepare(worker.engine)
-        with driver_errors(self.url), worker.engine.connect() as connection:
-            self._check(connection)
         with self.stopping(worker):
-            worker.run()
+            with driver_errors(self.url):
+                is_ready = worker.check_database(self._check)
+            if is_ready:
+                self.begin(worker)
+                worker.run()
         return worker.stopping
 
     def _check(self, connection: Connection) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, cast
 
@@ -140,15 +139,15 @@ def work(
     # A terminal sends Ctrl-C to all processes; the supervisor asks its children itself.
     signals = SIGNALS if supervision is None else (signal.SIGTERM,)
 
-    @contextmanager
-    def stopping(worker: AnyWorker) -> Iterator[None]:
-        log.info("a worker begins: %s", ", ".join(lanes))
-        with stopped_by_signals(worker.stop, *signals):
-            if supervision is not None:
-                supervision.begin_work(worker.stop)
-            yield
+    def stopping(worker: AnyWorker) -> AbstractContextManager[None]:
+        return stopped_by_signals(worker.stop, *signals)
 
-    run = WorkerRun(list(lanes.values()), url, worker_options(**options), stopping)
+    def begin(worker: AnyWorker) -> None:
+        log.info("a worker begins: %s", ", ".join(lanes))
+        if supervision is not None:
+            supervision.begin_work(worker.stop)
+
+    run = WorkerRun(list(lanes.values()), url, worker_options(**options), stopping, begin)
     log.info("the worker was stopped" if run.run() else "all jobs are done")
 
 

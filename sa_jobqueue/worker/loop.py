@@ -10,7 +10,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from ..dialects import database_of, database_of_engine
@@ -208,6 +208,27 @@ class Worker(Generic[T]):
                 )
                 with self._chores_beside(self._hands) as chores:
                     self._crew(self._hands, heartbeat, [reaper, plans, *chores]).work()
+
+    def check_database(self, check: Callable[[Connection], None]) -> bool:
+        """Call `check` with a connection, before :meth:`run`; wait for a server that is away.
+
+        Returns:
+            False: the worker was stopped while it waited.
+
+        Raises:
+            Exception: what `check` raised, or the server still refused after five minutes. A wrong
+                password or a missing database is raised at once.
+        """
+
+        def connect_and_check() -> None:
+            with connected(self.engine) as connection:
+                check(connection)
+
+        try:
+            self._transactions.patiently(connect_and_check)
+        except Stopped:
+            return False
+        return True
 
     def stop(self) -> None:
         """Finish the running jobs, release the rest, and return from :meth:`run`.

@@ -137,7 +137,7 @@ def test_a_drain_ends_when_each_child_finds_nothing_more(bakery: Engine, hear: H
     [
         ("no_such_module", "sqlite:///missing.db", "No module named 'no_such_module'"),
         ("tests.cli.bakery", "sqlite:///missing.db", "there is no file missing.db"),
-        ("tests.cli.bakery", "postgresql+psycopg2://127.0.0.1:1/x", "Connection refused"),
+        ("tests.cli.bakery", "postgresql+no_such://127.0.0.1:1/x", "no_such"),
     ],
 )
 @pytest.mark.usefixtures("bakery")
