@@ -25,6 +25,7 @@ from ..verbs.backoff import (
     DEFAULT_BACKOFF,
     Backoff,
     check_backoff,
+    check_durations,
     check_positive,
     delay_or_default,
 )
@@ -128,6 +129,9 @@ class Worker(Generic[T]):
                 f"a Worker needs an Engine, or a sessionmaker, not {engine!r}; see also AsyncWorker"
             )
         check_positive(max_runtime=max_runtime, reap_every=reap_every)
+        check_durations(zero=True, grace=grace, interval=interval)
+        check_durations(zero=False, poll=poll)
+        _check_delete(delete)
         self.concurrency, self.limit = _checked_numbers(concurrency, limit)
         self.lanes = lanes_of(queue, handler)
         mapper = self.lanes[0].queue.mapping.mapper
@@ -418,6 +422,13 @@ def _checked_backoff(backoff: Backoff | None, lanes: Sequence[Lane[Any]]) -> Bac
         for lane in lanes:
             check_backoff(lane.queue.mapping, backoff)
     return backoff
+
+
+def _check_delete(delete: bool | None) -> None:
+    if not isinstance(delete, bool | None):
+        raise ArgumentError(
+            f"delete= takes True, False, or None for what the model says, not {delete!r}"
+        )
 
 
 def _checked_numbers(concurrency: int, limit: int | None) -> tuple[int, int | None]:
