@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -55,6 +56,35 @@ async def test_a_handler_is_cancelled_at_its_timeout_and_the_worker_goes_on(
     assert "did not end within 0:00:00.2" in str(found["a"][2])
     assert found["b"] == ("done", 1, None)
     assert session.query(Task.priority).filter(Task.name == "a").scalar() != 7
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@in_event_loop
+async def test_a_handler_that_hides_its_cancellation_has_failed(
+    async_engine: AsyncEngine, session: Session, transactional: bool
+) -> None:
+    add_tasks(session, "a", max_attempts=1)
+    queue = JobQueue(Task)
+
+    async def handle(task: Task) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+    async def handle_in(own: AsyncSession, task: Task) -> None:
+        task.priority = 7
+        await own.flush()
+        await handle(task)
+
+    if transactional:
+        queue.handler(transactional=True, timeout=SHORT)(handle_in)
+    else:
+        queue.handler(timeout=SHORT)(handle)
+    await asyncio.wait_for(AsyncWorker(async_engine, queue, drain=True, poll=SOON).run(), 30)
+
+    found = states(session)["a"]
+    assert found[:2] == ("failed", 1)
+    assert "did not end within 0:00:00.2" in str(found[2])
+    assert session.query(Task.priority).scalar() != 7
 
 
 @in_event_loop
