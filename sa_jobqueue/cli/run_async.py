@@ -27,7 +27,7 @@ async def run_async(
     url: str | None,
     check: Callable[[Connection], None],
     stopping: Callable[[AsyncWorker[Any]], AbstractContextManager[object]],
-    begin: Callable[[AsyncWorker[Any]], None],
+    running: Callable[[AsyncWorker[Any]], AbstractContextManager[object]],
 ) -> bool:
     """Run an AsyncWorker until it ends; tell whether it was stopped.
 
@@ -41,8 +41,8 @@ async def run_async(
             with driver_errors(url):
                 is_ready = await worker.check_database(check)
             if is_ready:
-                begin(worker)
-                await worker.run()
+                with running(worker):
+                    await worker.run()
     finally:
         await worker.engine.dispose()
     return worker.stopping

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -38,8 +39,16 @@ AnyWorker: TypeAlias = "Worker[Any] | AsyncWorker[Any]"
 #: Stops a worker within its ``with`` block, also while it waits for its database.
 Stopping: TypeAlias = Callable[[AnyWorker], AbstractContextManager[object]]
 
-#: Called when the database has proved to be right, and the worker begins.
-Begin: TypeAlias = Callable[[AnyWorker], None]
+#: The worker runs within its ``with`` block, when the database has proved to be right.
+Running: TypeAlias = Callable[[AnyWorker], AbstractContextManager[object]]
+
+
+class UnjoinedThreads(ThreadPoolExecutor):
+    """The threads of asyncio.to_thread(): the end of the event loop does not wait for them."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Let the threads end that have nothing to do."""
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,7 @@ class WorkerRun:
     url: str | None
     options: WorkerOptions
     stopping: Stopping
-    begin: Begin
+    running: Running
 
     def run(self) -> bool:
         """Run the worker until it ends; tell whether it was stopped.
@@ -74,9 +83,13 @@ class WorkerRun:
                 url=self.url,
                 check=self._check,
                 stopping=self.stopping,
-                begin=self.begin,
+                running=self.running,
             )
-            return bool(asyncio.run(run))
+            with asyncio.Runner() as runner:
+                runner.get_loop().set_default_executor(
+                    UnjoinedThreads(thread_name_prefix="asyncio")
+                )
+                return bool(runner.run(run))
         worker = Worker(source, self.lanes, **self.options)
         click.get_current_context().call_on_close(worker.engine.dispose)
         prepare(worker.engine)
@@ -84,8 +97,8 @@ class WorkerRun:
             with driver_errors(self.url):
                 is_ready = worker.check_database(self._check)
             if is_ready:
-                self.begin(worker)
-                worker.run()
+                with self.running(worker):
+                    worker.run()
         return worker.stopping
 
     def _check(self, connection: Connection) -> None:

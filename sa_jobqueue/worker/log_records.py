@@ -13,6 +13,7 @@ where that level is off, a turn asks for it once.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -35,6 +36,19 @@ def log_failure(in_hand: InHand[Any], error: BaseException, retry_in: timedelta 
     fields = _fields(in_hand, _seconds_to_next_try(in_hand, retry_in))
     text = f"{_text('failed', fields)}; {_next_try(fields)}"
     log.warning("%s: %s", text, first_line(error), exc_info=error, extra=fields)
+
+
+def log_overdue(in_hand: InHand[Any], grace: timedelta, fate: str) -> None:
+    """Log that a handler still runs after the grace of a stop, and what becomes of its job."""
+    fields = _fields(in_hand)
+    log.error(
+        "%s still runs %s after the worker was asked to stop: %s. It is the job of %r",
+        _name(fields),
+        grace,
+        fate,
+        in_hand.lane.handler,
+        extra=fields,
+    )
 
 
 def log_finished(finished: Sequence[InHand[Any]]) -> None:
@@ -69,8 +83,15 @@ def _fields(in_hand: InHand[Any], next_try_in: float | None = None) -> dict[str,
         "attempt": in_hand.attempts,
         "max_attempts": _most_attempts(in_hand),
         "next_try_in": next_try_in,
-        "duration": in_hand.duration,
+        "duration": _duration(in_hand),
     }
+
+
+def _duration(in_hand: InHand[Any]) -> float:
+    """Return for how many seconds its handler ran, or has run by now."""
+    if isinstance(in_hand.outcome, NotYet) and in_hand.began:
+        return time.monotonic() - in_hand.began
+    return in_hand.duration
 
 
 def _status(in_hand: InHand[Any], next_try_in: float | None) -> str:
@@ -99,11 +120,14 @@ def _most_attempts(in_hand: InHand[Any]) -> int | None:
     return most
 
 
+def _name(fields: dict[str, Any]) -> str:
+    return f"{fields['job_class']} {', '.join(map(repr, fields['job_key']))}"
+
+
 def _text(what: str, fields: dict[str, Any]) -> str:
-    key = ", ".join(map(repr, fields["job_key"]))
     most = "" if fields["max_attempts"] is None else f" of {fields['max_attempts']}"
     attempt = "" if fields["attempt"] is None else f", attempt {fields['attempt']}{most}"
-    return f"{fields['job_class']} {key} {what}{attempt}, after {fields['duration']:.3g} s"
+    return f"{_name(fields)} {what}{attempt}, after {fields['duration']:.3g} s"
 
 
 def _next_try(fields: dict[str, Any]) -> str:

@@ -105,7 +105,7 @@ async def test_a_timeout_of_the_handlers_own_is_not_taken_for_the_workers(
 
 @in_event_loop
 async def test_after_the_grace_of_a_stop_handlers_are_cancelled_and_their_jobs_released(
-    async_engine: AsyncEngine, session: Session
+    async_engine: AsyncEngine, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_tasks(session, *"abc")
     cancelled: list[str] = []
@@ -131,3 +131,6 @@ async def test_after_the_grace_of_a_stop_handlers_are_cancelled_and_their_jobs_r
         "b": ("done", 1),
         "c": ("unclaimed", 0),
     }
+    (overdue,) = [each for each in caplog.records if "still runs 0:00:00.2" in each.getMessage()]
+    assert "its handler is cancelled, and the job released" in overdue.getMessage()
+    assert vars(overdue)["job_class"] == "Task"

@@ -174,7 +174,11 @@ def test_after_the_grace_of_a_stop_the_jobs_are_released(
     found = states(session)
     assert found["a"] == ("unclaimed", 0, None)
     assert found["c"] == ("unclaimed", 0, None)
-    assert any("still runs 0:00:00.2" in text and "released" in text for text in caplog.messages)
+    (overdue,) = [each for each in caplog.records if "still runs 0:00:00.2" in each.getMessage()]
+    assert "it is released, and its handler goes on" in overdue.getMessage()
+    fields = vars(overdue)
+    assert (fields["job_class"], fields["attempt"], fields["status"]) == ("Task", 1, "claimed")
+    assert 0.1 < fields["duration"] < 60
 
 
 def test_after_the_grace_a_transactional_handler_is_rolled_back(
