@@ -86,8 +86,10 @@ class Attempts(Generic[T]):
             context.run(tell_start, in_hand)
         if lane.transactional:
             return self._outcome_in_transaction(in_hand, context)
-        returned = self.calls.call(in_hand, context)
-        log_changes(in_hand.job)
+        try:
+            returned = self.calls.call(in_hand, context)
+        finally:
+            log_changes(in_hand)
         return None if returned is None else lane.outcome_of(returned)
 
     def _outcome_in_transaction(

@@ -296,6 +296,5 @@ def claims_lost_by(finish: Callable[[], None]) -> list[Any]:
     try:
         finish()
     except ClaimLost as lost:
-        log.warning("%s", lost)
         return list(lost.lost)
     return []

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -33,22 +33,34 @@ def log_failure(in_hand: InHand[Any], error: BaseException, retry_in: timedelta 
     Args:
         retry_in: the delay before the next attempt, if one remains.
     """
-    fields = _fields(in_hand, _seconds_to_next_try(in_hand, retry_in))
+    fields = job_fields(in_hand, _seconds_to_next_try(in_hand, retry_in))
     text = f"{_text('failed', fields)}; {_next_try(fields)}"
     log.warning("%s: %s", text, first_line(error), exc_info=error, extra=fields)
 
 
 def log_overdue(in_hand: InHand[Any], grace: timedelta, fate: str) -> None:
     """Log that a handler still runs after the grace of a stop, and what becomes of its job."""
-    fields = _fields(in_hand)
+    fields = job_fields(in_hand)
     log.error(
         "%s still runs %s after the worker was asked to stop: %s. It is the job of %r",
-        _name(fields),
+        job_name(fields),
         grace,
         fate,
         in_hand.lane.handler,
         extra=fields,
     )
+
+
+def log_lost(lost: Iterable[InHand[Any]]) -> None:
+    """Log that the claims of jobs were lost: their new owners finish them."""
+    for in_hand in lost:
+        fields = {**job_fields(in_hand), "status": None}  # it is not for us to say
+        log.warning(
+            "%s: its claim was lost to a finish, a release, a reap or another owner; nothing was "
+            "written to its row",
+            job_name(fields),
+            extra=fields,
+        )
 
 
 def log_finished(finished: Sequence[InHand[Any]]) -> None:
@@ -63,16 +75,16 @@ def log_finished(finished: Sequence[InHand[Any]]) -> None:
 def _log_finish(in_hand: InHand[Any]) -> None:
     outcome = in_hand.outcome
     if isinstance(outcome, Retry):
-        fields = _fields(in_hand, _seconds_to_next_try(in_hand, outcome.in_))
+        fields = job_fields(in_hand, _seconds_to_next_try(in_hand, outcome.in_))
         text = f"{_text('wants a retry', fields)}; {_next_try(fields)}"
     else:
-        fields = _fields(in_hand)
+        fields = job_fields(in_hand)
         text = _text(fields["status"], fields)
     reason = outcome.reason if isinstance(outcome, Retry | Cancel) else None
     log.info("%s", text if reason is None else f"{text}: {reason}", extra=fields)
 
 
-def _fields(in_hand: InHand[Any], next_try_in: float | None = None) -> dict[str, Any]:
+def job_fields(in_hand: InHand[Any], next_try_in: float | None = None) -> dict[str, Any]:
     """Return the extra fields of a record, the times in seconds."""
     queue = in_hand.lane.queue
     return {
@@ -120,14 +132,14 @@ def _most_attempts(in_hand: InHand[Any]) -> int | None:
     return most
 
 
-def _name(fields: dict[str, Any]) -> str:
+def job_name(fields: dict[str, Any]) -> str:
     return f"{fields['job_class']} {', '.join(map(repr, fields['job_key']))}"
 
 
 def _text(what: str, fields: dict[str, Any]) -> str:
     most = "" if fields["max_attempts"] is None else f" of {fields['max_attempts']}"
     attempt = "" if fields["attempt"] is None else f", attempt {fields['attempt']}{most}"
-    return f"{_name(fields)} {what}{attempt}, after {fields['duration']:.3g} s"
+    return f"{job_name(fields)} {what}{attempt}, after {fields['duration']:.3g} s"
 
 
 def _next_try(fields: dict[str, Any]) -> str:
