@@ -31,6 +31,7 @@ from ..queue import JobQueue
 from ..worker import Cancel, Lane, Outcome, Retry, Worker, WorkerOptions
 from ..worker.calls import Calls
 from ..worker.hands import Hands
+from ..worker.sessions import what_to_give
 from .calls import AwaitedCalls, SyncSessions, caught
 from .tasks import Tasks
 from .verbs import AsyncJobQueue
@@ -81,8 +82,8 @@ class AsyncWorker(Generic[T]):
     ) -> None:
         if not isinstance(engine, AsyncEngine | async_sessionmaker):
             raise ArgumentError(
-                f"an AsyncWorker needs an AsyncEngine, or an async_sessionmaker, not {engine!r}; "
-                "use Worker"
+                f"an AsyncWorker needs an AsyncEngine, or an async_sessionmaker, not {engine!r}: "
+                f"{what_to_give(engine, 'async_') or 'for a synchronous engine use Worker'}"
             )
         self._worker = _GreenWorker(
             engine.sync_engine if isinstance(engine, AsyncEngine) else SyncSessions(engine),

@@ -24,6 +24,7 @@ from ..fence.claim import Claim
 from ..owners.owner import Owner
 from ..queue import JobQueue, turn_by_one_statement
 from ..strategies import AUTO, STRATEGIES
+from ..verbs.handler_check import check_handler
 from .awaited import is_awaited
 from .outcomes import Cancel, Failed, NotYet, Outcome, Retry, check_outcome, refuse_unrun
 
@@ -63,6 +64,7 @@ class Lane(Generic[T]):
         transactional: bool = False,
         timeout: timedelta | None = None,
     ) -> None:
+        check_handler(handler, transactional=transactional)
         self._queue = queue
         self.mapping = queue.mapping
         self.handler = handler

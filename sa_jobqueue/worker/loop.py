@@ -47,7 +47,7 @@ from .owner_name import OwnerName
 from .plan_check import PlanCheck
 from .pool import check_connections
 from .reaper import REAP_EVERY, Reaper
-from .sessions import check_sessions, engine_of
+from .sessions import check_sessions, engine_of, what_to_give
 from .transactions import Refusals, Stopped, Transactions
 from .turns import TurnResult, Turns
 
@@ -126,7 +126,8 @@ class Worker(Generic[T]):
     ) -> None:
         if not isinstance(engine, Engine | sessionmaker):
             raise ArgumentError(
-                f"a Worker needs an Engine, or a sessionmaker, not {engine!r}; see also AsyncWorker"
+                f"a Worker needs an Engine, or a sessionmaker, not {engine!r}: "
+                f"{what_to_give(engine) or 'for an AsyncEngine use AsyncWorker'}"
             )
         check_positive(max_runtime=max_runtime, reap_every=reap_every)
         check_durations(zero=True, grace=grace, interval=interval)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, event, select, text, update
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import ArgumentError, JobQueue, reap
@@ -133,6 +134,40 @@ def test_a_handler_that_ends_its_transaction_has_failed(
 
     assert (entries(ledger), statuses(ledger)) == ([], {"a": "failed"})
     assert "begin_nested()" in str(ledger.scalar(select(Invoice.last_error)))
+
+
+@pytest.mark.parametrize("and_goes_on", [False, True])
+@pytest.mark.only_on("postgresql")
+def test_a_handler_that_hides_a_failed_statement_is_told_of_savepoints(
+    engine: Engine, ledger: Session, and_goes_on: bool
+) -> None:
+    add_invoices(ledger, "a", max_attempts=1)
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        with suppress(ProgrammingError):
+            session.execute(text("SELECT no_such_column"))
+        if and_goes_on:
+            session.execute(text("SELECT 1"))
+
+    work(engine, handle)
+
+    assert statuses(ledger) == {"a": "failed"}
+    assert "session.begin_nested()" in str(ledger.scalar(select(Invoice.last_error)))
+
+
+def test_a_handler_that_begins_a_transaction_is_told_of_savepoints(
+    engine: Engine, ledger: Session
+) -> None:
+    add_invoices(ledger, "a", max_attempts=1)
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        with session.begin():
+            book(session, invoice)
+
+    work(engine, handle)
+
+    assert (entries(ledger), statuses(ledger)) == ([], {"a": "failed"})
+    assert "use session.begin_nested()" in str(ledger.scalar(select(Invoice.last_error)))
 
 
 def test_a_handler_may_use_savepoints(engine: Engine, ledger: Session) -> None:
