@@ -43,6 +43,7 @@ from .verbs import finish, manage
 from .verbs.backoff import Backoff, check_backoff, check_positive
 from .verbs.claim import claim_plan
 from .verbs.enqueue import insert_jobs
+from .verbs.handler_check import check_handler
 from .verbs.reap import Reaped, reap_claims
 from .verbs.stats import Counted, QueueStats, count_jobs, stats_of
 from .verbs.turn import turn_in_one
@@ -214,11 +215,13 @@ class JobQueue(Generic[T]):
         with :class:`sa_jobqueue.worker.HandlerTimeout`, so that a supervisor replaces it.
 
         Raises:
-            ArgumentError: the queue has a handler already, or `timeout` is not longer than zero.
+            ArgumentError: the queue has a handler already, `timeout` is not longer than zero, or
+                the handler is no function or takes other arguments.
         """
         check_positive(timeout=timeout)
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            check_handler(function, transactional=transactional)
             if self._handler is not None:
                 raise ArgumentError(f"{self!r} has a handler already: {self._handler.function!r}")
             self._handler = Handler(function, transactional, timeout)
@@ -428,7 +431,19 @@ class JobQueue(Generic[T]):
 
         Without `retry_in` the queue's backoff gives the delay.
         """
-        finish.fail(
+        count = self._write_failures(session, jobs, error=error, retry_in=retry_in)
+        finish.log_failures(count, error)
+
+    def _write_failures(
+        self,
+        session: AnyConnection,
+        jobs: Any,
+        *,
+        error: str | BaseException | None,
+        retry_in: timedelta | None,
+    ) -> int:
+        """Report failed jobs, and log nothing; return how many they are."""
+        return finish.write_failures(
             session, jobs, error=error, retry_in=retry_in, backoff=self.backoff, ready=self.ready
         )
 

@@ -25,9 +25,9 @@ class Proxy:
             proxy.go_silent()       # as if the power had gone: nobody says farewell
     """
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, *, port: int = 0) -> None:
         self._target = (url.host or "localhost", url.port or _standard_port(url))
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self._sockets = [self._listener]
         self._threads: list[threading.Thread] = []
         self._silent = threading.Event()

@@ -6,6 +6,9 @@ In production, run ``sa-jobqueue work`` as a process of its own, with the same h
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
 import smtplib
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -21,6 +24,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from orders.models import Order, confirmations
 from sa_jobqueue.worker import Worker
+
+log = logging.getLogger("orders")
 
 #: The mail server's host and port; set before the application starts.
 MAIL_SERVER = ("localhost", 25)
@@ -40,11 +45,20 @@ def confirm(order: Order) -> None:
         server.send_message(message)
 
 
+def work(worker: Worker[Order]) -> None:
+    """Run a worker; if an error ends it, end the application, whose supervisor starts another."""
+    try:
+        worker.run()
+    except BaseException:
+        log.critical("the worker has ended, and the application with it", exc_info=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Run a worker as long as the application; at the end the worker finishes its jobs."""
     worker = Worker(sessions, confirmations, concurrency=5)
-    thread = threading.Thread(target=worker.run)
+    thread = threading.Thread(target=work, args=[worker])
     thread.start()
     yield
     worker.stop()

@@ -136,15 +136,19 @@ async def caught(awaited: Awaitable[Any]) -> tuple[Any, BaseException | None]:
 
 
 async def _within(timeout: timedelta, called: Awaitable[Any]) -> Any:
-    """Await a handler, and cancel it at its timeout."""
+    """Await a handler, and cancel it at its timeout; it has failed then, whatever it returns."""
     limit = asyncio.timeout(timeout.total_seconds())
+    late = HandlerTimeout(f"the handler did not end within {timeout}")
     try:
         async with limit:
-            return await called
+            returned = await called
     except TimeoutError as error:
         if not limit.expired():
             raise
-        raise HandlerTimeout(f"the handler did not end within {timeout}") from error
+        raise late from error
+    if limit.expired():  # it has caught its CancelledError
+        raise late
+    return returned
 
 
 class InContext:

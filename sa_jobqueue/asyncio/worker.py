@@ -20,6 +20,7 @@ from inspect import isawaitable
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only, greenlet_spawn
@@ -30,6 +31,7 @@ from ..queue import JobQueue
 from ..worker import Cancel, Lane, Outcome, Retry, Worker, WorkerOptions
 from ..worker.calls import Calls
 from ..worker.hands import Hands
+from ..worker.sessions import what_to_give
 from .calls import AwaitedCalls, SyncSessions, caught
 from .tasks import Tasks
 from .verbs import AsyncJobQueue
@@ -80,8 +82,8 @@ class AsyncWorker(Generic[T]):
     ) -> None:
         if not isinstance(engine, AsyncEngine | async_sessionmaker):
             raise ArgumentError(
-                f"an AsyncWorker needs an AsyncEngine, or an async_sessionmaker, not {engine!r}; "
-                "use Worker"
+                f"an AsyncWorker needs an AsyncEngine, or an async_sessionmaker, not {engine!r}: "
+                f"{what_to_give(engine, 'async_') or 'for a synchronous engine use Worker'}"
             )
         self._worker = _GreenWorker(
             engine.sync_engine if isinstance(engine, AsyncEngine) else SyncSessions(engine),
@@ -116,6 +118,13 @@ class AsyncWorker(Generic[T]):
             raise
         if error is not None:
             raise error
+
+    async def check_database(self, check: Callable[[Connection], None]) -> bool:
+        """Call `check`, a plain function, with a connection, before :meth:`run`.
+
+        As :meth:`sa_jobqueue.worker.Worker.check_database`.
+        """
+        return await greenlet_spawn(self._worker.check_database, check)
 
     def stop(self) -> None:
         """Finish the running jobs, release the rest, and return from :meth:`run`.

@@ -27,6 +27,7 @@ async def run_async(
     url: str | None,
     check: Callable[[Connection], None],
     stopping: Callable[[AsyncWorker[Any]], AbstractContextManager[object]],
+    running: Callable[[AsyncWorker[Any]], AbstractContextManager[object]],
 ) -> bool:
     """Run an AsyncWorker until it ends; tell whether it was stopped.
 
@@ -36,11 +37,12 @@ async def run_async(
     worker = AsyncWorker(source, lanes, **options)
     prepare(worker.engine.sync_engine)
     try:
-        with driver_errors(url):
-            async with worker.engine.connect() as connection:
-                await connection.run_sync(check)
         with stopping(worker):
-            await worker.run()
+            with driver_errors(url):
+                is_ready = await worker.check_database(check)
+            if is_ready:
+                with running(worker):
+                    await worker.run()
     finally:
         await worker.engine.dispose()
     return worker.stopping

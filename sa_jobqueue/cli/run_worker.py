@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -35,8 +36,19 @@ ASYNC_DRIVERS = ("postgresql+asyncpg://", "mysql+aiomysql://", "sqlite+aiosqlite
 Source: TypeAlias = Any
 AnyWorker: TypeAlias = "Worker[Any] | AsyncWorker[Any]"
 
-#: Stops a worker within its ``with`` block.
+#: Stops a worker within its ``with`` block, also while it waits for its database.
 Stopping: TypeAlias = Callable[[AnyWorker], AbstractContextManager[object]]
+
+#: The worker runs within its ``with`` block, when the database has proved to be right.
+Running: TypeAlias = Callable[[AnyWorker], AbstractContextManager[object]]
+
+
+class UnjoinedThreads(ThreadPoolExecutor):
+    """The threads of asyncio.to_thread(): the end of the event loop does not wait for them."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Let the threads end that have nothing to do."""
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
 
 
 @dataclass(frozen=True)
@@ -52,13 +64,14 @@ class WorkerRun:
     url: str | None
     options: WorkerOptions
     stopping: Stopping
+    running: Running
 
     def run(self) -> bool:
         """Run the worker until it ends; tell whether it was stopped.
 
         Raises:
-            ClickException: the handlers do not fit the database's driver, there is no connection,
-                or a table is missing.
+            ClickException: the handlers do not fit the database's driver, or a table is missing.
+            SQLAlchemyError: the server refuses the login, or was away for five minutes.
         """
         with driver_errors(self.url):
             source = self._source()
@@ -70,15 +83,22 @@ class WorkerRun:
                 url=self.url,
                 check=self._check,
                 stopping=self.stopping,
+                running=self.running,
             )
-            return bool(asyncio.run(run))
+            with asyncio.Runner() as runner:
+                runner.get_loop().set_default_executor(
+                    UnjoinedThreads(thread_name_prefix="asyncio")
+                )
+                return bool(runner.run(run))
         worker = Worker(source, self.lanes, **self.options)
         click.get_current_context().call_on_close(worker.engine.dispose)
         prepare(worker.engine)
-        with driver_errors(self.url), worker.engine.connect() as connection:
-            self._check(connection)
         with self.stopping(worker):
-            worker.run()
+            with driver_errors(self.url):
+                is_ready = worker.check_database(self._check)
+            if is_ready:
+                with self.running(worker):
+                    worker.run()
         return worker.stopping
 
     def _check(self, connection: Connection) -> None:

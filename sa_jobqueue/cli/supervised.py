@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
+from .last_deadline import own_process
+
 
 class Supervision:
     """What joins a child to its supervisor.
@@ -38,6 +40,7 @@ def run_child(arguments: Sequence[str], pipe: Connection) -> None:
     """Run the command `work` in this process, and end with its exit code."""
     from . import cli  # which imports us
 
+    own_process()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     cli.main(["work", *arguments], prog_name="sa-jobqueue", obj=Supervision(pipe))
 

@@ -6,17 +6,20 @@ are wrong, and the command ends with its exit code.
 
 A pipe joins the supervisor to each child. When it is closed, because the command is to end or
 because the supervisor was killed, the child finishes its running jobs and ends. This is no signal:
-so a child that receives SIGTERM, too, as all processes of a service may, is not asked twice.
+so a child that receives SIGTERM, too, as all processes of a service may, is not asked twice. A
+child that does not end in its time is killed.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
@@ -33,6 +36,9 @@ SHORT_LIFE = 10.0
 
 #: The longest pause before a child is replaced that has died at once, in seconds.
 LONGEST_PAUSE = 60.0
+
+#: How long a child may take to end beyond the grace of its handlers, in seconds; then it is killed.
+LAST_SECONDS = 15.0
 
 SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 
@@ -91,15 +97,20 @@ class Supervisor:
         arguments: those of the command `work`.
         processes: how many children work at once.
         drain: a child that ends well is not replaced.
+        grace: how long handlers may go on when a child is to end.
     """
 
-    def __init__(self, arguments: Sequence[str], processes: int, *, drain: bool) -> None:
+    def __init__(
+        self, arguments: Sequence[str], processes: int, *, drain: bool, grace: timedelta
+    ) -> None:
         self._arguments = tuple(arguments)
         self._drain = drain
+        self._patience = grace.total_seconds() + LAST_SECONDS
         self._context = multiprocessing.get_context("spawn")
         self._posts = [Post(number) for number in range(1, processes + 1)]
         self._has_worked = False
         self._ending = False
+        self._kill_at = math.inf
         self._exit_code = 0
 
     def run(self) -> int:
@@ -115,6 +126,8 @@ class Supervisor:
                         log.info("the workers are to end")
                         self._end_children()
                     self._look()
+                    if time.monotonic() >= self._kill_at:
+                        self._kill_the_late()
                     time.sleep(LOOK_EVERY)
         except KeyboardInterrupt:
             self._kill_children()
@@ -180,9 +193,24 @@ class Supervisor:
         if self._ending:
             return
         self._ending = True
+        self._kill_at = time.monotonic() + self._patience
         for post in self._posts:
             if post.child is not None:
                 post.child.pipe.close()
+
+    def _kill_the_late(self) -> None:
+        """Kill the children that do not end; other workers reap their claims."""
+        self._kill_at = math.inf
+        for post in self._posts:
+            if post.child is not None:
+                log.error(
+                    "worker %d (process %s) has not ended %g s after it was asked to, and is "
+                    "killed; a reap returns its jobs to the queue",
+                    post.number,
+                    post.child.process.pid,
+                    self._patience,
+                )
+        self._kill_children()
 
     def _kill_children(self) -> None:
         for post in self._posts:

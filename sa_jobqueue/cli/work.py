@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ import click
 
 from ..worker import GRACE, LONGEST_POLL, REAP_EVERY, WorkerOptions
 from .lanes import load_lanes, unhandled_in
+from .last_deadline import LastDeadline
 from .log_output import log_options, set_up_logging
 from .options import assume_locks_option, seconds_option, url_option
 from .run_worker import AnyWorker, WorkerRun
@@ -131,7 +131,9 @@ def work(
         if options["owner"] is not None:
             raise click.UsageError("--owner names one worker: leave it out with --processes")
         set_up_logging(log_level, as_json=log_json)
-        supervisor = Supervisor(context.meta[ARGUMENTS], processes, drain=options["drain"])
+        supervisor = Supervisor(
+            context.meta[ARGUMENTS], processes, drain=options["drain"], grace=options["grace"]
+        )
         context.exit(supervisor.run())
     lanes = load_lanes(targets, handler, steps)
     set_up_logging(log_level, as_json=log_json)
@@ -140,15 +142,18 @@ def work(
     # A terminal sends Ctrl-C to all processes; the supervisor asks its children itself.
     signals = SIGNALS if supervision is None else (signal.SIGTERM,)
 
-    @contextmanager
-    def stopping(worker: AnyWorker) -> Iterator[None]:
-        log.info("a worker begins: %s", ", ".join(lanes))
-        with stopped_by_signals(worker.stop, *signals):
-            if supervision is not None:
-                supervision.begin_work(worker.stop)
-            yield
+    deadline = LastDeadline(options["grace"])
 
-    run = WorkerRun(list(lanes.values()), url, worker_options(**options), stopping)
+    def stopping(worker: AnyWorker) -> AbstractContextManager[None]:
+        return stopped_by_signals(deadline.noting(worker.stop), *signals)
+
+    def running(worker: AnyWorker) -> AbstractContextManager[None]:
+        log.info("a worker begins: %s", ", ".join(lanes))
+        if supervision is not None:
+            supervision.begin_work(deadline.noting(worker.stop))
+        return deadline.after_run()
+
+    run = WorkerRun(list(lanes.values()), url, worker_options(**options), stopping, running)
     log.info("the worker was stopped" if run.run() else "all jobs are done")
 
 

@@ -492,6 +492,11 @@ class Capabilities:
         return False
 
     @classmethod
+    def is_failed_transaction(cls, error: BaseException) -> bool:
+        """Tell whether a driver's error means that an earlier statement has failed."""
+        return False
+
+    @classmethod
     def is_refused_login(cls, error: BaseException) -> bool:
         """Tell whether a driver could not connect because of the URL: the user, the database."""
         return False

@@ -147,6 +147,11 @@ def is_read_only(error: BaseException) -> bool:
     return _means(error, "is_read_only")
 
 
+def is_failed_transaction(error: BaseException) -> bool:
+    """Tell whether a server only refuses a statement because one before it has failed."""
+    return _means(error, "is_failed_transaction")
+
+
 def is_refused_login(error: BaseException) -> bool:
     """Tell whether a server refuses the URL's user or database."""
     return _means(error, "is_refused_login")

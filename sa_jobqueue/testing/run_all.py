@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,6 +23,7 @@ from ..worker.attempts import Attempts
 from ..worker.calls import Calls
 from ..worker.in_hand import Ended, InHand
 from ..worker.lanes import lanes_of
+from ..worker.outcomes import NOT_YET
 from ..worker.transactions import Transactions
 from ..worker.turns import in_hand_of
 
@@ -92,20 +95,22 @@ def handle_all(
     )
     handled: list[HandledJob] = []
     with joined(connection, Session) as own:
-        again: list[tuple[Lane[Any], Any]] = []
+        claimed: deque[InHand[Any]] = deque()
+        again: list[InHand[Any]] = []
         try:
-            while claimed := [job for lane in lanes for job in _claimed(own, lane)]:
-                for in_hand in claimed:
+            while _claim(own, lanes, claimed):
+                while claimed:
+                    in_hand = claimed.popleft()
                     if _was_handled(in_hand, handled):
-                        again.append((in_hand.lane, in_hand.job))
+                        again.append(in_hand)
                         continue
                     _handle(own, attempts, in_hand)
-                    handled.append(HandledJob(in_hand.job, in_hand.outcome))
+                    handled.append(HandledJob(in_hand.job, in_hand.known_outcome))
                     if raising and isinstance(in_hand.outcome, Failed):
                         raise in_hand.outcome.error
         finally:
-            for lane, job in again:
-                lane.queue.release(own, job)
+            for left in (*again, *claimed):
+                left.lane.queue.release(own, left.job)
             own.commit()
     return handled
 
@@ -115,12 +120,15 @@ def joined(connection: Connection, kind: type[Session]) -> Session:
     return kind(connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
 
 
-def _claimed(own: Session, lane: Lane[Any]) -> list[InHand[Any]]:
-    claim = lane.queue.claim(own, owner=OWNER, limit=BATCH)
-    own.commit()
-    for job in claim:
-        own.expunge(job)
-    return in_hand_of(lane, claim)
+def _claim(own: Session, lanes: Iterable[Lane[Any]], claimed: deque[InHand[Any]]) -> bool:
+    """Claim what is due; tell whether there was anything."""
+    for lane in lanes:
+        claim = lane.queue.claim(own, owner=OWNER, limit=BATCH)
+        own.commit()
+        for job in claim:
+            own.expunge(job)
+        claimed += in_hand_of(lane, claim)
+    return bool(claimed)
 
 
 def _was_handled(in_hand: InHand[Any], handled: list[HandledJob]) -> bool:
@@ -135,8 +143,17 @@ def _was_handled(in_hand: InHand[Any], handled: list[HandledJob]) -> bool:
 
 
 def _handle(own: Session, attempts: Attempts[Any], in_hand: InHand[Any]) -> None:
-    attempts.make(in_hand)
-    if in_hand.ended is None:
+    in_hand.began = time.monotonic()
+    try:
+        attempts.make(in_hand)
+    finally:
+        _finish(own, in_hand)
+
+
+def _finish(own: Session, in_hand: InHand[Any]) -> None:
+    if in_hand.outcome is NOT_YET:  # the test itself was cancelled
+        in_hand.lane.queue.release(own, in_hand.job)
+    elif in_hand.ended is None:
         in_hand.lane.finish(own, [in_hand], delete=None)
         own.commit()
     elif in_hand.ended is Ended.LOST:

@@ -256,9 +256,27 @@ def check_positive(**durations: timedelta | None) -> None:
         ArgumentError: it names the argument.
     """
     for name, duration in durations.items():
-        if duration is not None and (
-            not isinstance(duration, timedelta) or duration <= timedelta(0)
-        ):
-            raise ArgumentError(
-                f"{name}= takes a timedelta longer than zero, or None, not {duration!r}"
-            )
+        if duration is not None:
+            _check_duration(name, duration, "longer than zero, or None", zero=False)
+
+
+def check_durations(*, zero: bool, **durations: timedelta) -> None:
+    """Refuse durations that are negative, or not longer than zero.
+
+    Args:
+        zero: whether zero is allowed.
+
+    Raises:
+        ArgumentError: it names the argument.
+    """
+    for name, duration in durations.items():
+        _check_duration(name, duration, "of at least zero" if zero else "longer than zero", zero)
+
+
+def _check_duration(name: str, duration: Any, what: str, zero: bool) -> None:
+    shortest = timedelta(0) if zero else timedelta.resolution
+    if isinstance(duration, timedelta) and duration >= shortest:
+        return
+    is_number = isinstance(duration, int | float)
+    hint = f": write timedelta(seconds={duration!r})" if is_number else ""
+    raise ArgumentError(f"{name}= takes a timedelta {what}, not {duration!r}{hint}")

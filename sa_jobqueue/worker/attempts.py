@@ -58,11 +58,15 @@ class Attempts(Generic[T]):
         """
         try:
             outcome = self._outcome_of(in_hand)
-        except BaseException as error:  # the only catch-all: a handler fails no job but its own
+        except BaseException as raised:  # the only catch-all: a handler fails no job but its own
+            # Who was given up has come to its end by that, whatever it raises afterwards.
+            error = in_hand.given_up or raised
+            if error is not raised:
+                error.__context__ = raised  # the log shows both
             if not self.calls.was_interrupted(error):
                 self.fail(in_hand, error)
             if not isinstance(error, Exception):
-                raise
+                raise error  # noqa: B904  # it is the raised one, or has it as its context
         else:
             in_hand.duration = time.monotonic() - in_hand.began
             if isinstance(outcome, Retry) and outcome.in_ is None:
@@ -70,11 +74,10 @@ class Attempts(Generic[T]):
             in_hand.outcome = outcome
 
     def fail(self, in_hand: InHand[T], error: BaseException) -> None:
-        """Note that an attempt has failed, and log it, unless it was given up before."""
-        if in_hand.given_up is None or in_hand.given_up is error:
-            in_hand.duration = time.monotonic() - in_hand.began
-            in_hand.outcome = Failed(error, self.delay(in_hand))
-            log_failure(in_hand, error, in_hand.outcome.retry_in)
+        """Note that an attempt has failed, and log it."""
+        in_hand.duration = time.monotonic() - in_hand.began
+        in_hand.outcome = Failed(error, self.delay(in_hand))
+        log_failure(in_hand, error, in_hand.outcome.retry_in)
 
     def _outcome_of(self, in_hand: InHand[T]) -> Retry | Cancel | str | None:
         lane = in_hand.lane
@@ -83,8 +86,10 @@ class Attempts(Generic[T]):
             context.run(tell_start, in_hand)
         if lane.transactional:
             return self._outcome_in_transaction(in_hand, context)
-        returned = self.calls.call(in_hand, context)
-        log_changes(in_hand.job)
+        try:
+            returned = self.calls.call(in_hand, context)
+        finally:
+            log_changes(in_hand)
         return None if returned is None else lane.outcome_of(returned)
 
     def _outcome_in_transaction(

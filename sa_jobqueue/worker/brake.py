@@ -1,4 +1,7 @@
-"""A brake against error storms: a queue whose jobs all fail is claimed from more slowly."""
+"""A brake against error storms: a queue whose jobs all fail is claimed from more slowly.
+
+A job that wants a retry counts as one that failed: nothing has become of either.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from .outcomes import Failed, Outcome
+from .outcomes import Failed, Retry
 
 log = logging.getLogger("sa_jobqueue.worker")
 
-#: After so many failures in a row.
+#: After so many failures and retries in a row.
 FAILURES = 20
 
 #: The pauses between two claims of such a queue: each is twice as long as the one before.
@@ -21,7 +24,7 @@ LONGEST_PAUSE = timedelta(seconds=10)
 
 
 class Brake:
-    """Slows down the claims from a queue while each of its jobs fails.
+    """Slows down the claims from a queue while each of its jobs fails, or wants a retry.
 
     Args:
         queue: it is named in the log.
@@ -39,11 +42,12 @@ class Brake:
             return wanted
         return min(wanted, 1) if time.monotonic() >= self._next else 0
 
-    def note(self, outcomes: Iterable[Outcome]) -> None:
+    def note(self, outcomes: Iterable[object]) -> None:
         """Note what became of the jobs of a turn."""
         before = self._failures
         for outcome in outcomes:
-            self._failures = self._failures + 1 if isinstance(outcome, Failed) else 0
+            failed = isinstance(outcome, Failed | Retry)
+            self._failures = self._failures + 1 if failed else 0
         if self._failures < FAILURES:
             self._pause = timedelta(0)
         elif self._failures != before:
@@ -52,8 +56,8 @@ class Brake:
     def _slow_down(self) -> None:
         if not self._pause:
             log.error(
-                "the last %d jobs of %r failed: this worker claims from it more slowly until a "
-                "job succeeds",
+                "the last %d jobs of %r failed or want a retry: this worker claims from it more "
+                "slowly until a job succeeds",
                 self._failures,
                 self._queue,
             )

@@ -24,6 +24,7 @@ from .events import tell_lock_lost
 from .hands import Hands
 from .idle import Idle
 from .in_hand import Batch, InHand
+from .log_records import log_overdue
 from .owner_name import OwnerName
 from .transactions import Stopped, cause_of
 from .turns import TurnResult, Turns
@@ -261,9 +262,11 @@ class Crew(Generic[T]):
         with self.hands:
             if in_hand not in self.hands.running:
                 return
-            in_hand.given_up = error
-            if not in_hand.lane.transactional:
+            if in_hand.lane.transactional:
+                in_hand.given_up = error
+            else:
                 given_up = replace(in_hand)
+                in_hand.given_up = Stopped()  # what becomes of the handler itself is no attempt
                 self.attempts.fail(given_up, error)
                 self.hands.abandon(in_hand, given_up)
             self.hands.fail(error)
@@ -277,7 +280,11 @@ class Crew(Generic[T]):
         with hands:
             hands.ending = True
         self._wait_for_handlers(self.grace)
-        if hands.running and self.attempts.calls.interrupt():
+        overdue = tuple(hands.running)
+        if overdue and self.attempts.calls.interrupt():
+            for in_hand in overdue:
+                fate = "rolled back" if in_hand.lane.transactional else "released"
+                log_overdue(in_hand, self.grace, f"its handler is cancelled, and the job {fate}")
             self._wait_for_handlers(INTERRUPTION)
         with hands:
             while hands.in_turn:
@@ -317,12 +324,8 @@ class Crew(Generic[T]):
         for in_hand in tuple(self.hands.running):
             if in_hand.given_up is None:
                 in_hand.given_up = Stopped()
-            log.error(
-                "%r still runs %s after the worker was asked to stop: its job is %s",
-                in_hand.lane.handler,
-                self.grace,
-                "rolled back" if in_hand.lane.transactional else "released",
-            )
+            fate = "rolled back" if in_hand.lane.transactional else "released"
+            log_overdue(in_hand, self.grace, f"it is {fate}, and its handler goes on")
             if not in_hand.lane.transactional:
                 self.hands.put_back(in_hand)
                 self.hands.abandoned += 1

@@ -7,12 +7,15 @@ from typing import Any
 
 from sqlalchemy.orm.attributes import instance_state
 
+from .in_hand import InHand
+from .log_records import job_fields
+
 log = logging.getLogger("sa_jobqueue.worker")
 
 
-def log_changes(job: Any) -> None:
+def log_changes(in_hand: InHand[Any]) -> None:
     """Log attributes that a handler has set, and that are therefore lost."""
-    state = instance_state(job)
+    state = instance_state(in_hand.job)
     if not state.modified or state.session is not None:
         return
     columns = {column.key for column in state.mapper.column_attrs}
@@ -24,4 +27,5 @@ def log_changes(job: Any) -> None:
             ", ".join(names),
             state.class_.__name__,
             ", ".join(map(repr, state.identity or ())),
+            extra=job_fields(in_hand),
         )

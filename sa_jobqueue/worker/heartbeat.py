@@ -23,6 +23,7 @@ from ..fence.token import Fence
 from ..process.runtime import THREADS, Background, Runtime
 from ..sessions.transactions import connected_outside_pool, run_in_transaction
 from .in_hand import InHand
+from .log_records import log_lost
 from .renewal import renew_unlocked
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -169,7 +170,6 @@ class Heartbeat:
                 renew_unlocked(session, fences, self._renew)
             except ClaimLost as error:
                 lost.extend(error.lost)
-                log.warning("%s", error)
 
         run_in_transaction(connection, renew)
         return lost
@@ -184,6 +184,7 @@ class Heartbeat:
         for job in jobs if gone else ():
             fence = job.fence
             job.lost = (id(fence.token), fence.identity) in gone
+        log_lost(job for job in jobs if job.lost)
 
 
 def _log_failure(count: int, error: Exception) -> None:

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from ..fence.claim import Claim, fence_of
 from ..fence.token import Fence
 from .lanes import Lane
-from .outcomes import Outcome
+from .outcomes import NOT_YET, NotYet, Outcome
 
 T = TypeVar("T")
 
@@ -30,6 +30,7 @@ class InHand(Generic[T]):
         claim: what claimed it, with others perhaps.
         attempts: as the claim wrote them, where a failed job waits by them. A handler may
             leave its job expired: then nothing can be read from it any more.
+        outcome: NOT_YET until its handler has returned or raised: until then no finish takes it.
         ended: its handler's own transaction has finished it, or has found its claim lost: there
             is nothing to write any more.
         began: when its handler began, by time.monotonic().
@@ -44,7 +45,7 @@ class InHand(Generic[T]):
     job: T
     claim: Claim[T] | None = None
     attempts: int | None = None
-    outcome: Outcome = None
+    outcome: Outcome | NotYet = NOT_YET
     ended: Ended | None = None
     began: float = 0.0
     duration: float = 0.0
@@ -57,6 +58,12 @@ class InHand(Generic[T]):
     def fence(self) -> Fence:
         """The fence of its claim."""
         return fence_of(self.job)
+
+    @property
+    def known_outcome(self) -> Outcome:
+        """Its outcome, once it was handled."""
+        assert self.outcome is not NOT_YET, f"{self.fence!r} was not handled yet"
+        return self.outcome
 
     @property
     def deadline(self) -> float | None:

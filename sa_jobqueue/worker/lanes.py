@@ -24,8 +24,9 @@ from ..fence.claim import Claim
 from ..owners.owner import Owner
 from ..queue import JobQueue, turn_in_one_go
 from ..strategies import AUTO, STRATEGIES
+from ..verbs.handler_check import check_handler
 from .awaited import is_awaited
-from .outcomes import Cancel, Failed, Outcome, Retry, check_outcome, refuse_unrun
+from .outcomes import Cancel, Failed, NotYet, Outcome, Retry, check_outcome, refuse_unrun
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -40,7 +41,7 @@ class Handled(Protocol[T]):
 
     job: T
     claim: Claim[T] | None
-    outcome: Outcome
+    outcome: Outcome | NotYet
 
 
 class Lane(Generic[T]):
@@ -63,6 +64,7 @@ class Lane(Generic[T]):
         transactional: bool = False,
         timeout: timedelta | None = None,
     ) -> None:
+        check_handler(handler, transactional=transactional)
         self._queue = queue
         self.mapping = queue.mapping
         self.handler = handler
@@ -113,7 +115,11 @@ class Lane(Generic[T]):
     def finish(
         self, session: Session, handled: Sequence[Handled[T]], *, delete: bool | None
     ) -> list[Any]:
-        """Write the outcomes of jobs; return those whose claim was lost."""
+        """Write the outcomes of jobs; return those whose claim was lost.
+
+        Raises:
+            RuntimeError: a handler has not returned.
+        """
         lost: list[Any] = []
         by_outcome: dict[str | None, list[Handled[T]]] = {}
         others: list[tuple[T, Retry | Cancel | Failed]] = []
@@ -121,6 +127,8 @@ class Lane(Generic[T]):
             outcome = in_hand.outcome
             if outcome is None or isinstance(outcome, str):
                 by_outcome.setdefault(outcome, []).append(in_hand)
+            elif isinstance(outcome, NotYet):
+                raise RuntimeError(f"{self.handler!r} has not returned: its job has no outcome yet")
             else:
                 others.append((in_hand.job, outcome))
         for then, done in by_outcome.items():
@@ -180,7 +188,8 @@ class Lane(Generic[T]):
             self.queue.cancel_claimed(session, job, reason=text)
         else:
             retry_in = outcome.retry_in if isinstance(outcome, Failed) else outcome.in_
-            self.queue.fail(session, job, error=text, retry_in=retry_in)
+            # Not fail(), which logs: the worker logs each attempt itself.
+            self.queue._write_failures(session, job, error=text, retry_in=retry_in)
 
     def left(self) -> Executable:
         """Select the key of a job that a drain waits for."""
@@ -289,6 +298,5 @@ def claims_lost_by(finish: Callable[[], None]) -> list[Any]:
     try:
         finish()
     except ClaimLost as lost:
-        log.warning("%s", lost)
         return list(lost.lost)
     return []

@@ -13,7 +13,8 @@ where that level is off, a turn asks for it once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..model.last_error import first_line
 from ..model.mapping import word_of
 from ..model.status import CANCELLED, FAILED
 from .in_hand import InHand
-from .outcomes import Cancel, Failed, Retry
+from .outcomes import Cancel, Failed, NotYet, Retry
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -32,9 +33,34 @@ def log_failure(in_hand: InHand[Any], error: BaseException, retry_in: timedelta 
     Args:
         retry_in: the delay before the next attempt, if one remains.
     """
-    fields = _fields(in_hand, _seconds_to_next_try(in_hand, retry_in))
+    fields = job_fields(in_hand, _seconds_to_next_try(in_hand, retry_in))
     text = f"{_text('failed', fields)}; {_next_try(fields)}"
     log.warning("%s: %s", text, first_line(error), exc_info=error, extra=fields)
+
+
+def log_overdue(in_hand: InHand[Any], grace: timedelta, fate: str) -> None:
+    """Log that a handler still runs after the grace of a stop, and what becomes of its job."""
+    fields = job_fields(in_hand)
+    log.error(
+        "%s still runs %s after the worker was asked to stop: %s. It is the job of %r",
+        job_name(fields),
+        grace,
+        fate,
+        in_hand.lane.handler,
+        extra=fields,
+    )
+
+
+def log_lost(lost: Iterable[InHand[Any]]) -> None:
+    """Log that the claims of jobs were lost: their new owners finish them."""
+    for in_hand in lost:
+        fields = {**job_fields(in_hand), "status": None}  # it is not for us to say
+        log.warning(
+            "%s: its claim was lost to a finish, a release, a reap or another owner; nothing was "
+            "written to its row",
+            job_name(fields),
+            extra=fields,
+        )
 
 
 def log_finished(finished: Sequence[InHand[Any]]) -> None:
@@ -49,16 +75,16 @@ def log_finished(finished: Sequence[InHand[Any]]) -> None:
 def _log_finish(in_hand: InHand[Any]) -> None:
     outcome = in_hand.outcome
     if isinstance(outcome, Retry):
-        fields = _fields(in_hand, _seconds_to_next_try(in_hand, outcome.in_))
+        fields = job_fields(in_hand, _seconds_to_next_try(in_hand, outcome.in_))
         text = f"{_text('wants a retry', fields)}; {_next_try(fields)}"
     else:
-        fields = _fields(in_hand)
+        fields = job_fields(in_hand)
         text = _text(fields["status"], fields)
     reason = outcome.reason if isinstance(outcome, Retry | Cancel) else None
     log.info("%s", text if reason is None else f"{text}: {reason}", extra=fields)
 
 
-def _fields(in_hand: InHand[Any], next_try_in: float | None = None) -> dict[str, Any]:
+def job_fields(in_hand: InHand[Any], next_try_in: float | None = None) -> dict[str, Any]:
     """Return the extra fields of a record, the times in seconds."""
     queue = in_hand.lane.queue
     return {
@@ -69,8 +95,15 @@ def _fields(in_hand: InHand[Any], next_try_in: float | None = None) -> dict[str,
         "attempt": in_hand.attempts,
         "max_attempts": _most_attempts(in_hand),
         "next_try_in": next_try_in,
-        "duration": in_hand.duration,
+        "duration": _duration(in_hand),
     }
+
+
+def _duration(in_hand: InHand[Any]) -> float:
+    """Return for how many seconds its handler ran, or has run by now."""
+    if isinstance(in_hand.outcome, NotYet) and in_hand.began:
+        return time.monotonic() - in_hand.began
+    return in_hand.duration
 
 
 def _status(in_hand: InHand[Any], next_try_in: float | None) -> str:
@@ -78,6 +111,8 @@ def _status(in_hand: InHand[Any], next_try_in: float | None) -> str:
     queue, outcome = in_hand.lane.queue, in_hand.outcome
     if isinstance(outcome, Cancel):
         return queue.mapping.word(CANCELLED)
+    if isinstance(outcome, NotYet):
+        return word_of(queue.mapping, in_hand.fence.token.status)
     if isinstance(outcome, Retry | Failed):
         return queue.ready if next_try_in is not None else queue.mapping.word(FAILED)
     return word_of(queue.mapping, queue.then if outcome is None else outcome)
@@ -97,11 +132,14 @@ def _most_attempts(in_hand: InHand[Any]) -> int | None:
     return most
 
 
+def job_name(fields: dict[str, Any]) -> str:
+    return f"{fields['job_class']} {', '.join(map(repr, fields['job_key']))}"
+
+
 def _text(what: str, fields: dict[str, Any]) -> str:
-    key = ", ".join(map(repr, fields["job_key"]))
     most = "" if fields["max_attempts"] is None else f" of {fields['max_attempts']}"
     attempt = "" if fields["attempt"] is None else f", attempt {fields['attempt']}{most}"
-    return f"{fields['job_class']} {key} {what}{attempt}, after {fields['duration']:.3g} s"
+    return f"{job_name(fields)} {what}{attempt}, after {fields['duration']:.3g} s"
 
 
 def _next_try(fields: dict[str, Any]) -> str:

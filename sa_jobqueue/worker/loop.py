@@ -10,7 +10,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from ..dialects import database_of, database_of_engine
@@ -25,6 +25,7 @@ from ..verbs.backoff import (
     DEFAULT_BACKOFF,
     Backoff,
     check_backoff,
+    check_durations,
     check_positive,
     delay_or_default,
 )
@@ -47,7 +48,7 @@ from .owner_name import OwnerName
 from .plan_check import PlanCheck
 from .pool import check_connections, has_one_to_keep
 from .reaper import REAP_EVERY, Reaper
-from .sessions import check_sessions, engine_of
+from .sessions import check_sessions, engine_of, what_to_give
 from .transactions import Refusals, Stopped, Transactions
 from .turns import TurnResult, Turns
 
@@ -126,9 +127,13 @@ class Worker(Generic[T]):
     ) -> None:
         if not isinstance(engine, Engine | sessionmaker):
             raise ArgumentError(
-                f"a Worker needs an Engine, or a sessionmaker, not {engine!r}; see also AsyncWorker"
+                f"a Worker needs an Engine, or a sessionmaker, not {engine!r}: "
+                f"{what_to_give(engine) or 'for an AsyncEngine use AsyncWorker'}"
             )
         check_positive(max_runtime=max_runtime, reap_every=reap_every)
+        check_durations(zero=True, grace=grace, interval=interval)
+        check_durations(zero=False, poll=poll)
+        _check_delete(delete)
         self.concurrency, self.limit = _checked_numbers(concurrency, limit)
         self.lanes = lanes_of(queue, handler)
         check_declarations(self.lanes)
@@ -217,6 +222,27 @@ class Worker(Generic[T]):
                         own.append(chore)
                 with self._kept or nullcontext(), self._chores_beside(self._hands) as chores:
                     self._crew(self._hands, heartbeat, [*own, *chores]).work()
+
+    def check_database(self, check: Callable[[Connection], None]) -> bool:
+        """Call `check` with a connection, before :meth:`run`; wait for a server that is away.
+
+        Returns:
+            False: the worker was stopped while it waited.
+
+        Raises:
+            Exception: what `check` raised, or the server still refused after five minutes. A wrong
+                password or a missing database is raised at once.
+        """
+
+        def connect_and_check() -> None:
+            with connected(self.engine) as connection:
+                check(connection)
+
+        try:
+            self._transactions.patiently(connect_and_check)
+        except Stopped:
+            return False
+        return True
 
     def stop(self) -> None:
         """Finish the running jobs, release the rest, and return from :meth:`run`.
@@ -380,7 +406,7 @@ class Worker(Generic[T]):
         log_finished(result.finished)
         if self.on_outcome is not None:
             for in_hand in result.finished:
-                self.on_outcome(in_hand.job, in_hand.outcome)
+                self.on_outcome(in_hand.job, in_hand.known_outcome)
         if self.on_claim is not None:
             for _, claim in result.claims:
                 if claim or claim.lost:
@@ -413,6 +439,13 @@ def _checked_backoff(backoff: Backoff | None, lanes: Sequence[Lane[Any]]) -> Bac
         for lane in lanes:
             check_backoff(lane.queue.mapping, backoff)
     return backoff
+
+
+def _check_delete(delete: bool | None) -> None:
+    if not isinstance(delete, bool | None):
+        raise ArgumentError(
+            f"delete= takes True, False, or None for what the model says, not {delete!r}"
+        )
 
 
 def _checked_numbers(concurrency: int, limit: int | None) -> tuple[int, int | None]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias
+from enum import Enum, auto
+from typing import Any, Final, TypeAlias
 
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
@@ -55,6 +56,15 @@ class Failed:
 
 #: None: the job is done, or goes to the `then` of its step; a status: it took this branch.
 Outcome: TypeAlias = "Retry | Cancel | Failed | str | None"
+
+
+class NotYet(Enum):
+    """Stands for the outcome of a job whose handler has not returned: it cannot be finished."""
+
+    NOT_YET = auto()
+
+
+NOT_YET: Final = NotYet.NOT_YET
 
 
 def refuse_unrun(returned: Any) -> None:

@@ -26,7 +26,8 @@ from ..dialects import is_shortage
 from ..model.last_error import error_text
 from .in_hand import InHand
 from .lanes import claims_lost_by
-from .outcomes import Failed, Outcome
+from .log_records import job_fields, log_lost
+from .outcomes import Cancel, Failed, Outcome, Retry
 from .transactions import Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -128,12 +129,14 @@ class RefusedFinish(Generic[T]):
                     return False
                 log.debug("%r with %r is refused", outcome, text, exc_info=refused)
                 continue
-            if outcome is not in_hand.outcome:
+            is_refused = outcome is not in_hand.outcome
+            in_hand.outcome = outcome
+            if is_refused:
                 log.error(
                     "the database refuses to finish a job, and the job is failed: %s",
                     cause_of(error),
+                    extra=job_fields(in_hand),
                 )
-            in_hand.outcome = outcome
             self.finished += [in_hand] if ours else []
             return True
         return False
@@ -143,7 +146,7 @@ class RefusedFinish(Generic[T]):
     ) -> Iterator[tuple[Outcome, str | None]]:
         """Yield outcomes with their texts, the most telling first."""
         given = in_hand.outcome
-        if given is not None and not isinstance(given, str):
+        if isinstance(given, Retry | Cancel | Failed):
             yield from ((given, text) for text in _plainer(_text_of(given)))
         failed = Failed(error, self.delay(in_hand))
         reason = f"the finish was refused: {type(error).__name__}: {cause_of(error)}"
@@ -153,9 +156,11 @@ class RefusedFinish(Generic[T]):
 
 def _write(session: Session, *, in_hand: InHand[Any], outcome: Any, text: str | None) -> bool:
     """Write an outcome with a text of its own; tell whether the claim was not lost."""
-    return not claims_lost_by(
+    lost = claims_lost_by(
         partial(in_hand.lane.finish_otherwise, session, in_hand.job, outcome, text)
     )
+    log_lost([in_hand] if lost else ())
+    return not lost
 
 
 def _text_of(outcome: Any) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import URL, Engine
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from ..errors import ArgumentError
@@ -13,14 +14,37 @@ from ..sessions.transactions import routed_to_writes
 from .lanes import Lane
 
 
+def what_to_give(given: Any, prefix: str = "") -> str | None:
+    """Say what to give instead of something that is neither an engine nor a sessionmaker.
+
+    Args:
+        prefix: of SQLAlchemy's names for asyncio.
+    """
+    if isinstance(given, str | URL):
+        return f"make an engine of it with create_{prefix}engine()"
+    if hasattr(given, "session_factory"):  # a scoped_session
+        return "a worker opens its own sessions; give its session_factory"
+    if isinstance(given, type):
+        return f"make a factory of it with {prefix}sessionmaker(engine, class_=..)"
+    if hasattr(given, "get_bind") or hasattr(given, "in_transaction"):  # a session, a connection
+        return "a worker opens several of its own; give its engine, or the sessionmaker"
+    return None
+
+
 def engine_of(open_session: Callable[[], Session], mapper: Any) -> Engine:
     """Return the engine that a sessionmaker's sessions write a class with.
 
     Raises:
-        ArgumentError: they are bound to a connection.
+        ArgumentError: they are bound to a connection, or to nothing.
     """
     with open_session() as session:
-        bind = session.get_bind(**routed_to_writes(mapper))
+        try:
+            bind = session.get_bind(**routed_to_writes(mapper))
+        except UnboundExecutionError as error:
+            raise ArgumentError(
+                f"this sessionmaker knows no engine for {mapper.class_.__name__}: bind it to an "
+                "Engine, as in sessionmaker(engine)"
+            ) from error
     if not isinstance(bind, Engine):
         raise ArgumentError(
             "a worker needs several connections, and this sessionmaker is bound to one Connection: "
@@ -36,6 +60,11 @@ def check_sessions(open_session: Callable[[], Session], lanes: Sequence[Lane[Any
         ArgumentError: it tells which sessions to give instead.
     """
     with open_session() as session:
+        if not session.autobegin:
+            raise ArgumentError(
+                "a worker's sessions begin their transactions by themselves: give it the Engine, "
+                "or a sessionmaker without autobegin=False"
+            )
         if session.twophase and any(lane.transactional for lane in lanes):
             raise ArgumentError(
                 "transactional handlers need sessions that commit in one phase: give the worker a "

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from ..fence.claim import fence_of
 from .in_hand import InHand
+from .log_records import job_fields, job_name
 from .refusals import Refused, RefusedFinish
 from .transactions import Transactions, cause_of
 
@@ -54,11 +54,13 @@ class SetAside(Generic[T]):
     def add(self, jobs: Sequence[Refused[T]]) -> None:
         """Set jobs aside, and log for each what refuses it."""
         for refused in jobs:
+            fields = job_fields(refused.in_hand)
             log.error(
                 "%s can be neither finished nor failed. The worker goes on with other jobs and "
                 "tries again; find out what refuses or locks its row: %s",
-                _name(refused.in_hand),
+                job_name(fields),
                 cause_of(refused.error),
+                extra=fields,
             )
         if jobs:
             self._refused += jobs
@@ -88,7 +90,10 @@ class SetAside(Generic[T]):
                 break
             pauses.pause()
         for refused in self._refused:
-            log.error("%s stays claimed; a reap returns it to the queue", _name(refused.in_hand))
+            fields = job_fields(refused.in_hand)
+            log.error(
+                "%s stays claimed; a reap returns it to the queue", job_name(fields), extra=fields
+            )
         self._refused = []
         return finished
 
@@ -102,8 +107,3 @@ class SetAside(Generic[T]):
         finally:
             self._trying = False
         return finishing.finished
-
-
-def _name(in_hand: InHand[T]) -> str:
-    fence = fence_of(in_hand.job)
-    return f"{in_hand.lane.queue.mapping} {', '.join(map(repr, fence.identity))}"

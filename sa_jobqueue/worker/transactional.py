@@ -23,8 +23,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.orm import Session
 
+from ..dialects import is_failed_transaction
 from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import fence_of, with_fence
 from ..fence.lock import lock_claim
@@ -43,6 +45,18 @@ ENDED = (
 CHANGED = (
     "a transactional handler has deleted its job, or changed its key, status, owner or owner_date: "
     "by these the worker knows it"
+)
+
+
+FAILED = (
+    "a statement of a transactional handler has failed, and the server refuses all further "
+    "statements of its transaction: run a statement that may fail within session.begin_nested(), "
+    "and catch its error outside of that block"
+)
+
+BEGUN = (
+    "the transaction of a transactional handler is begun already, and commits with the finish of "
+    "its job: use session.begin_nested(), or no begin at all"
 )
 
 
@@ -108,7 +122,7 @@ class HandlersTransaction(Generic[T]):
         except _NotDone as given:
             return given.outcome
         except _Raised as raised:
-            raise raised.error from None
+            raise raised.error from raised.error.__cause__
         self.in_hand.ended = Ended.FINISHED
         return outcome
 
@@ -122,7 +136,7 @@ class HandlersTransaction(Generic[T]):
                 session.flush()
             outcome = self.in_hand.lane.outcome_of(returned)
         except Exception as error:
-            raise _Raised(error) from error
+            raise _Raised(_explained(error)) from error
         if isinstance(outcome, Retry | Cancel):
             raise _NotDone(outcome)
         self._finish(session, outcome)
@@ -149,6 +163,23 @@ class HandlersTransaction(Generic[T]):
             self.in_hand.lane.complete(session, [fence], outcome, delete=self.delete)
         except ClaimLost:  # we hold its lock: nobody else has changed it
             raise _Raised(ArgumentError(CHANGED)) from None
+        except DBAPIError as error:
+            if is_failed_transaction(error):
+                raise _Raised(_explained(error)) from error
+            raise
+
+
+def _explained(error: Exception) -> Exception:
+    """Return an error that names the way out, where SQLAlchemy or the server names none."""
+    if is_failed_transaction(error):
+        text = FAILED
+    elif type(error) is InvalidRequestError and "transaction is already begun" in str(error):
+        text = BEGUN
+    else:
+        return error
+    explained = ArgumentError(text)
+    explained.__cause__ = error
+    return explained
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from .brake import Brake
 from .in_hand import Batch, Ended, InHand
 from .kept_connection import KeptConnection
 from .lanes import Lane, LaneOrder, claims_lost_by
+from .log_records import log_lost
 from .owner_name import OwnerName
 from .refusals import UNDIVIDED, RefusedFinish
 from .set_aside import SetAside
@@ -187,8 +188,8 @@ class Turns(Generic[T]):
             self.owner_name.note_loss(error)
             return TurnResult([], self._finish(session, batch.handled))
         except ClaimLost as error:  # the others are finished
-            log.warning("%s", error)
             lost = set(map(id, error.lost))
+            log_lost(done for done in batch.handled if id(done.job) in lost)
             finished = [done for done in batch.handled if id(done.job) not in lost]
             return TurnResult(self._claim(session, batch.wanted), finished)
         return None if claim is None else TurnResult([(lane, claim)], list(batch.handled))
@@ -276,6 +277,7 @@ class Turns(Generic[T]):
                 in_hand for in_hand in handled if in_hand.lane is lane and in_hand.ended is None
             ]
             lost.update(map(id, lane.finish(session, of_lane, delete=self.delete)))
+        log_lost(in_hand for in_hand in handled if id(in_hand.job) in lost)
         return [
             in_hand
             for in_hand in handled
@@ -287,7 +289,8 @@ class Turns(Generic[T]):
         for lane, job in jobs:
             by_lane.setdefault(lane, []).append(job)
         for lane, of_lane in by_lane.items():
-            claims_lost_by(partial(lane.queue.release, session, of_lane))
+            lost = claims_lost_by(partial(lane.queue.release, session, of_lane))
+            log_lost(InHand(lane, job) for job in lost)
 
     def _claim(self, session: Session, wanted: int) -> list[tuple[Lane[T], Claim[T]]]:
         claims: list[tuple[Lane[T], Claim[T]]] = []

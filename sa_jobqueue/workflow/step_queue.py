@@ -94,23 +94,24 @@ class StepQueue(JobQueue[T]):
 
         self._written(session, jobs, write, after, "complete")
 
-    def fail(
+    def _write_failures(
         self,
         session: AnyConnection,
         jobs: Any,
         *,
-        error: str | BaseException | None = None,
-        retry_in: timedelta | None = None,
-    ) -> None:
+        error: str | BaseException | None,
+        retry_in: timedelta | None,
+    ) -> int:
         """Report failed jobs: they repeat this step while attempts remain, else are failed."""
-        fail = super().fail
+        write, counts = super()._write_failures, []
         self._written(
             session,
             jobs,
-            lambda jobs: fail(session, jobs, error=error, retry_in=retry_in),
+            lambda jobs: counts.append(write(session, jobs, error=error, retry_in=retry_in)),
             None,
             "fail",
         )
+        return sum(counts)
 
     def release(self, session: AnyConnection, jobs: Any) -> None:
         """Give jobs back to this step; see :func:`sa_jobqueue.release`."""

@@ -12,6 +12,7 @@ import pytest
 
 from tests.chaos.clock import library
 from tests.chaos.link import require_ip
+from tests.contract.worker.fault_injection import AFTER_COMMIT
 from tests.servers import DATABASES
 from tests.servers.errors import NotHere
 from tests.servers.given import REPOSITORY
@@ -39,6 +40,13 @@ def runs(request: pytest.FixtureRequest, full: bool) -> Iterator[Runs]:
         yield {alias: threads.submit(run, "--database", alias, *options) for alias in tested}
 
 
+def counts_of(printed: str) -> dict[str, int]:
+    """Read the counts that a run has printed, by name."""
+    lines = (line.strip().partition("  ") for line in printed.splitlines())
+    found = {name: count.replace(",", "") for count, _, name in lines}
+    return {name: int(count) for name, count in found.items() if count.isdigit()}
+
+
 def run(*options: str) -> subprocess.CompletedProcess[str]:
     # A process of its own: the run starts a server, and kills it.
     return subprocess.run(
@@ -59,4 +67,6 @@ def test_whatever_is_done_to_processes_and_server_the_queue_loses_nothing(
     done = runs[db_alias].result()
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert "faults done" in done.stdout
+    counts = counts_of(done.stdout)
+    assert counts["bookings with exactly one entry, unless named below"] > 0
+    assert counts[f"faults done: a worker's connection lost {AFTER_COMMIT}"] > 0

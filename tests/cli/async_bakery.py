@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -15,6 +16,7 @@ from .bakery import Loaf, log
 bread = JobQueue(Loaf, Loaf.kind == "bread")
 awaited_bread = AsyncJobQueue(bread)
 cakes = JobQueue(Loaf, Loaf.kind == "cake")
+pies = JobQueue(Loaf, Loaf.kind == "pie")
 
 
 @bread.handler
@@ -25,6 +27,13 @@ async def bake(loaf: Loaf) -> None:
         while not job_context().asked_to_stop:
             await asyncio.sleep(0.02)
         await asyncio.sleep(loaf.seconds)
+
+
+@pies.handler
+async def bake_in_a_thread(loaf: Loaf) -> None:
+    """Bake where nobody can stop it."""
+    log.info("loaf %d is in the oven", loaf.id)
+    await asyncio.to_thread(time.sleep, loaf.seconds or 0)
 
 
 @cakes.handler(transactional=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -132,7 +133,9 @@ def test_a_database_that_does_not_suit_is_one_line(
     target: str,
     database: tuple[str, str],
     said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("sa_jobqueue.worker.transactions.PATIENCE", timedelta(0))
     option, written = database
     named = written.format(url=shop_url, async_url=async_url, engines=engines)
 

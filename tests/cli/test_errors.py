@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,11 @@ def test_a_module_that_does_not_compile_is_one_line(run: Run, folder: Path) -> N
         (f"mariadb+pymysql://{NOWHERE}/x", "Can't connect"),
     ],
 )
-def test_a_missing_database_is_one_line(run: Run, url: str, said: str) -> None:
+def test_a_missing_database_is_one_line(
+    run: Run, url: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.worker.transactions.PATIENCE", timedelta(0))
+
     for command in (("status",), ("start-processing",), ("work", MESSAGES, "--handler", SEND)):
         assert_one_line(run(*command, "--url", url), said)
 

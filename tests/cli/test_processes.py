@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import URL, Engine, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli.supervisor import LONGEST_PAUSE, SHORT_LIFE, Post
@@ -16,6 +16,7 @@ from sa_jobqueue.cli.supervisor import LONGEST_PAUSE, SHORT_LIFE, Post
 from .bakery import Loaf
 from .conftest import Start, finished
 from .records import PATIENCE, Listener
+from .test_async import DRIVERS
 
 WORK = ("work", "tests.cli.bakery:bread", "--log-json", "--poll", 0.1, "--reap-every", 0.2)
 
@@ -33,6 +34,13 @@ def hear(start: Start, shop_url: str) -> Hear:
         return process, Listener(process)
 
     return hear
+
+
+@pytest.fixture
+def async_url(db_url: URL) -> str:
+    """Name the database of the test with a driver for asyncio."""
+    url = db_url.set(drivername=DRIVERS[db_url.get_backend_name()])
+    return url.render_as_string(hide_password=False)
 
 
 def add_loaves(engine: Engine, *seconds: float | None) -> None:
@@ -107,6 +115,43 @@ def test_what_runs_beyond_the_grace_is_released(bakery: Engine, hear: Hear) -> N
     assert statuses(bakery) == ["unclaimed"]
 
 
+@pytest.mark.parametrize("processes", [(), ("--processes", 1)], ids=["alone", "one"])
+def test_a_thread_that_nobody_can_stop_does_not_hold_up_the_end(
+    bakery: Engine, start: Start, async_url: str, processes: tuple[object, ...]
+) -> None:
+    with Session(bakery) as session, session.begin():
+        session.add(Loaf(kind="pie", seconds=1000))
+    pies = ("tests.cli.async_bakery:pies", "--url", async_url, "--log-json", "--grace", 0.1)
+    process = start("work", *pies, *processes)
+    listener = Listener(process)
+    listener.wait_for("in the oven")
+
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(30) == 0
+    listener.wait_for_silence()
+    listener.wait_for("its handler is cancelled, and the job released")
+    listener.wait_for("it is ended, although threads still run: asyncio_0")
+    assert statuses(bakery) == ["unclaimed"]
+
+
+def test_a_child_that_does_not_end_is_killed(bakery: Engine, start: Start, shop_url: str) -> None:
+    add_loaves(bakery, None)
+    soon = "from sa_jobqueue.cli import supervisor; supervisor.LAST_SECONDS = 0.5"
+    impatient = f"{soon}; from sa_jobqueue.__main__ import main; main()"
+    working = (*WORK, "--url", shop_url, "--processes", 1, "--grace", 0.1)
+    process = start(*working, python=("-c", impatient))
+    listener = Listener(process)
+    (child,) = listener.wait_for("a worker begins")
+
+    os.kill(child["process"], signal.SIGSTOP)  # nothing runs in it any more
+    process.send_signal(signal.SIGTERM)
+
+    (killed,) = listener.wait_for("and is killed")
+    assert f"(process {child['process']}) has not ended 0.6 s after" in killed["message"]
+    assert process.wait(PATIENCE) == 128 + signal.SIGKILL
+
+
 def test_the_children_of_a_supervisor_that_is_killed_finish_their_jobs_and_end(
     bakery: Engine, hear: Hear
 ) -> None:
@@ -137,7 +182,7 @@ def test_a_drain_ends_when_each_child_finds_nothing_more(bakery: Engine, hear: H
     [
         ("no_such_module", "sqlite:///missing.db", "No module named 'no_such_module'"),
         ("tests.cli.bakery", "sqlite:///missing.db", "there is no file missing.db"),
-        ("tests.cli.bakery", "postgresql+psycopg2://127.0.0.1:1/x", "Connection refused"),
+        ("tests.cli.bakery", "postgresql+no_such://127.0.0.1:1/x", "no_such"),
     ],
 )
 @pytest.mark.usefixtures("bakery")

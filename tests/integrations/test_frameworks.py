@@ -31,6 +31,23 @@ with TestClient(shop.app) as client:
     sys.stdin.readline()
 """
 
+#: What runs an application whose tables are missing, which ends its worker.
+WITHOUT_TABLES = """
+from fastapi.testclient import TestClient
+import {module}, sys
+
+{prepare}
+with TestClient({application}):
+    sys.stdin.readline()
+"""
+
+FASTAPI_ALONE = WITHOUT_TABLES.format(module="shop", prepare="", application="shop.app")
+ORDERS_ALONE = WITHOUT_TABLES.format(
+    module="orders.app, os, sqlalchemy",
+    prepare="orders.app.use(sqlalchemy.create_engine(os.environ['DATABASE_URL']))",
+    application="orders.app.shop",
+)
+
 
 @pytest.fixture
 def database(fresh_database: URL) -> Iterator[Engine]:
@@ -45,11 +62,17 @@ def started(folder: Path, code: str, url: URL, *command: str) -> subprocess.Pope
     environment = {
         **os.environ,
         "DATABASE_URL": url.render_as_string(hide_password=False),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "examples"), str(folder)]),
     }
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        [sys.executable, *command], cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True
+        [sys.executable, *command],
+        cwd=folder,
+        env=environment,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
     )
 
 
@@ -83,6 +106,28 @@ def test_a_worker_lives_as_long_as_a_fastapi_application(
             server.kill()
 
     assert (output, server.returncode) == ("sent to ann\n", 0)
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+@pytest.mark.parametrize("code", [FASTAPI_ALONE, ORDERS_ALONE], ids=["lifespan", "thread"])
+def test_an_application_ends_with_its_worker(
+    database: Engine, db_alias: str, tmp_path: Path, code: str
+) -> None:
+    pytest.importorskip("fastapi")
+    url = database.url
+    if code is FASTAPI_ALONE:
+        url = url.set(drivername=ASYNC_DRIVERS[db_alias])
+
+    with started(tmp_path, FASTAPI, url, "-c", code) as server:
+        try:
+            server.wait(timeout=60)
+        finally:
+            server.kill()
+        assert server.stderr is not None
+        said = server.stderr.read()
+
+    assert server.returncode == -signal.SIGTERM
+    assert "the worker has ended, and the application with it" in said
 
 
 @pytest.mark.only_on("sqlite", "postgresql")

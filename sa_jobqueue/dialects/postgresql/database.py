@@ -302,6 +302,10 @@ class PostgreSQL(Database):
         return sqlstate(error) == READ_ONLY
 
     @classmethod
+    def is_failed_transaction(cls, error: BaseException) -> bool:
+        return sqlstate(error) == IN_FAILED_TRANSACTION
+
+    @classmethod
     def is_refused_login(cls, error: BaseException) -> bool:
         return login_is_refused(error)
 

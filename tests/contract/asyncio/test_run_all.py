@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
@@ -10,8 +12,35 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue
 from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.testing.asyncio import run_all
+from sa_jobqueue.worker import job_context
 from tests.contract.asyncio.support import in_event_loop
 from tests.models import Task
+
+
+@in_event_loop
+async def test_the_jobs_after_an_exception_are_not_claimed(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    session.add_all([Task(name=name) for name in "abc"])
+    session.commit()
+    queue = AsyncJobQueue(JobQueue(Task))
+    left: list[timedelta | None] = []
+
+    @queue.handler(timeout=timedelta(minutes=5))  # type: ignore[untyped-decorator]  # for both
+    async def handle(task: Task) -> None:
+        left.append(job_context().time_left)
+        if task.name == "b":
+            raise OSError("no route")
+
+    async with AsyncSession(async_engine) as inside:
+        with pytest.raises(OSError, match="no route"):
+            await run_all(inside, queue)
+        found = await inside.execute(select(Task.name, Task.status, Task.attempts))
+        states = {name: (status, attempts) for name, status, attempts in found}
+        await inside.rollback()
+
+    assert states == {"a": ("done", 1), "b": ("unclaimed", 1), "c": ("unclaimed", 0)}
+    assert all(time is not None and time > timedelta(minutes=4) for time in left)
 
 
 @pytest.mark.parametrize("transactional", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -57,6 +58,35 @@ async def test_a_handler_is_cancelled_at_its_timeout_and_the_worker_goes_on(
     assert session.query(Task.priority).filter(Task.name == "a").scalar() != 7
 
 
+@pytest.mark.parametrize("transactional", [False, True])
+@in_event_loop
+async def test_a_handler_that_hides_its_cancellation_has_failed(
+    async_engine: AsyncEngine, session: Session, transactional: bool
+) -> None:
+    add_tasks(session, "a", max_attempts=1)
+    queue = JobQueue(Task)
+
+    async def handle(task: Task) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+    async def handle_in(own: AsyncSession, task: Task) -> None:
+        task.priority = 7
+        await own.flush()
+        await handle(task)
+
+    if transactional:
+        queue.handler(transactional=True, timeout=SHORT)(handle_in)
+    else:
+        queue.handler(timeout=SHORT)(handle)
+    await asyncio.wait_for(AsyncWorker(async_engine, queue, drain=True, poll=SOON).run(), 30)
+
+    found = states(session)["a"]
+    assert found[:2] == ("failed", 1)
+    assert "did not end within 0:00:00.2" in str(found[2])
+    assert session.query(Task.priority).scalar() != 7
+
+
 @in_event_loop
 async def test_a_timeout_of_the_handlers_own_is_not_taken_for_the_workers(
     async_engine: AsyncEngine, session: Session
@@ -75,7 +105,7 @@ async def test_a_timeout_of_the_handlers_own_is_not_taken_for_the_workers(
 
 @in_event_loop
 async def test_after_the_grace_of_a_stop_handlers_are_cancelled_and_their_jobs_released(
-    async_engine: AsyncEngine, session: Session
+    async_engine: AsyncEngine, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_tasks(session, *"abc")
     cancelled: list[str] = []
@@ -101,3 +131,6 @@ async def test_after_the_grace_of_a_stop_handlers_are_cancelled_and_their_jobs_r
         "b": ("done", 1),
         "c": ("unclaimed", 0),
     }
+    (overdue,) = [each for each in caplog.records if "still runs 0:00:00.2" in each.getMessage()]
+    assert "its handler is cancelled, and the job released" in overdue.getMessage()
+    assert vars(overdue)["job_class"] == "Task"

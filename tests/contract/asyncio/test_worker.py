@@ -304,7 +304,7 @@ def test_an_argument_that_no_worker_has_is_refused(async_engine: AsyncEngine) ->
 def test_arguments_that_cannot_work_are_refused(async_engine: AsyncEngine) -> None:
     with pytest.raises(ArgumentError, match="needs an AsyncEngine"):
         AsyncWorker(async_engine.sync_engine, JobQueue(Email), nothing)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"needs an Engine, .* AsyncWorker"):
+    with pytest.raises(ArgumentError, match=r"needs an Engine, .* AsyncWorker$"):
         Worker(async_engine, JobQueue(Email), print)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="at least 1: 0"):
         AsyncWorker(async_engine, JobQueue(Email), nothing, concurrency=0)

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
-from sa_jobqueue.worker import Failed, Worker
+from sa_jobqueue.worker import Failed, Retry, Worker
 from sa_jobqueue.worker.brake import FAILURES, Brake
 from tests.contract.worker.support import SOON
 from tests.models import Email, Task, add_emails, add_tasks
@@ -40,12 +40,50 @@ def test_after_many_failures_one_job_is_claimed_after_each_pause(
         brake.note([FAILED])
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10], abs=0.11)
     assert caplog.messages == [
-        "the last 20 jobs of 'outbox' failed: this worker claims from it more slowly until a job "
-        "succeeds"
+        "the last 20 jobs of 'outbox' failed or want a retry: this worker claims from it more "
+        "slowly until a job succeeds"
     ]
 
     brake.note([FAILED, None])
     assert brake.most(10) == 10
+
+
+def test_jobs_that_want_a_retry_count_as_failures(caplog: pytest.LogCaptureFixture) -> None:
+    mixed, retried = Brake("outbox"), Brake("inbox")
+
+    for _ in range(FAILURES // 2):
+        mixed.note([FAILED, Retry(reason="busy")])
+    retried.note([Retry(reason="busy")] * FAILURES)
+    retried.note([Retry(reason="busy")])
+
+    assert (mixed.most(10), retried.most(10)) == (0, 0)
+    assert len(caplog.messages) == 2
+
+
+def test_a_queue_whose_jobs_all_want_a_retry_is_slowed_down(
+    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.worker.brake.FIRST_PAUSE", timedelta(hours=1))
+    add_tasks(session, *("a" * (FAILURES + 30)))
+    postponing, other = JobQueue(Task), JobQueue(Email)
+    tried: list[int] = []
+
+    @postponing.handler
+    def do(task: Task) -> Retry:
+        tried.append(task.id)
+        if len(tried) == FAILURES:
+            add_emails(session, "a")
+        return Retry(timedelta(0), reason="busy")
+
+    @other.handler
+    def send(email: Email) -> None:
+        worker.stop()
+
+    queues: list[JobQueue[Any]] = [postponing, other]
+    worker = Worker(engine, queues, limit=5, poll=SOON)
+    worker.run()
+
+    assert FAILURES <= len(tried) < FAILURES + 10
 
 
 def test_a_success_among_failures_keeps_the_brake_off() -> None:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from contextvars import ContextVar
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,10 @@ from sqlalchemy import Engine, StaticPool, create_engine, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue
+from sa_jobqueue.process.runtime import THREADS
 from sa_jobqueue.worker import Worker
+from sa_jobqueue.worker.hands import Hands
+from sa_jobqueue.worker.in_hand import InHand
 from tests.contract.worker.support import SOON, hands_of, work
 from tests.models import Base, Email, Task, add_emails, add_tasks
 from tests.support import until
@@ -107,6 +111,26 @@ def test_jobs_are_claimed_ahead_that_begin_soon(
 
     assert least <= max(in_hand) <= most
     assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+def test_jobs_are_claimed_when_half_of_those_that_may_wait_have_begun() -> None:
+    hands: Hands[Any] = Hands(THREADS, threading.Event(), limit=9, slots=3)
+    lane: Any = SimpleNamespace(timeout=None)
+    claims: dict[int, int] = {}  # how many were wanted, by how many waited
+
+    with hands:
+        first = hands.begin_turn(in_slot=False)
+        assert first is not None
+        assert first.wanted == 9
+        hands.end_turn([InHand(lane, number) for number in range(9)])
+        running = [hands.next_step() for _ in range(3)]
+        while not claims:
+            hands.drop(running.pop(0))  # type: ignore[arg-type]  # a job
+            running.append(hands.next_step())
+            if (batch := hands.begin_turn(in_slot=False)) is not None:
+                claims[len(hands.unstarted)] = batch.wanted
+
+    assert claims == {3: 3}
 
 
 def test_each_job_is_handled_once(engine: Engine, session: Session) -> None:

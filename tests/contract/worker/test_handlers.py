@@ -116,21 +116,24 @@ def test_a_handler_whose_work_has_never_run_has_failed(
     assert "its work has not run" in str(error)
 
 
+@pytest.mark.parametrize("raises", [False, True])
 def test_changes_of_a_detached_job_are_logged_with_the_way_out(
-    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture, raises: bool
 ) -> None:
-    add_tasks(session, "a", "b")
+    job, _ = add_tasks(session, "a", "b", max_attempts=1)
 
     def handler(task: Task) -> None:
         if task.name == "a":
             task.name = "changed"
+            if raises:
+                raise OSError("no route")
 
     work(engine, JobQueue(Task), handler, limit=2)
 
-    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert len(errors) == 1
-    assert "has set name of Task" in errors[0]
-    assert "transactional=True" in errors[0]
+    (error,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "has set name of Task" in error.getMessage()
+    assert "transactional=True" in error.getMessage()
+    assert (vars(error)["job_key"], vars(error)["attempt"]) == ((job.id,), 1)
 
 
 def test_a_handler_knows_its_attempt_and_whether_to_stop(engine: Engine, session: Session) -> None:

@@ -88,7 +88,7 @@ def test_jobs_whose_claim_was_found_lost_are_not_handled(
             stolen = update(Email).where(Email.recipient == "b").values(owner="thief")
             other.execute(stolen)
             other.commit()
-            until(lambda: any("renew: 1 of 3" in text for text in caplog.messages))
+            until(lambda: any("its claim was lost" in text for text in caplog.messages))
             until(lambda: any(job.lost for job in hands_of(worker).all))
 
     queue = JobQueue(Email, lease=SHORT_LEASE)

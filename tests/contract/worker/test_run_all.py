@@ -71,6 +71,48 @@ def test_an_exception_reaches_the_test_after_its_attempt_has_failed(inside: Sess
     assert (task.status, task.attempts, task.last_error) == ("unclaimed", 1, "OSError: no route")
 
 
+@pytest.mark.parametrize("error", [OSError("no route"), SystemExit(3)])
+def test_the_jobs_after_an_exception_are_not_claimed(inside: Session, error: BaseException) -> None:
+    inside.add_all([Task(name=name, max_attempts=2) for name in "abc"])
+    queue = JobQueue(Task)
+    seen: list[tuple[str, int | None]] = []
+
+    @queue.handler
+    def handle(task: Task) -> Retry | None:
+        seen.append((task.name, job_context().attempt))
+        if seen == [("a", 1), ("b", 1)]:
+            raise error
+        return Retry(timedelta(0)) if len(seen) == 1 else None
+
+    with pytest.raises(type(error)):
+        run_all(inside, queue)
+
+    states = {task.name: (task.status, task.attempts) for task in inside.scalars(select(Task))}
+    assert states == {"a": ("unclaimed", 1), "b": ("unclaimed", 1), "c": ("unclaimed", 0)}
+    run_all(inside, queue)
+    assert ("c", 1) in seen
+
+
+def test_a_handler_has_the_time_of_its_timeout(
+    inside: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    inside.add(Task(name="a"))
+    queue = JobQueue(Task)
+    left: list[timedelta | None] = []
+
+    @queue.handler(timeout=timedelta(minutes=5))
+    def handle(task: Task) -> None:
+        left.append(job_context().time_left)
+        raise OSError("no route")
+
+    run_all(inside, queue, raising=False)
+
+    assert left[0] is not None
+    assert timedelta(minutes=4) < left[0] <= timedelta(minutes=5)
+    durations = [vars(record)["duration"] for record in caplog.records if "job_key" in vars(record)]
+    assert [0 <= duration < 60 for duration in durations] == [True]
+
+
 def test_without_raising_the_other_jobs_are_handled(inside: Session) -> None:
     inside.add_all([Task(name=name, max_attempts=1) for name in "abc"])
     queue = JobQueue(Task)

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue, reap
 from sa_jobqueue.worker import HandlerTimeout, Worker, job_context
+from sa_jobqueue.worker.attempts import Attempts
 from tests.contract.worker.support import SOON, states
 from tests.models import Email, Task, add_emails, add_tasks
 from tests.support import until
@@ -85,6 +86,69 @@ def test_a_transactional_handler_that_overstays_its_timeout_is_rolled_back(
     assert session.scalars(select(Task.priority)).all() != [7]
 
 
+@pytest.mark.parametrize("error", [RuntimeError("the socket timed out"), SystemExit(3)])
+def test_a_transactional_handler_that_raises_after_its_timeout_has_failed(
+    engine: Engine, session: Session, error: BaseException
+) -> None:
+    add_tasks(session, "a", max_attempts=1)
+    queue = JobQueue(Task)
+
+    @queue.handler(transactional=True, timeout=SHORT)
+    def handle(own: Session, task: Task) -> None:
+        task.priority = 7
+        own.flush()
+        until(lambda: job_context().asked_to_stop)
+        raise error
+
+    with pytest.raises(HandlerTimeout):
+        Worker(engine, queue, poll=SOON).run()
+
+    found = states(session)["a"]
+    assert found[:2] == ("failed", 1)
+    assert "still runs after its timeout" in str(found[2])
+    assert session.scalars(select(Task.priority)).all() != [7]
+
+
+def test_what_a_handler_raises_after_it_was_given_up_changes_nothing(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_tasks(session, "a", max_attempts=1)
+    queue = JobQueue(Task)
+    gone_on = threading.Event()
+
+    def job_is_failed() -> bool:
+        session.rollback()
+        return states(session)["a"][0] == "failed"
+
+    @queue.handler(timeout=SHORT)
+    def handle(task: Task) -> None:
+        try:
+            until(job_is_failed)
+            raise RuntimeError("too late")
+        finally:
+            gone_on.set()
+
+    with pytest.raises(HandlerTimeout):
+        Worker(engine, queue, poll=SOON).run()
+    gone_on.wait(30)
+
+    assert states(session)["a"][:2] == ("failed", 1)
+    assert len([text for text in caplog.messages if "failed, attempt 1 of 1" in text]) == 1
+
+
+def test_a_job_whose_handler_has_not_returned_cannot_be_finished(
+    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_tasks(session, *"ab", max_attempts=1)
+    monkeypatch.setattr(Attempts, "make", lambda self, in_hand: None)
+
+    Worker(engine, JobQueue(Task), print, limit=2, drain=True, poll=SOON).run()
+
+    found = states(session)
+    assert {state[:2] for state in found.values()} == {("failed", 1)}
+    assert "has not returned" in str(found["a"][2])
+
+
 @pytest.mark.parametrize("timeout", [timedelta(0), 5])
 def test_a_timeout_that_cannot_work_is_refused(timeout: timedelta) -> None:
     with pytest.raises(ArgumentError, match="timeout= takes a timedelta longer than zero"):
@@ -110,7 +174,11 @@ def test_after_the_grace_of_a_stop_the_jobs_are_released(
     found = states(session)
     assert found["a"] == ("unclaimed", 0, None)
     assert found["c"] == ("unclaimed", 0, None)
-    assert any("still runs 0:00:00.2" in text and "released" in text for text in caplog.messages)
+    (overdue,) = [each for each in caplog.records if "still runs 0:00:00.2" in each.getMessage()]
+    assert "it is released, and its handler goes on" in overdue.getMessage()
+    fields = vars(overdue)
+    assert (fields["job_class"], fields["attempt"], fields["status"]) == ("Task", 1, "claimed")
+    assert 0.1 < fields["duration"] < 60
 
 
 def test_after_the_grace_a_transactional_handler_is_rolled_back(

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, event, select, text, update
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import ArgumentError, JobQueue, reap
+from sa_jobqueue import ArgumentError, Fence, JobQueue, reap
+from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.worker import Cancel, Retry, Worker
+from sa_jobqueue.worker.heartbeat import Heartbeat
+from tests.contract.asyncio.support import make_async_engine
 from tests.contract.worker.fault_injection import FaultInjection
 from tests.contract.worker.ledger import Base, Entry, Invoice, add_invoices, entries, statuses
 from tests.contract.worker.survival import FEW, MANY, SEED
+from tests.running import ASYNC_DRIVERS
 from tests.support import SERVERS, make_engine, statements_seen, until, with_empty_tables
 
 SOON = timedelta(milliseconds=20)
@@ -38,6 +45,33 @@ def work(bind: Any, handle: Handle, **options: Any) -> None:
     queue.handler(transactional=True)(handle)
     options = {"drain": True, "poll": SOON, "backoff": lambda attempts: SOON, **options}
     Worker(bind, queue, **options).run()
+
+
+def work_awaited(bind: Any, handle: Handle, **options: Any) -> None:
+    """Drain the invoices with an awaited handler that does the same in its AsyncSession."""
+    queue = JobQueue(Invoice)
+
+    @queue.handler(transactional=True)
+    async def handle_in(session: AsyncSession, invoice: Invoice) -> Any:
+        return await session.run_sync(handle, invoice)
+
+    async def run() -> None:
+        own = make_async_engine(bind.url, ASYNC_DRIVERS[bind.url.get_backend_name()])
+        given = {"drain": True, "poll": SOON, "backoff": lambda attempts: SOON, **options}
+        await AsyncWorker(own, queue, **given).run()
+        await own.dispose()
+
+    asyncio.run(run())
+
+
+Work = Callable[..., None]
+
+
+@pytest.fixture(params=[work, work_awaited], ids=["Worker", "AsyncWorker"])
+def drain(request: pytest.FixtureRequest) -> Work:
+    """Drain the invoices with a transactional handler, by each kind of worker."""
+    drain: Work = request.param
+    return drain
 
 
 def book(session: Session, invoice: Invoice) -> None:
@@ -84,7 +118,9 @@ def test_a_job_costs_one_transaction_more(engine: Engine, ledger: Session, delet
 
 
 @pytest.mark.parametrize("how", ["Retry", "raises", "Cancel", "unflushable"])
-def test_what_is_not_done_leaves_no_effects(engine: Engine, ledger: Session, how: str) -> None:
+def test_what_is_not_done_leaves_no_effects(
+    engine: Engine, ledger: Session, drain: Work, how: str
+) -> None:
     add_invoices(ledger, "a", max_attempts=2)
     attempts: list[str] = []
 
@@ -102,7 +138,7 @@ def test_what_is_not_done_leaves_no_effects(engine: Engine, ledger: Session, how
             return None
         return Retry(SOON)
 
-    work(engine, handle)
+    drain(engine, handle)
 
     cancelled = how == "Cancel"
     assert entries(ledger) == ([] if cancelled else ["a"])
@@ -120,7 +156,7 @@ def test_what_is_not_done_leaves_no_effects(engine: Engine, ledger: Session, how
     ids=["commit", "rollback", "close", "beneath"],
 )
 def test_a_handler_that_ends_its_transaction_has_failed(
-    engine: Engine, ledger: Session, end: Handle
+    engine: Engine, ledger: Session, drain: Work, end: Handle
 ) -> None:
     add_invoices(ledger, "a", max_attempts=1)
 
@@ -129,13 +165,47 @@ def test_a_handler_that_ends_its_transaction_has_failed(
         session.flush()
         end(session, invoice)
 
-    work(engine, handle)
+    drain(engine, handle)
 
     assert (entries(ledger), statuses(ledger)) == ([], {"a": "failed"})
     assert "begin_nested()" in str(ledger.scalar(select(Invoice.last_error)))
 
 
-def test_a_handler_may_use_savepoints(engine: Engine, ledger: Session) -> None:
+@pytest.mark.parametrize("and_goes_on", [False, True])
+@pytest.mark.only_on("postgresql")
+def test_a_handler_that_hides_a_failed_statement_is_told_of_savepoints(
+    engine: Engine, ledger: Session, and_goes_on: bool
+) -> None:
+    add_invoices(ledger, "a", max_attempts=1)
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        with suppress(ProgrammingError):
+            session.execute(text("SELECT no_such_column"))
+        if and_goes_on:
+            session.execute(text("SELECT 1"))
+
+    work(engine, handle)
+
+    assert statuses(ledger) == {"a": "failed"}
+    assert "session.begin_nested()" in str(ledger.scalar(select(Invoice.last_error)))
+
+
+def test_a_handler_that_begins_a_transaction_is_told_of_savepoints(
+    engine: Engine, ledger: Session
+) -> None:
+    add_invoices(ledger, "a", max_attempts=1)
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        with session.begin():
+            book(session, invoice)
+
+    work(engine, handle)
+
+    assert (entries(ledger), statuses(ledger)) == ([], {"a": "failed"})
+    assert "use session.begin_nested()" in str(ledger.scalar(select(Invoice.last_error)))
+
+
+def test_a_handler_may_use_savepoints(engine: Engine, ledger: Session, drain: Work) -> None:
     add_invoices(ledger, "a")
 
     def handle(session: Session, invoice: Invoice) -> None:
@@ -146,7 +216,7 @@ def test_a_handler_may_use_savepoints(engine: Engine, ledger: Session) -> None:
             session.flush()
             savepoint.rollback()
 
-    work(engine, handle)
+    drain(engine, handle)
 
     assert (entries(ledger), statuses(ledger)) == (["a"], {"a": "done"})
 
@@ -164,7 +234,7 @@ def test_a_handler_may_use_savepoints(engine: Engine, ledger: Session) -> None:
     ids=["delete", "status", "owner", "owner_date", "key", "statement"],
 )
 def test_a_handler_that_changes_what_its_job_is_known_by_has_failed(
-    engine: Engine, ledger: Session, change: Handle
+    engine: Engine, ledger: Session, drain: Work, change: Handle
 ) -> None:
     add_invoices(ledger, "a", max_attempts=1)
 
@@ -172,13 +242,15 @@ def test_a_handler_that_changes_what_its_job_is_known_by_has_failed(
         book(session, invoice)
         change(session, invoice)
 
-    work(engine, handle)
+    drain(engine, handle)
 
     assert (entries(ledger), statuses(ledger)) == ([], {"a": "failed"})
     assert "has deleted its job, or changed" in str(ledger.scalar(select(Invoice.last_error)))
 
 
-def test_a_job_whose_claim_was_lost_is_not_handled(engine: Engine, ledger: Session) -> None:
+def test_a_job_whose_claim_was_lost_is_not_handled(
+    engine: Engine, ledger: Session, drain: Work
+) -> None:
     add_invoices(ledger, "a", "b")
     called: list[str] = []
     told: list[str] = []
@@ -192,7 +264,7 @@ def test_a_job_whose_claim_was_lost_is_not_handled(engine: Engine, ledger: Sessi
             thief.execute(update(Invoice).where(Invoice.name == "a").values(owner="thief"))
             thief.commit()
 
-    work(
+    drain(
         engine,
         handle,
         limit=2,
@@ -235,6 +307,49 @@ def test_after_a_lost_answer_to_the_commit_the_effects_are_there_once(
     assert entries(ledger) == told == ["a", "b"]
     assert called == (["a", "b"] if committed else ["a", "a", "b"])
     assert set(statuses(ledger).values()) == {"done"}
+
+
+def test_an_error_of_the_database_inside_a_handler_is_an_attempt(
+    engine: Engine, ledger: Session, drain: Work
+) -> None:
+    add_invoices(ledger, "a", max_attempts=1)
+    called: list[str] = []
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        called.append(invoice.name)
+        if len(called) == 1:
+            error = OperationalError("SELECT 1", {}, Exception("the connection is lost"))
+            error.connection_invalidated = True  # a transaction of the worker's would run again
+            raise error
+
+    drain(engine, handle)
+
+    assert (called, statuses(ledger)) == (["a"], {"a": "failed"})
+
+
+def test_a_job_whose_row_its_handler_has_locked_is_not_renewed(
+    engine: Engine, ledger: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_invoices(ledger, "a", "b")
+    renewed: list[set[Any]] = []
+    renew = Heartbeat._renewed
+
+    def noted(self: Heartbeat, fences: Sequence[Fence]) -> Sequence[Fence]:
+        renewed.append({fence.identity for fence in fences})
+        return renew(self, fences)
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        if invoice.name == "a":
+            renewed.clear()
+            until(lambda: renewed)
+            assert renewed[0] == {(invoice.id + 1,)}
+
+    monkeypatch.setattr(Heartbeat, "_renewed", noted)
+    queue = JobQueue(Invoice, lease=timedelta(milliseconds=300))
+    queue.handler(transactional=True)(handle)
+    Worker(engine, queue, limit=2, drain=True, poll=SOON).run()
+
+    assert statuses(ledger) == {"a": "done", "b": "done"}
 
 
 class Own(Session):

@@ -17,6 +17,7 @@ from sa_jobqueue.worker import Cancel, Retry, Worker
 from sa_jobqueue.worker.idle import Idle
 from tests.contract.worker.support import states, transient, work
 from tests.models import Account, Email, Letter, Message, Task, add_emails, add_tasks
+from tests.running import runs
 from tests.support import statements_seen, until
 
 SOON = timedelta(milliseconds=20)
@@ -179,6 +180,32 @@ def test_a_lost_claim_does_not_stop_the_worker(
     assert told == ["b"]
     found = session.execute(select(Email.status, Email.owner).order_by(Email.id))
     assert [tuple(row) for row in found] == [("claimed", "thief"), ("done", "w")]
+
+
+@pytest.mark.parametrize("kind", ["Worker", "AsyncWorker"])
+def test_jobs_that_only_another_version_knows_are_left_alone(
+    engine: Engine, session: Session, kind: str
+) -> None:
+    """Neither a queue nor a status without a handler here is claimed, reaped or waited for."""
+    add_tasks(session, "ours", "of a new queue", "of a new status")
+    session.execute(update(Task).where(Task.name.like("%status")).values(status="checked"))
+    session.commit()
+    handled: list[str] = []
+    queue = JobQueue(Task, Task.name.in_(["ours", "of a new status"]))
+
+    def is_done() -> bool:
+        session.rollback()
+        return session.scalar(select(Task.status).where(Task.name == "ours")) == "done"
+
+    with runs(kind, engine)({queue: lambda task: handled.append(task.name)}):
+        until(is_done)
+
+    found = session.execute(select(Task.name, Task.status, Task.attempts, Task.owner))
+    assert {row.name: tuple(row[1:]) for row in found if row.name != "ours"} == {
+        "of a new queue": ("unclaimed", 0, None),
+        "of a new status": ("checked", 0, None),
+    }
+    assert handled == ["ours"]
 
 
 def test_a_callback_sees_the_new_status_of_a_finished_job(engine: Engine, session: Session) -> None:

@@ -1,0 +1,178 @@
+"""What a Worker and an AsyncWorker cannot use is refused at once, with the way out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial, wraps
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from sa_jobqueue import ArgumentError, JobQueue
+from sa_jobqueue.asyncio import AsyncWorker
+from sa_jobqueue.worker import Worker
+from sa_jobqueue.workflow import Workflow
+from tests.contract.asyncio.worker_support import nothing
+from tests.models import Email
+
+SECOND = timedelta(seconds=1)
+Make = Callable[..., Any]
+
+
+@pytest.fixture(params=["Worker", "AsyncWorker"])
+def make(request: pytest.FixtureRequest) -> Make:
+    """Make a worker with these options; nothing connects."""
+    if request.param == "Worker":
+        engine = create_engine("sqlite://")
+        return lambda **options: Worker(engine, JobQueue(Email), lambda email: None, **options)
+    awaited = create_async_engine("sqlite+aiosqlite://")
+    return lambda **options: AsyncWorker(awaited, JobQueue(Email), nothing, **options)
+
+
+@pytest.mark.parametrize("name", ["grace", "poll", "interval", "max_runtime", "reap_every"])
+@pytest.mark.parametrize("value", [5, 0.5, "5", -SECOND])
+def test_a_duration_that_is_none_is_refused(make: Make, name: str, value: Any) -> None:
+    with pytest.raises(
+        ArgumentError, match=f"{name}= takes a timedelta .*{re.escape(repr(value))}"
+    ):
+        make(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["grace", "poll", "interval"])
+def test_a_duration_that_has_to_be_there_is_not_none(make: Make, name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"{name}= takes a timedelta"):
+        make(**{name: None})
+
+
+def test_a_number_is_answered_by_the_timedelta_to_write(make: Make) -> None:
+    with pytest.raises(ArgumentError, match=re.escape("not 5: write timedelta(seconds=5)")):
+        make(grace=5)
+    with pytest.raises(ArgumentError, match=re.escape("write timedelta(seconds=30)")):
+        JobQueue(Email).handler(timeout=30)  # type: ignore[call-overload]  # a mistake
+
+
+def test_zero_is_a_grace_and_an_interval_and_no_poll(make: Make) -> None:
+    make(grace=timedelta(0), interval=timedelta(0))
+
+    with pytest.raises(ArgumentError, match="poll= takes a timedelta longer than zero"):
+        make(poll=timedelta(0))
+
+
+@pytest.mark.parametrize("value", [1, "yes", "False"])
+def test_delete_is_a_bool_or_none(make: Make, value: Any) -> None:
+    with pytest.raises(
+        ArgumentError, match="delete= takes True, False, or None for what the model"
+    ):
+        make(delete=value)
+
+
+def of_two(session: Any, job: Any) -> None: ...
+
+
+def of_one(invoice: Any) -> None: ...
+
+
+def of_three(session: Any, job: Any, mailer: Any) -> None: ...
+
+
+def keyword_only(job: Any, *, mailer: Any) -> None: ...
+
+
+def injecting(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(job: Any) -> Any:
+        return function(None, job)
+
+    return call
+
+
+@pytest.mark.parametrize("handler", ["x", 5, None])
+def test_what_is_no_function_is_no_handler(handler: Any) -> None:
+    with pytest.raises(ArgumentError, match="a handler is a function, not"):
+        JobQueue(Email).handler()(handler)
+    if handler is not None:
+        with pytest.raises(ArgumentError, match="a handler is a function, not"):
+            JobQueue(Email).handler(handler)
+
+
+@pytest.mark.parametrize(
+    ("handler", "transactional", "said"),
+    [
+        (
+            of_one,
+            True,
+            "and a worker calls it with (session, job): too many",
+        ),
+        (of_three, True, "missing a required argument: 'mailer'"),
+        (of_two, False, "calls it with (job)"),
+        (keyword_only, False, "missing a required argument: 'mailer'"),
+        (partial(of_two, 1, 2), False, "too many positional arguments"),
+    ],
+)
+def test_a_handler_with_other_arguments_is_refused_when_it_is_declared(
+    handler: Any, transactional: bool, said: str
+) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(said)):
+        JobQueue(Email).handler(transactional=transactional)(handler)  # type: ignore[call-overload]  # either
+
+
+def test_other_ways_to_give_a_handler_check_it_too() -> None:
+    workflow = Workflow(Email, final=["sent"])
+
+    with pytest.raises(ArgumentError, match=re.escape("calls it with (job)")):
+        Worker(create_engine("sqlite://"), JobQueue(Email), of_two)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=re.escape("calls it with (job)")):
+        workflow.step(ready="unclaimed", during="claimed", then="sent")(of_two)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "handler", [print, dict.fromkeys, injecting(of_two), partial(of_two, 1), Mock()]
+)
+def test_what_can_be_called_or_has_no_signature_is_left_alone(handler: Any) -> None:
+    assert JobQueue(Email).handler(handler) is handler
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (scoped_session(sessionmaker()), "give its session_factory"),
+        (Session, r"make a factory of it with sessionmaker\(engine, class_=\.\.\)"),
+        (Session(), "give its engine, or the sessionmaker"),
+        ("sqlite://", r"make an engine of it with create_engine\(\)"),
+        (sessionmaker(), "bind it to an Engine"),
+        (sessionmaker(create_engine("sqlite://"), autobegin=False), "without autobegin=False"),
+    ],
+)
+def test_what_is_no_engine_is_answered_by_what_to_give(given: Any, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        Worker(given, JobQueue(Email), of_one)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (async_scoped_session(async_sessionmaker(), lambda: 1), "give its session_factory"),
+        (AsyncSession, r"make a factory of it with async_sessionmaker\(engine, class_=\.\.\)"),
+        (AsyncSession(), "give its engine, or the sessionmaker"),
+        ("sqlite+aiosqlite://", r"make an engine of it with create_async_engine\(\)"),
+        (async_sessionmaker(), "bind it to an Engine"),
+        (
+            async_sessionmaker(create_async_engine("sqlite+aiosqlite://"), autobegin=False),
+            "without autobegin=False",
+        ),
+    ],
+)
+def test_what_is_no_async_engine_is_answered_by_what_to_give(given: Any, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        AsyncWorker(given, JobQueue(Email), nothing)
