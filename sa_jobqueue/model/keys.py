@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Table, bindparam, tuple_
+from sqlalchemy import BigInteger, ColumnElement, Integer, Select, Table, bindparam, tuple_
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.types import TupleType
 
@@ -34,6 +34,14 @@ def key_is_in(
         database: if given, the comparison is the one that is fastest there.
     """
     return columns_are_in(mapping.keys, parameter, database)
+
+
+def key_is(mapping: QueueMapping, parameter: str) -> ColumnElement[bool]:
+    """Compare a primary key of one column with a parameter, a single key."""
+    (key,) = mapping.keys
+    # BIGINT, since the table's integers may have more bits than the model's.
+    kind = BigInteger() if isinstance(key.type, Integer) else key.type
+    return key == bindparam(parameter, type_=kind)
 
 
 def columns_are_in(
