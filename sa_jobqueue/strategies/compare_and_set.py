@@ -12,6 +12,7 @@ from sqlalchemy.orm.attributes import instance_dict
 from ..dialects import Database
 from ..model.keys import key_values
 from ..model.plain_rows import row_columns
+from ..model.transitions import OWNER
 from ..sessions.writer import Writer
 from .parts.job_reads import ReadBack, loading_options
 from .parts.mark import Mark
@@ -59,20 +60,21 @@ class CompareAndSet(Strategy):
         return self._mark.taken(request, in_order)
 
     def _claim(self, writer: Writer, request: Request) -> list[Any]:
-        statement = self._statement(request)
+        single = self._is_single(request)
+        if request.rows:
+            statement = self.claim_row if single else self.claim_rows
+        else:
+            statement = self.claim_entity if single else self.claim_entities
 
         def claim(**parameters: Any) -> list[Any]:
-            parameters["sa_jobqueue_owner"] = request.owner
+            parameters[OWNER] = request.owner
+            if single:
+                del parameters["sa_jobqueue_limit"]
             if request.rows:
                 return list(writer.core(statement, parameters).all())
             return list(writer.fresh(statement, parameters).all())
 
         return self.ready.levels.collect(writer, request.limit, claim)
-
-    def _statement(self, request: Request) -> Any:
-        if request.limit == 1 and len(self.mapping.keys) == 1:
-            return self.claim_row if request.rows else self.claim_entity
-        return self.claim_rows if request.rows else self.claim_entities
 
     @cached_property
     def claim_entities(self) -> Any:
@@ -84,7 +86,8 @@ class CompareAndSet(Strategy):
         """The whole claim, of plain rows."""
         return self._rows(self._update(self._is_picked))
 
-    # A scalar sub-select instead of a list saves SQLite a temporary table of keys.
+    # A scalar sub-select saves SQLite a temporary table of keys. Its value is that of its first
+    # row; a LIMIT would add two parameters, its own and that of the OFFSET that SQLAlchemy writes.
 
     @cached_property
     def claim_entity(self) -> Any:
@@ -117,7 +120,8 @@ class CompareAndSet(Strategy):
     @property
     def _is_first(self) -> ColumnElement[bool]:
         (key,) = self.mapping.keys
-        criterion: ColumnElement[bool] = key == self.pick.correlate(None).scalar_subquery()
+        first = self.pick.limit(None).correlate(None)
+        criterion: ColumnElement[bool] = key == first.scalar_subquery()
         return criterion
 
     # -- pick, mark, read back ------------------------------------------

@@ -10,13 +10,15 @@ from sqlalchemy import Executable, Select, func, select, true, update
 
 from ..dialects import Database
 from ..fence.carried import CarriedFinish, CarriedJobs
+from ..model.keys import repeated_key
 from ..model.plain_rows import row_columns
+from ..model.transitions import OWNER
 from ..sessions.writer import Writer
 from .parts.adapted import adapted
 from .parts.job_reads import LockingRead, loading_options
-from .parts.mark import Mark, check_count
+from .parts.mark import Mark
 from .parts.ready_lock import ReadyLock, refusal_without_skip_locked
-from .parts.ready_rows import LIMIT
+from .parts.ready_rows import LIMIT, ONE
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy
 
@@ -39,7 +41,11 @@ class SkipLocked(Strategy):
 
     def take(self, writer: Writer, request: Request) -> Taken:
         if self.in_one and not writer.hooked:
-            return self._run(writer, request, self._statement(request), {})
+            if self._is_single(request):
+                statement = self.claim_row if request.rows else self.claim_entity
+                return self._run(writer, request, statement, {OWNER: request.owner})
+            statement = self.claim_rows if request.rows else self.claim_entities
+            return self._run(writer, request, statement, _parameters(request))
         with writer.atomically():
             return self._mark.write(writer, request, self._ready_lock.lock(writer, request))
 
@@ -76,32 +82,24 @@ class SkipLocked(Strategy):
         """
         return self.in_one and self.spec.looks_at_own_row
 
-    def _statement(self, request: Request) -> Any:
-        if request.limit == 1 and len(self.mapping.keys) == 1:
-            return self.claim_row if request.rows else self.claim_entity
-        return self.claim_rows if request.rows else self.claim_entities
-
     def take_after(self, writer: Writer, request: Request, finish: CarriedJobs) -> Taken:
         form = (finish.finish, request.rows)
         statement = self._turns.get(form)
         if statement is None:
             build = self._rows if request.rows else self._entities
             statement = self._turns.setdefault(form, build(finish.finish))
-        return self._run(writer, request, statement, finish.parameters)
+        parameters = {**finish.parameters, **_parameters(request)}
+        return self._run(writer, request, statement, parameters)
 
     def _run(
         self, writer: Writer, request: Request, statement: Any, parameters: Mapping[str, Any]
     ) -> Taken:
-        parameters = {
-            **parameters,
-            "sa_jobqueue_owner": request.owner,
-            "sa_jobqueue_limit": request.limit,
-        }
         if request.rows:
             jobs: Sequence[Any] = writer.core(statement, parameters).all()
         else:
             jobs = writer.fresh(statement, parameters).scalars().all()
-        check_count(self.mapping, limit=request.limit, marked=len(jobs))
+        if len(jobs) > request.limit:
+            raise repeated_key(self.mapping)
         return self._mark.taken(request, jobs)
 
     # The hardest query: one UPDATE that locks, marks and returns up to n rows.
@@ -173,14 +171,14 @@ class SkipLocked(Strategy):
         """Mark a single row; a scalar sub-select is run once, too."""
         (key,) = self.mapping.keys
         statement = update(self.mapping.table).values(self._mark.values())
-        same_key = key == self._pick().correlate(None).scalar_subquery()
+        same_key = key == self._pick(ONE).correlate(None).scalar_subquery()
         return statement.where(same_key, self._mark.is_ready)
 
-    def _pick(self) -> Select[Any]:
+    def _pick(self, limit: Any = LIMIT) -> Select[Any]:
         """Lock the keys of the next rows."""
         ready, keys = self.ready, self.mapping.key_attributes
         if not self.spec.levels:
-            return ready.locked(ready.select(*keys))
+            return ready.locked(ready.select(*keys).limit(limit))
         # Priority by priority, or round by round, in one statement: a loose scan over the
         # priorities that have rows, and the due rows of each in turn, until there are
         # enough. LATERAL can only be a nested loop. So the priorities come in order, and
@@ -196,11 +194,11 @@ class SkipLocked(Strategy):
                 *self.spec.where,
             )
             .order_by(*ready.walked)
-            .limit(LIMIT)
+            .limit(limit)
             .correlate(levels)
         )
         rows = ready.locked(due, of=False).lateral("sa_jobqueue_due")
-        return select(*rows.c).select_from(levels.join(rows, true())).limit(LIMIT)
+        return select(*rows.c).select_from(levels.join(rows, true())).limit(limit)
 
     def _levels_with_rows(self, role: str) -> Any:
         """Select the priorities, or rounds, that have ready rows: the loose scan."""
@@ -214,6 +212,10 @@ class SkipLocked(Strategy):
         return found.union_all(
             select(following.scalar_subquery()).where(found.c[role].is_not(None))
         )
+
+
+def _parameters(request: Request) -> dict[str, Any]:
+    return {OWNER: request.owner, "sa_jobqueue_limit": request.limit}
 
 
 def _clause(element: Any) -> Any:
