@@ -100,6 +100,8 @@ class FencedStatements:
         write_returning_keys: the same without the values, for jobs that show none.
         write_counted: writes; the count of rows tells whether all were ours.
         lock, write: two statements that tell which rows were ours without RETURNING.
+        told: whether RETURNING tells which rows were ours.
+        counted: whether the count is asked first for several rows, too.
         writes: whether the change writes anything.
     """
 
@@ -110,6 +112,8 @@ class FencedStatements:
     write_counted: Executable
     lock: Executable
     write: Executable
+    told: bool
+    counted: bool
     writes: bool = True
     _prepared: dict[str, tuple[Any, list[str]]] = field(default_factory=dict)
 
@@ -120,7 +124,9 @@ class FencedStatements:
             names = made.compile(dialect=writer.connection.dialect).params
             self._prepared[which] = made, [name for name in names if name in _PARAMETERS]
         statement, needed = self._prepared[which]
-        return writer.core(statement, {name: parameters[name] for name in needed})
+        if len(needed) < len(parameters):
+            parameters = {name: parameters[name] for name in needed}
+        return writer.core(statement, parameters)
 
     def read(self, result: CursorResult[Any]) -> Found:
         """Map the keys of the rows that were ours to the values behind the key."""
@@ -156,6 +162,8 @@ def _deletion(
         write_counted=deleted,
         lock=locked_by_key(select(*keys).where(fence), mapping, database),
         write=deleted,
+        told=database.delete_returning,
+        counted=database.one_writer or not database.delete_returning,
     )
 
 
@@ -187,6 +195,8 @@ def _change(
         write_counted=changed,
         lock=locked_by_key(read, mapping, database),
         write=_update(mapping, database, fence, new),
+        told=database.update_returning,
+        counted=database.one_writer or not database.update_returning,
         writes=bool(told),
     )
 

@@ -133,8 +133,7 @@ def keys_of(
     if not rows:
         states: Iterator[Any] = map(instance_state, jobs)  # persistent, so each has a key
         return [state.key[1] for state in states]
-    ordinals = mapping.key_ordinals
-    if len(ordinals) == 1:
-        (ordinal,) = ordinals
-        return [(row[ordinal],) for row in jobs]
-    return [tuple(row[ordinal] for ordinal in ordinals) for row in jobs]
+    key_of = mapping.key_of_row
+    if len(mapping.keys) > 1:
+        return list(map(key_of, jobs))
+    return [(key_of(row),) for row in jobs] if len(jobs) == 1 else list(zip(map(key_of, jobs)))

@@ -75,8 +75,7 @@ class Mark:
         had. A claim that goes level by level makes several reads.
         """
         if request.rows:
-            index = self.mapping.owner_date_ordinal
-            dates = [row[index] for row in locked]
+            dates = list(map(self.mapping.owner_date_of_row, locked))
             jobs: Sequence[Any] = locked
         else:
             dates = [as_utc(date) for _, date in locked]
@@ -94,8 +93,7 @@ class Mark:
     def taken(self, request: Request, jobs: Sequence[Any]) -> Taken:
         """Return jobs that were read after the mark, with the dates that they show."""
         if request.rows:
-            index = self.mapping.owner_date_ordinal
-            return Taken(jobs, [row[index] for row in jobs])
+            return Taken(jobs, list(map(self.mapping.owner_date_of_row, jobs)))
         key = self.mapping.attributes["owner_date"]
         return Taken(jobs, [as_utc(instance_dict(job)[key]) for job in jobs])
 
