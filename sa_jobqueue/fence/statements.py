@@ -126,7 +126,7 @@ class FencedStatements:
         statement, needed = self._prepared[which]
         if len(needed) < len(parameters):
             parameters = {name: parameters[name] for name in needed}
-        return writer.core(statement, parameters)
+        return writer.built(statement, parameters)
 
     def read(self, result: CursorResult[Any]) -> Found:
         """Map the keys of the rows that were ours to the values behind the key."""

@@ -71,7 +71,7 @@ class CompareAndSet(Strategy):
             if single:
                 del parameters["sa_jobqueue_limit"]
             if request.rows:
-                return list(writer.core(statement, parameters).all())
+                return list(writer.built(statement, parameters).all())
             return list(writer.fresh(statement, parameters).all())
 
         return self.ready.levels.collect(writer, request.limit, claim)

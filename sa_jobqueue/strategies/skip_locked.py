@@ -95,7 +95,7 @@ class SkipLocked(Strategy):
         self, writer: Writer, request: Request, statement: Any, parameters: Mapping[str, Any]
     ) -> Taken:
         if request.rows:
-            jobs: Sequence[Any] = writer.core(statement, parameters).all()
+            jobs: Sequence[Any] = writer.built(statement, parameters).all()
         else:
             jobs = writer.fresh(statement, parameters).scalars().all()
         if len(jobs) > request.limit:

@@ -106,7 +106,7 @@ class Mark:
                 "sa_jobqueue_owner": request.owner,
                 "sa_jobqueue_owner_date": date,
             }
-            marked = writer.core(self.by_key, parameters).rowcount
+            marked = writer.built(self.by_key, parameters).rowcount
             if marked != len(batch):
                 check_count(self.mapping, limit=len(batch), marked=marked)
                 raise _mismatch(self.mapping, locked=len(batch), marked=marked)
