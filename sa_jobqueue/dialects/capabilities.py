@@ -207,11 +207,11 @@ class Capabilities:
 
     def in_autocommit(self, connection: Connection) -> bool:
         """Tell whether each statement of this connection commits by itself."""
-        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
-            return True
         adapter = connection.connection.dbapi_connection
         if getattr(adapter, "autocommit", None) is False:  # most drivers; each verb asks
             return False
+        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+            return True
         # With an async driver either the adapter knows (asyncpg itself does not), or the
         # driver (SQLAlchemy's first adapters of aiomysql and asyncmy do not).
         state = autocommit_of(adapter)

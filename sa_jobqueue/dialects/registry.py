@@ -40,9 +40,10 @@ def database_of(connection: Connection) -> Database:
         UnsupportedDatabase: no class is registered for its dialect, the server is too old, or
             it says that it is another product.
     """
-    known = _databases.get(connection.dialect)
+    dialect = connection.dialect
+    known = _databases.values.get(id(dialect))  # each verb asks
     if known is None:
-        known = _databases.setdefault(connection.dialect, _recognised(connection))
+        known = _databases.setdefault(dialect, _recognised(connection))
     return known
 
 

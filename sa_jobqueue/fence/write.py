@@ -19,7 +19,6 @@ from typing import Any
 
 from sqlalchemy import select
 
-from ..dialects import Database
 from ..dialects.clock import as_utc
 from ..errors import ClaimLost
 from ..events.claimable import note_claimable
@@ -61,8 +60,9 @@ def write(session: AnyConnection, changes: Iterable[tuple[Change, Sequence[Fence
         for mapping, of_mapping in by_mapping(parts):
             with writing(session, mapping, rows=True) as writer:
                 found = _write_to_class(writer, mapping, change, of_mapping)
+                if note_written(writer, mapping, change, found):
+                    verb = change.verb
             written += found
-            verb = change.verb if _any_lost(found) else verb
     if verb:
         raise _loss(verb, written)
 
@@ -76,7 +76,7 @@ def write_in(
         ClaimLost: for the jobs that are not ours any more, after the others were written.
     """
     written = _write_to_class(writer, mapping, change, parts)
-    if _any_lost(written):
+    if note_written(writer, mapping, change, written):
         raise _loss(change.verb, written)
 
 
@@ -96,8 +96,7 @@ def write_missing(
         if missing:  # a heartbeat may have renewed their claim meanwhile
             found |= _write_rows(writer, mapping, change, part.token, missing, shown=False)
     written = [(part, found)]
-    note_written(writer, mapping, change, written)
-    if _any_lost(written):
+    if note_written(writer, mapping, change, written):
         raise _loss(change.verb, written)
 
 
@@ -109,10 +108,10 @@ def _write_to_class(
     writer: Writer, mapping: QueueMapping, change: Change, parts: Sequence[FencedJobs]
 ) -> list[tuple[FencedJobs, Found]]:
     """Write one change to rows of one class, claim by claim."""
-    with writer.atomically():
-        written = [(part, _write_part(writer, mapping, change, part)) for part in parts]
-    note_written(writer, mapping, change, written)
-    return written
+    if writer.in_autocommit:
+        with writer.atomically():
+            return [(part, _write_part(writer, mapping, change, part)) for part in parts]
+    return [(part, _write_part(writer, mapping, change, part)) for part in parts]
 
 
 def note_written(
@@ -120,18 +119,24 @@ def note_written(
     mapping: QueueMapping,
     change: Change,
     written: Sequence[tuple[FencedJobs, Found]],
-) -> None:
-    """Show what was written in the entities, and note it for listeners, workers and the log."""
+) -> bool:
+    """Show what was written in the entities, and note it for listeners, workers and the log.
+
+    Returns:
+        Whether any job was not ours; a job that was given twice counts once.
+    """
     show_written(writer, mapping, change.values, written)
     if mapping.listeners:
         for told in written_events(mapping, change, written):
             note(writer, mapping, told)
     if mapping.wakes:
         _note_claimable(writer, mapping, change, written)
-    if _any_lost(written):
+    lost = _any_lost(written)
+    if lost:
         _log_lost(change.verb, mapping, written)
     elif log.isEnabledFor(logging.DEBUG):
         log.debug("%s: %d of %s", change.verb, _jobs_in(written), mapping)
+    return lost
 
 
 def _note_claimable(
@@ -150,7 +155,6 @@ def _note_claimable(
 
 
 def _any_lost(written: Sequence[tuple[FencedJobs, Found]]) -> bool:
-    """Tell whether any job was not ours; a job that was given twice counts once."""
     for part, found in written:
         if len(found) < len(part.identities) and len(found) < len(set(part.identities)):
             return True
@@ -181,15 +185,15 @@ def _in_order(written: Sequence[tuple[FencedJobs, Found]], *, ours: bool) -> lis
 
 def _write_part(writer: Writer, mapping: QueueMapping, change: Change, part: FencedJobs) -> Found:
     """Write to the rows of one claim, as many at a time as the databases take well."""
-    has_entities = part.has_entities
+    has_entities = not part.rows and part.has_entities
     if has_entities:
         writer.entities_allowed()
     shown = has_entities and change.values is not None
     token, written = part.token, Found()
     write_some = _write_rows if token.hold is None else _write_held
     identities = part.identities
-    several = len(identities) > 1
-    for chunk in key_batches(list(dict.fromkeys(identities)) if several else identities):
+    single = len(identities) == 1
+    for chunk in [identities] if single else key_batches(list(dict.fromkeys(identities))):
         known = len(token.dates)
         found = write_some(writer, mapping, change, token, chunk, shown=shown)
         if len(found) < len(chunk) and len(token.dates) > known:
@@ -260,35 +264,30 @@ def _write_rows(
     """Write to rows behind their fence; a class without JobMixin has only its round written."""
     if not mapping.is_queue:
         return _leave_round(writer, mapping, change, token, identities)
-    fence = FenceKind.of(token)
+    fence = FenceKind.of(token, identities)
     statements = fenced_statements(mapping, writer, change.values, fence)
     if not statements.writes:
         return dict.fromkeys(identities, ())
     parameters = {
-        KEYS: key_values(identities),
+        KEYS: fence.keys(identities),
         OWNER: token.owner,
         DATES: fence.dates(token),
         **change.parameters,
     }
-    told = _told_by_returning(writer.database, change)
-    if not shown and (len(identities) == 1 or not told or writer.database.one_writer):
-        if _write_all(writer, statements, parameters, len(identities)):
+    rows = len(identities)
+    if not shown and (rows == 1 or statements.counted):
+        if _write_all(writer, statements, parameters, rows):
             return dict.fromkeys(identities, ())
-        if len(identities) == 1:
+        if rows == 1:
             return {}
-    if told:
+    if statements.told:
         which = "write_returning" if shown else "write_returning_keys"
         return statements.read(statements.run(writer, which, parameters))
     found = statements.read(statements.run(writer, "lock", parameters))
     if found:
-        ours = {**parameters, KEYS: key_values(list(found))}
+        ours = {**parameters, KEYS: fence.keys(list(found))}
         statements.run(writer, "write", {**_times(change, found), **ours})
     return found
-
-
-def _told_by_returning(database: Database, change: Change) -> bool:
-    """Tell whether RETURNING says here which rows a change reached."""
-    return database.delete_returning if change.values is None else database.update_returning
 
 
 def _leave_round(

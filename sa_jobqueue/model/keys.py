@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Table, bindparam, tuple_
+from sqlalchemy import BigInteger, ColumnElement, Integer, Select, Table, bindparam, tuple_
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.types import TupleType
 
@@ -34,6 +34,14 @@ def key_is_in(
         database: if given, the comparison is the one that is fastest there.
     """
     return columns_are_in(mapping.keys, parameter, database)
+
+
+def key_is(mapping: QueueMapping, parameter: str) -> ColumnElement[bool]:
+    """Compare a primary key of one column with a parameter, a single key."""
+    (key,) = mapping.keys
+    # BIGINT, since the table's integers may have more bits than the model's.
+    kind = BigInteger() if isinstance(key.type, Integer) else key.type
+    return key == bindparam(parameter, type_=kind)
 
 
 def columns_are_in(
@@ -125,8 +133,7 @@ def keys_of(
     if not rows:
         states: Iterator[Any] = map(instance_state, jobs)  # persistent, so each has a key
         return [state.key[1] for state in states]
-    ordinals = mapping.key_ordinals
-    if len(ordinals) == 1:
-        (ordinal,) = ordinals
-        return [(row[ordinal],) for row in jobs]
-    return [tuple(row[ordinal] for ordinal in ordinals) for row in jobs]
+    key_of = mapping.key_of_row
+    if len(mapping.keys) > 1:
+        return list(map(key_of, jobs))
+    return [(key_of(row),) for row in jobs] if len(jobs) == 1 else list(zip(map(key_of, jobs)))

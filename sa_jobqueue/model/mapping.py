@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -256,14 +257,14 @@ class QueueMapping:
     # -- ordinals of columns, in a plain row of the table ----------------
 
     @cached_property
-    def key_ordinals(self) -> tuple[int, ...]:
-        """The ordinals of the primary key in a plain row of :attr:`table`."""
-        return self._ordinals(self.keys)
+    def key_of_row(self) -> itemgetter[Any]:
+        """Returns the primary key from a plain row of :attr:`table`, bare if it is one column."""
+        return itemgetter(*self._ordinals(self.keys))
 
     @cached_property
-    def owner_date_ordinal(self) -> int:
-        """The ordinal of owner_date in a plain row of :attr:`table`."""
-        return self._ordinals([self.column("owner_date")])[0]
+    def owner_date_of_row(self) -> itemgetter[Any]:
+        """Returns the owner_date from a plain row of :attr:`table`."""
+        return itemgetter(*self._ordinals([self.column("owner_date")]))
 
     @cached_property
     def round_ordinal(self) -> int:

@@ -58,9 +58,13 @@ def row_columns(
     written = claimed(mapping, during, moment) if during and moment is not None else {}
     times = {mapping.column(role) for role in TIME_ROLES if mapping.has(role)}
     return [
-        _read(_value(mapping, column, written, orm), is_time=column in times).label(column.key)
+        _named(_read(_value(mapping, column, written, orm), is_time=column in times), column)
         for column in mapping.table.c
     ]
+
+
+def _named(value: Any, column: Column[Any]) -> Any:
+    return value if value is column and column.name == column.key else value.label(column.key)
 
 
 def _value(mapping: QueueMapping, column: Column[Any], written: Any, orm: bool) -> Any:

@@ -39,7 +39,7 @@ def built_once(
 
     @wraps(build)
     def built(owner: Owner, writer: Writer, /, *args: P.args, **named: P.kwargs) -> R:
-        key = (build, *args, *named.items()) if named else (build, *args)
+        key = (build, args, *named.items()) if named else (build, args)
         dialect = writer.connection.dialect
         try:
             found: R = vars(owner)[_KEPT].values[id(dialect)][key]

@@ -6,12 +6,13 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Executable, Update, select, tuple_, update
+from sqlalchemy import ColumnElement, Executable, Update, select, tuple_, update
 from sqlalchemy.orm.attributes import instance_dict
 
 from ..dialects import Database
 from ..model.keys import key_values
 from ..model.plain_rows import row_columns
+from ..model.transitions import OWNER
 from ..sessions.writer import Writer
 from .parts.job_reads import ReadBack, loading_options
 from .parts.mark import Mark
@@ -51,18 +52,26 @@ class CompareAndSet(Strategy):
         if self._reads_back(writer):
             return self._mark.taken(request, self._take_and_read_back(writer, request))
         if request.rows:
-            rows = self._claim(writer, request, self.claim_rows)
+            rows = self._claim(writer, request)
             return self._mark.taken(request, _sorted(rows, self.mapping.order_ordinals))
-        claimed = self._claim(writer, request, self.claim_entities)
+        claimed = self._claim(writer, request)
         entities = [entity for (entity,) in claimed]
         in_order = _sorted_by_attributes(entities, self.mapping.order_attributes)
         return self._mark.taken(request, in_order)
 
-    def _claim(self, writer: Writer, request: Request, statement: Any) -> list[Any]:
+    def _claim(self, writer: Writer, request: Request) -> list[Any]:
+        single = self._is_single(request)
+        if request.rows:
+            statement = self.claim_row if single else self.claim_rows
+        else:
+            statement = self.claim_entity if single else self.claim_entities
+
         def claim(**parameters: Any) -> list[Any]:
-            parameters["sa_jobqueue_owner"] = request.owner
+            parameters[OWNER] = request.owner
+            if single:
+                del parameters["sa_jobqueue_limit"]
             if request.rows:
-                return list(writer.core(statement, parameters).all())
+                return list(writer.built(statement, parameters).all())
             return list(writer.fresh(statement, parameters).all())
 
         return self.ready.levels.collect(writer, request.limit, claim)
@@ -70,20 +79,50 @@ class CompareAndSet(Strategy):
     @cached_property
     def claim_entities(self) -> Any:
         """The whole claim, of entities."""
-        statement = self._update().returning(*self.mapping.table.c)
-        loading = loading_options(self.mapping)
-        return select(self.mapping.entity).options(*loading).from_statement(statement)
+        return self._entities(self._update(self._is_picked))
 
     @cached_property
     def claim_rows(self) -> Any:
         """The whole claim, of plain rows."""
-        return self._update().returning(*row_columns(self.mapping, during=None))
+        return self._rows(self._update(self._is_picked))
 
-    def _update(self) -> Update:
-        picked = self.pick.correlate(None)
+    # A scalar sub-select saves SQLite a temporary table of keys. Its value is that of its first
+    # row; a LIMIT would add two parameters, its own and that of the OFFSET that SQLAlchemy writes.
+
+    @cached_property
+    def claim_entity(self) -> Any:
+        """The whole claim, of a single entity."""
+        return self._entities(self._update(self._is_first))
+
+    @cached_property
+    def claim_row(self) -> Any:
+        """The whole claim, of a single plain row."""
+        return self._rows(self._update(self._is_first))
+
+    def _entities(self, claim: Update) -> Any:
+        returning = claim.returning(*self.mapping.table.c)
+        loading = loading_options(self.mapping)
+        return select(self.mapping.entity).options(*loading).from_statement(returning)
+
+    def _rows(self, claim: Update) -> Any:
+        return claim.returning(*row_columns(self.mapping, during=None))
+
+    def _update(self, criterion: ColumnElement[bool]) -> Update:
+        return update(self.mapping.table).where(criterion).values(self._mark.values())
+
+    @property
+    def _is_picked(self) -> ColumnElement[bool]:
         keys = self.mapping.keys
         key: Any = keys[0] if len(keys) == 1 else tuple_(*keys)
-        return update(self.mapping.table).where(key.in_(picked)).values(self._mark.values())
+        criterion: ColumnElement[bool] = key.in_(self.pick.correlate(None))
+        return criterion
+
+    @property
+    def _is_first(self) -> ColumnElement[bool]:
+        (key,) = self.mapping.keys
+        first = self.pick.limit(None).correlate(None)
+        criterion: ColumnElement[bool] = key == first.scalar_subquery()
+        return criterion
 
     # -- pick, mark, read back ------------------------------------------
 
@@ -135,7 +174,7 @@ class CompareAndSet(Strategy):
 
 
 def _sorted(rows: list[Any], indexes: tuple[int, ...]) -> list[Any]:
-    return sorted(rows, key=itemgetter(*indexes))
+    return sorted(rows, key=itemgetter(*indexes)) if len(rows) > 1 else rows
 
 
 def _sorted_by_attributes(entities: list[Any], keys: tuple[str, ...]) -> list[Any]:

@@ -66,6 +66,10 @@ class Strategy(ABC):
         """Finish jobs and claim, by one statement; nothing is claimed if a job was lost."""
         raise NotImplementedError(self.name)
 
+    def _is_single(self, request: Request) -> bool:
+        """Tell whether a claim is for one job, which a key of one column names."""
+        return request.limit == 1 and len(self.mapping.keys) == 1
+
     @abstractmethod
     def statements(self) -> list[Executable]:
         """List what :meth:`take` executes, in order, for a claim of entities."""

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
@@ -125,7 +126,8 @@ class ClaimPlan(Generic[T]):
         """Return the strategy that serves a request."""
         drawn = request.candidates_from is not None
         strategy = self._strategy(writer, writer.hooked, drawn)
-        _check_request(strategy, request)
+        if request.owner is None or drawn:
+            _check_request(strategy, request)
         return strategy
 
     def claim_of(
@@ -144,7 +146,8 @@ class ClaimPlan(Generic[T]):
         jobs = len(taken.jobs)
         if jobs > 1 and request.rows and strategy.database.repeats_keys:
             _refuse_repeated_keys(parts)  # of entities it shows as they are fenced
-        claim: Claim[Any] = Claim(parts, candidates=taken.candidates, lost=taken.lost)
+        claim: Claim[Any] = Claim(parts)
+        claim.candidates, claim.lost = taken.candidates, taken.lost
         if not request.rows:
             self._attach(writer, taken, parts)
         if self.spec.limits and self.mapping.wakes:
@@ -280,8 +283,15 @@ def checked_owner(owner: object | None) -> str | None:
     """
     if owner is None:
         return None
+    if isinstance(owner, str) and not isinstance(owner, ConnectionOwner):
+        return _checked_name(owner)
+    return _owner_name(owner)
+
+
+@lru_cache(typed=True)  # a worker claims by the same name again and again
+def _checked_name(owner: str) -> str:
     name = _owner_name(owner)
-    if SEPARATOR in name and not isinstance(owner, (Owner, ConnectionOwner)):
+    if SEPARATOR in name:
         raise ArgumentError(
             f"'~' is reserved in owners: {name!r}; use another character, or give the Owner itself"
         )

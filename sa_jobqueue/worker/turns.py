@@ -145,8 +145,6 @@ class Turns(Generic[T]):
         self._unanswered.clear()
         if claim:
             self._refusals.end()
-        if self.kept is not None and not any(claim for _, claim in result.claims):
-            self.kept.let_go()  # the next turn may be long in coming
         return result
 
     def _turn(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:

@@ -33,7 +33,7 @@ def test_postgresql_claims_in_one_statement() -> None:
         WITH sa_jobqueue_claimed AS (
             UPDATE email
             SET status='claimed', owner=:sa_jobqueue_owner,
-                owner_date=(SELECT clock_timestamp() AS clock_timestamp_1)
+                owner_date=(SELECT clock_timestamp())
             WHERE email.id = any(array((
                 SELECT email.id FROM email
                 WHERE email.status IN ('unclaimed', 'unclaimed')
@@ -161,7 +161,7 @@ def test_postgresql_goes_priority_by_priority_within_one_statement() -> None:
         ), sa_jobqueue_claimed AS (
             UPDATE task
             SET status='claimed', owner=:sa_jobqueue_owner,
-                owner_date=(SELECT clock_timestamp() AS clock_timestamp_1)
+                owner_date=(SELECT clock_timestamp())
             WHERE task.id = any(array((
                 SELECT sa_jobqueue_due.id
                 FROM sa_jobqueue_priorities JOIN LATERAL (
@@ -242,7 +242,7 @@ def test_composite_keys_are_picked_once_in_a_materialized_query() -> None:
         ), sa_jobqueue_claimed AS (
             UPDATE seat
             SET status='claimed', owner=:sa_jobqueue_owner,
-                owner_date=(SELECT clock_timestamp() AS clock_timestamp_1)
+                owner_date=(SELECT clock_timestamp())
             FROM sa_jobqueue_picked WHERE seat.hall = sa_jobqueue_picked.hall AND seat.number =
                 sa_jobqueue_picked.number AND
                 CASE WHEN (seat.status = 'unclaimed') THEN 1 ELSE 0 END = 1

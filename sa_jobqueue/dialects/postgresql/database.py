@@ -26,7 +26,6 @@ from sqlalchemy import (
     cast,
     func,
     literal_column,
-    select,
     text,
     true,
 )
@@ -99,6 +98,10 @@ SELECT set_config('enable_seqscan', :seqscan, true),
   set_config('enable_sort', :sort, true)
 """)
 
+
+_CLAIM_DATE: ColumnElement[Any] = literal_column(
+    "(SELECT clock_timestamp())", DateTime(timezone=True)
+)
 
 #: The setting that holds a text from one statement to a later one of its transaction.
 _LEFT: ColumnElement[str] = literal_column("'sa_jobqueue.left'", String)
@@ -180,7 +183,7 @@ class PostgreSQL(Database):
         # Read once for a statement, when the first of its rows is locked. By the time at which
         # the statement began, two claims could be equal: one that was rolled back, and one that
         # began in the same microsecond and came to the row later.
-        return select(func.clock_timestamp(type_=DateTime(timezone=True))).scalar_subquery()
+        return _CLAIM_DATE
 
     def leaving(self, text: ColumnElement[str]) -> ColumnElement[str]:
         return func.set_config(_LEFT, text, true(), type_=String)

@@ -75,8 +75,7 @@ class Mark:
         had. A claim that goes level by level makes several reads.
         """
         if request.rows:
-            index = self.mapping.owner_date_ordinal
-            dates = [row[index] for row in locked]
+            dates = list(map(self.mapping.owner_date_of_row, locked))
             jobs: Sequence[Any] = locked
         else:
             dates = [as_utc(date) for _, date in locked]
@@ -94,8 +93,7 @@ class Mark:
     def taken(self, request: Request, jobs: Sequence[Any]) -> Taken:
         """Return jobs that were read after the mark, with the dates that they show."""
         if request.rows:
-            index = self.mapping.owner_date_ordinal
-            return Taken(jobs, [row[index] for row in jobs])
+            return Taken(jobs, list(map(self.mapping.owner_date_of_row, jobs)))
         key = self.mapping.attributes["owner_date"]
         return Taken(jobs, [as_utc(instance_dict(job)[key]) for job in jobs])
 
@@ -108,7 +106,7 @@ class Mark:
                 "sa_jobqueue_owner": request.owner,
                 "sa_jobqueue_owner_date": date,
             }
-            marked = writer.core(self.by_key, parameters).rowcount
+            marked = writer.built(self.by_key, parameters).rowcount
             if marked != len(batch):
                 check_count(self.mapping, limit=len(batch), marked=marked)
                 raise _mismatch(self.mapping, locked=len(batch), marked=marked)

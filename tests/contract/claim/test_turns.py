@@ -110,7 +110,7 @@ def test_a_turn_of_many_jobs_takes_two_statements(engine: Engine, session: Sessi
         second = EMAILS.turn(session, first, owner="w", rows=True, delete=True)
 
     assert len(second) == 1
-    assert [text.split()[0] for text in seen] == ["DELETE", "WITH"]
+    assert [text.split()[0] for text in seen] == ["DELETE", "UPDATE"]
 
 
 @ways

@@ -33,10 +33,7 @@ def test_turns_that_follow_each_other_share_a_connection(db_url: URL) -> None:
         assert count[0] < 10
 
 
-def test_an_idle_worker_holds_no_connection_of_the_pool(
-    db_url: URL, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kept_connection, "KEPT_FOR", 3600.0)
+def test_an_idle_worker_holds_no_connection_of_the_pool(db_url: URL) -> None:
     handled = threading.Event()
 
     with (

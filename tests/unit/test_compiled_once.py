@@ -1,0 +1,121 @@
+"""Statements that are built once are found by themselves, and go with their engine."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+from weakref import ref
+
+from sqlalchemy import (
+    Column,
+    Engine,
+    Integer,
+    MetaData,
+    Select,
+    Table,
+    create_engine,
+    literal_column,
+    select,
+    text,
+)
+from sqlalchemy.engine import Dialect
+
+from sa_jobqueue.sessions.compiled_once import MOST, CompiledStatements, compiled_once
+
+
+def engine_in_memory() -> Engine:
+    return create_engine("sqlite://")
+
+
+def test_a_compiled_statement_is_found_by_its_parts_themselves_and_by_equal_ones() -> None:
+    kept, parts, equal = CompiledStatements(), ("a", "b"), tuple("ab")
+
+    kept["dialect", parts, False] = "compiled"
+
+    assert kept.get(("dialect", parts, False)) == "compiled"
+    assert kept.get(("dialect", parts, False)) == "compiled"  # by its id
+    assert kept.get(("dialect", equal, False)) == "compiled"
+    assert kept.get(("dialect", parts, True)) is None
+    assert kept.get(("another", parts, False)) is None
+    assert kept.get(("dialect", ("a", "c"), False)) is None
+
+
+def test_parts_that_are_freed_lend_their_id_to_no_others() -> None:
+    kept = CompiledStatements()
+    for number in range(3 * MOST):
+        key = ("dialect", ("part", number), False)
+        assert kept.get(key) is None
+        kept[key] = number
+        assert kept.get(key) == number
+
+
+def test_sqlalchemy_asks_by_a_key_whose_second_element_is_the_same_for_one_statement() -> None:
+    """Were it another each time, every execution would hash all parts of the statement."""
+    engine = engine_in_memory()
+    statement: Select[Any] = select(literal_column("1"))
+    keys: list[tuple[object, ...]] = []
+
+    class Asked(CompiledStatements):
+        def get(self, key: tuple[object, ...]) -> object:
+            keys.append(key)
+            return super().get(key)
+
+    with engine.connect() as connection:
+        for _ in range(2):
+            connection.execute(statement, execution_options={"compiled_cache": Asked()})
+
+    first, second = keys
+    assert first[1] is second[1]
+    assert first[0] is engine.dialect
+
+
+def test_a_statement_is_compiled_once_for_each_engine() -> None:
+    statement: Select[Any] = select(literal_column("1"))
+    compiled: list[int] = []
+    engine = engine_in_memory()
+    made = engine.dialect.statement_compiler
+
+    def counting(*given: object, **named: object) -> object:
+        compiled.append(1)
+        return made(*given, **named)  # type: ignore[arg-type]  # as it was called
+
+    engine.dialect.statement_compiler = counting  # type: ignore[assignment]  # it is called only
+    with engine.connect() as connection:
+        for _ in range(3):
+            options = compiled_once(connection.dialect)
+            assert connection.execute(statement, execution_options=options).scalar() == 1
+
+    assert compiled == [1]
+
+
+def test_a_table_in_another_schema_has_a_compiled_statement_of_its_own() -> None:
+    engine = engine_in_memory()
+    table = Table("job", MetaData(), Column("id", Integer))
+    statement = select(table.c.id)
+    with engine.connect() as connection:
+        connection.execute(text("ATTACH ':memory:' AS other"))
+        for schema in ("main", "other"):
+            connection.execute(text(f"CREATE TABLE {schema}.job AS SELECT '{schema}' AS id"))
+        options = compiled_once(connection.dialect)
+
+        found = [
+            connection.execute(
+                statement, execution_options={**options, "schema_translate_map": names}
+            ).scalar()
+            for names in ({}, {None: "other"}, {}, {None: "main"})
+        ]
+
+    assert found == ["main", "other", "main", "main"]
+
+
+def test_what_is_kept_goes_with_the_engine() -> None:
+    engine = engine_in_memory()
+    with engine.connect() as connection:
+        options = compiled_once(connection.dialect)
+        connection.execute(select(literal_column("1")), execution_options=options)
+    dialect: ref[Dialect] = ref(engine.dialect)
+
+    del engine, connection, options
+    gc.collect()
+
+    assert dialect() is None
