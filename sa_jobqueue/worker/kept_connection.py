@@ -29,17 +29,36 @@ KEPT_FOR = 1.0
 class _Kept:
     """A connection, and the session that the turns use on it."""
 
-    connection: Connection
+    engine: Engine
+    connection: Connection = field(init=False)
     session: Session = field(init=False)
     since: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
+        self._pool = self.engine.pool
+        self.connection = connect(self.engine)
         self.session = Session(self.connection, expire_on_commit=False)
 
     @property
     def until(self) -> float:
         """When it goes back to the pool, by time.monotonic()."""
         return self.since + KEPT_FOR
+
+    @property
+    def is_good(self) -> bool:
+        """Whether another turn may use it."""
+        return self._is_of_engine and time.monotonic() < self.until
+
+    def close(self) -> None:
+        """Give it back to the pool, which resets it."""
+        if not self._is_of_engine:  # nobody would close it any more
+            self.connection.invalidate()
+        self.connection.close()
+
+    @property
+    def _is_of_engine(self) -> bool:
+        """Whether the engine was not disposed of meanwhile, and so has another pool."""
+        return self.engine.pool is self._pool
 
 
 class KeptConnection:
@@ -51,11 +70,13 @@ class KeptConnection:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._free: list[_Kept] = []
+        self._is_over = False
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *_: object) -> None:
+        self._is_over = True
         self.let_go()
 
     def use(self, work: Callable[[Session], R]) -> R:
@@ -64,15 +85,15 @@ class KeptConnection:
         try:
             result = work(kept.session)
         except BaseException:
-            kept.connection.close()  # the pool resets it, or connects again
+            kept.close()
             raise
-        self._free.append(kept)
+        self._put_back(kept)
         return result
 
     def let_go(self) -> None:
         """Give the connection back to the pool."""
         while (kept := self._pop()) is not None:
-            kept.connection.close()
+            kept.close()
 
     @property
     def due_at(self) -> float:
@@ -86,10 +107,15 @@ class KeptConnection:
     def _take(self) -> _Kept:
         kept = self._pop()
         if kept is not None:
-            if time.monotonic() < kept.until:
+            if kept.is_good:
                 return kept
-            kept.connection.close()
-        return _Kept(connect(self._engine))
+            kept.close()
+        return _Kept(self._engine)
+
+    def _put_back(self, kept: _Kept) -> None:
+        self._free.append(kept)
+        if self._is_over:  # the run has ended without us, as it does if a handler never ends
+            self.let_go()
 
     def _pop(self) -> _Kept | None:
         try:

@@ -114,3 +114,24 @@ def test_a_kept_connection_that_dies_costs_no_job(db_url: URL) -> None:
 
     assert sorted(handled) == sorted(set(handled))
     assert len(handled) == 4
+
+
+def test_a_connection_whose_engine_was_disposed_of_is_closed(db_url: URL) -> None:
+    closed: list[object] = []
+
+    with own_database(db_url) as engine:
+        with Session(engine) as session:
+            add_emails(session, "a", "b")
+        event.listen(engine, "close", lambda driver, record: closed.append(driver))
+
+        def handle(email: Email) -> None:
+            if email.recipient == "a":
+                engine.dispose()
+
+        opened: list[object] = []
+        event.listen(engine, "connect", lambda driver, record: opened.append(driver))
+        work(engine, JobQueue(Email), handle, owner="w", limit=1)
+        engine.dispose()
+
+    assert opened
+    assert set(map(id, opened)) <= set(map(id, closed))
