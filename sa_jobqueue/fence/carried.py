@@ -40,7 +40,6 @@ from sqlalchemy import (
 )
 
 from ..dialects import Database
-from ..model.keys import key_values
 from ..model.mapping import QueueMapping
 from ..model.transitions import ClaimedValues
 from ..sessions.built_once import built_once
@@ -96,13 +95,13 @@ class CarriedJobs:
     finish: CarriedFinish
     part: FencedJobs
     keys: list[Identity]
+    kind: FenceKind
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of the finish, but for the owner: it is that of the claim, too."""
-        token = self.part.token
-        dates = FenceKind.of(token).dates(token)
-        return {KEYS: key_values(self.keys), DATES: dates, _COUNT: len(self.keys)}
+        dates = self.kind.dates(self.part.token)
+        return {KEYS: self.kind.keys(self.keys), DATES: dates, _COUNT: len(self.keys)}
 
     def finished(self, writer: Writer, *, claimed: bool) -> Found:
         """Return the jobs that were finished.
@@ -135,9 +134,8 @@ def carried(
     plain = token.hold is None and token.owner == owner and 0 < len(keys) <= MOST_CARRIED
     if not plain or writer.in_autocommit or not _can_carry(mapping, writer.database, change):
         return None
-    return CarriedJobs(
-        _carried_finish(mapping, writer, change.values, FenceKind.of(token)), part, keys
-    )
+    kind = FenceKind.of(token, keys)
+    return CarriedJobs(_carried_finish(mapping, writer, change.values, kind), part, keys, kind)
 
 
 def _can_carry(mapping: QueueMapping, database: Database, change: Change) -> bool:

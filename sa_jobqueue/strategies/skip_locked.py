@@ -32,8 +32,9 @@ class SkipLocked(Strategy):
         super().__init__(spec, database)
         self._ready_lock = ReadyLock(self.ready, marks=True)
         self._mark = Mark(spec, database)
-        # The statements that carry a finish, by the finish and whether they claim plain rows.
-        self._turns: dict[tuple[CarriedFinish, bool], Any] = {}
+        # The statements that carry a finish, by the finish, and whether they claim plain rows, and
+        # a single one.
+        self._turns: dict[tuple[CarriedFinish, bool, bool], Any] = {}
 
     @staticmethod
     def refusal(database: Database) -> str | None:
@@ -83,13 +84,19 @@ class SkipLocked(Strategy):
         return self.in_one and self.spec.looks_at_own_row
 
     def take_after(self, writer: Writer, request: Request, finish: CarriedJobs) -> Taken:
-        form = (finish.finish, request.rows)
+        single = self._is_single(request)
+        form = (finish.finish, request.rows, single)
         statement = self._turns.get(form)
         if statement is None:
-            build = self._rows if request.rows else self._entities
-            statement = self._turns.setdefault(form, build(finish.finish))
-        parameters = {**finish.parameters, **_parameters(request)}
-        return self._run(writer, request, statement, parameters)
+            statement = self._turns.setdefault(form, self._turn(*form))
+        own = {OWNER: request.owner} if single else _parameters(request)
+        return self._run(writer, request, statement, {**finish.parameters, **own})
+
+    def _turn(self, finish: CarriedFinish, rows: bool, single: bool) -> Any:
+        """Build the statement that carries a finish."""
+        if single:
+            return self._row(finish) if rows else self._entity(finish)
+        return self._rows(finish) if rows else self._entities(finish)
 
     def _run(
         self, writer: Writer, request: Request, statement: Any, parameters: Mapping[str, Any]
@@ -129,12 +136,19 @@ class SkipLocked(Strategy):
     @cached_property
     def claim_entity(self) -> Any:
         """The whole claim, of a single entity."""
-        return self._loaded_from(self._update_single().returning(*self.mapping.table.c))
+        return self._entity()
 
     @cached_property
     def claim_row(self) -> Any:
         """The whole claim, of a single plain row."""
-        return self._update_single().returning(*row_columns(self.mapping, during=None))
+        return self._row()
+
+    def _entity(self, finish: CarriedFinish | None = None) -> Any:
+        return self._loaded_from(self._update_single(finish).returning(*self.mapping.table.c))
+
+    def _row(self, finish: CarriedFinish | None = None) -> Any:
+        columns = row_columns(self.mapping, during=None)
+        return self._update_single(finish).returning(*columns)
 
     def _entities(self, finish: CarriedFinish | None = None) -> Any:
         return self._loaded_from(self._claim(self.mapping.table.c, finish))
@@ -157,22 +171,21 @@ class SkipLocked(Strategy):
         table, keys = self.mapping.table, self.mapping.keys
         statement = update(table).values(self._mark.values())
         if len(keys) == 1:
-            after = [] if finish is None else [finish.is_complete]
             picked = self._pick().correlate(None).scalar_subquery()
             same_key = keys[0] == func.any(func.array(picked))
-            return statement.where(*after, same_key, self._mark.is_ready)
+            return statement.where(*_after(finish), same_key, self._mark.is_ready)
         picked_cte = self._pick().cte("sa_jobqueue_picked").prefix_with("MATERIALIZED")
         # In the order of the keys: an attribute may be named otherwise than its column.
         pairs = zip(keys, picked_cte.c, strict=True)
         same = (key == column for key, column in pairs)
         return statement.where(*same, self._mark.is_ready)
 
-    def _update_single(self) -> Any:
+    def _update_single(self, finish: CarriedFinish | None) -> Any:
         """Mark a single row; a scalar sub-select is run once, too."""
         (key,) = self.mapping.keys
         statement = update(self.mapping.table).values(self._mark.values())
         same_key = key == self._pick(ONE).correlate(None).scalar_subquery()
-        return statement.where(same_key, self._mark.is_ready)
+        return statement.where(*_after(finish), same_key, self._mark.is_ready)
 
     def _pick(self, limit: Any = LIMIT) -> Select[Any]:
         """Lock the keys of the next rows."""
@@ -212,6 +225,10 @@ class SkipLocked(Strategy):
         return found.union_all(
             select(following.scalar_subquery()).where(found.c[role].is_not(None))
         )
+
+
+def _after(finish: CarriedFinish | None) -> list[Any]:
+    return [] if finish is None else [finish.is_complete]
 
 
 def _parameters(request: Request) -> dict[str, Any]:
