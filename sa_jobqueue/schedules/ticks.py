@@ -24,8 +24,10 @@ class Missed(StrEnum):
     """What becomes of ticks while no scheduler ran, or the schedule was paused.
 
     SKIP: they are skipped. A tick is missed when it is more than a minute late. A tick whose job
-        could not be inserted is tried again until the next one is due.
+    could not be inserted is tried again until the next one is due.
+
     ONCE: one job is inserted, with the last of them.
+
     ALL: a job is inserted for each, at most 100 in a transaction.
     """
 

@@ -191,7 +191,7 @@ class Writer:
         return self.connection.execute(statement, parameters, execution_options=self.options)
 
     def built(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
-        """Run a statement on tables that is built once; see :mod:`.compiled_once`."""
+        """Run a statement on tables that is built once; see ``compiled_once``."""
         options = compiled_once(self.connection.dialect)
         if self.options:
             options = {**self.options, **options}
