@@ -431,19 +431,7 @@ class JobQueue(Generic[T]):
 
         Without `retry_in` the queue's backoff gives the delay.
         """
-        count = self._write_failures(session, jobs, error=error, retry_in=retry_in)
-        finish.log_failures(count, error)
-
-    def _write_failures(
-        self,
-        session: AnyConnection,
-        jobs: Any,
-        *,
-        error: str | BaseException | None,
-        retry_in: timedelta | None,
-    ) -> int:
-        """Report failed jobs, and log nothing; return how many they are."""
-        return finish.write_failures(
+        finish.fail(
             session, jobs, error=error, retry_in=retry_in, backoff=self.backoff, ready=self.ready
         )
 

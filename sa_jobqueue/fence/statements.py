@@ -203,7 +203,6 @@ def _change(
 
 def is_ours(mapping: QueueMapping, database: Database, kind: FenceKind) -> ColumnElement[bool]:
     """Return the criterion of a fence; its parameters are KEYS, OWNER and DATES."""
-    keys = key_is(mapping, KEYS) if kind.single else key_is_in(mapping, KEYS, database)
     claim = status_is(mapping.column("status"), kind.status)
     if not kind.unmarked:
         owner, date = mapping.column("owner"), mapping.column("owner_date")
@@ -217,7 +216,12 @@ def is_ours(mapping: QueueMapping, database: Database, kind: FenceKind) -> Colum
         # The CASE keeps every index but the primary key from serving the statement: a
         # write that goes by the reap index deadlocks with inserts.
         claim = case((claim, 1), else_=0) == 1
-    return and_(keys, claim)
+    return and_(keys_are(mapping, database, kind), claim)
+
+
+def keys_are(mapping: QueueMapping, database: Database, kind: FenceKind) -> ColumnElement[bool]:
+    """Return the criterion that a row has one of the KEYS."""
+    return key_is(mapping, KEYS) if kind.single else key_is_in(mapping, KEYS, database)
 
 
 def _update(

@@ -124,22 +124,6 @@ def fail(
             does not return a delay; nothing was written.
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
-    log_failures(
-        write_failures(session, jobs, error=error, retry_in=retry_in, backoff=backoff, ready=ready),
-        error,
-    )
-
-
-def write_failures(
-    session: AnyConnection,
-    jobs: Any,
-    *,
-    error: str | BaseException | None,
-    retry_in: timedelta | None,
-    backoff: Backoff | None,
-    ready: str,
-) -> int:
-    """Report failed jobs as :func:`fail` does, and log nothing; return how many they are."""
     parts = jobs_by_token(jobs)
     _check_queues("fail", parts)
     if retry_in is not None:
@@ -149,13 +133,10 @@ def write_failures(
         delays = by_delay(session, parts, backoff)
     text = _text_for(parts, error)
     write(session, [(_failure(text, delay, ready), alike) for delay, alike in delays.items()])
-    return sum(len(part.jobs) for part in parts)
-
-
-def log_failures(count: int, error: str | BaseException | None) -> None:
-    """Log that so many jobs have failed."""
-    if count:
-        failure_log.info("failed jobs: %d: %s", count, first_line(error))
+    if parts:
+        # A worker has a record of its own for each failure, at a level that is seen.
+        count = sum(len(part.jobs) for part in parts)
+        failure_log.debug("failed jobs: %d: %s", count, first_line(error))
 
 
 def cancel_claimed(session: AnyConnection, jobs: Any, *, reason: str | None = None) -> None:

@@ -188,8 +188,7 @@ class Lane(Generic[T]):
             self.queue.cancel_claimed(session, job, reason=text)
         else:
             retry_in = outcome.retry_in if isinstance(outcome, Failed) else outcome.in_
-            # Not fail(), which logs: the worker logs each attempt itself.
-            self.queue._write_failures(session, job, error=text, retry_in=retry_in)
+            self.queue.fail(session, job, error=text, retry_in=retry_in)
 
     def left(self) -> Executable:
         """Select the key of a job that a drain waits for."""

@@ -94,24 +94,23 @@ class StepQueue(JobQueue[T]):
 
         self._written(session, jobs, write, after, "complete")
 
-    def _write_failures(
+    def fail(
         self,
         session: AnyConnection,
         jobs: Any,
         *,
-        error: str | BaseException | None,
-        retry_in: timedelta | None,
-    ) -> int:
+        error: str | BaseException | None = None,
+        retry_in: timedelta | None = None,
+    ) -> None:
         """Report failed jobs: they repeat this step while attempts remain, else are failed."""
-        write, counts = super()._write_failures, []
+        fail = super().fail
         self._written(
             session,
             jobs,
-            lambda jobs: counts.append(write(session, jobs, error=error, retry_in=retry_in)),
+            lambda jobs: fail(session, jobs, error=error, retry_in=retry_in),
             None,
             "fail",
         )
-        return sum(counts)
 
     def release(self, session: AnyConnection, jobs: Any) -> None:
         """Give jobs back to this step; see :func:`sa_jobqueue.release`."""

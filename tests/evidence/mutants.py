@@ -41,7 +41,7 @@ from sa_jobqueue import (
 from sa_jobqueue.dialects import database_of_dialect, dialect_of
 from sa_jobqueue.dialects.clock import EPOCH
 from sa_jobqueue.fence import statements as fence_statements
-from sa_jobqueue.fence.statements import KEYS
+from sa_jobqueue.fence.statements import keys_are
 from sa_jobqueue.model import transitions
 from sa_jobqueue.model.keys import key_is_in
 from sa_jobqueue.model.status import status_is
@@ -88,9 +88,7 @@ class Mutant:
 
 
 def without_fence(patch: Patch) -> None:
-    patch.setattr(
-        fence_statements, "is_ours", lambda mapping, database, kind: key_is_in(mapping, KEYS)
-    )
+    patch.setattr(fence_statements, "is_ours", keys_are)
 
 
 def without_owner_date(patch: Patch) -> None:
@@ -98,7 +96,9 @@ def without_owner_date(patch: Patch) -> None:
         owner = mapping.column("owner")
         same = owner == bindparam(OWNER, type_=owner.type)
         return and_(
-            key_is_in(mapping, KEYS), status_is(mapping.column("status"), kind.status), same
+            keys_are(mapping, database, kind),
+            status_is(mapping.column("status"), kind.status),
+            same,
         )
 
     patch.setattr(fence_statements, "is_ours", fence)
