@@ -18,7 +18,7 @@ from .parts.adapted import adapted
 from .parts.job_reads import LockingRead, loading_options
 from .parts.mark import Mark
 from .parts.ready_lock import ReadyLock, refusal_without_skip_locked
-from .parts.ready_rows import LIMIT, ONE
+from .parts.ready_rows import LIMIT, SINGLE
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy
 
@@ -184,7 +184,7 @@ class SkipLocked(Strategy):
         """Mark a single row; a scalar sub-select is run once, too."""
         (key,) = self.mapping.keys
         statement = update(self.mapping.table).values(self._mark.values())
-        same_key = key == self._pick(ONE).correlate(None).scalar_subquery()
+        same_key = key == self._pick(SINGLE).correlate(None).scalar_subquery()
         return statement.where(*_after(finish), same_key, self._mark.is_ready)
 
     def _pick(self, limit: Any = LIMIT) -> Select[Any]:

@@ -32,7 +32,7 @@ LIMIT = bindparam("sa_jobqueue_limit", type_=Integer, required=True)
 
 #: The number of rows of a claim for a single job, in its text: a parameter takes psycopg2 2 % of
 #: the instructions of a claim and a finish.
-ONE: ColumnElement[int] = literal_column("1", Integer)
+SINGLE: ColumnElement[int] = literal_column("1", Integer)
 
 
 class ReadyRows:
