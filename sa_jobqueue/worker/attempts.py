@@ -10,12 +10,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from sqlalchemy.orm.attributes import instance_state
+
 from ..process.runtime import Flag
 from .calls import Calls
 from .detached import log_changes
 from .events import tell_start
 from .in_hand import InHand
-from .job_context import JobContext
+from .job_context import context_of
 from .log_records import log_failure
 from .outcomes import Cancel, Failed, Retry
 from .transactional import HandlersTransaction
@@ -81,7 +83,7 @@ class Attempts(Generic[T]):
 
     def _outcome_of(self, in_hand: InHand[T]) -> Retry | Cancel | str | None:
         lane = in_hand.lane
-        context = JobContext(in_hand, self.stopping).context()
+        context = context_of(in_hand, self.stopping)
         if lane.mapping.listeners:
             context.run(tell_start, in_hand)
         if lane.transactional:
@@ -89,7 +91,8 @@ class Attempts(Generic[T]):
         try:
             returned = self.calls.call(in_hand, context)
         finally:
-            log_changes(in_hand)
+            if instance_state(in_hand.job).modified:
+                log_changes(in_hand)
         return None if returned is None else lane.outcome_of(returned)
 
     def _outcome_in_transaction(

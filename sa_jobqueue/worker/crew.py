@@ -12,7 +12,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Generic, TypeVar
 
@@ -106,7 +107,11 @@ class Crew(Generic[T]):
                     if hands.ended:
                         return
                     hands.wait_in_slot()
-            handled = self._do(step)
+            if isinstance(step, InHand):
+                handled = self._handle(step)
+            else:
+                self._do_turn(step)
+                handled = None
 
     def _do(self, step: InHand[T] | Batch[T]) -> InHand[T] | None:
         """Do a turn, or handle a job, which is returned if it is to be finished."""
@@ -265,7 +270,7 @@ class Crew(Generic[T]):
             if in_hand.lane.transactional:
                 in_hand.given_up = error
             else:
-                given_up = replace(in_hand)
+                given_up = copy(in_hand)
                 in_hand.given_up = Stopped()  # what becomes of the handler itself is no attempt
                 self.attempts.fail(given_up, error)
                 self.hands.abandon(in_hand, given_up)

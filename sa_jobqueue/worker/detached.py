@@ -14,9 +14,12 @@ log = logging.getLogger("sa_jobqueue.worker")
 
 
 def log_changes(in_hand: InHand[Any]) -> None:
-    """Log attributes that a handler has set, and that are therefore lost."""
+    """Log attributes that a handler has set, and that are therefore lost.
+
+    It is called for a modified job.
+    """
     state = instance_state(in_hand.job)
-    if not state.modified or state.session is not None:
+    if state.session is not None:
         return
     columns = {column.key for column in state.mapper.column_attrs}
     names = sorted(columns.intersection(state.committed_state))

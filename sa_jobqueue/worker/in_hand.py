@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
@@ -22,7 +22,7 @@ class Ended(Enum):
     LOST = auto()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class InHand(Generic[T]):
     """A claimed job with the lane that claimed it; once it was handled, also what became of it.
 
@@ -45,14 +45,14 @@ class InHand(Generic[T]):
     job: T
     claim: Claim[T] | None = None
     attempts: int | None = None
-    outcome: Outcome | NotYet = NOT_YET
-    ended: Ended | None = None
-    began: float = 0.0
-    duration: float = 0.0
-    locked: bool = False
-    lost: bool = False
-    given_up: BaseException | None = None
-    asked_to_stop: bool = False
+    outcome: Outcome | NotYet = field(default=NOT_YET, init=False)
+    ended: Ended | None = field(default=None, init=False)
+    began: float = field(default=0.0, init=False)
+    duration: float = field(default=0.0, init=False)
+    locked: bool = field(default=False, init=False)
+    lost: bool = field(default=False, init=False)
+    given_up: BaseException | None = field(default=None, init=False)
+    asked_to_stop: bool = field(default=False, init=False)
 
     @property
     def fence(self) -> Fence:

@@ -21,17 +21,11 @@ from .in_hand import InHand
 
 
 class JobContext:
-    """An attempt at a job; :func:`job_context` returns it inside of :meth:`context`."""
+    """An attempt at a job; :func:`job_context` returns it while its handler runs."""
 
     def __init__(self, in_hand: InHand[Any], stopping: Flag) -> None:
         self._in_hand = in_hand
         self._stopping = stopping
-
-    def context(self) -> Context:
-        """Return a copy of our context: what one handler sets the next one does not see."""
-        context = copy_context()
-        context.run(_current.set, self)
-        return context
 
     @property
     def attempt(self) -> int | None:
@@ -61,7 +55,14 @@ class JobContext:
         return None if deadline is None else timedelta(seconds=max(deadline - time.monotonic(), 0))
 
 
-_current: ContextVar[JobContext] = ContextVar("sa_jobqueue_job_context")
+_current: ContextVar[tuple[InHand[Any], Flag]] = ContextVar("sa_jobqueue_job_context")
+
+
+def context_of(in_hand: InHand[Any], stopping: Flag) -> Context:
+    """Return a copy of our context for a handler: what it sets the next one does not see."""
+    context = copy_context()
+    context.run(_current.set, (in_hand, stopping))
+    return context
 
 
 def job_context() -> JobContext:
@@ -71,6 +72,6 @@ def job_context() -> JobContext:
         ArgumentError: no worker has called us.
     """
     try:
-        return _current.get()
+        return JobContext(*_current.get())
     except LookupError:
         raise ArgumentError("job_context() is for handlers, while a worker calls them") from None

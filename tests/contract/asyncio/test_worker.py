@@ -13,14 +13,19 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
-from sqlalchemy import Engine, event, select
+from sqlalchemy import URL, AsyncAdaptedQueuePool, Engine, event, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session, selectinload
 
 from sa_jobqueue import ArgumentError, Claim, JobQueue
 from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
 from sa_jobqueue.worker import Cancel, Outcome, Retry, Worker, WorkerOptions, job_context
-from tests.contract.asyncio.support import DRIVERS_OF_POSTGRESQL, DRIVERS_OF_SQLITE, in_event_loop
+from tests.contract.asyncio.support import (
+    DRIVERS_OF_POSTGRESQL,
+    DRIVERS_OF_SQLITE,
+    in_event_loop,
+    make_async_engine,
+)
 from tests.contract.asyncio.worker_support import draining, nothing, states, statuses
 from tests.contract.worker.support import checkouts_counted
 from tests.models import Account, Email, Letter, Task, add_emails, add_tasks
@@ -48,13 +53,16 @@ async def test_a_drained_queue_is_finished(async_engine: AsyncEngine, session: S
 
 @in_event_loop
 async def test_turns_that_follow_each_other_share_a_connection(
-    async_engine: AsyncEngine, session: Session
+    engine: Engine, session: Session, db_url: URL, driver: str
 ) -> None:
     add_emails(session, *["a"] * 30)
+    # SQLAlchemy before 2.0.38 had no pool for aiosqlite, unless it was asked for.
+    pooled = make_async_engine(db_url, driver, poolclass=AsyncAdaptedQueuePool)
 
-    with checkouts_counted(async_engine.sync_engine) as count:
-        await draining(async_engine, JobQueue(Email), nothing, owner="w", limit=1).run()
+    with checkouts_counted(pooled.sync_engine) as count:
+        await draining(pooled, JobQueue(Email), nothing, owner="w", limit=1).run()
 
+    await pooled.dispose()
     assert count[0] < 10
 
 
