@@ -19,7 +19,8 @@ from tests.support import until
 
 HOUR = timedelta(hours=1)
 
-pytestmark = pytest.mark.strategies("auto")
+# The fixture empties the tables, which are those of the engines of these tests, too.
+pytestmark = [pytest.mark.strategies("auto"), pytest.mark.usefixtures("engine")]
 
 
 def test_turns_that_follow_each_other_share_a_connection(db_url: URL) -> None:
