@@ -2,7 +2,7 @@
 
 A pool resets a connection that it gets back: with PyMySQL, asyncmy and aiosqlite that is a round
 trip for each turn, and elsewhere a tenth of a turn's Python. While turns follow each other closely
-they share a connection. An idle worker holds none.
+they share a connection. An idle worker gives it back after a second.
 """
 
 from __future__ import annotations
