@@ -19,7 +19,7 @@ A new verb is a function in ``verbs/``, its name in :data:`VERBS`, and a method 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -40,7 +40,7 @@ from .sessions.writer import AnyConnection, AnySession
 from .strategies import AUTO, WAIT
 from .strategies.key_limits import arguments_text
 from .verbs import finish, manage
-from .verbs.backoff import Backoff, check_backoff, check_positive
+from .verbs.backoff import Backoff, check_backoff, check_durations, check_positive
 from .verbs.claim import claim_plan
 from .verbs.enqueue import insert_jobs
 from .verbs.handler_check import check_handler
@@ -160,8 +160,7 @@ class JobQueue(Generic[T]):
         if backoff is not None:
             check_backoff(self.mapping, backoff)
         self.lease = self.mapping.args.lease if lease is None else lease
-        if self.lease <= timedelta(0):
-            raise ArgumentError(f"lease= must be longer than zero: {self.lease!r}")
+        check_durations(zero=False, lease=self.lease)
         self._handler: Handler | None = None
         self.declares_schedules = False
 
@@ -406,6 +405,8 @@ class JobQueue(Generic[T]):
         Raises:
             ClaimLost: claims of `finished` were lost; nothing was claimed.
         """
+        if isinstance(finished, Iterator):  # it may take two verbs, and each reads all jobs
+            finished = list(finished)
         claimed = turn_in_one_go(
             self, session, finished, owner=owner, limit=limit, delete=delete, rows=rows
         )

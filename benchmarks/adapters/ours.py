@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from abc import abstractmethod
 from typing import Any, ClassVar
 
-from sqlalchemy import URL, event, make_url
+from sqlalchemy import URL, Connection, Engine, event, make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from benchmarks.adapters.adapter import prepare_sqlite
@@ -98,7 +99,10 @@ class Turn(TurnTransaction, Rows):
 
 
 class TurnOfEntities(Turn):
-    """The loop that a Worker does: turn() with entities, in a Session of its own each time."""
+    """The loop that a Worker does: turn() with entities, in a Session of its own each time.
+
+    It calls a function for each job, as whoever writes such a loop does.
+    """
 
     session = pooled = True
 
@@ -111,7 +115,36 @@ class TurnOfEntities(Turn):
         return self.queue.claim(self.connection, owner=self.owner, limit=self.batch)
 
     def numbers(self, jobs: Any) -> list[int]:
-        return [job.id for job in jobs]
+        run: list[int] = []
+
+        def handle(job: Job) -> None:
+            run.append(job.id)
+
+        for job in jobs:
+            handle(job)
+        return run
+
+
+class EndOfWork:
+    """Notes in `ended_at` of an adapter when the last job was committed as finished.
+
+    Afterwards a worker looks for further jobs, joins its threads, and closes its connections.
+    """
+
+    def __init__(self, adapter: OnSharedTable, engine: Engine) -> None:
+        self._adapter = adapter
+        self._handled: list[int] = []
+        self._committed = 0
+        event.listen(engine, "commit", self._note_commit)
+
+    def watch(self, handled: list[int]) -> None:
+        """Watch a drain, whose handler appends to this list."""
+        self._handled, self._committed = handled, 0
+
+    def _note_commit(self, _: Connection) -> None:
+        if len(self._handled) > self._committed:
+            self._committed = len(self._handled)
+            self._adapter.ended_at = time.monotonic()
 
 
 class TheWorker(OnSharedTable):
@@ -122,12 +155,14 @@ class TheWorker(OnSharedTable):
 
     def open(self) -> None:
         self.engine = make_engine(self.url)
+        self.end = EndOfWork(self, self.engine)
         self.owner = Owner(self.engine)
         self.owner.open()
         assert not self.drain()
 
     def drain(self) -> list[int]:
         run: list[int] = []
+        self.end.watch(run)
         naps = Naps()
 
         def handle(job: Job) -> None:
@@ -195,6 +230,7 @@ class TheAsyncWorker(InLoop):
 
     def open(self) -> None:
         self.job_owner: Owner | None = None
+        self.end: EndOfWork | None = None
         super().open()
 
     def close(self) -> None:
@@ -204,7 +240,9 @@ class TheAsyncWorker(InLoop):
 
     async def _drain(self) -> list[int]:
         run: list[int] = []
-
+        if self.end is None:
+            self.end = EndOfWork(self, self.engine.sync_engine)
+        self.end.watch(run)
         naps = Naps()
 
         async def handle(job: Job) -> None:
@@ -234,16 +272,21 @@ class TheAsyncWorker(InLoop):
 
 
 class TurnsInLoop(InLoop):
-    """The loop that an AsyncWorker does: turn() with entities."""
+    """The loop that an AsyncWorker does: turn() with entities, and a call for each job."""
 
     async def _drain(self) -> list[int]:
         run: list[int] = []
+
+        async def handle(job: Job) -> None:
+            run.append(job.id)
+
         queue = AsyncJobQueue(JobQueue(Job))
         async with AsyncSession(self.engine, expire_on_commit=False) as session:
             jobs = await queue.claim(session, owner=self.owner, limit=self.batch)
             await session.commit()
             while jobs:
-                run += [job.id for job in jobs]
+                for job in jobs:
+                    await handle(job)
                 jobs = await queue.turn(
                     session, jobs, owner=self.owner, limit=self.batch, delete=True
                 )

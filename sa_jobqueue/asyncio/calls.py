@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import suppress
 from contextvars import Context
 from datetime import timedelta
-from functools import partial
 from inspect import isawaitable, iscoroutine
+from types import coroutine
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
@@ -49,6 +50,13 @@ class AwaitedCalls(Calls):
         super().__init__(engine, open_session)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._interrupted = False
+        self._caller: asyncio.Task[Any] | None = None
+        self._cancelled_before = 0
+
+    def note_caller(self) -> None:
+        """Note the task that awaits the run: whoever cancels it cancels the run."""
+        self._caller = asyncio.current_task()
+        self._cancelled_before = 0 if self._caller is None else self._caller.cancelling()
 
     def check(self, lanes: Sequence[Lane[Any]]) -> None:
         """Refuse plain functions; of other handlers only a call tells what they return.
@@ -86,41 +94,64 @@ class AwaitedCalls(Calls):
     def was_interrupted(self, error: BaseException) -> bool:
         """Tell whether we, and not the handler, have ended an attempt: then it is none."""
         if isinstance(error, asyncio.CancelledError):
-            return self._interrupted or self.ends_at_once(error)
+            return self._interrupted or self._run_is_cancelled
         return isinstance(error, Stopped)
 
     def ends_at_once(self, error: BaseException) -> bool:
         """Tell whether the run itself was cancelled, for the second time."""
-        current = asyncio.current_task()
-        cancelling = current is not None and current.cancelling() > 0
-        return isinstance(error, asyncio.CancelledError) and cancelling
+        return isinstance(error, asyncio.CancelledError) and self._run_is_cancelled
+
+    @property
+    def _run_is_cancelled(self) -> bool:
+        """Whether the task that awaits the run was cancelled.
+
+        A handler may cancel the task that it runs in, which says nothing of the run. At its end,
+        asyncio.run() cancels all tasks before the first of them notices.
+        """
+        caller = self._caller
+        return caller is not None and caller.cancelling() > self._cancelled_before
 
     def _await(self, lane: Lane[Any], context: Context, *arguments: Any) -> Any:
         if self._interrupted:
             raise Stopped
         called = context.run(lane.handler, *arguments)
-        if not isawaitable(called):
-            raise ArgumentError(
-                f"an AsyncWorker awaits its handlers: make {lane.handler!r} async def"
-            )
+        if not iscoroutine(called):
+            called = _coroutine_of(called, lane)
         if lane.timeout is not None:
             called = _within(lane.timeout, called)
         task = asyncio.current_task()
         assert task is not None
+        cancelled_before = task.cancelling()
         self._tasks.add(task)
         try:
-            return await_only(InContext(called, context))
+            return await_only(in_context(called, context))
         except asyncio.CancelledError as cancelled:
             if self.was_interrupted(cancelled):
                 raise
             raise RuntimeError("the handler was cancelled, and its worker was not") from cancelled
         finally:
-            self._forget(task)
+            self._tasks.discard(task)
+            if task is not self._caller and task.cancelling() > cancelled_before:
+                await_only(_uncancelled(task, cancelled_before))
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if self._interrupted:
-            task.uncancel()  # it was the handler that was cancelled, and not its slot
+
+async def _uncancelled(task: asyncio.Task[Any], before: int) -> None:
+    """Forget that the handler of a task was cancelled, or has cancelled the task: it goes on."""
+    while task.cancelling() > before:
+        task.uncancel()
+    with suppress(asyncio.CancelledError):  # the handler may have ended before it came
+        await asyncio.sleep(0)
+
+
+def _coroutine_of(called: Any, lane: Lane[Any]) -> Coroutine[Any, Any, Any]:
+    """Return a coroutine that awaits what a handler has returned.
+
+    Raises:
+        ArgumentError: it cannot be awaited.
+    """
+    if not isawaitable(called):
+        raise ArgumentError(f"an AsyncWorker awaits its handlers: make {lane.handler!r} async def")
+    return _awaited(called)
 
 
 async def caught(awaited: Awaitable[Any]) -> tuple[Any, BaseException | None]:
@@ -151,24 +182,21 @@ async def _within(timeout: timedelta, called: Awaitable[Any]) -> Any:
     return returned
 
 
-class InContext:
-    """Awaits something in a context of its own, without a task of its own."""
-
-    def __init__(self, awaited: Awaitable[Any], context: Context) -> None:
-        self._steps = awaited if iscoroutine(awaited) else _awaited(awaited)
-        self._context = context
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        step = partial(self._steps.send, None)
+@coroutine
+def in_context(steps: Coroutine[Any, Any, Any], context: Context) -> Generator[Any, Any, Any]:
+    """Await a coroutine in a context of its own, without a task of its own."""
+    run = context.run
+    try:
+        waits_for = run(steps.send, None)
         while True:
             try:
-                waits_for = self._context.run(step)
-            except StopIteration as ended:
-                return ended.value
-            try:
-                step = partial(self._steps.send, (yield waits_for))
+                value = yield waits_for
             except BaseException as error:  # such as CancelledError: the handler is to see it
-                step = partial(self._steps.throw, error)
+                waits_for = run(steps.throw, error)
+            else:
+                waits_for = run(steps.send, value)
+    except StopIteration as ended:
+        return ended.value
 
 
 async def _awaited(awaited: Awaitable[Any]) -> Any:

@@ -29,7 +29,6 @@ from ..errors import ArgumentError
 from ..fence.claim import Claim
 from ..queue import JobQueue
 from ..worker import Cancel, Lane, Outcome, Retry, Worker, WorkerOptions
-from ..worker.calls import Calls
 from ..worker.hands import Hands
 from ..worker.sessions import what_to_give
 from .calls import AwaitedCalls, SyncSessions, caught
@@ -106,8 +105,11 @@ class AsyncWorker(Generic[T]):
         and releases the others before it ends; cancelled again, it ends at once.
 
         Raises:
+            ArgumentError: a database in memory has too few connections for `concurrency`, or the
+                engine's pool for transactional handlers; or the worker runs already.
             Exception: what the database still refused after five minutes (PATIENCE).
         """
+        self._worker.note_caller()
         work = caught(greenlet_spawn(self._worker.run))
         running = asyncio.create_task(work, name="sa_jobqueue worker")
         try:
@@ -156,12 +158,17 @@ class _GreenWorker(Worker[T]):
     """The worker in a greenlet: it waits and calls handlers in its own way."""
 
     _runtime = Tasks()
+    _calls: AwaitedCalls
     _loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> None:
         """Work in the event loop that runs."""
         self._loop = asyncio.get_running_loop()
         super().run()
+
+    def note_caller(self) -> None:
+        """Note the task that awaits the run."""
+        self._calls.note_caller()
 
     def stop_and_cancel(self) -> None:
         """Stop, and cancel the handlers: their jobs are released."""
@@ -172,13 +179,8 @@ class _GreenWorker(Worker[T]):
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(super()._notify, look)
 
-    def _calls_of(self, engine: Any, open_session: Callable[[], Session] | None) -> Calls:
+    def _calls_of(self, engine: Any, open_session: Callable[[], Session] | None) -> AwaitedCalls:
         return AwaitedCalls(engine, open_session)
-
-    @property
-    def _is_alone(self) -> bool:
-        """Whether all has to be done in one task: a connection serves one at a time."""
-        return super()._is_alone and self.concurrency == 1
 
 
 def _in_greenlet(callback: Callable[..., Awaitable[None] | None] | None) -> Any:

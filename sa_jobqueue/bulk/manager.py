@@ -302,7 +302,9 @@ class BulkLoad(Generic[S]):
             return
         if self._head.state is UNPREPARED:
             self.log.clear_redo()
-            self._head = replace(self._head, metadata=asdict(self.source.metadata()))
+            metadata = self.source.metadata()
+            self.source.resume(metadata)  # not that of the rows before they were corrected
+            self._head = replace(self._head, metadata=asdict(metadata))
         self._change_state(verb, state)
 
     def _create_log(self, state: LoadState) -> None:

@@ -15,7 +15,7 @@ from ..errors import ArgumentError
 from ..model.queue_name import queue_name
 from ..overview import count_failed, failed_jobs, overview
 from ..queue import JobQueue
-from ..steering import Key, Steering, Verb, keys_from, keys_text, release_jobs
+from ..steering import Key, Steering, Verb, keys_from, keys_text, keys_without, release_jobs
 from .asking import ask, yes_option
 from .engine import open_engine, require_table
 from .options import assume_locks_option, json_option, queue_argument, url_option
@@ -190,7 +190,7 @@ class Change:
             yes=yes,
         )
         changed = self.steering.change(keys, verb)
-        self.tell(changed, [key for key in keys if key not in set(changed)], as_json=as_json)
+        self.tell(changed, keys_without(keys, changed), as_json=as_json)
 
     def retry_failed(self, *, yes: bool, as_json: bool) -> None:
         """Retry the failed jobs that the question counts, and none that fails later."""

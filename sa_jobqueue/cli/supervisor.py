@@ -74,7 +74,7 @@ class Post:
     Attributes:
         number: 1, 2, ..
         start_at: when its next child is to be started, by time.monotonic().
-        short_lives: how many of its children in a row have died at once.
+        short_lives: how many of its children in a row have died at once, or could not be started.
     """
 
     number: int
@@ -144,15 +144,35 @@ class Supervisor:
             elif self._ending:
                 self._posts.remove(post)
             elif post.start_at <= time.monotonic():
-                post.child = self._start()
+                self._fill(post)
             if not self._has_worked and not self._ending:
                 return  # the others wait for the first
+
+    def _fill(self, post: Post) -> None:
+        """Start the child of a post, or try again later if the system cannot start a process now.
+
+        Raises:
+            OSError: no child has worked yet: the service cannot start.
+        """
+        try:
+            post.child = self._start()
+        except OSError as error:
+            if not self._has_worked:
+                raise
+            pause = post.pause_after(0.0)
+            post.start_at = time.monotonic() + pause
+            log.error(
+                "worker %d cannot be started, and is tried again in %g s: %s",
+                post.number,
+                pause,
+                error,
+            )
 
     def _start(self) -> Child:
         pipe, pipe_of_child = self._context.Pipe()
         process = self._context.Process(target=run_child, args=(self._arguments, pipe_of_child))
-        process.start()
-        pipe_of_child.close()
+        with pipe_of_child:
+            process.start()
         return Child(process, pipe, time.monotonic())
 
     def _look_at(self, post: Post, child: Child) -> None:

@@ -1,4 +1,4 @@
-"""Control: tables that tell which workers live, which queues are paused, and which jobs to stop.
+"""Control: list workers, pause queues, and stop jobs, with three more tables.
 
 ::
 
@@ -9,14 +9,14 @@
     for worker in workers(session):
         print(worker.name, worker.state, worker.jobs)
 
-They are optional: without the tables no statement asks for them. docs/control.md has the limits.
+The tables are optional: without them, no statement reads them. docs/control.md has the limits.
 
 ======================  =====================================================
 ``tables``              control_tables, and how a verb finds them
 ``pauses``              pause, resume, paused
 ``workers``             the rows of workers, and whether they are alive
 ``stops``               request_stop
-``state``               read_control: what a worker asks once a second
+``state``               read_control: what a worker reads once a second
 ======================  =====================================================
 """
 

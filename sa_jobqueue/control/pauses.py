@@ -1,4 +1,4 @@
-"""pause() and resume(): no worker claims from a paused queue; what is claimed is finished."""
+"""pause() and resume(): no worker claims from a paused queue; running jobs finish."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Pause:
     """A queue that is paused.
 
     Attributes:
-        queue: its name: that of the table, and of its ready status where a queue has its own.
-        since: by the database's clock.
+        queue: its name: the table's name, and its ready status if the queue has one of its own.
+        since: the time of the pause, by the database's clock.
     """
 
     queue: str
@@ -30,7 +30,7 @@ class Pause:
 
 @names_missing_tables
 def pause(session: AnySession, queue: Any, *, tables: ControlTables | None = None) -> bool:
-    """Pause a queue, from the caller's commit on; return whether it was not paused before.
+    """Pause a queue, from the caller's commit on; return whether this changed anything.
 
     Args:
         queue: a mapped class, a JobQueue or a workflow's step. Queues of one table and one

@@ -1,4 +1,4 @@
-"""read_control(): what a worker asks once a second, in one statement."""
+"""read_control(): pauses and stop requests, which a worker reads once a second."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .tables import ControlTables, names_missing_tables, tables_for_queues
 
 @dataclass(frozen=True)
 class ControlState:
-    """What others ask of a worker.
+    """The pauses and the stop requests for a worker.
 
     Attributes:
         paused: the names of its queues that are paused.
-        stops: of each claim to stop the table, the key as text and an owner_date.
+        stops: for each claim to stop: its table, the key as text and an owner_date.
     """
 
     paused: frozenset[str] = frozenset()
@@ -35,7 +35,7 @@ class ControlState:
         return bool(self.paused) and queue_name(queue) in self.paused
 
     def asks_to_stop(self, fence: Fence) -> bool:
-        """Tell whether a claim is to be stopped; a renewal does not hide it from the request."""
+        """Tell whether a claim is to be stopped, also if it was renewed after the request."""
         if not self.stops:
             return False
         table = any_mapping_of(fence.entity).table.fullname
@@ -48,16 +48,17 @@ def read_control(
     session: AnyConnection,
     queues: Iterable[Any],
     *,
-    owner: str,
+    owner: str | Iterable[str],
     tables: ControlTables | None = None,
 ) -> ControlState:
-    """Read which of the queues are paused, and which claims of an owner to stop.
+    """Read which queues are paused, and which claims of an owner are to be stopped.
 
-    It is one statement by two primary keys and an index, cheap enough for once a second.
+    It is one statement that uses two primary keys and an index: you can call it once a second.
 
     Args:
         queues: as for :func:`sa_jobqueue.control.pause`.
-        owner: the owner of the worker's claims.
+        owner: the owner of the worker's claims, or several: an Owner that has lost its lock claims
+            under a new name, and the jobs in hand keep the old one.
         tables: by default those in the metadata of the first queue's table.
 
     Raises:
@@ -66,8 +67,9 @@ def read_control(
     """
     queues = list(queues)
     found, names = tables_for_queues(tables, queues), [queue_name(queue) for queue in queues]
+    owners = [owner] if isinstance(owner, str) else list(owner)
     on = session if isinstance(session, Connection) else session_of(session)
-    rows: Any = on.execute(_statement(found, names, owner))
+    rows: Any = on.execute(_statement(found, names, owners))
     paused: set[str] = set()
     stops: set[tuple[str, str, datetime]] = set()
     for kind, name, key, date in rows:
@@ -78,11 +80,11 @@ def read_control(
     return ControlState(frozenset(paused), frozenset(stops))
 
 
-def _statement(tables: ControlTables, names: list[str], owner: str) -> Any:
+def _statement(tables: ControlTables, names: list[str], owners: list[str]) -> Any:
     stops, pauses = tables.stops.c, tables.pauses.c
     # The stops come first: a UNION takes its types from there, and NULL has none.
     asked: Any = select(literal("stop"), stops.queue_table, stops.job_key, stops.owner_date).where(
-        stops.owner == owner
+        stops.owner.in_(owners)
     )
     at_rest: Any = select(literal("pause"), pauses.queue, null(), null()).where(
         pauses.queue.in_(names)

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Table, delete, select, update
 
 from ..dialects.clock import utc_now
-from ..errors import ArgumentError
-from ..fence.claim import jobs_with_keys
+from ..errors import ArgumentError, NotClaimed
+from ..fence.claim import fence_of, jobs_with_keys
 from ..model.mapping import QueueMapping
 from ..model.status import status_is
 from ..sessions.writer import AnySession, Writer, session_of, writing
@@ -20,30 +20,32 @@ from .tables import KEY_LENGTH, ControlTables, names_missing_tables, tables_for
 def request_stop(session: AnySession, job: Any, *, tables: ControlTables | None = None) -> bool:
     """Ask the worker that has a job to stop it, from the caller's commit on.
 
-    It is for the claim that the job has now: a later attempt is not stopped.
+    The request is for the job's current claim: it does not stop a later attempt.
 
     Args:
-        job: an entity or a fence, of any session.
+        job: an entity or a fence, of any session. Where the class does not declare the
+            queue's `during`, a fence or the entity that the claim returned.
         tables: by default those in the metadata of the job's table.
 
     Returns:
-        Whether anybody has the job claimed; if not, nothing was written.
+        Whether the job is claimed; if not, nothing was written.
 
     Raises:
         ArgumentError: no job, several jobs, or there are no control tables.
         MissingTable: the database does not have them.
     """
     session = session_of(session)
-    mapping, identity = _one_job(job)
+    job, mapping, identity = _one_job(job)
+    statuses = _claimed_statuses(job, mapping)
     stops = tables_for(tables, mapping).stops
     with writing(session, mapping) as writer, writer.atomically():
-        # Where there is one writer, who waits for it must read only then: a transactional handler
-        # holds the lock until its job is done.
+        # On a database with one writer, wait for the write lock before the read: a transactional
+        # handler holds the lock until its job is done.
         writer.lock_writes(mapping.table)
         key = {"queue_table": mapping.table.fullname, "job_key": key_text(identity)}
         asked = None
-        # A write may wait for another who asks, and the job may end meanwhile.
-        while (claimed := _claim_now(writer, mapping, identity)) != asked:
+        # A write may wait for another request for this job, and the job may end meanwhile.
+        while (claimed := _claim_now(writer, mapping, identity, statuses)) != asked:
             _write(writer, stops, key, claimed)
             asked = claimed
     return asked is not None
@@ -54,8 +56,8 @@ def key_text(identity: tuple[Any, ...]) -> str:
     return json.dumps(list(identity), default=str)[:KEY_LENGTH]
 
 
-def _one_job(job: Any) -> tuple[QueueMapping, tuple[Any, ...]]:
-    """Return the mapping and the primary key of a job.
+def _one_job(job: Any) -> tuple[Any, QueueMapping, tuple[Any, ...]]:
+    """Return a job with its mapping and its primary key.
 
     Raises:
         ArgumentError: it is no job, or several.
@@ -66,18 +68,29 @@ def _one_job(job: Any) -> tuple[QueueMapping, tuple[Any, ...]]:
             f"request_stop() takes one job, and was given {len(found)} jobs: call it for each, as "
             "in [job for job in jobs if request_stop(session, job)]"
         )
-    ((_, mapping, identity),) = found
-    return mapping, identity
+    return found[0]
+
+
+def _claimed_statuses(job: Any, mapping: QueueMapping) -> tuple[str, ...]:
+    """Return the statuses of claimed jobs that the class declares, and that of the job's fence."""
+    try:
+        token = fence_of(job).token
+    except NotClaimed:
+        return mapping.during
+    return mapping.during if token.hold else (*mapping.during, token.status)
 
 
 def _claim_now(
-    writer: Writer, mapping: QueueMapping, identity: tuple[Any, ...]
+    writer: Writer,
+    mapping: QueueMapping,
+    identity: tuple[Any, ...],
+    statuses: tuple[str, ...],
 ) -> tuple[Any, ...] | None:
-    """Return the owner and the owner_date of a claimed job; None: nobody has it."""
+    """Return the owner and the owner_date of a claimed job; None: it is not claimed."""
     keys = (key == value for key, value in zip(mapping.keys, identity, strict=True))
     status, owner = mapping.column("status"), mapping.column("owner")
     read = select(owner, mapping.column("owner_date")).where(
-        *keys, status_is(status, *mapping.during), owner.is_not(None)
+        *keys, status_is(status, *statuses), owner.is_not(None)
     )
     row = writer.core(read).first()
     return None if row is None else tuple(row)
@@ -86,7 +99,7 @@ def _claim_now(
 def _write(
     writer: Writer, stops: Table, key: dict[str, str], claimed: tuple[Any, ...] | None
 ) -> None:
-    """Ask for the end of a claim; None: there is no claim any more, and nothing to ask for."""
+    """Write the request for a claim; None: the job is no longer claimed, and nothing is written."""
     known = [stops.c[name] == value for name, value in key.items()]
     if claimed is None:
         writer.core(delete(stops).where(*known))
@@ -94,5 +107,5 @@ def _write(
     owner, owner_date = claimed
     values = {"owner": owner, "owner_date": owner_date, "since": utc_now()}
     if not writer.core(update(stops).where(*known).values(values)).rowcount:
-        # Another may ask for it meanwhile.
+        # Another session may have written this request meanwhile.
         writer.core(writer.database.insert_new(stops).values({**key, **values}))

@@ -1,7 +1,7 @@
 """The tables of workers, pauses and stop requests, in the user's own metadata.
 
-``create_all()`` and Alembic's autogenerate create them. They are found again by the metadata of
-a queue's table; a verb that is given no queue takes the only ones of the process.
+``create_all()`` and Alembic's autogenerate create them. The verbs find them by the metadata of a
+queue's table. A verb that takes no queue uses the only control tables of the process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..sessions.missing_tables import missing_tables_named
 #: The longest name of a queue: its table's schema and name, and a status.
 QUEUE_LENGTH = 150
 
-#: The longest text of a primary key; a longer one is cut. Its claim's time tells it from others.
+#: The longest text of a primary key; a longer text is cut, and the claim's time identifies it.
 KEY_LENGTH = 255
 
 HOST_LENGTH = 64
@@ -62,7 +62,7 @@ def control_tables(
 
 
 def make_tables(metadata: MetaData, prefix: str, schema: str | None) -> ControlTables:
-    """Make the tables; nothing finds them by their metadata."""
+    """Make the tables, without registering them: the verbs do not find them by the metadata."""
     return ControlTables(
         _workers(metadata, prefix, schema),
         _pauses(metadata, prefix, schema),
@@ -123,12 +123,12 @@ def known_tables() -> Iterator[Table]:
         yield from vars(metadata.info[CONTROL]).values()
 
 
-#: Decorates a function that uses the tables: it raises MissingTable where they are not there.
+#: Decorates a function that uses the tables: without them, the function raises MissingTable.
 names_missing_tables = missing_tables_named(known_tables)
 
 
 def tables_for(given: ControlTables | None, mapping: QueueMapping | None = None) -> ControlTables:
-    """Return the tables that were given, those beside a queue, or the only ones of the process.
+    """Return the given tables, those in a queue's metadata, or the only ones of the process.
 
     Raises:
         ArgumentError: there are none, or several.
@@ -147,10 +147,10 @@ def tables_for(given: ControlTables | None, mapping: QueueMapping | None = None)
 
 
 def tables_for_queues(given: ControlTables | None, queues: Sequence[Any]) -> ControlTables:
-    """Return the tables that were given, those beside the first queue, or the only ones.
+    """Return the given tables, those in the first queue's metadata, or the only ones.
 
     Raises:
-        ArgumentError: there are none, or several and no queue.
+        ArgumentError: there are no tables, or several, and no queue is given.
     """
     return tables_for(given, mapping_of_queue(queues[0]) if queues and given is None else None)
 

@@ -1,4 +1,4 @@
-"""The rows of workers: each writes its own, and anybody reads whether it is alive."""
+"""The rows of workers: each worker writes its row, and workers() lists them with their states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..owners.alive import OwnerState, owner_states
 from ..sessions.writer import AnySession, session_of
 from .tables import HOST_LENGTH, ControlTables, names_missing_tables, tables_for, tables_for_queues
 
-#: How long the row of a worker that was killed, and a stop request, stay to be seen.
+#: How long the row of a killed worker, and a stop request, stay in their tables.
 KEPT = timedelta(days=1)
 
 
@@ -32,7 +32,7 @@ class WorkerInfo:
         since: when it was registered, by the database's clock.
         seen_at: when it last wrote its row.
         jobs: how many jobs it had in hand then.
-        state: ALIVE or DEAD by its lock; UNKNOWN for a plain name.
+        state: ALIVE or DEAD by its lock; UNKNOWN if the server cannot tell.
     """
 
     name: str
@@ -71,12 +71,12 @@ def register_worker(
     jobs: int = 0,
     tables: ControlTables | None = None,
 ) -> None:
-    """Write the row of this process's worker; forget what was not seen for a day.
+    """Write the row of this process's worker; delete rows that are a day old.
 
     Args:
         name: the owner of its claims.
         queues: as for :func:`sa_jobqueue.control.pause`.
-        jobs: how many it has in hand.
+        jobs: how many jobs it has in hand.
         tables: by default those in the metadata of the first queue's table.
 
     Raises:
@@ -119,7 +119,7 @@ def unregister_worker(
 
 
 def _forget(session: Any, tables: ControlTables) -> None:
-    """Delete rows of workers, and stop requests, that nobody has written for a day."""
+    """Delete rows of workers, and stop requests, that were last written a day ago."""
     long_ago = utc_now(-(KEPT // timedelta(microseconds=1)))
     workers, stops = tables.workers, tables.stops
     old = session.execute(select(workers).where(workers.c.seen_at < long_ago)).all()

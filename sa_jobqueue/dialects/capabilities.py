@@ -307,6 +307,25 @@ class Capabilities:
         """Return how long this connection waits for a row that others have locked."""
         return LOCK_WAIT
 
+    #: Whether a connection may wait for a locked row as long as it is locked.
+    may_wait_without_limit: ClassVar[bool] = False
+
+    def limit_lock_wait(
+        self, connection: Connection, limit: timedelta, *, of_session: bool
+    ) -> bool:
+        """Limit how long a connection waits for a locked row, if it has no limit yet.
+
+        Args:
+            of_session: until :meth:`lift_lock_wait_limit`. False: until the transaction ends.
+
+        Returns:
+            Whether it had no limit.
+        """
+        return False
+
+    def lift_lock_wait_limit(self, connection: Connection) -> None:
+        """Have the connection wait without a limit again."""
+
     def pause(self, connection: Connection, time: timedelta) -> None:
         """Pause in an open transaction, on the server if it can.
 

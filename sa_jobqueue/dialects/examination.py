@@ -81,6 +81,7 @@ class ServerIndex:
         included: columns that the index only stores: INCLUDE.
         implied: the key columns that the database appends by itself.
         predicate: the condition of a partial index, as the database prints it.
+        unique: whether the index refuses a second row of the same values.
         ordered: whether the index can be walked in order.
         unusable: why the planner does not use the index; None: it may.
     """
@@ -90,6 +91,7 @@ class ServerIndex:
     included: tuple[str, ...] = ()
     implied: tuple[IndexColumn, ...] = ()
     predicate: str | None = None
+    unique: bool = False
     ordered: bool = True
     unusable: str | None = None
 

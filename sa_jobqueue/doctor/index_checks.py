@@ -13,12 +13,15 @@ from ..model.indexes import failed_index, key_index
 from ..strategies import KeyLimit
 from .case import Case, Search
 from .wanted_index import (
+    WantedIndex,
+    as_declared,
     compared_for_equality,
     create_statement,
     is_ordered,
     name_of,
     order_text,
     range_before_order,
+    same_predicate,
 )
 
 #: A plan that reads no more rows than this, and so many for each job, is good enough.
@@ -43,21 +46,15 @@ def check_index(case: Case) -> Iterator[Answer]:
 
 def _key_index(case: Case, limit: KeyLimit) -> Iterator[Answer]:
     """Look for the index that finds the next job of each key."""
-    index, dialect = key_index(case.mapping, limit.columns), case.connection.dialect
-    if index is not None and name_of(index, dialect) in names_of(case.indexes):
+    index, reads = key_index(case.mapping, limit.columns), "claims read all unclaimed jobs of a key"
+    missing = f"no index finds the next job of each {limit}"
+    if index is not None:
+        yield from _declared(case, index, missing, reads, "create_key_index")
         return
     names = [column.key for column in limit.columns]
     key = f'["{names[0]}"]' if len(names) == 1 else f"[{tuple(names)}]"
     declare = f'__queue_args__ = {{"per_key": {key}}} in the model'
-    yield Answer.warning(
-        f"no index finds the next job of each {limit}: claims read all unclaimed jobs of a key",
-        declare if index is None else _key_index_fix(case, index),
-    )
-
-
-def _key_index_fix(case: Case, index: Index) -> str:
-    create = create_statement(index, case.connection.dialect)
-    return f"{create}{_while_others_write('create_key_index', case.mapping)}"
+    yield Answer.warning(f"{missing}: {reads}", declare)
 
 
 def _unservable_order(case: Case, ranged: str) -> Answer:
@@ -90,13 +87,46 @@ def check_reap(case: Case) -> Iterator[Answer]:
 
 def check_failed(case: Case) -> Iterator[Answer]:
     """Look for the index of failed jobs, where the model declares it."""
-    index, dialect = failed_index(case.mapping), case.connection.dialect
-    if index is None or name_of(index, dialect) in names_of(case.indexes):
+    index = failed_index(case.mapping)
+    if index is not None:
+        missing = "the index of failed jobs is missing"
+        yield from _declared(case, index, missing, "failed jobs are neither counted nor listed")
+
+
+# -- an index of the model that is no claim index and no reap index -----
+
+
+def _declared(
+    case: Case, index: Index, missing: str, effect: str, helper: str | None = None
+) -> Iterator[Answer]:
+    """Look for an index as the model declares it, by its name.
+
+    Args:
+        missing: says that it is not there.
+        effect: what then happens.
+        helper: makes it online in a migration.
+    """
+    dialect = case.connection.dialect
+    there = next((each for each in case.indexes if each.name == name_of(index, dialect)), None)
+    fault = missing if there is None else _difference(case, there, as_declared(index))
+    if fault is None:
         return
-    yield Answer.warning(
-        "the index of failed jobs is missing: failed jobs are neither counted nor listed",
-        create_statement(index, dialect),
-    )
+    drop = "" if there is None else f"drop {there.name}, then "
+    online = helper and _while_others_write(helper, case.mapping, replace=there is not None)
+    create = create_statement(index, dialect)
+    yield Answer.warning(f"{fault}: {effect}", f"{drop}{create}{online or ''}")
+
+
+def _difference(case: Case, there: ServerIndex, wanted: WantedIndex) -> str | None:
+    """Say why an index with the name of the wanted one does not do for it; None: it does."""
+    if there.unusable:
+        return f"{there} serves no statement, since {there.unusable}"
+    predicate = wanted.predicate(case.examination, case.connection.dialect)
+    same_rows = there.predicate is None or same_predicate(there.predicate, predicate)
+    if same_rows and (wanted.order is None or wanted.fitted_by(there, predicate)):
+        return None
+    where = f" WHERE {predicate}" if predicate else ""
+    return f"{there} is not the model's index of {wanted}{where}"
 
 
 # -- either index -------------------------------------------------------

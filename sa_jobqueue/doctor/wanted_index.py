@@ -217,6 +217,21 @@ def wanted_reap_index(spec: ClaimSpec, examination: Examination) -> WantedIndex:
     )
 
 
+# -- other indexes of the model -------------------------------------------
+
+
+def as_declared(index: Index) -> WantedIndex:
+    """Want an index with the columns that the model declares, in their order."""
+    columns = [_index_column(expression) for expression in index.expressions]
+    order = tuple(column for column in columns if column is not None)
+    return WantedIndex(
+        index=index,
+        leading=(),
+        further=frozenset(),
+        order=order if len(order) == len(columns) else None,
+    )
+
+
 # -- what is compared, and what is ordered ------------------------------
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, and_, bindparam, case, or_, select
 
 from ..model.keys import key_batches, key_values, locked_by_key
 from ..model.mapping import QueueMapping
+from ..model.status import status_is
 from ..model.transitions import OWNER
 from ..sessions.built_once import built_once
 from ..sessions.writer import Writer
 from .claim import FencedJobs
-from .statements import DATES, KEYS, FenceKind, is_ours
+from .statements import DATES, KEYS, FenceKind, is_ours, keys_are
 from .token import Fence, Identity, Token
 
 
@@ -27,6 +28,20 @@ def lock_claim(writer: Writer, mapping: QueueMapping, fence: Fence) -> bool:
         fence: of a claim that is marked.
     """
     return bool(_read(writer, mapping, _locking_read, fence.token, [fence.identity]))
+
+
+def is_as_finished(writer: Writer, mapping: QueueMapping, fence: Fence, then: str) -> bool:
+    """Tell whether the row of a claim that is gone is as its finish leaves it.
+
+    It is deleted, or it has the status `then` and no other owner.
+    """
+    database, owner = writer.database, mapping.column("owner")
+    ours = or_(owner.is_(None), owner == bindparam(OWNER, type_=owner.type))
+    left = and_(status_is(mapping.column("status"), then), ours)
+    read = select(case((left, 1), else_=0))
+    here = keys_are(mapping, database, FenceKind.of(fence.token))
+    parameters = {KEYS: key_values([fence.identity]), OWNER: fence.owner}
+    return writer.core(read.where(here), parameters).scalar() != 0
 
 
 def lock_unlocked(writer: Writer, part: FencedJobs) -> tuple[list[Fence], list[Fence]]:

@@ -8,7 +8,7 @@ from typing import Any
 from ..dialects.clock import as_utc
 from ..model.mapping import QueueMapping
 from ..model.transitions import ClaimedValues
-from ..sessions.show import show_deleted, show_expired, show_values
+from ..sessions.show import expire, show_deleted, show_expired, show_values
 from ..sessions.writer import Writer
 from .claim import FencedJobs
 from .statements import FenceKind, Found, fenced_statements
@@ -51,9 +51,7 @@ def show_written(
             [(entity, _shown(mapping, attributes, values)) for entity, values in entities],
         )
         if mapping.onupdate_keys:
-            for entity, _ in entities:
-                if entity in writer.session:
-                    writer.session.expire(entity, mapping.onupdate_keys)
+            expire(writer.session, [entity for entity, _ in entities], mapping.onupdate_keys)
 
 
 def _attributes(

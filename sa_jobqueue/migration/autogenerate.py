@@ -122,20 +122,26 @@ def _online(
 
 
 def _apart(operation: ops.ModifyTableOps) -> Iterator[ops.MigrateOperation]:
-    """Yield the changes of a table: drops of indexes, the other changes, new indexes.
+    """Yield the changes of a table: drops of indexes, other changes, new indexes, dropped columns.
 
-    Apart, since with ``render_as_batch`` the other changes stand in a block of their own.
+    Apart, since with ``render_as_batch`` the other changes stand in a block of their own. Columns
+    are dropped last: until an index is replaced, the old one may have them. PostgreSQL would
+    drop it with them, and SQLite would refuse.
     """
     creates = [change for change in operation.ops if isinstance(change, ops.CreateIndexOp)]
     drops = [change for change in operation.ops if isinstance(change, ops.DropIndexOp)]
     created, dropped = ({change.index_name for change in each} for each in (creates, drops))
     yield from (_DropOnline(drop) for drop in drops if drop.index_name not in created)
     of_indexes = (ops.CreateIndexOp, ops.DropIndexOp)
-    operation.ops = [change for change in operation.ops if not isinstance(change, of_indexes)]
+    others = [change for change in operation.ops if not isinstance(change, of_indexes)]
+    columns = [change for change in others if isinstance(change, ops.DropColumnOp)]
+    operation.ops = [change for change in others if change not in columns]
     if operation.ops:
         yield operation
     for create in creates:
         yield _CreateOnline(create, replace=create.index_name in dropped)
+    if columns:
+        yield ops.ModifyTableOps(operation.table_name, columns, schema=operation.schema)
 
 
 class _CreateOnline(ops.MigrateOperation):

@@ -17,6 +17,9 @@ from .runner import Runner
 def exists(runner: Runner, index: Index, *, replace: bool = False) -> bool:
     """Tell whether the index exists, for instance from an interrupted run.
 
+    Databases print an expression in words of their own. An index of expressions is taken for
+    the wanted one, unless it is to be replaced: then it is built anew.
+
     Raises:
         ArgumentError: a different index of the same name exists, and `replace` is False.
     """
@@ -24,7 +27,11 @@ def exists(runner: Runner, index: Index, *, replace: bool = False) -> bool:
     if found is None:
         return False
     wanted = _predicate(runner, index)
-    if _same_columns(runner, index, found) and normalised(wanted) == normalised(found.predicate):
+    if (
+        bool(index.unique) == found.unique
+        and normalised(wanted) == normalised(found.predicate)
+        and _same_columns(runner, index, found, expressions=not replace)
+    ):
         return True
     if replace:
         return False
@@ -32,8 +39,9 @@ def exists(runner: Runner, index: Index, *, replace: bool = False) -> bool:
         str(_column(runner, expression) or expression) for expression in index.expressions
     )
     raise ArgumentError(
-        f"{table_of(index).description!r} has a different index of this name already, {found}, but "
-        f"claims and reapers need ({columns}){f' WHERE {wanted}' if wanted else ''}: "
+        f"{table_of(index).description!r} has a different index of this name already, "
+        f"{_unique(found.unique)}{found}, but claims and reapers need "
+        f"{_unique(index.unique)}({columns}){f' WHERE {wanted}' if wanted else ''}: "
         "replace=True builds the wanted index, and then drops the one that is there"
     )
 
@@ -53,10 +61,16 @@ def name_of(runner: Runner, index: Index) -> str:
     return name
 
 
-def _same_columns(runner: Runner, index: Index, found: ServerIndex) -> bool:
+def _unique(unique: bool | None) -> str:
+    return "UNIQUE " if unique else ""
+
+
+def _same_columns(runner: Runner, index: Index, found: ServerIndex, *, expressions: bool) -> bool:
+    """Compare the columns; an expression counts as the same where `expressions` is True."""
     wanted = [_column(runner, expression) for expression in index.expressions]
     return len(wanted) == len(found.columns) and all(
-        own is None or own == other for own, other in zip(wanted, found.columns, strict=True)
+        expressions if own is None else own == other
+        for own, other in zip(wanted, found.columns, strict=True)
     )
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, Select, Table, bindparam, tuple_
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Select,
+    Table,
+    bindparam,
+    literal,
+    tuple_,
+)
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.types import TupleType
 
@@ -39,9 +48,22 @@ def key_is_in(
 def key_is(mapping: QueueMapping, parameter: str) -> ColumnElement[bool]:
     """Compare a primary key of one column with a parameter, a single key."""
     (key,) = mapping.keys
+    return key == bindparam(parameter, type_=_type_of(key))
+
+
+def row_like(columns: Sequence[Any], values: Sequence[Any]) -> Any:
+    """Return a row of values, or the only one, to compare with a row of columns.
+
+    Each gets the type of its column. In a row it would get a type of its own: the member of an
+    enum has none, and a type of the user's may write its values in another way.
+    """
+    given = [literal(*each) for each in zip(values, map(_type_of, columns), strict=True)]
+    return given[0] if len(given) == 1 else tuple_(*given)
+
+
+def _type_of(column: Any) -> Any:
     # BIGINT, since the table's integers may have more bits than the model's.
-    kind = BigInteger() if isinstance(key.type, Integer) else key.type
-    return key == bindparam(parameter, type_=kind)
+    return BigInteger() if isinstance(column.type, Integer) else column.type
 
 
 def columns_are_in(

@@ -41,6 +41,11 @@ def error_text(error: str | BaseException | None, length: int = ERROR_LENGTH) ->
     return _shortened(storable, length) or None
 
 
+def in_ascii(text: str) -> str:
+    """Return a text as every column can store it, such as one of MySQL in latin1 or utf8mb3."""
+    return text.encode("ascii", "backslashreplace").decode("ascii")
+
+
 def first_line(error: str | BaseException | None) -> str:
     """Return the beginning of an error, for a line in a log."""
     return (error_text(error) or "").partition("\n")[0][:200]

@@ -101,9 +101,12 @@ class QueueMapping:
 
     @property
     def tables(self) -> int:
-        """Over how many tables the rows of the class, its parents and its subclasses are spread."""
-        mappers = self.mapper.base_mapper.self_and_descendants
-        return 1 if len(mappers) == 1 else len({mapper.local_table for mapper in mappers})
+        """Over how many tables the rows of the class and its subclasses are spread."""
+        mappers = self.mapper.self_and_descendants
+        if len(mappers) == 1:
+            return len(self.mapper.tables)
+        own = [mapper for mapper in mappers if mapper is self.mapper or not mapper.concrete]
+        return len({table for mapper in own for table in mapper.tables})
 
     @cached_property
     def one_table(self) -> bool:
@@ -128,6 +131,13 @@ class QueueMapping:
                 f"the criteria name other tables than that of {self}: use "
                 "relationship.has(..), .any(..) or exists(), which join nothing"
             )
+
+    def spread_over_tables(self, verb: str) -> ArgumentError:
+        """Return the error of a verb that would delete a part of each row only."""
+        return ArgumentError(
+            f"the rows of {self} are spread over {self.tables} tables, and {verb}() deletes by "
+            "one statement: keep them as done, and delete them with session.delete()"
+        )
 
     # -- columns, by their roles ----------------------------------------
 
@@ -161,6 +171,11 @@ class QueueMapping:
             if isinstance(column, Column)
             and (column.onupdate or column.server_onupdate or column is self._server_version)
         )
+
+    @cached_property
+    def written_keys(self) -> list[str]:
+        """The attributes that a verb's write may change."""
+        return [*self.attributes.values(), *self.onupdate_keys]
 
     @property
     def _server_version(self) -> Any:

@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, null, or_, select, tuple_
 from ..dialects.clock import as_utc
 from ..errors import ArgumentError
 from ..model.indexes import failed_index, is_unsuccessful
+from ..model.keys import row_like
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import FAILED, JobStatus
 from ..queue_position.finish_rate import finds_newest
@@ -151,7 +152,9 @@ def of_status(spec: ClaimSpec, writer: Writer, status: JobStatus, columns: Seque
 def _behind(mapping: QueueMapping, job: FailedJob) -> list[ColumnElement[bool]]:
     """Return criteria of which the first bounds the index on every database."""
     date, keys = mapping.attribute("owner_date"), mapping.key_attributes
-    smaller: Any = keys[0] < job.key[0] if len(keys) == 1 else tuple_(*keys) < job.key
+    smaller: Any = (
+        keys[0] < job.key[0] if len(keys) == 1 else tuple_(*keys) < row_like(keys, job.key)
+    )
     return [date <= job.owner_date, or_(date < job.owner_date, smaller)]
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, func, null, or_, select, tuple_
 
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
+from ..model.keys import row_like
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import CANCELLED, FAILED, JobStatus, exact_pattern
 from ..sessions.writer import AnySession, Writer, writing
@@ -182,14 +183,14 @@ def _behind(
     date = columns.mapping.attribute("owner_date")
     if after is None:
         return [date.is_not(None)]
-    moment, key = after[0], after[1:]
+    moment, keys, key = after[0], _row(columns.keys), row_like(columns.keys, after[1:])
     if newest_first:
-        return [date <= moment, or_(date < moment, _row(columns.keys) < _row(key))]
-    return [date >= moment, or_(date > moment, _row(columns.keys) > _row(key))]
+        return [date <= moment, or_(date < moment, keys < key)]
+    return [date >= moment, or_(date > moment, keys > key)]
 
 
-def _row(values: Sequence[Any]) -> Any:
-    return values[0] if len(values) == 1 else tuple_(*values)
+def _row(columns: Sequence[Any]) -> Any:
+    return columns[0] if len(columns) == 1 else tuple_(*columns)
 
 
 # -- in claim order -----------------------------------------------------------
@@ -291,7 +292,7 @@ def _further(columns: _Columns, begins: Position) -> list[ColumnElement[bool]]:
     order = [*within, *columns.keys]
     if len(order) == 1:
         return [order[0] > begins[0]]
-    return [order[0] >= begins[0], tuple_(*order) > tuple_(*begins)]
+    return [order[0] >= begins[0], tuple_(*order) > row_like(order, begins)]
 
 
 def _roles(spec: ClaimSpec) -> list[str]:

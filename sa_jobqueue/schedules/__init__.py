@@ -1,4 +1,4 @@
-"""Schedules: rows that a scheduler claims, each of which inserts a job at its ticks.
+"""Schedules: insert jobs at fixed times, such as every weekday at 07:00.
 
 ::
 
@@ -10,24 +10,24 @@
     schedules.declare(session, [outbox])         # once, when the application starts
     schedules.run_due(session, [outbox])         # again and again; then commit
 
-A schedule is a row of a queue of the library's own. A scheduler claims the rows that are due,
-inserts their jobs, and releases the rows until their next ticks, in one transaction: so each tick
-makes its job once, however many schedulers there are. docs/schedules.md has the limits.
+A schedule is a row of a table that is itself a queue of the library. Each of its times is a tick. A
+scheduler claims the rows that are due, inserts their jobs, and releases the rows until their next
+ticks, in one transaction. Each tick therefore makes its job once, however many schedulers there
+are. docs/schedules.md has the limits.
 
 ======================  =====================================================
-``schedules``           Schedules: all that is done to schedules
+``schedules``           Schedules: every method that works on schedules
 ``table``               Schedule: the mapped class of the rows
-``declaration``         what a schedule is made of, checked
+``declaration``         the parts of a schedule, and their checks
 ``values``              the values of a job, as JSON and as attributes
 ``registry``            every(): what the queues of this process declare
-``declared``            how that comes into the table
+``declared``            writes the declarations to the table
 ``run``                 run_due: ticks become jobs
 ``ticks``               which ticks are due, and what becomes of missed ones
-``missing_table``       names the way out where the table is not there
 ``cron``                the times of an expression in a time zone
 ======================  =====================================================
 
-It needs the extra ``schedules`` (cronsim), which is imported when the first tick is computed.
+Schedules need the extra ``schedules`` (cronsim), which is imported for the first tick.
 """
 
 from .declared import Declared

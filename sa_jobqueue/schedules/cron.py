@@ -1,11 +1,12 @@
 """The times of a cron expression in a time zone, as times in UTC.
 
-When the clocks change, Debian's cron is the example. Where minute and hour are both fixed, as in
-``30 2 * * *``, a time that does not exist comes right after the gap, and a time that exists twice
-comes once, the first time. cronsim does this. Where either begins with ``*``, real time counts.
-There cronsim goes through the hours by 3600 seconds from a full hour, and misses minutes where the
-clocks change by half an hour (Lord Howe). Therefore cronsim gets times without a zone then, and
-their places in real time are found here.
+When the clocks change, the rules are those of Debian's cron. If minute and hour are both fixed, as
+in ``30 2 * * *``, a time that does not exist comes right after the gap, and a time that exists
+twice comes once, the first time. If the minute or the hour begins with ``*``, real time counts.
+
+cronsim has the first rule for five fields only, and not if a sixth gives the seconds. In real time
+it steps by 3600 seconds from a full hour, and misses minutes if the clocks change by half an hour
+(Lord Howe). It therefore gets times without a zone, and this module finds when they occur.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ..errors import ArgumentError
 
-#: How far back the latest tick is looked for: each step reads some dozens of ticks at most.
+#: How far back the search for the latest tick goes: each step reads some dozens of ticks at most.
 _STEPS = (
     timedelta(minutes=1),
     timedelta(hours=1),
@@ -49,14 +50,14 @@ class Cron:
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise ArgumentError(
                 f"this machine does not know the time zone {self.timezone!r}: write it as in "
-                "Europe/Berlin, or install tzdata if it knows no time zones"
+                "Europe/Berlin, or install tzdata if it has no time zone data"
             ) from error
 
     def after(self, moment: datetime) -> datetime:
         """Return the first tick after an aware time.
 
         Raises:
-            ArgumentError: the expression is not valid, or never comes true.
+            ArgumentError: the expression is not valid, or matches no time.
         """
         return next(self.all_after(moment))
 
@@ -73,10 +74,12 @@ class Cron:
             if tick > latest:
                 yield tick
                 latest = tick
-        raise ArgumentError(f"the cron expression {self.expression!r} never comes true")
+        raise ArgumentError(
+            f"the cron expression {self.expression!r} matches no time: change its days or its month"
+        )
 
     def latest(self, first: datetime, now: datetime) -> datetime:
-        """Return the last tick until `now`, at least `first`, which is a tick until `now`."""
+        """Return the last tick until `now`; `first` is one of the ticks until `now`."""
         for step in _STEPS:
             if now - step <= first:
                 break
@@ -88,16 +91,25 @@ class Cron:
     def _local_after(self, moment: datetime) -> Iterator[datetime]:
         """Yield the ticks as local times, in their order; the first may be before `moment`."""
         local = moment.astimezone(self.zone)
-        if self._is_at_fixed_times or self.zone.key == "UTC":
+        if self.zone.key == "UTC":
             return self._simulated(local)
-        begin = local.replace(tzinfo=None) - _repeated(local)
-        return self._in_real_time(self._simulated(begin))
+        naive = local.replace(tzinfo=None)
+        if self._is_at_fixed_times:
+            return self._once_each(self._simulated(naive))
+        return self._in_real_time(self._simulated(naive - _repeated(local)))
 
     @property
     def _is_at_fixed_times(self) -> bool:
-        """Whether minute and hour are fixed; with seconds, real time counts."""
-        fields = self.expression.split()
-        return len(fields) == 5 and not any(field.startswith("*") for field in fields[:2])
+        """Whether minute and hour are fixed; a field before them gives the seconds."""
+        return not any(field.startswith("*") for field in self.expression.split()[-5:-3])
+
+    def _once_each(self, naive: Iterable[datetime]) -> Iterator[datetime]:
+        """Yield local times once; those that do not exist come right after the gap."""
+        for time in naive:
+            first = time.replace(tzinfo=self.zone)
+            while not _exists(first):
+                first = first.replace(second=0) + timedelta(minutes=1)
+            yield first
 
     def _in_real_time(self, naive: Iterable[datetime]) -> Iterator[datetime]:
         """Leave out local times that do not exist, and yield the others as often as they exist."""

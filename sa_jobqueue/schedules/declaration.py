@@ -1,4 +1,4 @@
-"""What a schedule is made of, checked before it comes into the table."""
+"""The parts of a schedule, and their checks before it is written to the table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Declaration:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What is written to its row, without the ticks."""
+        """The values for its row, without the ticks."""
         return {**vars(self), "missed": self.missed.value}
 
 
@@ -43,7 +43,7 @@ def declaration(
     missed: str,
     revision: int | None,
 ) -> Declaration:
-    """Check what a schedule is made of.
+    """Check the parts of a schedule, and return its declaration.
 
     Raises:
         ArgumentError: the name is empty or too long, the expression or the time zone is not
@@ -75,7 +75,7 @@ def declaration(
 
 
 def check_revision(revision: int) -> None:
-    """Refuse what is no revision of a declaration in the code.
+    """Refuse a revision that is not valid for a declaration in the code.
 
     Raises:
         ArgumentError: it is no whole number that the column can hold.

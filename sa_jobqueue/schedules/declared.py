@@ -1,8 +1,8 @@
-"""How what the code declares by ``queue.every()`` comes into the table.
+"""Write the schedules that the code declares by ``queue.every()`` to the table.
 
 Several versions of an application may declare the same schedule, one after the other or at once.
-The row has the revision that was declared; the UPDATE names the revisions that it leaves, which
-are older. So the order in which they start does not matter.
+The row has the declared revision, and the UPDATE replaces only older revisions. The order in which
+the versions start therefore does not matter.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Declared:
         older: the table has a newer revision, which stays.
         different: the table has this revision with other contents, which stay: give the
             declaration a higher revision.
-        refused: nothing was written. The row of this name is another queue's, or was made at run
-            time; or two of the queues declare the name. The log has the reason.
+        refused: nothing was written. The row of this name belongs to another queue, or was made at
+            run time; or two of the queues declare the name. The log has the reason.
         undeclared: rows of these queues that an earlier version of the code has declared; they
             go on until they are removed.
-        elsewhere: another JobQueue of a table and status declares them, and the table does not have
-            them: give that JobQueue.
+        elsewhere: another JobQueue of the same table and status declares them, and the table does
+            not have them: give that JobQueue.
     """
 
     added: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) 
     queues = [plain_queue(queue) for queue in queues]
     refuse_nameless(queues)
     mapping = mapping_of(entity)
-    # Two who declare at once take the rows in one order. Equal declarations are one.
+    # Sorted, so that two processes lock the rows in the same order. Equal declarations count once.
     declarations = sorted(set(declared_by(queues)), key=lambda each: each.name)
     found: dict[str, list[str]] = {}
     with writing(session, mapping) as writer, writer.atomically():
@@ -88,10 +88,10 @@ def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) 
 def _declare_one(
     writer: Writer, mapping: QueueMapping, of_name: list[Declaration], now: datetime
 ) -> str:
-    """Write what is declared by a name; a refusal is logged, and holds up no other name."""
+    """Write the declaration of a name; a refusal is logged, and does not stop other names."""
     name = of_name[0].name
     if len(of_name) > 1:
-        log.error("two of the queues declare a schedule %r: give one another name=", name)
+        log.error("two of the queues declare a schedule %r: give one of them another name=", name)
         return "refused"
     try:
         with writer.connection.begin_nested():
@@ -132,7 +132,7 @@ def _refuse_foreign(each: Declaration, row: Any) -> None:
     """Refuse to take over the row of another queue, or one that was made at run time.
 
     Raises:
-        ArgumentError: says whose it is, and the way out.
+        ArgumentError: names the row's owner, and the way out.
     """
     if row.revision is None:
         what = "was made at run time"
@@ -142,7 +142,8 @@ def _refuse_foreign(each: Declaration, row: Any) -> None:
         return
     raise ArgumentError(
         f"the schedule {each.name!r} {what}: give the declaration another name=, or remove the "
-        f"schedule first by schedules.remove(session, {each.name!r})"
+        f"schedule by schedules.remove(session, {each.name!r}) and start the workers again, since "
+        "a worker declares only at its start"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the queues of this process declare by ``queue.every()``."""
+"""The schedules that the queues of this process declare by ``queue.every()``."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def declare_every(
 
 
 def declared_by(queues: Iterable[Any]) -> list[Declaration]:
-    """Return what the queues declare."""
+    """Return the schedules that the queues declare."""
     return [each for queue in queues for each in _declarations.get(queue, {}).values()]
 
 
 def declared_elsewhere(queues: Sequence[Any]) -> list[Declaration]:
-    """Return what other JobQueues of the same tables and statuses declare."""
+    """Return the schedules that other JobQueues of the same tables and statuses declare."""
     if _elsewhere(queues):
         gc.collect()  # queues that nobody has any more declare nothing
     return _elsewhere(queues)
@@ -62,7 +62,7 @@ def names_declared() -> set[str]:
 
 
 def refuse_nameless(queues: Iterable[Any]) -> None:
-    """Refuse queues for which every() was called without a name, and decorated nothing.
+    """Refuse queues with a call of every() that has no name and decorates nothing.
 
     Raises:
         ArgumentError: names such a call.
@@ -90,7 +90,7 @@ def _add(queue: Any, new: Declaration) -> None:
     declared = _declarations.setdefault(queue, {})
     if new.name in declared:
         raise ArgumentError(
-            f"{queue!r} declares two schedules {new.name!r}: give one another name="
+            f"{queue!r} declares two schedules {new.name!r}: give one of them another name="
         )
     if _other_queues(queue, new):
         gc.collect()  # queues that nobody has any more declare nothing

@@ -1,8 +1,8 @@
 """run_due(): schedules that are due become jobs, and wait for their next ticks.
 
-The claim of a schedule, its jobs and its release are one transaction. A scheduler that is killed
-leaves nothing, and the next one finds the schedule as it was; two schedulers cannot have the same
-schedule, since the claim locks its row. Nobody leads.
+The claim of a schedule, the INSERT of its jobs and its release are one transaction. A scheduler
+that is killed leaves nothing behind, and the next scheduler finds the schedule unchanged. Two
+schedulers never run the same schedule, because the claim locks its row. There is no leader.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy import select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from ..dialects import database_of, is_transient
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from ..model.columns import OWNER_LENGTH
-from ..model.last_error import error_text, first_line
-from ..model.mapping import mapping_of
+from ..model.last_error import error_text, first_line, in_ascii
+from ..model.mapping import QueueMapping, mapping_of
 from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
+from ..sessions.transactions import routed_to_writes
 from ..sessions.writer import AnySession, session_of
 from ..verbs.claim import claim
 from ..verbs.enqueue import enqueue
@@ -44,9 +45,9 @@ class Ran:
 
     Attributes:
         ticks: the ticks that became jobs.
-        skipped: the first tick that became none, as it was missed; None: none was.
-        next_tick: the tick that comes then.
-        error: why nothing was inserted; the ticks stay due. None: it was.
+        skipped: the first missed tick that made no job; None: there was none.
+        next_tick: the tick after those.
+        error: why nothing was inserted; the ticks stay due. None: the jobs were inserted.
     """
 
     name: str
@@ -67,14 +68,20 @@ def run_due(
     claimed = claim(session, entity, of_queues, owner=_owner(), limit=limit)
     if not claimed:
         return []
-    now = as_utc(session.execute(select(utc_now())).scalar_one())
+    now = database_now(session, entity)
     ran = [_run(session, schedule, known[schedule.queue], now) for schedule in claimed]
     release(session, claimed)  # it flushes what _run has written
     return ran
 
 
+def database_now(session: Session, entity: type[Schedule]) -> datetime:
+    """Return the time of the database that the schedules are written to."""
+    routed = routed_to_writes(mapping_of(entity).mapper)
+    return as_utc(session.execute(select(utc_now()), bind_arguments=routed).scalar_one())
+
+
 def _refuse_autocommit(session: Session, entity: type[Schedule]) -> None:
-    connection = session.connection(bind_arguments={"mapper": mapping_of(entity).mapper})
+    connection = session.connection(bind_arguments=routed_to_writes(mapping_of(entity).mapper))
     if database_of(connection).in_autocommit(connection):
         raise ArgumentError(
             "a schedule's job and its next tick are one transaction: use a session that is not "
@@ -83,7 +90,7 @@ def _refuse_autocommit(session: Session, entity: type[Schedule]) -> None:
 
 
 def _owner() -> str:
-    """Return a name of this process: no claim of another has its fence."""
+    """Return an owner name of this process, so that no other claim has the same fence."""
     process = f"-{os.getpid()}"
     return socket.gethostname().replace("~", "-")[: OWNER_LENGTH - len(process)] + process
 
@@ -95,10 +102,10 @@ def _run(session: Session, schedule: Schedule, queue: Any, now: datetime) -> Ran
         if due.ticks:
             with session.begin_nested():
                 insert_ticks(session, queue, schedule, due.ticks)
-    except SQLAlchemyError as error:
-        if is_transient(error) or (isinstance(error, DBAPIError) and error.connection_invalidated):
+    except Exception as error:  # of any driver, or of a listener of the application
+        if _ends_transaction(error):
             raise
-        return _failed(schedule, now, error)
+        return _failed(session, schedule, now, error)
     schedule.run_at = schedule.next_tick = due.next
     if due.ticks or due.skipped is not None:  # else the clock was set back before a failed tick
         schedule.last_error = None
@@ -118,9 +125,13 @@ def _due(schedule: Schedule, now: datetime) -> Due:
 def insert_ticks(
     session: Session, queue: Any, schedule: Schedule, ticks: Iterable[datetime | None]
 ) -> None:
-    """Insert a job for each tick; a class with ScheduleMixin gets the tick as its run_at."""
+    """Insert a job for each tick; a class with ScheduleMixin gets the tick as its run_at.
+
+    Raises:
+        ArgumentError: the values do not fit the class, which another version has declared.
+    """
     mapping = mapping_of_queue(queue)
-    values = job_values(mapping, schedule.values_json)
+    values = _values(mapping, schedule)
     run_at = mapping.attributes.get("run_at")
     rows = [
         {run_at: tick, **values} if run_at is not None and tick is not None else dict(values)
@@ -132,16 +143,49 @@ def insert_ticks(
         queue.enqueue(session, rows)
 
 
-def _failed(schedule: Schedule, now: datetime, error: SQLAlchemyError) -> Ran:
-    """Leave the tick due, and try it again in a while: it does not hold up other schedules."""
-    schedule.last_error = text = error_text(error)
-    schedule.run_at = now + TRY_AGAIN
+def _values(mapping: QueueMapping, schedule: Schedule) -> dict[str, Any]:
+    try:
+        return job_values(mapping, schedule.values_json)
+    except ArgumentError as error:
+        raise ArgumentError(f"in the values of the schedule {schedule.name!r}: {error}") from error
+
+
+def _ends_transaction(error: Exception) -> bool:
+    lost = isinstance(error, DBAPIError) and error.connection_invalidated
+    return lost or is_transient(error)
+
+
+def _failed(session: Session, schedule: Schedule, now: datetime, error: Exception) -> Ran:
+    """Leave the tick due, and try it again later, so that it does not hold up other schedules."""
     log.error("the schedule %s inserted no job: %s", schedule.name, first_line(error))
+    text = _written_error(session, schedule, error)
+    schedule.run_at = now + TRY_AGAIN
     return Ran(schedule.name, (), None, as_utc(schedule.next_tick), text)
 
 
+def _written_error(session: Session, schedule: Schedule, error: Exception) -> str | None:
+    """Write an error to its row, in ASCII if the column cannot store it; return what is written."""
+    text = error_text(error)
+    try:
+        _write_error(session, schedule, text)
+    except Exception as refused:
+        if _ends_transaction(refused):
+            raise
+        text = error_text(in_ascii(text or ""))
+        _write_error(session, schedule, text)
+    return text
+
+
+def _write_error(session: Session, schedule: Schedule, text: str | None) -> None:
+    """Write past the entity, which a savepoint that is rolled back would expire."""
+    entity = type(schedule)
+    ours = update(entity).where(entity.name == schedule.name)
+    with session.begin_nested():
+        session.execute(ours.values(last_error=text))
+
+
 def _note_skipped(schedule: Schedule, due: Due, now: datetime) -> None:
-    """Keep the times between which ticks became no jobs, for who looks at the schedule."""
+    """Note in the row, and in the log, the time in which ticks made no jobs."""
     schedule.skipped_from, schedule.skipped_to = due.skipped, min((*due.ticks, now))
     log.warning(
         "the schedule %s has missed its ticks from %s, before %s",

@@ -1,4 +1,4 @@
-"""Schedules: all that is done to schedules, by name."""
+"""Schedules: every method that works on schedules, by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..verbs.manage import cancel, retry
 from .cron import Cron
 from .declaration import declaration
 from .declared import Declared, declare
-from .run import Ran, insert_ticks, run_due
+from .run import Ran, database_now, insert_ticks, run_due
 from .table import PAUSED, Schedule, schedule_class
 from .ticks import Missed
 
@@ -57,7 +57,7 @@ class ScheduleInfo:
 def _names_missing_table(
     method: Callable[Concatenate[Schedules, P], R],
 ) -> Callable[Concatenate[Schedules, P], R]:
-    """Have a method raise MissingTable where the table of schedules is not there."""
+    """Make a method raise MissingTable if the database has no table of schedules."""
 
     @wraps(method)
     def naming(self: Schedules, /, *given: P.args, **options: P.kwargs) -> R:
@@ -75,7 +75,7 @@ class Schedules:
     Args:
         metadata: that of the queues; ``create_all()`` and Alembic create the table.
         name: the name of the table.
-        schema: by default that of the metadata.
+        schema: by default the schema of the metadata.
 
     Raises:
         ArgumentError: the metadata has schedules already, or another table of this name.
@@ -103,7 +103,7 @@ class Schedules:
 
         A newer revision replaces an older one, never the reverse. Schedules that are no longer
         declared are reported, and go on. A declaration that cannot be written is reported and
-        logged as an error, and holds up no other.
+        logged as an error, and the others are still written.
 
         Raises:
             ArgumentError: a call of ``every()`` has no name and decorates nothing.
@@ -116,8 +116,8 @@ class Schedules:
     ) -> list[Ran]:
         """Insert the jobs of schedules that are due, and let these wait for their next ticks.
 
-        Commit then: the jobs and the next ticks are one transaction. Any number of schedulers
-        may do so at once. Schedules of other queues are left alone.
+        Then commit: the jobs and the next ticks are one transaction. Any number of schedulers may
+        call this at once. Schedules of other queues are left alone.
 
         Args:
             queues: JobQueues, into which the jobs are inserted; AsyncJobQueues, steps of a
@@ -132,10 +132,10 @@ class Schedules:
 
     @_names_missing_table
     def due_in(self, session: AnyConnection, queues: Iterable[Any]) -> timedelta | None:
-        """Return how long it is until run_due() has something to do, by the database's clock.
+        """Return the time until run_due() has something to do, by the database's clock.
 
-        It is a plain read; zero or less: something is due. None: these queues have no schedule
-        that is not paused.
+        Zero or less: something is due. None: these queues have no schedules, or only paused
+        schedules. This is a plain read.
         """
         mapping = mapping_of(self.entity)
         run_at = mapping.column("run_at")
@@ -174,8 +174,7 @@ class Schedules:
             name, queue, cron, timezone=timezone, values=values, missed=missed, revision=None
         )
         session = session_of(session)
-        now = as_utc(session.execute(select(utc_now())).scalar_one())
-        tick = Cron(cron, timezone).after(now)
+        tick = Cron(cron, timezone).after(database_now(session, self.entity))
         entity: Any = self.entity  # its constructor is that of the declarative base
         session.add(entity(next_tick=tick, run_at=tick, **given.columns))
         session.flush()
@@ -193,7 +192,7 @@ class Schedules:
 
     @_names_missing_table
     def pause(self, session: AnySession, name: str) -> bool:
-        """Let a schedule rest; return whether it was not paused before.
+        """Pause a schedule; return whether this changed anything.
 
         Raises:
             ArgumentError: there is none of this name.
@@ -202,9 +201,9 @@ class Schedules:
 
     @_names_missing_table
     def resume(self, session: AnySession, name: str) -> bool:
-        """Let a schedule run again; return whether it was paused.
+        """Resume a schedule; return whether it was paused.
 
-        The ticks meanwhile were missed; ``missed`` tells what becomes of them.
+        The ticks during the pause were missed; ``missed`` decides what becomes of them.
 
         Raises:
             ArgumentError: there is none of this name.
@@ -216,12 +215,15 @@ class Schedules:
         """Insert a job of a schedule now; its ticks stay as they are.
 
         Raises:
-            ArgumentError: there is no schedule of this name, or it is one of another queue.
+            ArgumentError: there is no schedule of this name, it is one of another queue, or its
+                values do not fit the class of the queue.
         """
         session = session_of(session)
         row = self._row(session, name)
         if row.queue != queue_name(queue):
-            raise ArgumentError(f"{name!r} is a schedule of {row.queue!r}, not of {queue!r}")
+            raise ArgumentError(
+                f"{name!r} is a schedule of {row.queue!r}, not of {queue!r}: give that queue"
+            )
         insert_ticks(session, plain_queue(queue), row, [None])
 
     @_names_missing_table
@@ -234,7 +236,7 @@ class Schedules:
     def _row(self, session: Session, name: str) -> Schedule:
         found = session.get(self.entity, name, populate_existing=True)
         if found is None:
-            raise ArgumentError(f"there is no schedule {name!r}")
+            raise ArgumentError(f"there is no schedule {name!r}: schedules.all(session) lists them")
         return found
 
 

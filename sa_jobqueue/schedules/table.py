@@ -1,4 +1,4 @@
-"""The rows of schedules: a queue of the library's own, in the user's metadata.
+"""The rows of schedules: a queue of the library, in the user's metadata.
 
 A row is claimed and released in one transaction, so others see it unclaimed, or paused. ``run_at``
 is when a scheduler looks at it, as a rule at ``next_tick``.
@@ -35,10 +35,10 @@ class Schedule(JobMixin, ScheduleMixin):
         values_json: the jobs' attributes, as JSON.
         missed: what becomes of missed ticks, a word of Missed.
         revision: of the declaration in the code; None: it was made at run time.
-        next_tick: the tick that comes.
+        next_tick: the next tick.
         last_tick: the last tick that became a job.
-        skipped_from: the first tick that became no job when ticks were skipped last.
-        skipped_to: the end of that time; no tick between the two became a job.
+        skipped_from: the first tick of the last gap, in which ticks made no job.
+        skipped_to: the end of the last gap.
         last_error: why the job of `next_tick` could not be inserted; None: nothing failed.
     """
 

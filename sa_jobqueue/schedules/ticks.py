@@ -1,4 +1,4 @@
-"""Which ticks of a schedule are due, and what becomes of those that were missed."""
+"""Find the ticks of a schedule that are due, and decide what becomes of missed ticks."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ LATE = timedelta(minutes=1)
 #: When a schedule whose jobs could not be inserted is tried again.
 TRY_AGAIN = timedelta(minutes=1)
 
-#: The most ticks for one transaction, where missed ticks are all made up for.
+#: The most ticks for one transaction, if all missed ticks make jobs.
 MOST = 100
 
 
 class Missed(StrEnum):
     """What becomes of ticks while no scheduler ran, or the schedule was paused.
 
-    SKIP: they are skipped. A tick is missed when it is more than a minute late. A tick whose job
-    could not be inserted is tried again until the next one is due.
+    SKIP: missed ticks make no job. A tick is missed when it is more than a minute late. A tick
+    whose job could not be inserted is tried again until the next tick is due.
 
-    ONCE: one job is inserted, with the last of them.
+    ONCE: one job is inserted, for the last missed tick.
 
-    ALL: a job is inserted for each, at most 100 in a transaction.
+    ALL: a job is inserted for each missed tick, at most 100 in a transaction.
     """
 
     SKIP = "skip"
@@ -41,9 +41,9 @@ class Due:
     """What a schedule has to do now.
 
     Attributes:
-        ticks: those that become jobs.
-        skipped: the first tick that becomes none; None: each tick is among `ticks`.
-        next: the tick that comes then; it may be due, too.
+        ticks: the ticks that make jobs.
+        skipped: the first tick that makes no job; None: each tick is among `ticks`.
+        next: the tick after those; it may be due, too.
     """
 
     ticks: tuple[datetime, ...]
@@ -59,7 +59,7 @@ def due_ticks(
     Args:
         tick: the next tick that was not handled. The ticks after it are computed from it, so
             none comes twice when the clock is set back.
-        failed: it was tried before, and its job could not be inserted.
+        failed: the tick was tried before, and its job could not be inserted.
 
     Raises:
         ArgumentError: the expression is not valid on this machine.
@@ -80,11 +80,11 @@ def _ticks(
         return (cron.latest(tick, now),)
     if missed is Missed.ALL:
         return (tick, *islice(_until(now, cron, tick), MOST - 1))
-    # After a failure nobody looks for a while, and the ticks of this time are not missed.
-    begin = now - (LATE + TRY_AGAIN if failed else LATE)
-    first = [tick] if tick >= begin else []
-    kept = (*first, *_until(now, cron, max(tick, begin)))
-    return (tick,) if failed and not kept and cron.after(tick) > now else kept
+    begin = now - LATE
+    later = tuple(_until(now, cron, max(tick, begin)))
+    # The tick after one that failed takes its place: a unique index would refuse the jobs of both.
+    is_kept = cron.after(tick) > now if failed else tick >= begin
+    return (tick, *later) if is_kept else later
 
 
 def _until(now: datetime, cron: Cron, begin: datetime) -> Iterator[datetime]:

@@ -1,7 +1,7 @@
 """The values of a job: JSON in the row of its schedule, and attributes of the job.
 
-JSON has no dates, times, decimal numbers or UUIDs. They are written as text, and each becomes
-what its column takes when the job is inserted.
+JSON has no dates, times, decimal numbers or UUIDs. They are written as text, which is converted to
+the column's own type when the job is inserted.
 """
 
 from __future__ import annotations
@@ -30,22 +30,27 @@ _FROM_TEXT: dict[type, tuple[Callable[[str], Any], str]] = {
     UUID: (UUID, "12345678-1234-5678-1234-567812345678"),
 }
 
+#: Which values of JSON a column of a plain type takes.
+_TAKES: dict[Any, Callable[[Any], bool]] = {
+    str: lambda value: type(value) is str,
+    int: lambda value: type(value) is int,
+    float: lambda value: type(value) in (float, int),
+    bool: lambda value: value in (False, True),
+}
+
 
 def values_json(mapping: QueueMapping, values: Mapping[str, Any]) -> str:
     """Return the values of a job as JSON.
 
     Raises:
-        ArgumentError: they are no attributes of the class, no JSON, or nothing that their
-            columns take.
+        ArgumentError: the values are no attributes of the class, no JSON, or not of the type
+            of their columns.
     """
     if not isinstance(values, Mapping):
         raise ArgumentError(
             f"values= maps attributes of {mapping} to their values, as in {{'kind': 'digest'}}, "
             f"and is not {values!r}"
         )
-    unknown = sorted(str(name) for name in set(values) - set(mapping.mapper.columns.keys()))
-    if unknown:
-        raise ArgumentError(f"{mapping} has no column {', '.join(unknown)}")
     for name in (mapping.attributes.get(role) for role in _OURS):
         if name is not None and name in values:
             raise ArgumentError(
@@ -66,9 +71,15 @@ def job_values(mapping: QueueMapping, text: str) -> dict[str, Any]:
     """Return the attributes of a job, each as its column takes it.
 
     Raises:
-        ArgumentError: a column does not take its value.
+        ArgumentError: the class has no such column, or a column does not take its value.
     """
     values: dict[str, Any] = json.loads(text)
+    unknown = sorted(values.keys() - set(mapping.mapper.columns.keys()))
+    if unknown:
+        raise ArgumentError(
+            f"{mapping} has no column {', '.join(unknown)}: values= takes the attributes of its "
+            "columns"
+        )
     return {name: _value(mapping, name, value) for name, value in values.items()}
 
 
@@ -106,10 +117,12 @@ def _python_type(kind: Any) -> Any:
 
 
 def _plain(kind: Any, python_type: Any, mapping: QueueMapping, name: str, value: Any) -> Any:
-    """Refuse a list or an object where the column is known to take none."""
-    is_plain = python_type in (str, int, float, bool) and not isinstance(kind, TypeDecorator)
-    if is_plain and isinstance(value, list | dict):
-        raise ArgumentError(f"{mapping}.{name} is a {python_type.__name__}, and not {value!r}")
+    """Refuse a value of another type than its column's; a TypeDecorator may take any value."""
+    takes = _TAKES.get(python_type)
+    if takes is not None and not isinstance(kind, TypeDecorator) and not takes(value):
+        raise ArgumentError(
+            f"{mapping}.{name} takes values of the type {python_type.__name__}, not {value!r}"
+        )
     return value
 
 

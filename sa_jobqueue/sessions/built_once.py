@@ -1,10 +1,9 @@
 """Statements that are built once for each owner and database, and freed with either.
 
 The owner is what the statements are built for: a mapped class, a queue or its claim plan.
-They are kept in the owner, under the dialect of the engine. So a class, a queue or an
-engine that the application drops is freed, and its statements with it. `lru_cache` would
-keep all of them alive, and so would a WeakKeyDictionary of owners, since statements refer
-to their owner.
+The statements are kept in the owner, under the dialect of the engine. If the application drops
+a class, a queue or an engine, its statements are freed with it. `lru_cache` would keep all of
+them alive. A WeakKeyDictionary of owners would, too, because statements refer to their owner.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Owner = TypeVar("Owner")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The most that is kept for one owner and one dialect; when it is full, it starts empty again.
+#: The most entries for one owner and one dialect; a full cache is emptied.
 MOST = 1_000
 
 _KEPT = "_sa_jobqueue_built"
@@ -31,9 +30,9 @@ _KEPT = "_sa_jobqueue_built"
 def built_once(
     build: Callable[Concatenate[Owner, Writer, P], R],
 ) -> Callable[Concatenate[Owner, Writer, P], R]:
-    """Have a function called once for each owner, dialect and further arguments.
+    """Call a function once for each owner, dialect and further arguments.
 
-    What it returns may hold the owner and the database, but neither the dialect nor the
+    Its result may refer to the owner and the database, but neither to the dialect nor to the
     writer.
     """
 

@@ -1,9 +1,9 @@
-"""Compiled statements, found by the statement itself instead of by all of its parts.
+"""Find compiled statements by the statement itself instead of by all of its parts.
 
-SQLAlchemy keeps compiled statements under a key that has a part for each part of the statement,
-450 for a claim of one job, and Python hashes all of them at each execution. But it makes the
-parts of a statement once, so for a statement that is built once they are always the same tuple,
-and its id() will do. For a claim and its finish this saves 25,000 instructions.
+SQLAlchemy keeps compiled statements under a key that has a part for each part of the statement:
+450 for a claim of one job. Python hashes all of these parts at each execution. But SQLAlchemy makes
+the tuple of parts only once for a statement. For a statement that is built once, the id() of this
+tuple is therefore enough. For a claim and its finish this saves 25,000 instructions.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 from sqlalchemy.engine import Dialect
 
-#: The most that is kept for one engine, as many as SQLAlchemy keeps; then it starts empty again.
+#: The most statements for one engine, as many as SQLAlchemy keeps; a full cache is emptied.
 MOST = 500
 
 _KEPT = "_sa_jobqueue_compiled"
 
 
 class CompiledStatements:
-    """What SQLAlchemy takes for `compiled_cache`: compiled statements by their keys.
+    """Compiled statements by their keys, for SQLAlchemy's option `compiled_cache`.
 
-    A key is a tuple, and its second element are the parts of the statement. They are kept here,
-    so no other tuple gets the same id().
+    A key is a tuple, and its second element is the tuple of the statement's parts. This tuple is
+    kept here, so no other tuple gets the same id().
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
 
 def compiled_once(dialect: Dialect) -> Mapping[str, Any]:
     """Return the execution options for statements that are built once."""
-    kept = dialect.__dict__  # compiled statements hold their dialect: they go with it
+    kept = dialect.__dict__  # compiled statements refer to their dialect, so they are freed with it
     try:
         options: Mapping[str, Any] = kept[_KEPT]
     except KeyError:

@@ -1,8 +1,8 @@
-"""Hooks of the application's session: whether it has any, and how they learn of a write.
+"""Tell the hooks of the application's session that a verb writes.
 
 The verbs write with statements on tables, past the session. An extension that asks whether a
 session was written to, such as zope.sqlalchemy, listens to flushes and to the UPDATEs of
-entities. Without a word from us it would take the session for unchanged, and roll back.
+entities. Without our announcement it would consider the session unchanged, and roll back.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def announce_write(session: Session, mapping: QueueMapping, *, hooked: bool) -> 
     """Tell the session's hooks that a verb writes to rows of a mapped class.
 
     They see an UPDATE of the class by do_orm_execute and after_bulk_update, with a WHERE that
-    is false and the execution option ANNOUNCED. It is not run: the last hook, which is ours,
-    answers it. A hook that refuses writes raises before the verb has written.
+    is false and the execution option ANNOUNCED. The database does not get this UPDATE: the last
+    hook, which is ours, answers it. A hook that refuses writes raises before the verb has written.
 
     Args:
         hooked: what :func:`has_execute_hooks` returns.

@@ -1,4 +1,4 @@
-"""Tables of the library's own that the application has not created: the error names the way out."""
+"""Raise an error with the way out if the application has not created a table of the library."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def missing_tables_named(tables: Callable[[], Iterable[Table]]) -> Iterator[None
     """Raise MissingTable where the database does not have one of the tables.
 
     Args:
-        tables: returns them; it is called only then.
+        tables: returns the tables; called only after an error of the database.
 
     Raises:
-        MissingTable: it names the table.
+        MissingTable: it names the table and the way out.
     """
     try:
         yield

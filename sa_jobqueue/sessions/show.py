@@ -1,4 +1,4 @@
-"""What entities show after a write: the new values, or a reload at the next look."""
+"""Make entities show the new values after a write, or reload them at the next read."""
 
 from __future__ import annotations
 
@@ -30,11 +30,15 @@ def show_values(session: Session, shown: Sequence[tuple[Any, dict[str, Any]]]) -
 
 
 def show_expired(session: Session, mapping: QueueMapping, entities: Iterable[Any]) -> None:
-    """Have entities read what a verb writes again when they are next looked at.
+    """Let entities reload the attributes that a verb writes, at their next read.
 
-    They do so once more if the savepoint that is open now is rolled back.
+    They reload again if the savepoint that is open now is rolled back.
     """
-    keys = [*mapping.attributes.values(), *mapping.onupdate_keys]
+    expire(session, entities, mapping.written_keys)
+
+
+def expire(session: Session, entities: Iterable[Any], keys: Sequence[str]) -> None:
+    """Let entities reload attributes now, and if the savepoint that is open now is rolled back."""
     own = [entity for entity in entities if entity in session]
     for entity in own:
         session.expire(entity, keys)
@@ -52,12 +56,12 @@ def loaded(
 
 
 def expire_on_savepoint_rollback(
-    session: Session, entities: Sequence[Any], keys: list[str]
+    session: Session, entities: Sequence[Any], keys: Sequence[str]
 ) -> None:
-    """Have entities read attributes again if the savepoint that is open now is rolled back.
+    """Let entities reload attributes if the savepoint that is open now is rolled back.
 
-    A session expires what it flushed in a savepoint, but neither what was set as
-    committed in it nor what was read in it.
+    A session expires what it flushed in a savepoint. It does not expire attributes that were
+    set as committed or read in the savepoint.
     """
 
     def expire() -> None:
@@ -69,7 +73,7 @@ def expire_on_savepoint_rollback(
 
 
 def show_deleted(session: Session, entities: Iterable[Any]) -> None:
-    """Leave entities whose rows were deleted as session.delete() and flush() would."""
+    """Put entities whose rows were deleted into the state after session.delete() and flush()."""
     in_session = session.identity_map.contains_state
     states = [state for state in map(instance_state, entities) if in_session(state)]
     if states:

@@ -1,8 +1,8 @@
-"""How a transaction ended: calls that a part of the library wants to have then.
+"""Call functions when a transaction has ended, and tell them how it ended.
 
-A savepoint that is released hands its calls to the savepoint or the transaction around it. A
-savepoint that is rolled back makes its calls at once. The transaction makes the others when it
-has ended and its connections are back in their pools.
+A savepoint that is released passes its calls to the savepoint or the transaction around it. A
+savepoint that is rolled back makes its calls at once. The transaction makes all other calls when
+it has ended and its connections are back in their pools.
 
 A session's `after_commit` also fires when a savepoint is released, and Connection's event
 "commit" comes before the COMMIT: neither alone tells that a transaction was committed.
@@ -31,7 +31,7 @@ _INFO = "sa_jobqueue.transaction_end"
 class TransactionEnd(Enum):
     """How a transaction or a savepoint ended.
 
-    Its end is unknown where COMMIT was sent and raised an error: the answer may be lost.
+    The end is unknown if COMMIT was sent and raised an error: the answer may be lost.
     """
 
     COMMITTED = "committed"
@@ -44,7 +44,7 @@ AtEnd: TypeAlias = Callable[[TransactionEnd], None]
 
 @dataclass
 class _Ends:
-    """What a session calls when its transactions end, and what is known of the present one."""
+    """The calls of a session at the end of its transactions, and the current state of their end."""
 
     calls: dict[SessionTransaction, list[AtEnd]] = field(default_factory=dict)
     committed: bool = False
@@ -53,7 +53,7 @@ class _Ends:
     watched: WeakSet[Connection] = field(default_factory=WeakSet)
 
     def end(self) -> TransactionEnd:
-        """Tell how the transaction has ended, and begin anew."""
+        """Tell how the transaction has ended, and forget it."""
         if self.refused or not (self.committed or self.commit_sent):
             found = TransactionEnd.ROLLED_BACK
         else:
@@ -102,7 +102,7 @@ def _ends_of(session: Session) -> _Ends:
 
 
 def _committed(session: Session) -> None:
-    """Note a commit; hand the calls of a released savepoint to the transaction around it."""
+    """Note a commit; pass the calls of a released savepoint to the transaction around it."""
     ends, savepoint = _ends_of(session), session.get_nested_transaction()
     if savepoint is None:
         ends.committed = True

@@ -20,7 +20,7 @@ from .writer import note_own_transaction
 
 R = TypeVar("R")
 
-#: How often a transaction is tried that meets transient errors.
+#: How often a transaction with transient errors is tried.
 TRIES = 10
 
 
@@ -31,6 +31,7 @@ def run_in_transaction(
     open_session: Callable[[], Session] | None = None,
     mapper: Any = None,
     reads_first: bool = True,
+    prepare: Callable[[Connection], None] | None = None,
 ) -> R:
     """Run `work` in a session, commit, and return its result.
 
@@ -38,10 +39,11 @@ def run_in_transaction(
 
     Args:
         open_session: returns a new or closed session; None: a plain one on `bind`.
-        mapper: whose rows a session of the application's kind is to write: it may route by the
-            class.
-        reads_first: begin for writing. Else, on SQLite, the first write takes the write lock, which
-            is so held for a shorter time; what was read before could not be written on any more.
+        mapper: of the class whose rows are written: a session of the application may route its
+            writes by the class.
+        reads_first: begin for writing. Otherwise, on SQLite, only the first write takes the write
+            lock. The lock is then held for a shorter time, but `work` must not read first.
+        prepare: called with the connection before `work`, in the transaction.
     """
     opened = Session(bind, expire_on_commit=False) if open_session is None else open_session()
     routed = None if mapper is None else routed_to_writes(mapper)
@@ -63,6 +65,8 @@ def run_in_transaction(
                 note_own_transaction(connection)
                 if reads_first:
                     database.begin_write(connection)
+            if prepare is not None:
+                prepare(connection)
             result = work(session)
             session.commit()
         except BaseException as error:
@@ -76,7 +80,7 @@ def run_in_transaction(
 
 
 def routed_to_writes(mapper: Any) -> dict[str, Any]:
-    """Return what has a session route a statement as it routes a write to this class."""
+    """Return the bind arguments that route a statement as a write to this class."""
     return {"mapper": mapper, "clause": update(mapper.local_table)}
 
 
@@ -94,7 +98,7 @@ def run_with_retries(
     """Run `work` in a new session and commit; try again after a transient error.
 
     Args:
-        within: no other try begins after this time; None: TRIES alone count.
+        within: no further try begins after this time; None: TRIES is the only limit.
 
     Raises:
         Exception: an error that is not transient, or the last of TRIES transient ones: a
@@ -149,7 +153,7 @@ def connected(engine: Engine) -> Iterator[Connection]:
 
 
 def connect(engine: Engine) -> Connection:
-    """Connect; where a driver lets errors of its own out, OperationalError is raised."""
+    """Connect; raise OperationalError in place of a driver's own errors."""
     with _Connecting(engine):
         return engine.connect()
 

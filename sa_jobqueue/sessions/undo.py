@@ -1,8 +1,8 @@
 """Undo what the library noted in a transaction, or a savepoint, that is rolled back.
 
-A session undoes what it flushed itself. What the library notes beside it, such as
-attributes set as committed, or the fence of an entity, is undone here: with the savepoint
-that is open, or, once that is released, with the transaction or savepoint around it.
+A session undoes what it flushed itself. This module undoes what the library notes in addition, such
+as attributes set as committed, or the fence of an entity. The undo happens with the rollback of the
+open savepoint, or, once it is released, of the transaction or savepoint around it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ def undo_on_rollback(session: Session, undo: Undo) -> None:
 
 
 def undo_on_savepoint_rollback(session: Session, undo: Undo) -> None:
-    """Call `undo` if the savepoint that is open now, if there is one, is rolled back."""
+    """Call `undo` if a savepoint is open now and is rolled back."""
     if session.in_nested_transaction():
         undo_on_rollback(session, undo)

@@ -1,4 +1,4 @@
-"""The session's side of a verb: which connection writes, in which transaction.
+"""Choose the connection and the transaction in which a verb writes.
 
 No verb commits or rolls back. This module adds three things to the caller's session:
 
@@ -85,7 +85,7 @@ _IN_TRANSACTION = nullcontext()
 class Writer:
     """The connection that a verb writes with, and the session that it belongs to.
 
-    It is a block of its own, as `writing()` returns it: most sessions have nothing to be undone.
+    `writing()` returns it as a context manager: most sessions have nothing to undo at its end.
 
     Attributes:
         options: the execution options of the verb's statements.
@@ -108,7 +108,7 @@ class Writer:
 
     @property
     def session(self) -> Session:
-        """The session, for what a connection cannot do.
+        """The session, for work that a connection cannot do.
 
         Raises:
             ArgumentError: the caller gave a Connection.
@@ -118,7 +118,7 @@ class Writer:
         return self.of_session
 
     def entities_allowed(self) -> None:
-        """Refuse entities where there is no session.
+        """Refuse entities if there is no session.
 
         Raises:
             ArgumentError: the caller gave a Connection.
@@ -141,7 +141,7 @@ class Writer:
 
     @cached_property
     def sees_commits(self) -> bool:
-        """Whether a plain read shows all that is committed by now, and nothing else."""
+        """Whether a plain read shows everything that is committed now, and nothing else."""
         if self.in_autocommit:
             return True
         transaction = self.connection.get_transaction() or self.connection.begin()
@@ -198,7 +198,7 @@ class Writer:
         return self.connection.execute(statement, parameters, execution_options=options)
 
     def rows(self, statement: Executable, parameters: Any = None) -> Result[Any]:
-        """Run a statement on mapped columns; without the session where it has no hooks.
+        """Run a statement on mapped columns, past the session if it has no hooks.
 
         The result is the same, in half the time.
         """
@@ -213,8 +213,8 @@ class Writer:
     def fresh(self, statement: Executable, parameters: Any = None) -> Result[Any]:
         """Run a statement that is built once, on entities; overwrite those loaded before.
 
-        If the session has none there is nothing to overwrite. A claim of a hundred entities saves
-        8 % of its instructions then. Hooks may load some before the statement is run.
+        If the session has loaded none, nothing is overwritten, and a claim of a hundred entities
+        saves 8 % of its instructions. Hooks may load some before the statement is run.
         """
         options = compiled_once(self.connection.dialect)
         if self.hooked or len(self.session.identity_map):
@@ -290,7 +290,7 @@ _sees_commits: WeakKeyDictionary[RootTransaction, bool] = WeakKeyDictionary()
 
 
 def note_own_transaction(connection: Connection) -> None:
-    """Note that the library has begun this connection's transaction, and nobody before it."""
+    """Note that the library, and nobody else, has begun this connection's transaction."""
     transaction = connection.get_transaction()
     if transaction is not None:
         _begun_by_library.add(transaction)
@@ -313,7 +313,7 @@ def _begun_by_us(connection: Connection) -> bool:
 def _routed_to_writes(session: Session, mapping: QueueMapping, hooked: bool) -> Iterator[Writer]:
     """Make a routing session use its bind for writes for all statements on this mapper.
 
-    Such a session decides by the statement's class, and takes SELECT .. FOR UPDATE for a
+    Such a session decides by the statement's class, and treats SELECT .. FOR UPDATE as a
     read. The statement that it sees cannot be chosen from outside, and not every
     get_bind() takes a ``bind`` argument. Other mappers, such as those of eagerly loaded
     relationships in another database, are routed as before.

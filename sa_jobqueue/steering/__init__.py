@@ -15,7 +15,7 @@ The command line and the web page both change jobs by it. Each batch is a transa
 ======================  =====================================================
 """
 
-from .bulk import BATCH, Steering, Verb, release_jobs
+from .bulk import BATCH, Steering, Verb, release_jobs, retry_jobs
 from .keys import (
     JobState,
     Key,
@@ -24,6 +24,7 @@ from .keys import (
     key_text,
     keys_from,
     keys_text,
+    keys_without,
     states_of,
 )
 
@@ -38,6 +39,8 @@ __all__ = [
     "key_text",
     "keys_from",
     "keys_text",
+    "keys_without",
     "release_jobs",
+    "retry_jobs",
     "states_of",
 ]

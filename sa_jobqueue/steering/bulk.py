@@ -13,11 +13,12 @@ from sqlalchemy.orm import Session
 
 from ..dialects import database_of
 from ..dialects.clock import as_utc
+from ..errors import ClaimLost
 from ..fence.claim import jobs_with_keys
 from ..overview import FailedJob, failed_jobs
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
-from .keys import Key, jobs_of_keys
+from .keys import Key, jobs_of_keys, key_text
 
 R = TypeVar("R")
 
@@ -91,11 +92,28 @@ class Steering:
         return failed_jobs(session, self.queue, limit=BATCH, before=last, until=until)
 
 
-def release_jobs(queue: JobQueue[Any], owners: Mapping[Key, str] | None = None) -> Verb:
+def retry_jobs(queue: JobQueue[Any], statuses: Mapping[str, str]) -> Verb:
+    """Return a function that retries jobs.
+
+    Args:
+        statuses: by the texts of keys; leave a job alone that has another status by now.
+    """
+
+    def work(session: Session, jobs: list[Any]) -> list[Any]:
+        status = queue.mapping.attributes["status"]
+        pairs = zip(jobs, _keys(jobs), strict=True)
+        same = [job for job, key in pairs if statuses.get(key_text(key)) == getattr(job, status)]
+        return queue.retry(session, same)
+
+    return work
+
+
+def release_jobs(queue: JobQueue[Any], owners: Mapping[str, str] | None = None) -> Verb:
     """Return a function that releases those of the jobs that are claimed.
 
     Args:
-        owners: leave a job alone that another owner has by now; None: whoever has them.
+        owners: by the texts of keys; leave a job alone that another owner has by now. None:
+            whoever has them.
     """
 
     def work(session: Session, jobs: list[Any]) -> list[Any]:
@@ -103,7 +121,7 @@ def release_jobs(queue: JobQueue[Any], owners: Mapping[Key, str] | None = None) 
         owned: dict[str, set[Key]] = {}
         for job, key in zip(jobs, _keys(jobs), strict=True):
             name = getattr(job, owner)
-            if name and (owners is None or owners.get(key) == name):
+            if name and (owners is None or owners.get(key_text(key)) == name):
                 owned.setdefault(name, set()).add(key)
         return [
             released
@@ -133,7 +151,10 @@ def _release(
 ) -> list[Any]:
     claimed = queue.claimed_by(session, owner)
     jobs = [job for job in claimed if only is None or _keys([job])[0] in only]
-    queue.release(session, jobs)
+    try:
+        queue.release(session, jobs)
+    except ClaimLost as lost:  # its owner was first; the others are released
+        return list(lost.kept)
     return jobs
 
 

@@ -155,15 +155,28 @@ class JobState:
 
 
 def states_of(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> dict[Key, JobState]:
-    """Return the state of each job of a queue that has one of these keys."""
-    mapping = queue.mapping
+    """Return the state of each job of a queue that has one of these keys, by the key as given."""
+    mapping, given = queue.mapping, {key_text(key): key for key in keys}
     columns = (*mapping.key_attributes, *map(mapping.attribute, ("status", "owner")))
     named = select(*columns).where(key_is_in(mapping, "sa_jobqueue_keys"), *queue.plan.spec.where)
     return {
-        tuple(key): JobState(status, owner if status == queue.during else None)
+        given.get(key_text(tuple(key)), tuple(key)): _state(queue, status, owner)
         for batch in key_batches(keys)
         for *key, status, owner in session.execute(named, {"sa_jobqueue_keys": key_values(batch)})
     }
+
+
+def _state(queue: JobQueue[Any], status: str, owner: str | None) -> JobState:
+    return JobState(status, owner if status == queue.during else None)
+
+
+def keys_without(keys: Iterable[Key], others: Iterable[Key]) -> list[Key]:
+    """Return the keys that are not among others.
+
+    Their texts are compared: of a type of the user's own, key_from() reads the text alone.
+    """
+    texts = set(map(key_text, others))
+    return [key for key in keys if key_text(key) not in texts]
 
 
 def key_text(key: Key) -> str:

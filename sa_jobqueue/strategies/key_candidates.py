@@ -108,9 +108,13 @@ class CandidatePicker:
                 fitting.append(job.key)
         return fitting
 
-    def _fits(self, job: Candidate) -> bool:
-        return job.key not in self.skipped and all(
+    def has_room(self, job: Candidate) -> bool:
+        """Tell whether the keys of a job allow one more."""
+        return all(
             limited not in self.busy
             and job.claimed[limited[0]] + self._counted[limited] < self.limits[limited[0]].most
             for limited in job.limited
         )
+
+    def _fits(self, job: Candidate) -> bool:
+        return job.key not in self.skipped and self.has_room(job)

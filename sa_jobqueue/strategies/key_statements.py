@@ -18,8 +18,10 @@ from sqlalchemy import (
     ColumnElement,
     FromClause,
     Index,
+    Integer,
     Select,
     and_,
+    bindparam,
     case,
     exists,
     false,
@@ -45,6 +47,9 @@ from .parts.ready_rows import LIMIT, ReadyRows
 log = logging.getLogger("sa_jobqueue.claim")
 
 _NUMBER_1: ColumnElement[int] = literal_column("1")
+
+#: The parameter for how many jobs of a key come before the one that is read.
+BEFORE = "sa_jobqueue_before"
 
 
 class KeyStatements:
@@ -157,6 +162,8 @@ class KeyStatements:
     def _first(self, key: Any, limit: KeyLimit, same: Sequence[Any]) -> Any:
         found = select(key).where(*self._ready.criteria, *same)
         found = found.order_by(*self._order_in_key(limit)).limit(_NUMBER_1)
+        if limit.most > 1:
+            found = found.offset(bindparam(BEFORE, type_=Integer))
         return self._by_index_of(limit, found)
 
     def _tried(self, key: Any, limit: KeyLimit, same: Sequence[Any]) -> Any:
@@ -202,9 +209,18 @@ class KeyStatements:
             return 0
         return serial[0] if serial else None
 
+    @property
+    def most(self) -> int:
+        """How many jobs of a walked key may be claimed at a time."""
+        assert self.walked is not None
+        return self.spec.limits[self.walked].most
+
     @cached_property
     def heads_of_keys(self) -> Any:
-        """Select the primary key of the next job of every serial key that has ready jobs."""
+        """Select the primary key of the next job of every serial key that has ready jobs.
+
+        Where a key allows several jobs, that of the one behind so many others of its key.
+        """
         assert self.walked is not None
         limit = self.spec.limits[self.walked]
         keys = self._distinct(limit) if self.database.skips_repeats else self._stepping(limit)

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 from sqlalchemy import Executable
@@ -32,7 +33,7 @@ from ..errors import UnsupportedDatabase
 from ..model.keys import key_batches, key_values
 from ..sessions.writer import Writer
 from .key_candidates import Candidate, CandidatePicker, Key
-from .key_statements import KeyStatements
+from .key_statements import BEFORE, KeyStatements
 from .parts.candidate_reads import OVERDRAW, CandidateReads
 from .parts.mark import Mark
 from .spec import ClaimSpec, Request, Taken
@@ -149,7 +150,7 @@ class PerKey(Strategy):
             few_keys = len(seen) * JOBS_OF_A_KEY <= len(drawn)
             # Hooks add criteria to jobs alone, and the walk reads keys.
             if few_keys and self._keys.walks_keys and not writer.hooked:
-                yield self._allowed(writer, self._heads(writer, picker.limit))
+                yield from self._from_key_to_key(writer, picker)
                 return
             size, read = size * GROWTH, self._with_free_keys
 
@@ -165,10 +166,25 @@ class PerKey(Strategy):
         """The plain read of candidates, without those whose keys are taken."""
         return self._reads.plain.where(*self._keys.of_free_keys)
 
-    def _heads(self, writer: Writer, limit: int) -> list[Candidate]:
-        """Walk from key to key by the index; read the first job of each, in claim order."""
-        heads = [tuple(head) for head in self._keys.run(writer, "heads_of_keys")]
-        if self._keys.unkeyed is not None:
+    def _from_key_to_key(
+        self, writer: Writer, picker: CandidatePicker
+    ) -> Iterator[list[Candidate]]:
+        """Yield the first job of each key, then the second, while keys allow one more."""
+        for before in count():
+            jobs = self._allowed(writer, self._of_each_key(writer, picker.limit, before))
+            yield jobs
+            if self._keys.most == 1 or not any(map(picker.has_room, jobs)):
+                return
+
+    def _of_each_key(self, writer: Writer, limit: int, before: int) -> list[Candidate]:
+        """Walk from key to key by the index; read one job of each, in claim order.
+
+        Args:
+            before: how many jobs of its key come before that job.
+        """
+        found = self._keys.run(writer, "heads_of_keys", {BEFORE: before})
+        heads = [tuple(head) for head in found]
+        if not before and self._keys.unkeyed is not None:
             unkeyed = self._keys.run(writer, "unkeyed", {"sa_jobqueue_limit": limit})
             heads += [tuple(key) for key in unkeyed]
         ranked: list[Candidate] = []
@@ -192,12 +208,11 @@ class PerKey(Strategy):
         """
         if self._keys.walked is None:
             return list(drawn)
-        most = self.spec.limits[self._keys.walked].most
         first = []
         for job in drawn:
             name = job.locks[self._keys.walked]
             # A job that was tried may be its key's next all the same.
-            if name is None or job.tried or seen[name] < most:
+            if name is None or job.tried or seen[name] < self._keys.most:
                 first.append(job)
             if name is not None:
                 seen[name] += 1

@@ -41,6 +41,7 @@ async def run_all(
     )
     calls = AwaitedCalls(connection.sync_engine, SyncSessions(opened))
     calls.check(lanes)
+    calls.note_caller()
     try:
         return await connection.run_sync(handle_all, lanes, calls, raising=raising)
     finally:

@@ -221,10 +221,7 @@ def _check_deletable(mapping: QueueMapping) -> None:
             "session.delete(), and complete it without delete="
         )
     if mapping.tables > 1:
-        raise ArgumentError(
-            f"the rows of {mapping} are spread over {mapping.tables} tables, and complete() "
-            "deletes by one statement: keep them as done, and delete them with session.delete()"
-        )
+        raise mapping.spread_over_tables("complete")
 
 
 def _check_schedule(parts: list[FencedJobs]) -> None:

@@ -112,7 +112,8 @@ def prune(
         limit: the most rows for this call.
 
     Raises:
-        ArgumentError: statuses of unfinished jobs, or a limit below 1.
+        ArgumentError: statuses of unfinished jobs, a limit below 1, or a class whose rows
+            are spread over several tables.
     """
     mapping = mapping_of(entity)
     statuses = (DONE,) if statuses is None else statuses
@@ -138,6 +139,8 @@ def prune_jobs(
         raise ArgumentError(f"limit is the number of rows to delete, at least 1: {limit!r}")
     if {*words_of(mapping, UNFINISHED), *unfinished} & set(words):
         raise ArgumentError(f"only finished jobs are pruned, not {', '.join(words)}")
+    if mapping.tables > 1:
+        raise mapping.spread_over_tables("prune")
     age = -(older_than // timedelta(microseconds=1))
     with writing(session, mapping) as writer:
         pruned: list[Any] = []

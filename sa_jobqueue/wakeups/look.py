@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, literal_column
+from sqlalchemy import Connection, func, literal_column, select
 
 from ..dialects import Database
 from ..dialects.clock import as_utc, utc_now
@@ -63,14 +63,25 @@ class _Read:
             columns = [literal_column("1")]
         read = ready.select(*columns, plain=True, due=not self._reads_time)
         self._statement = ready.by_claim_index(read) if spec.served else read
+        self._next = self._next_due() if self.has_time and not self._reads_time else None
 
     def times(self, connection: Connection, options: Mapping[str, Any]) -> Iterator[float]:
-        """Yield the seconds until the first job of each level is due."""
+        """Yield the seconds until a job of each level is due."""
         writer = Writer(None, connection, self._database, True, self._mapping.mapper, options)
         for level in islice(self._levels(writer), LEVELS):
             found: Any = writer.core(self._statement, {"sa_jobqueue_limit": 1, **level}).first()
             if found is not None:
                 yield _seconds(*found) if self._reads_time else 0.0
+            elif self._next is not None:
+                waiting: Any = writer.core(self._next).one()
+                if waiting.run_at is not None:
+                    yield _seconds(*waiting)
+
+    def _next_due(self) -> Any:
+        """Select the time of the job that is due first, whatever the claim order."""
+        run_at = self._mapping.attribute("run_at")
+        first = select(func.min(run_at).label("run_at"), utc_now())
+        return first.where(self._ready.has_status, *self._spec.where)
 
     def _levels(self, writer: Writer) -> Iterator[dict[str, Any]]:
         return self._ready.levels.each(writer) if self._spec.levels else iter([{}])

@@ -1,4 +1,4 @@
-"""Attempts: a job's handler is called, and what it does becomes the job's outcome."""
+"""Attempts: call a job's handler, and note the job's outcome."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Renewals(Protocol):
-    """What renews the claims of a worker."""
+    """The heartbeat, which renews the claims of a worker."""
 
     def wait_for_renewal(self) -> None: ...
 
@@ -38,7 +38,7 @@ class Attempts(Generic[T]):
 
     Attributes:
         stopping: set when the worker is to stop.
-        delete: whether done jobs are deleted; None goes by the model.
+        delete: whether done jobs are deleted; None: as the model says.
         options: loader options for the jobs of transactional handlers.
         delay: returns how long a failed job waits.
     """
@@ -56,12 +56,12 @@ class Attempts(Generic[T]):
 
         Raises:
             BaseException: what the handler raised that is no Exception; the attempt has failed.
-                Or the worker has interrupted it: then it was no attempt.
+                If the worker has interrupted the handler, there was no attempt.
         """
         try:
             outcome = self._outcome_of(in_hand)
         except BaseException as raised:  # the only catch-all: a handler fails no job but its own
-            # Who was given up has come to its end by that, whatever it raises afterwards.
+            # A handler that was given up failed at that moment, whatever it raises afterwards.
             error = in_hand.given_up or raised
             if error is not raised:
                 error.__context__ = raised  # the log shows both
@@ -98,7 +98,7 @@ class Attempts(Generic[T]):
     def _outcome_in_transaction(
         self, in_hand: InHand[T], context: Context
     ) -> Retry | Cancel | str | None:
-        """Call a transactional handler: its row is locked, and not renewed meanwhile."""
+        """Call a transactional handler: its row is locked, so its claim is not renewed."""
         in_hand.locked = True
         self.heartbeat.wait_for_renewal()
         try:

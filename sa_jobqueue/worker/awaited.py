@@ -1,4 +1,4 @@
-"""Whether a handler has to be awaited: what its function tells before the first call."""
+"""Tell from a handler's function, before the first call, whether it must be awaited."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def is_awaited(handler: Callable[..., Any]) -> bool:
 def is_plain(handler: Callable[..., Any]) -> bool:
     """Tell whether a handler is a function that is not ``async def``.
 
-    A decorator's function around an ``async def`` is not known to be plain, and no object is:
-    both may return something to be awaited.
+    A decorated function and a callable object are not known to be plain: both may return an
+    awaitable.
     """
     function = _function_of(handler)
     return isfunction(function) and not iscoroutinefunction(unwrap(function))
 
 
 def _function_of(handler: Callable[..., Any]) -> Any:
-    """Return what a partial or a method calls in the end."""
+    """Return the function that a partial or a method finally calls."""
     while isinstance(handler, partial):
         handler = handler.func
     return handler.__func__ if ismethod(handler) else handler

@@ -1,6 +1,6 @@
-"""Chores that come with tables beside those of the queues: control, and schedules.
+"""The chores for the tables of control and of schedules, which stand beside the queues.
 
-Their modules are loaded where there are such tables, and nowhere else.
+Their modules are loaded only if the metadata has such tables.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def chores_beside(
     owner_name: OwnerName,
     wake: Callable[[], None],
 ) -> Iterator[list[Chore]]:
-    """Give the chores of the tables beside the lanes' queues, for a run.
+    """Give a run the chores of the tables in the metadata of its queues.
 
     Args:
-        wake: has the worker claim at once.
+        wake: makes the worker claim at once, unless it has an interval.
     """
     chores: list[Chore] = []
     with ExitStack() as stack:
@@ -72,7 +72,7 @@ def check_declarations(lanes: Sequence[Lane[Any]]) -> None:
 
 
 def _lanes_beside(lanes: Sequence[Lane[Any]], what: str) -> list[tuple[Any, list[Lane[Any]]]]:
-    """Return what is beside the lanes' queues, each with its lanes; as a rule all have one."""
+    """Return the tables in the metadata of the lanes, each with its lanes; usually one."""
     found: dict[int, tuple[Any, list[Lane[Any]]]] = {}
     for lane in lanes:
         known = beside(lane.queue.mapping, what)

@@ -1,6 +1,6 @@
 """A brake against error storms: a queue whose jobs all fail is claimed from more slowly.
 
-A job that wants a retry counts as one that failed: nothing has become of either.
+A job that wants a retry counts as a failed job: neither is done.
 """
 
 from __future__ import annotations
@@ -37,10 +37,14 @@ class Brake:
         self._next = 0.0
 
     def most(self, wanted: int) -> int:
-        """Return how many jobs may be claimed now; with the brake on one, after each pause."""
+        """Return how many jobs may be claimed now; while braking, one job after each pause."""
         if not self._pause:
             return wanted
         return min(wanted, 1) if time.monotonic() >= self._next else 0
+
+    def begin_pause(self) -> None:
+        """Have the next job wait for a pause, if the brake is on; call it after each claim."""
+        self._next = time.monotonic() + self._pause.total_seconds()
 
     def note(self, outcomes: Iterable[object]) -> None:
         """Note what became of the jobs of a turn."""
@@ -62,4 +66,4 @@ class Brake:
                 self._queue,
             )
         self._pause = min(self._pause * 2, LONGEST_PAUSE) if self._pause else FIRST_PAUSE
-        self._next = time.monotonic() + self._pause.total_seconds()
+        self.begin_pause()

@@ -23,7 +23,7 @@ class Calls:
         open_session: opens sessions of the application's kind; None: plain ones on `engine`.
     """
 
-    #: Whether it ends handlers at their timeout. Else the worker gives them up.
+    #: Whether a handler is ended at its timeout. Otherwise the worker stops waiting for it.
     keeps_timeouts = False
 
     def __init__(self, engine: Engine, open_session: Callable[[], Session] | None) -> None:
@@ -53,11 +53,11 @@ class Calls:
         return Session(self._engine) if self._open_session is None else self._open_session()
 
     def interrupt(self) -> bool:
-        """Interrupt all handlers that run; False: that is not possible."""
+        """Interrupt all running handlers; return False if that is not possible."""
         return False
 
     def was_interrupted(self, error: BaseException) -> bool:
-        """Tell whether we, and not the handler, have ended an attempt: then it is none."""
+        """Tell whether the worker ended the attempt, not the handler: it does not count then."""
         return isinstance(error, Stopped)
 
     def ends_at_once(self, error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""What the supervisor of a worker does beside: a chore is run when it is due."""
+"""A chore: what the supervisor of a worker does at intervals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Chore(Protocol):
-    """Something to do now and then, in the supervisor's thread.
+    """Work that is due now and then, in the supervisor's thread.
 
     Attributes:
         due_at: when it is due, by time.monotonic(); infinity: never.

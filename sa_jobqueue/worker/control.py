@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +18,6 @@ from ..control import (
     unregister_worker,
     update_worker,
 )
-from ..errors import MissingTable
 from ..sessions.transactions import connected, run_in_transaction
 from ..sessions.writer import writing
 from .hands import Hands
@@ -29,8 +27,6 @@ from .transactions import Transactions
 from .tries import Tries
 
 T = TypeVar("T")
-
-log = logging.getLogger("sa_jobqueue.worker")
 
 #: The longest pause between two looks at pauses and stop requests.
 LOOK_EVERY = timedelta(seconds=1)
@@ -42,6 +38,10 @@ TELL_AT_LEAST = timedelta(minutes=1)
 
 #: The pause after an error, such as a table that is not there yet.
 AGAIN = timedelta(seconds=10)
+
+#: The parts of control, for the log.
+LOOK = "a look at pauses and stop requests"
+ROW = "the worker's row"
 
 
 class Control(Generic[T]):
@@ -70,9 +70,7 @@ class Control(Generic[T]):
         self._transactions = transactions
         self._engine = transactions.engine
         self._owner_name = owner_name
-        self._looks = Tries(transactions, "a look at pauses and stop requests")
-        self._row = Tries(transactions, "the worker's row")
-        self._lacking: set[Tries] = set()  # those that have not found their table
+        self._tries = Tries(transactions, "control")
         self._next_look = self._next_row = 0.0
         self._name: str | None = None  # as it stands in the row
         self._jobs = 0  # likewise
@@ -91,7 +89,7 @@ class Control(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         if self._name is not None:
-            self._try(self._row, self._remove_row)
+            self._tries.run(ROW, self._remove_row)
 
     @property
     def due_at(self) -> float:
@@ -106,37 +104,17 @@ class Control(Generic[T]):
         if self._next_row <= now:
             self._tell_now()
 
-    def _try(self, tries: Tries, work: Callable[[], None]) -> bool:
-        """Call `work`; tell whether it succeeded, and log once that tables are not there."""
-        missing: list[MissingTable] = []
-
-        def attempt() -> None:
-            try:
-                work()
-            except MissingTable as error:
-                missing.append(error)
-
-        succeeded = tries.run(attempt)
-        if not missing:
-            self._lacking.discard(tries)
-            return succeeded
-        if not self._lacking:
-            log.warning("the worker goes on without control: %s", missing[0])
-        self._lacking.add(tries)
-        return False
-
     # -- what others want -----------------------------------------------
 
     def _look_now(self, look: Callable[[], None]) -> None:
-        pause = LOOK_EVERY if self._try(self._looks, look) else AGAIN
+        pause = LOOK_EVERY if self._tries.run(LOOK, look) else AGAIN
         self._next_look = time.monotonic() + pause.total_seconds() * random.uniform(0.8, 1.0)
 
     def _look(self) -> None:
+        owners = self._owners()
         # A plain read: a transaction of a writer would take SQLite's only lock each time.
         with connected(self._engine) as connection:
-            state = read_control(
-                connection, self._queues, owner=self._owner_name.current, tables=self._tables
-            )
+            state = read_control(connection, self._queues, owner=owners, tables=self._tables)
         with self._hands as hands:
             hands.let_rest(
                 self._lanes, [lane for lane in self._lanes if state.is_paused(lane.queue)]
@@ -144,6 +122,12 @@ class Control(Generic[T]):
             for in_hand in hands.all if state.stops else ():
                 if state.asks_to_stop(in_hand.fence):
                     in_hand.asked_to_stop = True
+
+    def _owners(self) -> set[str]:
+        """Return our name, and those of the jobs in hand, which are older if a lock was lost."""
+        current = self._owner_name.current  # may take a new lock, which takes its time
+        with self._hands as hands:
+            return {current, *(str(in_hand.fence.owner) for in_hand in hands.all)}
 
     # -- the worker's row -----------------------------------------------
 
@@ -155,7 +139,7 @@ class Control(Generic[T]):
         if (
             (name, jobs) != (self._name, self._jobs)
             or now - self._told_at >= TELL_AT_LEAST.total_seconds()
-        ) and not self._try(self._row, lambda: self._write_row(name, jobs)):
+        ) and not self._tries.run(ROW, lambda: self._write_row(name, jobs)):
             pause = AGAIN
         self._next_row = now + pause.total_seconds() * random.uniform(0.8, 1.2)
 

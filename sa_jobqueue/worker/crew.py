@@ -1,7 +1,7 @@
 """The threads of a worker: slots, where handlers run, and the supervisor, who called run().
 
-A slot handles one job after the other, and does a turn itself when it has no job. The supervisor
-does what no slot does: it claims while the worker is idle, finishes what waits for long while all
+A slot handles one job after the other. If it has no job, it does a turn. The supervisor does what
+no slot does: it claims while the worker is idle, finishes what waits for long while all
 handlers run, reaps, notices timeouts, and ends the run. On a database in memory, which only one
 thread may use, the supervisor is the only slot, too. In an AsyncWorker all are tasks.
 """
@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Generic, TypeVar
 
@@ -34,7 +34,7 @@ log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
 
-#: How long the end of handlers is waited for that were interrupted.
+#: How long to wait for handlers that were interrupted.
 INTERRUPTION = timedelta(seconds=5)
 
 
@@ -44,9 +44,9 @@ class Crew(Generic[T]):
 
     Attributes:
         hands: the jobs in hand.
-        chores: what the supervisor does beside, such as reaping.
+        chores: what the supervisor does at intervals, such as reaping.
         tell: called with what each turn has finished and claimed, after its commit.
-        is_drained: tells whether no job is left; None: the run does not end by that.
+        is_drained: tells whether no job is left; None: the run does not end then.
         alone: the supervisor is the only slot.
         grace: how long running handlers may go on when the run is to end.
     """
@@ -114,7 +114,7 @@ class Crew(Generic[T]):
                 handled = None
 
     def _do(self, step: InHand[T] | Batch[T]) -> InHand[T] | None:
-        """Do a turn, or handle a job, which is returned if it is to be finished."""
+        """Do a turn, or handle a job; return the job if it is to be finished."""
         if isinstance(step, Batch):
             self._do_turn(step)
             return None
@@ -138,12 +138,12 @@ class Crew(Generic[T]):
     # -- turns ----------------------------------------------------------
 
     def _do_turn(self, batch: Batch[T]) -> None:
-        """Do a turn, and tell what it has done; whatever it raises ends the run."""
+        """Do a turn, and report what it has done; any error ends the run."""
         hands = self.hands
         came: list[InHand[T]] = []
         try:
             if batch.wanted:
-                self._check_lock()
+                batch = self._with_lock_checked(batch)
             result = self.turns.turn(batch)
         except BaseException as error:
             with hands:
@@ -160,6 +160,18 @@ class Crew(Generic[T]):
         finally:
             with hands:
                 hands.end_turn(came)
+
+    def _with_lock_checked(self, batch: Batch[T]) -> Batch[T]:
+        """Check the lock before a claim; if handled jobs would wait for that, put the claim off.
+
+        A new lock may take minutes, and others reap the jobs of an owner without one.
+        """
+        if not self.owner_name.is_sure:
+            if batch.handled:
+                return replace(batch, wanted=0)
+            self.owner_name.check_lock()
+        self._tell_loss()
+        return batch
 
     def _note(self, batch: Batch[T], result: TurnResult[T], *, found: bool) -> None:
         """Decide when the next claim is due, or whether nothing is left to do."""
@@ -228,7 +240,7 @@ class Crew(Generic[T]):
         return min((*deadlines, *(chore.due_at for chore in self.chores)), default=math.inf)
 
     def _deadlines(self) -> Iterator[tuple[float, InHand[T]]]:
-        """Find the running jobs whose timeout we have to notice."""
+        """Return the running jobs with a timeout that the supervisor must notice."""
         if self.attempts.calls.keeps_timeouts:
             return
         for in_hand in self.hands.running:
@@ -248,8 +260,11 @@ class Crew(Generic[T]):
             chore.run()
 
     def _check_lock(self) -> None:
-        """Notice a lost lock of our Owner, and tell of it."""
+        """Notice that our Owner has lost its lock, and report it."""
         self.owner_name.check_lock()
+        self._tell_loss()
+
+    def _tell_loss(self) -> None:
         if self.owner_name.was_lost():
             tell_lock_lost(lane.queue for lane in self.turns.lanes)
 
@@ -258,7 +273,7 @@ class Crew(Generic[T]):
     def _give_up(self, in_hand: InHand[T]) -> None:
         """Fail the attempt of a handler that goes on beyond its timeout, and end the run.
 
-        A transactional one has locked its row: what it does is rolled back when it returns.
+        A transactional handler has locked its row: its transaction is rolled back when it returns.
         """
         error = HandlerTimeout(
             f"{in_hand.lane.handler!r} still runs after its timeout of {in_hand.lane.timeout}; a "
@@ -271,7 +286,7 @@ class Crew(Generic[T]):
                 in_hand.given_up = error
             else:
                 given_up = copy(in_hand)
-                in_hand.given_up = Stopped()  # what becomes of the handler itself is no attempt
+                in_hand.given_up = Stopped()  # the attempt is over
                 self.attempts.fail(given_up, error)
                 self.hands.abandon(in_hand, given_up)
             self.hands.fail(error)
@@ -310,7 +325,7 @@ class Crew(Generic[T]):
             )
 
     def _wait_for_handlers(self, longest: timedelta) -> None:
-        """Wait until no handler runs; meanwhile finish those that have ended, release the rest."""
+        """Wait until no handler runs; meanwhile finish handled jobs and release unstarted jobs."""
         hands, until = self.hands, time.monotonic() + longest.total_seconds()
         while True:
             with hands:

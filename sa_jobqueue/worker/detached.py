@@ -1,4 +1,4 @@
-"""What a handler did to its job, which is detached: nobody writes that to the database."""
+"""Log what a handler sets on its detached job: the database never gets these changes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = logging.getLogger("sa_jobqueue.worker")
 
 
 def log_changes(in_hand: InHand[Any]) -> None:
-    """Log attributes that a handler has set, and that are therefore lost.
+    """Log the attributes that a handler has set: their new values are lost.
 
-    It is called for a modified job.
+    Call it only for a modified job.
     """
     state = instance_state(in_hand.job)
     if state.session is not None:

@@ -24,7 +24,7 @@ def tell_start(in_hand: InHand[Any]) -> None:
 
 
 def tell_lock_lost(queues: Iterable[JobQueue[Any]]) -> None:
-    """Tell that the worker's Owner has lost its lock: others may take its claims back."""
+    """Tell that the worker's Owner has lost its lock: others may reap its claims."""
     for queue in queues:
         if queue.mapping.listeners:
             with called_on(queue):

@@ -1,13 +1,12 @@
-"""The jobs in hand: which are to be started, which run, which are to be finished.
+"""The jobs in hand: those to be started, those that run, and those to be finished.
 
-Handlers run in slots, each a thread (in an event loop a task). A slot takes the next job that was
-claimed; when there is none, it does the next turn itself, unless a turn is under way: it finishes
-all jobs that were handled meanwhile, and claims for all free slots. So one slot alone never
-waits for another thread, and several share their transactions. The supervisor does a turn when no
-slot is free to do it: when a claim of an idle worker is due, or a handled job waits for long.
+Handlers run in slots; each slot is a thread (in an event loop a task). A slot takes the next
+claimed job. If there is none, and no turn is under way, the slot does the next turn: it finishes
+all jobs that were handled meanwhile, and claims for all free slots. A single slot therefore never
+waits for another thread, and several slots share their transactions. The supervisor does a turn
+when no slot is free: when a claim of an idle worker is due, or a handled job has waited for long.
 
-All methods are called within ``with hands:``, or within that of its lock, which keeps other threads
-out.
+Call all methods within ``with hands:``, or while you hold its lock, which keeps other threads out.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from .lanes import Lane
 
 T = TypeVar("T")
 
-#: Jobs are claimed ahead that begin within so many seconds, unless there is a limit.
+#: Without a limit, jobs are claimed ahead that will begin within so many seconds.
 AHEAD = 0.1
 
-#: What a handler's time counts in the mean of all before.
+#: The weight of a handler's time in the mean of all times.
 WEIGHT = 0.1
 
-#: How long a handled job waits for others to be finished with, at most, in seconds.
+#: The longest time that a handled job waits to be finished with others, in seconds.
 LONGEST_WAIT = 0.05
 
 #: How long the supervisor sleeps at most, in seconds.
@@ -42,11 +41,11 @@ class Hands(Generic[T]):
 
     Args:
         stopping: set when the worker is to stop.
-        limit: the most jobs in hand; None: one for each slot, and of several slots as many more
-            as are about to begin within AHEAD.
+        limit: the most jobs in hand; None: one for each slot, and with several slots also those
+            that will begin within AHEAD.
         slots: how many handlers run at once.
-        claims_with_finishes: whether a turn that finishes jobs claims, too; False where there is
-            a pause between the two.
+        has_interval: whether there is a pause before each claim: a turn that finishes jobs does not
+            claim, and a wake-up makes no claim due.
 
     Attributes:
         unstarted: claimed jobs whose handler was not called yet, in their order.
@@ -55,13 +54,13 @@ class Hands(Generic[T]):
         unwanted: claimed jobs of lanes at rest, which are to be released.
         at_rest: lanes whose jobs are neither claimed nor started.
         claim_at: when the next claim is due, by time.monotonic().
-        woken: something has happened since the last claim began, and another claim is due.
-        ending: no handler is called any more, and nothing is claimed. Also while `stopping`.
+        woken: a wake-up came after the last claim began, so another claim is due.
+        ending: no handler is called any more, and nothing is claimed; true while `stopping`, too.
         ended: the run is over, and the slots end.
         drained: nothing is left that the run should wait for.
         error: what ends the run.
-        hopeless: no further turn is worth a try.
-        abandoned: how many handlers go on although nobody waits for them any more.
+        hopeless: no further turn can succeed.
+        abandoned: how many handlers still run although the worker no longer waits for them.
     """
 
     def __init__(
@@ -71,13 +70,13 @@ class Hands(Generic[T]):
         *,
         limit: int | None,
         slots: int,
-        claims_with_finishes: bool = True,
+        has_interval: bool = False,
     ) -> None:
         self._stopping = stopping
         self._limit = limit
-        self._mean = 0.0  # how long handlers run, in seconds, the latest ones above all
+        self._mean = 0.0  # how long handlers run, in seconds; the latest weigh most
         self.slots = slots
-        self.claims_with_finishes = claims_with_finishes
+        self.has_interval = has_interval
         self.unstarted: deque[InHand[T]] = deque()
         self.running: set[InHand[T]] = set()
         self.handled: list[InHand[T]] = []
@@ -122,9 +121,10 @@ class Hands(Generic[T]):
 
     def put_handled(self, in_hand: InHand[T]) -> None:
         """Note that a handler has ended, unless it was given up before."""
-        if in_hand not in self.running:
+        try:
+            self.running.remove(in_hand)
+        except KeyError:
             return
-        self.running.remove(in_hand)
         self.handled.append(in_hand)
         self._mean += (in_hand.duration - self._mean) * WEIGHT
         if in_hand.ended is None and self._oldest == math.inf:
@@ -147,7 +147,7 @@ class Hands(Generic[T]):
             self.notice()
 
     def drop(self, in_hand: InHand[T]) -> None:
-        """Forget a job: there is nothing to do for it any more."""
+        """Forget a job: it needs nothing more."""
         self.running.discard(in_hand)
         self.notice()
 
@@ -165,14 +165,14 @@ class Hands(Generic[T]):
         """Begin the next turn, if one is due and none is under way.
 
         Args:
-            in_slot: it is done in a slot that is free; else by the supervisor.
+            in_slot: a free slot does the turn; False: the supervisor does.
         """
         if self._in_turn or self.ending or self._stopping.is_set():
             return None
         now = time.monotonic()
         if not (in_slot and self.handled) and now < self._due_at:
             return None
-        claims = now >= self.claim_at or (bool(self.handled) and self.claims_with_finishes)
+        claims = now >= self.claim_at or (bool(self.handled) and not self.has_interval)
         if claims:
             self.woken = False
         free = self._free if claims else 0
@@ -206,7 +206,7 @@ class Hands(Generic[T]):
         self.end_turn(batch.unhandled)
 
     def undo_own_turn(self) -> None:
-        """Note that the supervisor was interrupted, in whatever moment of a turn."""
+        """Note that the supervisor was interrupted at any moment of a turn."""
         if self._own_turn is not None:
             self.undo_turn(self._own_turn)
 
@@ -217,7 +217,7 @@ class Hands(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no job is in hand; a turn's own are not counted."""
+        """Whether no job is in hand; jobs in a turn are not counted."""
         return not (self.unstarted or self.running or self.handled or self.unwanted)
 
     @property
@@ -240,7 +240,7 @@ class Hands(Generic[T]):
         return tuple(unwanted)
 
     def _put_aside(self) -> None:
-        """Have jobs of lanes at rest released that were not started."""
+        """Let the next turn release the unstarted jobs of lanes at rest."""
         if not self.at_rest:
             return
         self.unwanted += (job for job in self.unstarted if job.lane in self.at_rest)
@@ -262,15 +262,15 @@ class Hands(Generic[T]):
 
     @property
     def _is_low(self) -> bool:
-        """Whether so few jobs wait for a slot that others should be claimed before it is idle.
+        """Whether so few jobs wait that more should be claimed before a slot is idle.
 
-        One slot alone claims when it has done its jobs: so its transactions are as large as can be.
+        A single slot claims when it has done all its jobs: its transactions are then largest.
         """
         return self._free > 0 and len(self.unstarted) <= self._ahead // 2
 
     @property
     def _claim_due_at(self) -> float:
-        """When a claim is due for the sake of a slot that is idle, or soon will be."""
+        """When a claim is due because a slot is idle, or soon will be."""
         idle = len(self.running) + len(self.unstarted) < self.slots and self._free > 0
         return self.claim_at if idle or (self.slots > 1 and self._is_low) else math.inf
 
@@ -282,25 +282,29 @@ class Hands(Generic[T]):
     # -- the supervisor -------------------------------------------------
 
     def wake(self) -> None:
-        """Have a claim be due now; alone of all methods it needs no lock, but a notice after it."""
-        self.woken = True
-        self.claim_at = 0.0
+        """Make a claim due now, unless there is an interval.
+
+        It needs no lock, unlike other methods, but a notice() after it.
+        """
+        if not self.has_interval:
+            self.woken = True
+            self.claim_at = 0.0
 
     def next_claim(self, at: float) -> None:
-        """Have the next claim be due then, or now if something has happened during the last."""
+        """Make the next claim due then, or now if a wake-up came during the last claim."""
         self.claim_at = at
         if self.woken:
             self.claim_at = 0.0
 
     def call_slot(self) -> None:
-        """Have a slot that waits do the turn that is due, or the supervisor if none does."""
+        """Let a waiting slot do the turn that is due, or the supervisor if no slot waits."""
         if self._resting:
             self._slot_is_needed.notify()
         else:
             self.notice()
 
     def notice(self) -> None:
-        """Have the supervisor look."""
+        """Wake the supervisor."""
         self._noticed.notify_all()
 
     def wait_for_notice(self, until: float) -> None:
@@ -321,9 +325,9 @@ class Hands(Generic[T]):
         self._watched = False
 
     def let_rest(self, lanes: Iterable[Lane[T]], at_rest: Iterable[Lane[T]]) -> None:
-        """Let some of these lanes rest, and the others go on; what they claim comes at once.
+        """Let some lanes rest and the others go on; a lane that goes on wakes the worker.
 
-        The jobs that run are finished; those that were claimed and not started are released.
+        Running jobs are finished. Jobs that were claimed and not started are released.
         """
         before = self.at_rest
         self.at_rest = (before - frozenset(lanes)) | frozenset(at_rest)
@@ -333,13 +337,13 @@ class Hands(Generic[T]):
         self.notice()
 
     def fail(self, error: BaseException) -> None:
-        """Have the run end with an error; the first one counts."""
+        """End the run with an error; the first error counts."""
         self.error = self.error or error
         self.ending = True
         self.notice()
 
     def note_drained(self) -> None:
-        """Have the run end: nothing is left to do."""
+        """End the run: nothing is left to do."""
         self.drained = self.ending = True
         self.notice()
 

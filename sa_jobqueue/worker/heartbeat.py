@@ -1,8 +1,9 @@
 """The heartbeat: a thread that renews a worker's claims while their jobs are in hand.
 
-So a long handler keeps its claim beyond the lease, and so does a job that waits behind others.
-Three times in a lease the thread looks what is in hand. It takes a new connection for each renewal,
-and renews by fences: the entities belong to the handlers. An AsyncWorker's heartbeat is a task.
+The job of a long handler, and a job that waits behind others, keep their claims beyond the lease.
+Three times in a lease, the thread renews the claims in hand. It opens a new connection for each
+renewal, and renews by fences: the entities belong to the handlers. An AsyncWorker's heartbeat is a
+task.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ class Heartbeat:
         renew: called with a session and fences.
         in_hand: returns the jobs whose claims are to be renewed now.
         lease: claims are renewed three times in this time.
-        max_runtime: how long a job may run: then its claim is not renewed any more, and if all
-            slots have such a job, no claim is. None: without limit.
+        max_runtime: how long a job may run. After that, its claim is not renewed. If all slots
+            have such a job, no claim is renewed. None: no limit.
         slots: how many handlers run at once.
-        beats: False where no second connection sees the same database.
+        beats: False if no second connection sees the same database.
         runtime: starts the heartbeat's thread or task.
     """
 
@@ -94,9 +95,9 @@ class Heartbeat:
             self._thread.join(LONGEST_RENEWAL.total_seconds())
 
     def wait_for_renewal(self) -> None:
-        """Wait until no renewal is under way: a finish must not meet it in a row.
+        """Wait until no renewal is under way: a finish and a renewal must not lock the same row.
 
-        Before that, see to it that the jobs are not among those to be renewed any more.
+        Before you call this, remove the jobs from those to be renewed.
         """
         if self._renewing:
             with self._changed:
@@ -110,7 +111,7 @@ class Heartbeat:
         pause = self._every
         while self._wait(pause):
             pause = self._every
-            self._renewing = True  # before we look: who takes a job away after that, waits
+            self._renewing = True  # before we read: who takes a job after this, waits
             jobs = self._within_their_time()
             try:
                 self._note(jobs, self._renewed([job.fence for job in jobs]))
@@ -147,7 +148,7 @@ class Heartbeat:
             return self._renewed_parts(connection, fences)
 
     def _renewed_parts(self, connection: Connection, fences: Sequence[Fence]) -> Sequence[Fence]:
-        """Renew claims together; where that is refused, by halves: a row costs no other claim."""
+        """Renew claims together; if refused, by halves: a refused row costs no other claim."""
         try:
             return self._renewed_together(connection, fences)
         except SQLAlchemyError as error:

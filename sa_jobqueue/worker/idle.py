@@ -38,7 +38,7 @@ class Idle:
         Args:
             claimed: the turn has claimed, or has tried to.
             found: it has claimed jobs.
-            at_once: it was to claim, and the claim is still to come.
+            at_once: the turn has not made its claim; the next turn makes it.
         """
         if claimed and not at_once:
             self._empty = 0 if found else self._empty + 1

@@ -24,21 +24,23 @@ class Ended(Enum):
 
 @dataclass(eq=False)
 class InHand(Generic[T]):
-    """A claimed job with the lane that claimed it; once it was handled, also what became of it.
+    """A claimed job with its lane; once it was handled, also with its outcome.
 
     Attributes:
-        claim: what claimed it, with others perhaps.
-        attempts: as the claim wrote them, where a failed job waits by them. A handler may
-            leave its job expired: then nothing can be read from it any more.
-        outcome: NOT_YET until its handler has returned or raised: until then no finish takes it.
-        ended: its handler's own transaction has finished it, or has found its claim lost: there
-            is nothing to write any more.
+        claim: the claim that it belongs to, perhaps with other jobs.
+        attempts: as the claim wrote them, if the delay depends on them. They are kept here
+            because a handler may leave its job expired, and then nothing can be read from it.
+        outcome: NOT_YET until its handler has returned or raised; until then, it is not finished.
+        ended: its handler's own transaction has finished the job, or has found its claim lost:
+            nothing is left to write.
         began: when its handler began, by time.monotonic().
-        duration: for how many seconds its handler ran, or had run when it was given up.
-        locked: its handler's own transaction holds the lock of its row: that is its lease.
+        duration: for how many seconds its handler ran, until its end or until it was given up.
+        locked: its handler's own transaction holds the lock of its row, which replaces the lease.
         lost: a renewal has found that the claim was lost.
-        given_up: why the worker waits no longer for its handler, whose result is ignored.
+        given_up: why the worker no longer waits for its handler, and ignores its result.
         asked_to_stop: somebody wants this handler to end early.
+        may_be_finished: a transaction that finishes it has come to its COMMIT; if the answer was
+            lost, nobody knows whether it has succeeded.
     """
 
     lane: Lane[T]
@@ -53,6 +55,7 @@ class InHand(Generic[T]):
     lost: bool = field(default=False, init=False)
     given_up: BaseException | None = field(default=None, init=False)
     asked_to_stop: bool = field(default=False, init=False)
+    may_be_finished: bool = field(default=False, init=False)
 
     @property
     def fence(self) -> Fence:

@@ -59,7 +59,7 @@ _current: ContextVar[tuple[InHand[Any], Flag]] = ContextVar("sa_jobqueue_job_con
 
 
 def context_of(in_hand: InHand[Any], stopping: Flag) -> Context:
-    """Return a copy of our context for a handler: what it sets the next one does not see."""
+    """Return a copy of our context for a handler: the next handler does not see its changes."""
     context = copy_context()
     context.run(_current.set, (in_hand, stopping))
     return context
@@ -74,4 +74,4 @@ def job_context() -> JobContext:
     try:
         return JobContext(*_current.get())
     except LookupError:
-        raise ArgumentError("job_context() is for handlers, while a worker calls them") from None
+        raise ArgumentError("no worker runs this code: call job_context() in a handler") from None

@@ -1,10 +1,9 @@
 """The lanes of a worker: each is a queue with the handler of its jobs.
 
-Most workers have one lane. A worker with several queues claims from them in their order; with
-several steps of a workflow, from the later ones first: in a pipeline these hold the jobs that are
-begun already, so work in progress is finished before more is begun. In every fourth turn the lanes
-come first that were passed over for longest: so a lane that never runs empty does not starve the
-others.
+Most workers have one lane. A worker with several queues claims from them in their order. With
+several steps of a workflow, it claims from the later steps first: their jobs are begun already, so
+work in progress is finished before new work begins. In every fourth turn, the lanes that were
+passed over for longest come first, so a lane that never runs empty does not starve other lanes.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import Claim
 from ..owners.owner import Owner
 from ..queue import JobQueue, turn_in_one_go
+from ..sessions.writer import writing
 from ..strategies import AUTO, STRATEGIES
 from ..verbs.handler_check import check_handler
 from .awaited import is_awaited
@@ -32,12 +32,12 @@ log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
 
-#: In one of so many turns the lanes come first that were passed over for longest.
+#: In one of so many turns, the lanes that were passed over for longest come first.
 FAIR_EVERY = 4
 
 
 class Handled(Protocol[T]):
-    """A handled job, as a lane finishes it; `claim` is what claimed it, with others perhaps."""
+    """A handled job, as a lane finishes it; `claim` may also hold other jobs."""
 
     job: T
     claim: Claim[T] | None
@@ -49,8 +49,8 @@ class Lane(Generic[T]):
 
     Attributes:
         mapping: of the class of its jobs.
-        handler: called with each job; where it is `transactional`, with a session and the job.
-        timeout: how long the handler may run; None: without limit.
+        handler: called with each job; if `transactional`, with a session and the job.
+        timeout: how long the handler may run; None: no limit.
     """
 
     #: Whether of several such lanes the last one claims first.
@@ -90,7 +90,7 @@ class Lane(Generic[T]):
     def outcome_of(self, returned: Any) -> Retry | Cancel | str | None:
         """Return the outcome of a job whose handler has returned something.
 
-        A value that says nothing to a worker is ignored, with one warning for each lane.
+        A value that a worker does not understand is ignored, with one warning for each lane.
 
         Raises:
             ArgumentError: the handler's work has never run, or its outcome needs a mixin that
@@ -156,10 +156,10 @@ class Lane(Generic[T]):
         options: Sequence[Any],
         shown: bool,
     ) -> Claim[T] | None:
-        """Finish jobs whose handlers returned None, and claim the next, in one go.
+        """Finish jobs whose handlers returned None, and claim the next, in one verb.
 
         Args:
-            shown: False: nobody looks at the finished entities any more.
+            shown: False: nobody reads the finished entities any more.
 
         Returns:
             The claim, or None if it takes two verbs and nothing was done.
@@ -190,7 +190,12 @@ class Lane(Generic[T]):
             retry_in = outcome.retry_in if isinstance(outcome, Failed) else outcome.in_
             self.queue.fail(session, job, error=text, retry_in=retry_in)
 
-    def left(self) -> Executable:
+    def has_left(self, session: Session) -> bool:
+        """Tell whether a drain waits for a job, by a read of the database that is written to."""
+        with writing(session, self.mapping, reads=True) as writer:
+            return writer.rows(self._left()).first() is not None
+
+    def _left(self) -> Executable:
         """Select the key of a job that a drain waits for."""
         mapping = self.mapping
         unclaimed = mapping.has_status(self.queue.ready)
@@ -203,7 +208,7 @@ class Lane(Generic[T]):
 
 
 def _jobs_of(done: Sequence[Handled[T]]) -> Sequence[T]:
-    """Return the jobs; where they are all of a claim, the claim, which costs less to finish."""
+    """Return the jobs, or their claim if they are all its jobs: it costs less to finish."""
     claim, *others = {in_hand.claim for in_hand in done}
     if claim is not None and not others and len(claim) == len(done):
         return claim
@@ -260,15 +265,18 @@ def _lanes_of(queue: Any, handler: Callable[[T], Any] | None) -> tuple[Lane[T], 
         )
     if handler is not None:
         raise ArgumentError(
-            "give a handler only with one queue that has none: several queues and steps have "
-            "their own"
+            "give a handler only with one queue that has none: steps have their own, and several "
+            "queues declare theirs by @queue.handler"
         )
     return tuple(each if isinstance(each, Lane) else lane_of(each) for each in queues)
 
 
 def _lane_with(queue: JobQueue[T], handler: Callable[[T], Any]) -> Lane[T]:
     if queue.handled_by is not None:
-        raise ArgumentError(f"{queue!r} has a handler already: {queue.handled_by.function!r}")
+        raise ArgumentError(
+            f"{queue!r} has a handler already: {queue.handled_by.function!r}. Give the worker no "
+            "handler, or another JobQueue"
+        )
     return Lane(queue, handler)
 
 

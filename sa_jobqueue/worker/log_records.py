@@ -6,8 +6,8 @@
     Email 8 failed, attempt 3 of 20, after 0.12 s; next try in 3.9 s: OSError: no route
 
 The parts are extra fields of the record, for JSON logs. A failure is a warning with its traceback,
-logged when the handler has raised. All else is logged at level INFO after the commit of its finish;
-where that level is off, a turn asks for it once.
+logged when the handler has raised. All other outcomes are logged at level INFO after the commit of
+the finish. If this level is off, a turn checks it once.
 """
 
 from __future__ import annotations
@@ -25,6 +25,19 @@ from .in_hand import InHand
 from .outcomes import Cancel, Failed, NotYet, Retry
 
 log = logging.getLogger("sa_jobqueue.worker")
+
+#: How many jobs a record names before it says "and 12 more".
+NAMED = 10
+
+LOST = (
+    "its claim was lost to a finish, a release, a reap or another owner; nothing was written to "
+    "its row"
+)
+
+MAYBE_OURS = (
+    "its claim is gone: either an earlier try of this worker has finished it, and the answer to "
+    "the COMMIT was lost; or its claim was lost to a finish, a release, a reap or another owner"
+)
 
 
 def log_failure(in_hand: InHand[Any], error: BaseException, retry_in: timedelta | None) -> None:
@@ -52,19 +65,26 @@ def log_overdue(in_hand: InHand[Any], grace: timedelta, fate: str) -> None:
 
 
 def log_lost(lost: Iterable[InHand[Any]]) -> None:
-    """Log that the claims of jobs were lost: their new owners finish them."""
+    """Log that the claims of jobs are gone: their new owners finish them, or we have."""
     for in_hand in lost:
-        fields = {**job_fields(in_hand), "status": None}  # it is not for us to say
-        log.warning(
-            "%s: its claim was lost to a finish, a release, a reap or another owner; nothing was "
-            "written to its row",
-            job_name(fields),
-            extra=fields,
-        )
+        fields = {**job_fields(in_hand), "status": None}  # the new owner reports the outcome
+        text = MAYBE_OURS if in_hand.may_be_finished else LOST
+        log.warning("%s: %s", job_name(fields), text, extra=fields)
+
+
+def log_unreleased(jobs: Sequence[InHand[Any]], cause: object) -> None:
+    """Log that jobs could not be given back, and stay claimed."""
+    names = ", ".join(job_name(job_fields(in_hand)) for in_hand in jobs[:NAMED])
+    log.error(
+        "%s%s could not be released; a reap returns the jobs to the queue: %s",
+        names,
+        f" and {len(jobs) - NAMED:,} more" if len(jobs) > NAMED else "",
+        cause,
+    )
 
 
 def log_finished(finished: Sequence[InHand[Any]]) -> None:
-    """Log what became of jobs, once it is committed; failures were logged before."""
+    """Log the outcomes of jobs after the commit; failures were logged before."""
     if not log.isEnabledFor(logging.INFO):
         return
     for in_hand in finished:
@@ -100,14 +120,14 @@ def job_fields(in_hand: InHand[Any], next_try_in: float | None = None) -> dict[s
 
 
 def _duration(in_hand: InHand[Any]) -> float:
-    """Return for how many seconds its handler ran, or has run by now."""
+    """Return for how many seconds the job's handler ran, or has run until now."""
     if isinstance(in_hand.outcome, NotYet) and in_hand.began:
         return time.monotonic() - in_hand.began
     return in_hand.duration
 
 
 def _status(in_hand: InHand[Any], next_try_in: float | None) -> str:
-    """Return the status that the job then has, in the table's own word."""
+    """Return the status of the job after its finish, in the table's own word."""
     queue, outcome = in_hand.lane.queue, in_hand.outcome
     if isinstance(outcome, Cancel):
         return queue.mapping.word(CANCELLED)

@@ -1,4 +1,4 @@
-"""The Worker: what it is given, and how it is run."""
+"""The Worker: its arguments, and how it runs."""
 
 from __future__ import annotations
 
@@ -67,33 +67,33 @@ class Worker(Generic[T]):
     """A loop over one queue or several, or over steps of a workflow.
 
     Args:
-        engine: the worker opens its own sessions on it. A sessionmaker opens them as the
-            application does: with its class, its criteria and its routing of writes.
+        engine: an Engine, on which the worker opens its own sessions; or a sessionmaker, whose
+            sessions have the application's class, criteria and routing of writes.
         queue: where jobs are claimed: a JobQueue, or several, each with its handler; a Workflow,
             or one or several of its steps. All are in one database.
         handler: for one JobQueue that has none: called with each job; returns None, a Retry or
             a Cancel.
-        owner: a name of 1 to 64 characters, or an Owner that is open. By
-            default the worker opens an Owner for its run, named by host and
-            process id. Where no Owner is possible it claims under a plain name:
-            when it dies, its claims wait for the lease.
+        owner: a name of 1 to 64 characters, or an open Owner. By default
+            the worker opens an Owner for its run, named by host and process
+            id. If no Owner is possible, the worker claims under a plain name;
+            if it then dies, its claims are reaped after the lease.
         concurrency: how many handlers run at once, each in a thread of its own.
-        limit: the most jobs in hand, those that wait for a free thread included; at least
-            `concurrency`. By default as many as run at once, and of several threads a few
-            more where handlers are so quick that these begin within a tenth of a second.
-        delete: whether done jobs are deleted; None goes by the model.
-        drain: stop when no job is unclaimed, due for a retry later, or in the hands
-            of this worker. Jobs scheduled for later that were never tried
-            are left for another run.
-        interval: a pause between turns, for gentle use.
+        limit: the most jobs in hand, including jobs that wait for a free thread; at least
+            `concurrency`, which is the default. With several threads and quick handlers, the
+            default also includes the jobs that begin within a tenth of a second.
+        delete: whether done jobs are deleted; None: as the model says.
+        drain: stop when no job is due or waits for a retry, and this worker holds no job.
+            Jobs that are scheduled for later and were never tried are left
+            for another run.
+        interval: a pause before each claim, to limit the load; nothing shortens it.
         poll: the longest pause of an idle worker.
         grace: how long running handlers may go on after :meth:`stop`. Then their jobs are
-            released, and what transactional ones do is rolled back.
-        backoff: the delay of a failed job; the queue's own by default, else
+            released, and the writes of transactional handlers are rolled back.
+        backoff: the delay of a failed job; by default that of the queue, otherwise
             1, 2, 4, .. seconds, at most an hour.
-        max_runtime: how long a job may run. After that its claim is not renewed,
+        max_runtime: how long a job may run. After that, its claim is not renewed,
             and workers with a `max_runtime` reap claims that were not renewed
-            for so long. None: without limit.
+            for so long. None: no limit.
         reap_every: the pause between two reaps; None: this worker does not reap.
         on_claim: called with each claim, after its commit.
         on_outcome: called with each job and its outcome, after the
@@ -172,12 +172,12 @@ class Worker(Generic[T]):
             open_session=open_session,
             mapper=mapper,
         )
-        self._refused_looks = Refusals(self._transactions, "a look for the jobs that are left")
+        self._refused_looks = Refusals(self._transactions, "the check for remaining jobs")
         self._owner_name = OwnerName(owner, transactions=self._transactions, runtime=self._runtime)
 
     @property
     def owner(self) -> str | int | Owner:
-        """The owner as given, else the worker's own Owner or plain name."""
+        """The owner that you gave, otherwise the worker's own Owner or plain name."""
         return self._owner_name.owner
 
     # -- the run --------------------------------------------------------
@@ -185,17 +185,17 @@ class Worker(Generic[T]):
     def run(self) -> None:
         """Work until stopped, or, with `drain`, until the queue is empty.
 
-        The thread that calls this watches over others, which call the handlers.
+        The calling thread watches over other threads, which call the handlers.
 
         Raises:
             ArgumentError: the engine's pool, or a database in memory, has too few connections; or
                 the worker runs already.
-            Exception: what the database still refused after five minutes (PATIENCE).
-            HandlerTimeout: a plain handler did not end in its time, and still runs. Its attempt
-                has failed; end the process.
+            Exception: the database still refused something after five minutes (PATIENCE).
+            HandlerTimeout: a plain handler still runs after its timeout. Its attempt has failed;
+                end the process.
             BaseException: anything that a callback raised, and what a handler raised that is
-                no Exception, such as KeyboardInterrupt. Before that its job is failed, the
-                handled jobs are finished, and the others released.
+                no Exception, such as KeyboardInterrupt. Its job is then failed, the handled jobs
+                are finished, and all other jobs are released.
         """
         with self._only_run(), suppress(Stopped), self._owner_name.for_the_run():
             self._transactions.patiently(self._check_connections)
@@ -204,10 +204,10 @@ class Worker(Generic[T]):
                 self._stopping,
                 limit=self.limit,
                 slots=self.concurrency,
-                claims_with_finishes=not self.interval,
+                has_interval=bool(self.interval),
             )
             heartbeat = self._heartbeat(self._hands)
-            self._kept = KeptConnection(self.engine) if self._may_keep else None
+            self._kept = self._transactions.kept_connection() if self._may_keep else None
             self._turns = self._make_turns(self._hands, heartbeat)
             self._woken_by = self._wakeups()
             with heartbeat, self._woken_by or nullcontext():
@@ -230,8 +230,8 @@ class Worker(Generic[T]):
             False: the worker was stopped while it waited.
 
         Raises:
-            Exception: what `check` raised, or the server still refused after five minutes. A wrong
-                password or a missing database is raised at once.
+            Exception: `check` raised it, or the server was still away after five minutes. The
+                error of a wrong password or a missing database is raised at once.
         """
 
         def connect_and_check() -> None:
@@ -253,13 +253,13 @@ class Worker(Generic[T]):
         self._notify()
 
     def wake(self) -> None:
-        """Have an idle worker claim now; safe to call from another thread."""
+        """Let an idle worker claim now, unless it has an `interval`; safe from another thread."""
         if self._hands is not None:
             self._hands.wake()
             self._notify(Hands.call_slot)
 
     def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
-        """Have the supervisor look, or a slot."""
+        """Wake the supervisor, or a slot."""
         if self._hands is not None:
             with self._hands as hands:
                 look(hands)
@@ -292,15 +292,24 @@ class Worker(Generic[T]):
         with connected(self.engine) as connection:
             database = database_of(connection)
             self._is_seen = database.seen_by_others(connection)
-            in_autocommit = database.in_autocommit(connection)
-        check_connections(self.engine, self.concurrency, self.lanes, alone=self._is_alone)
-        # On an AUTOCOMMIT engine each turn sets a level; the application's sessions find their way.
-        plain = self._transactions.plain_sessions and not in_autocommit and not self._is_alone
-        self._may_keep = plain and has_one_to_keep(self.engine, self.concurrency)
+            # On an AUTOCOMMIT engine each turn sets the level of its transaction.
+            self._may_keep = (
+                not database.in_autocommit(connection)
+                and not self._is_alone
+                and has_one_to_keep(self.engine, self.concurrency)
+                and self._transactions.may_keep(connection)
+            )
+        check_connections(
+            self.engine,
+            self.concurrency,
+            self.lanes,
+            alone=self._is_alone,
+            keeps_timeouts=self._calls.keeps_timeouts,
+        )
 
     @property
     def _is_alone(self) -> bool:
-        """Whether all has to be done in this thread: others would not see the database."""
+        """Whether this thread has to do everything: other threads would not see the database."""
         return not self._is_seen
 
     def _heartbeat(self, hands: Hands[T]) -> Heartbeat:
@@ -336,7 +345,7 @@ class Worker(Generic[T]):
         )
 
     def _wakeups(self) -> Wakeups | None:
-        """Return what wakes the worker; a run that ends soon, or is to be gentle, needs nothing."""
+        """Return what wakes the worker; None with `drain` or `interval`."""
         if self.drain or self.interval:
             return None
         return Wakeups(
@@ -423,7 +432,7 @@ class Worker(Generic[T]):
         """Tell whether no job is left that this run should wait for."""
 
         def drained(session: Session) -> bool:
-            return all(session.execute(lane.left()).first() is None for lane in self.lanes)
+            return not any(lane.has_left(session) for lane in self.lanes)
 
         try:
             nothing_left = self._transactions.run(drained)

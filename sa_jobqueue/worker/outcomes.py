@@ -1,11 +1,11 @@
-"""Outcomes: what a handler returns, and what became of its job.
+"""Outcomes: what a handler returns, and the result for its job.
 
 ::
 
     def send(email: Email) -> Retry | Cancel | None:
         return None if deliver(email) else Retry(timedelta(minutes=5), reason="busy")
 
-A handler returns what it wants for its job; an exception means that the job failed.
+A handler returns the outcome of its job; an exception means that the job failed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Failed:
-    """What became of a job whose handler raised an exception.
+    """The outcome of a job whose handler raised an exception.
 
     Attributes:
         error: the exception.
@@ -54,7 +54,7 @@ class Failed:
     retry_in: timedelta | None = None
 
 
-#: None: the job is done, or goes to the `then` of its step; a status: it took this branch.
+#: None: the job is done, or moves to the `then` of its step; a str: the status of its branch.
 Outcome: TypeAlias = "Retry | Cancel | Failed | str | None"
 
 
@@ -68,10 +68,10 @@ NOT_YET: Final = NotYet.NOT_YET
 
 
 def refuse_unrun(returned: Any) -> None:
-    """Refuse what a handler returns whose work has not been done.
+    """Refuse a value that shows that the handler's work has not run.
 
     Raises:
-        ArgumentError: something to be awaited, or to be iterated over.
+        ArgumentError: the value must be awaited, or iterated over.
     """
     if not isinstance(returned, Awaitable | Generator | AsyncGenerator):
         return

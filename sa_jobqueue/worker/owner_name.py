@@ -17,7 +17,7 @@ log = logging.getLogger("sa_jobqueue.worker")
 
 
 def default_owner() -> str:
-    """Return a plain name for a worker: host, process id and something random."""
+    """Return a plain name for a worker: host, process id and a random part."""
     return f"{process_name(40)}-{random.getrandbits(32):08x}"
 
 
@@ -72,7 +72,7 @@ class OwnerName:
             return owner.name
 
     def note_loss(self, error: LockLost) -> None:
-        """Note that the Owner has lost its lock; it claims under another name from now on."""
+        """Note that the Owner has lost its lock; from now on the worker has another name."""
         log.warning("%s", error)
         self._lost = True
 
@@ -81,10 +81,16 @@ class OwnerName:
         lost, self._lost = self._lost, False
         return lost
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether the lock is held, as far as is known without waiting; a plain name has none."""
+        owner = self.owner
+        return not isinstance(owner, Owner) or owner.sure
+
     def check_lock(self) -> None:
         """Notice a lost lock, and take a new one, before a transaction begins.
 
-        A new lock takes a connection. The pool may have no second one for it.
+        A new lock needs a connection, and the pool may have no second connection for it.
         """
         owner = self.owner
         if not isinstance(owner, Owner) or owner.sure:

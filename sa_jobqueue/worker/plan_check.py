@@ -1,6 +1,6 @@
-"""A worker examines its own queues now and then: a claim may lose its index while it runs.
+"""A worker examines its own queues now and then: claims may lose their index while it runs.
 
-An index is dropped, a table outgrows its statistics, or a transaction stays open for long: then
+If an index is dropped, a table outgrows its statistics, or a transaction stays open for long,
 each claim reads more rows. The worker has the table analyzed, and the log names the other causes.
 """
 
@@ -29,7 +29,7 @@ log = logging.getLogger("sa_jobqueue.worker")
 #: The pause between two examinations, give or take a fifth.
 EXAMINE_EVERY = timedelta(hours=1)
 
-#: The time until the first one: not all at once, where many workers are started.
+#: The time until the first examination, so that workers started together do not examine at once.
 FIRST = timedelta(minutes=2)
 
 LEVELS = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING}
@@ -44,9 +44,8 @@ class PlanCheck:
 
     def __init__(self, queues: Sequence[JobQueue[Any]], *, transactions: Transactions) -> None:
         self._engine = transactions.engine
-        self._tries = {
-            queue: Tries(transactions, f"the examination of {queue!r}") for queue in queues
-        }
+        self._queues = queues
+        self._tries = Tries(transactions, "examinations")
         self._next = _after(FIRST)
 
     @property
@@ -55,15 +54,15 @@ class PlanCheck:
         return self._next
 
     def run(self) -> None:
-        """Examine each queue, and tell what was found; an error never ends the worker."""
-        for queue, tries in self._tries.items():
-            tries.run(partial(self._examine, queue))
+        """Examine each queue, and report the findings; an error never ends the worker."""
+        for queue in self._queues:
+            self._tries.run(f"the examination of {queue!r}", partial(self._examine, queue))
         self._next = _after(EXAMINE_EVERY)
 
     def _examine(self, queue: JobQueue[Any]) -> None:
         self._have_analyzed(queue)
         report = examine_plan(self._engine, queue)
-        # What this user may not look at does not change, and is no fault of the queue.
+        # A missing privilege does not change while we run, and is no fault of the queue.
         findings = [finding for finding in report.findings if not finding.is_unchecked]
         for found in findings:
             level = LEVELS[found.severity]
@@ -71,7 +70,7 @@ class PlanCheck:
         tell_findings(queue, [found.message for found in findings])
 
     def _have_analyzed(self, queue: JobQueue[Any]) -> None:
-        """Have the planner know a table that has outgrown its statistics, if this user may."""
+        """Analyze a table that has outgrown its statistics, if the database user may."""
         table = queue.mapping.table
         with Session(self._engine) as session, session.begin():
             connection = session.connection()

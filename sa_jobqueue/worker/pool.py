@@ -14,12 +14,18 @@ from .lanes import Lane
 
 
 def check_connections(
-    engine: Engine, concurrency: int, lanes: Sequence[Lane[Any]], *, alone: bool
+    engine: Engine,
+    concurrency: int,
+    lanes: Sequence[Lane[Any]],
+    *,
+    alone: bool,
+    keeps_timeouts: bool,
 ) -> None:
     """Refuse more handlers than connections.
 
     Args:
         alone: the worker uses one connection only, and calls its handlers one after the other.
+        keeps_timeouts: the call of a handler ends at its timeout, so no other thread watches it.
 
     Raises:
         ArgumentError: it tells what to change.
@@ -30,7 +36,7 @@ def check_connections(
                 "a database in memory has one connection, and concurrency= needs more: use a "
                 "file, or a database server"
             )
-        if any(lane.timeout is not None for lane in lanes):
+        if not keeps_timeouts and any(lane.timeout is not None for lane in lanes):
             raise ArgumentError(
                 "on a database in memory the worker has one thread, which calls the handlers and "
                 "cannot notice their timeout=: use a file, or a database server"

@@ -29,11 +29,11 @@ class Reaper:
     """Reap in transactions of its own.
 
     Args:
-        queues: whose claims are reaped, each to its queue's `ready` status.
+        queues: their claims are reaped; each job gets the `ready` status of its queue.
         every: the pause between two reaps; None: never reap.
         max_runtime: as for :func:`sa_jobqueue.reap`.
-        holds_lost_name: tells whether jobs are in hand that were claimed under a name whose lock
-            was lost: a reap would take them back.
+        holds_lost_name: tells whether the worker holds jobs that it claimed under a name whose lock
+            was lost: a reap would reap them, too.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Reaper:
         return math.inf if self._every is None else self._next
 
     def run(self) -> None:
-        """Reap claims, unless `every` is None, or we would reap our own."""
+        """Reap claims, unless `every` is None, or the worker would reap its own claims."""
         if self._every is None:
             return
         reaped = Reaped()

@@ -1,14 +1,14 @@
-"""The slow way of a refused turn: each handled job is finished, whatever becomes of others.
+"""The slow way after a refused turn: a job that cannot be finished holds up no other job.
 
-The jobs of a turn are finished together with the next claim, in one transaction. When the
-database refuses this transaction with an error that does not pass, nobody knows yet whose error
-it is. So the handled jobs are finished without a claim, by halves, until the job is found that
-is refused alone. This job is failed, with the reason. All others are finished, and none is
-handled again because of another job's error.
+A turn finishes its jobs and makes the next claim in one transaction. If the database refuses this
+transaction with a lasting error, the error does not tell which job causes it. The handled jobs are
+therefore finished without a claim, by halves, until the job is found that the database refuses.
+This job is failed, with the reason. All other jobs are finished, and no job is handled again
+because of another job's error.
 
-Before a job is blamed, its error text is written in less demanding forms: a column may be unable
-to store an emoji. While the server is away or its disk is full no job is to blame: then the finish
-waits. A job that the database refuses to fail, too, is left to the caller.
+Before a job is failed, its error text is written in simpler forms: a column may be unable to store
+an emoji. While the server is away or its disk is full, no job is the cause, and the finish waits.
+If the database also refuses to fail a job, the job is left to the caller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy.orm import Session
 
 from ..dialects import is_shortage
-from ..model.last_error import error_text
+from ..model.last_error import error_text, in_ascii
 from .in_hand import InHand
 from .lanes import claims_lost_by
 from .log_records import job_fields, log_lost
@@ -34,8 +34,8 @@ log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
 
-#: For how long a turn or a part of it is run again after deadlocks and lost connections, before
-#: it is divided.
+#: For how long a turn or its part is run again after deadlocks and lost connections, before it is
+#: divided.
 UNDIVIDED = timedelta(seconds=2)
 
 
@@ -54,7 +54,7 @@ class RefusedFinish(Generic[T]):
     Attributes:
         finish: writes the outcomes of jobs in a session, and returns the jobs whose claim was
             not lost.
-        delay: returns how long a job waits that is failed here.
+        delay: returns how long a job that is failed here waits.
         finished: the jobs that were finished or failed, without those whose claim was lost.
         refused: the jobs that can be neither finished nor failed, or are locked.
     """
@@ -106,7 +106,9 @@ class RefusedFinish(Generic[T]):
         """Finish jobs together; if they are refused, by halves."""
         try:
             self.finished += self.transactions.run(
-                lambda session: self.finish(session, jobs), patience=UNDIVIDED
+                lambda session: self._finish_in(session, jobs),
+                patience=UNDIVIDED,
+                writes_claims=True,
             )
         except Exception as error:
             if is_shortage(error) or self.transactions.is_away(error):
@@ -118,12 +120,18 @@ class RefusedFinish(Generic[T]):
             elif self.transactions.is_temporary(error) or not self._fail(jobs[0], error):
                 self.refused.append(Refused(jobs[0], error))
 
+    def _finish_in(self, session: Session, jobs: list[InHand[T]]) -> list[InHand[T]]:
+        finished = self.finish(session, jobs)
+        for done in finished:
+            done.may_be_finished = True  # the COMMIT follows
+        return finished
+
     def _fail(self, in_hand: InHand[T], error: Exception) -> bool:
-        """Write what the database takes of an outcome, else fail the job; False: nothing."""
+        """Write as much of an outcome as the database takes, or fail the job; False: neither."""
         for outcome, text in self._ways_to_end(in_hand, error):
             write = partial(_write, in_hand=in_hand, outcome=outcome, text=text)
             try:
-                ours = self.transactions.run(write, patience=UNDIVIDED)
+                ours = self.transactions.run(write, patience=UNDIVIDED, writes_claims=True)
             except Exception as refused:
                 if self.transactions.is_temporary(refused) or is_shortage(refused):
                     return False
@@ -144,7 +152,7 @@ class RefusedFinish(Generic[T]):
     def _ways_to_end(
         self, in_hand: InHand[T], error: Exception
     ) -> Iterator[tuple[Outcome, str | None]]:
-        """Yield outcomes with their texts, the most telling first."""
+        """Yield outcomes with their texts, the most informative first."""
         given = in_hand.outcome
         if isinstance(given, Retry | Cancel | Failed):
             yield from ((given, text) for text in _plainer(_text_of(given)))
@@ -160,6 +168,7 @@ def _write(session: Session, *, in_hand: InHand[Any], outcome: Any, text: str | 
         partial(in_hand.lane.finish_otherwise, session, in_hand.job, outcome, text)
     )
     log_lost([in_hand] if lost else ())
+    in_hand.may_be_finished |= not lost  # the COMMIT follows
     return not lost
 
 
@@ -168,8 +177,8 @@ def _text_of(outcome: Any) -> str | None:
 
 
 def _plainer(text: str | None) -> Iterator[str | None]:
-    """Yield what most columns can store of a text, then no text."""
+    """Yield the part of a text that most columns can store, then no text."""
     if text is None:
         return
-    yield text.encode("ascii", "backslashreplace").decode("ascii")
+    yield in_ascii(text)
     yield None

@@ -1,7 +1,7 @@
-"""A renewal waits for no row that somebody has locked: it would hold up all other claims.
+"""A renewal does not wait for locked rows: it would hold up all other claims.
 
-A row may be locked for long: by a transactional handler, or by what the application does to it.
-Nobody reaps a claim whose row is locked: the lock is its lease. The claim is renewed when the
+A transactional handler or the application may lock a row for long. Nobody reaps a claim whose row
+is locked: the lock replaces the lease. The claim is renewed when the
 row is free again.
 """
 
@@ -24,7 +24,7 @@ def renew_unlocked(
     """Renew claims, but wait for no lock where the database can skip locked rows.
 
     Raises:
-        ClaimLost: for those that are not ours any more, after the others were written.
+        ClaimLost: for lost claims, after all other claims were renewed.
     """
     unlocked: list[Fence] = []
     lost: list[Fence] = []

@@ -17,13 +17,13 @@ from ..sessions.transactions import connected, run_in_transaction
 from .transactions import Transactions
 from .tries import Tries
 
-#: The pause between two looks for schedules, where no tick comes before; give or take a fifth.
+#: The longest pause between two looks for due schedules, give or take a fifth.
 LOOK_EVERY = timedelta(seconds=10)
 
-#: Workers come to a tick one after the other: the first one does what the others find done.
+#: Workers look for a tick at random within this time: the first runs it, the others find it done.
 SPREAD = timedelta(milliseconds=50)
 
-#: The pause after an error, and while another has the schedule that is due.
+#: The pause after an error, and while another worker runs the due schedule.
 SOON = timedelta(seconds=1)
 
 
@@ -47,8 +47,7 @@ class Scheduler:
         self._queues = queues
         self._engine = transactions.engine
         self._wake = wake
-        self._declarations = Tries(transactions, "the declaration of schedules")
-        self._runs = Tries(transactions, "a run of schedules")
+        self._tries = Tries(transactions, "schedules")
         declares = any(queue.declares_schedules for queue in queues)
         self._declared = not declares and not declared_elsewhere(queues)
         self._next = 0.0
@@ -62,8 +61,8 @@ class Scheduler:
         """Run the schedules that are due; an error is logged once, and never ends the worker."""
         self._next = time.monotonic() + SOON.total_seconds()
         if not self._declared:
-            self._declared = self._declarations.run(self._declare)
-        self._runs.run(self._run)
+            self._declared = self._tries.run("the declaration of schedules", self._declare)
+        self._tries.run("a run of schedules", self._run)
 
     def _declare(self) -> None:
         run_in_transaction(
@@ -71,7 +70,7 @@ class Scheduler:
         )
 
     def _run(self) -> None:
-        """Look whether a schedule is due, in a plain read, before any lock is taken."""
+        """Look by a plain read whether a schedule is due, before any lock is taken."""
         with connected(self._engine) as connection:
             wait = self._schedules.due_in(connection, self._queues)
         if wait is None or wait > timedelta(0):

@@ -1,11 +1,11 @@
-"""The sessions that a worker is given: whether it can use them."""
+"""Check whether a worker can use the engine or the sessionmaker that it gets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import URL, Engine
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
@@ -15,10 +15,10 @@ from .lanes import Lane
 
 
 def what_to_give(given: Any, prefix: str = "") -> str | None:
-    """Say what to give instead of something that is neither an engine nor a sessionmaker.
+    """Say what to give a worker instead of this object, which it cannot use.
 
     Args:
-        prefix: of SQLAlchemy's names for asyncio.
+        prefix: "async_" for asyncio, otherwise empty.
     """
     if isinstance(given, str | URL):
         return f"make an engine of it with create_{prefix}engine()"
@@ -27,7 +27,7 @@ def what_to_give(given: Any, prefix: str = "") -> str | None:
     if isinstance(given, type):
         return f"make a factory of it with {prefix}sessionmaker(engine, class_=..)"
     if hasattr(given, "get_bind") or hasattr(given, "in_transaction"):  # a session, a connection
-        return "a worker opens several of its own; give its engine, or the sessionmaker"
+        return "a worker opens several sessions; give its engine, or the sessionmaker"
     return None
 
 
@@ -35,7 +35,7 @@ def engine_of(open_session: Callable[[], Session], mapper: Any) -> Engine:
     """Return the engine that a sessionmaker's sessions write a class with.
 
     Raises:
-        ArgumentError: they are bound to a connection, or to nothing.
+        ArgumentError: the sessions are bound to a connection, or to nothing.
     """
     with open_session() as session:
         try:
@@ -53,8 +53,18 @@ def engine_of(open_session: Callable[[], Session], mapper: Any) -> Engine:
     return bind
 
 
+def may_be_bound(open_session: Callable[[], Session], connection: Connection, mapper: Any) -> bool:
+    """Tell whether the application's sessions write a class with a connection that is their bind.
+
+    Sessions with a bind for each class, or with a routing of their own, choose an engine instead.
+    """
+    with open_session() as session:
+        session.bind = connection
+        return session.get_bind(**routed_to_writes(mapper)) is connection
+
+
 def check_sessions(open_session: Callable[[], Session], lanes: Sequence[Lane[Any]]) -> None:
-    """Refuse sessions that others commit, and where handlers are transactional, in two phases.
+    """Refuse sessions that the worker cannot begin or commit in its own way.
 
     Raises:
         ArgumentError: it tells which sessions to give instead.
@@ -71,7 +81,7 @@ def check_sessions(open_session: Callable[[], Session], lanes: Sequence[Lane[Any
                 "sessionmaker without twophase=True"
             )
         try:
-            session.commit()  # nothing was written: only listeners notice
+            session.commit()  # it writes nothing, but listeners may refuse it
         except Exception as error:
             raise ArgumentError(
                 "a worker commits its sessions itself, and a listener of this sessionmaker refuses "

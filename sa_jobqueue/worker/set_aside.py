@@ -1,8 +1,8 @@
-"""Jobs that can be neither finished nor failed: set aside, and tried again beside the other work.
+"""Jobs that can be neither finished nor failed are set aside, and tried again later.
 
 A constraint or a trigger may refuse every write to a row, or somebody may lock it for long. Such a
-job was handled, so nobody may handle it again; and it must not hold up other jobs. So it stays
-claimed, and its claim is renewed as long as the worker lives.
+job was handled: nobody may handle it again, and it must not hold up other jobs. It therefore stays
+claimed, and its claim is renewed as long as the worker runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SetAside(Generic[T]):
     """The jobs of a worker that are set aside.
 
     Attributes:
-        finishing: makes the way to finish jobs whose turn was refused.
+        finishing: returns a RefusedFinish for jobs whose turn was refused.
         wait_for_renewal: waits until no renewal is under way.
     """
 
@@ -48,7 +48,7 @@ class SetAside(Generic[T]):
 
     @property
     def resting(self) -> list[InHand[T]]:
-        """These jobs, whose claims are renewed, except while they are tried."""
+        """The jobs set aside; their claims are renewed, except during a try."""
         return [] if self._trying else [refused.in_hand for refused in self._refused]
 
     def add(self, jobs: Sequence[Refused[T]]) -> None:
@@ -68,7 +68,7 @@ class SetAside(Generic[T]):
             self._next = time.monotonic() + FIRST_PAUSE.total_seconds()
 
     def try_again(self) -> list[InHand[T]]:
-        """Finish what the database takes by now, if it is time for that; return it."""
+        """If a try is due, finish the jobs that the database now takes; return them."""
         if not self._refused or time.monotonic() < self._next:
             return []
         finished = self._try()
@@ -77,9 +77,9 @@ class SetAside(Generic[T]):
         return finished
 
     def last_try(self) -> list[InHand[T]]:
-        """Finish what can be finished before the worker ends; return it.
+        """Finish the jobs that can be finished before the worker ends; return them.
 
-        A lock is waited for, for PATIENCE at most. What refuses a row does not pass.
+        It waits for locks, for PATIENCE at most, but not for other refusals, which do not pass.
         """
         finished: list[InHand[T]] = []
         pauses = self.transactions.pauses()

@@ -6,13 +6,14 @@
     def book(session: Session, invoice: Invoice) -> None:
         session.add(LedgerEntry(invoice=invoice))
 
-The claim was committed before. The handler's transaction begins with a locking read behind the
-job's fence: a claim that was lost is not handled, and the lock is the job's lease from then on. So
-the job leaves the heartbeat first, whose renewal would wait for the lock, and hold up all others.
+The claim is committed before the handler runs. The handler's transaction begins with a locking read
+behind the job's fence: a job whose claim was lost is not handled. From then on, the lock replaces
+the lease. The heartbeat therefore stops renewing the job first: a renewal would wait for the lock,
+and hold up all other renewals.
 
-What the handler does not want to be done, or what fails, rolls its effects back; the job is then
-failed, retried or cancelled as any other, in the next turn. When the answer to a COMMIT is lost,
-the transaction is run again: then the locking read tells whether the COMMIT has succeeded.
+If the handler fails, or returns a Retry or a Cancel, its effects are rolled back, and the next turn
+fails, retries or cancels the job. If the answer to a COMMIT is lost, the transaction is run again,
+and the locking read, or what it misses, tells whether the COMMIT has succeeded.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ from sqlalchemy.orm import Session
 from ..dialects import is_failed_transaction
 from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import fence_of, with_fence
-from ..fence.lock import lock_claim
-from ..sessions.writer import writing
+from ..fence.lock import is_as_finished, lock_claim
+from ..fence.token import Fence
+from ..model.mapping import word_of
+from ..sessions.writer import Writer, writing
 from .in_hand import Ended, InHand
+from .log_records import log_lost
 from .outcomes import Cancel, Retry
 from .transactions import Transactions
 
@@ -39,12 +43,12 @@ T = TypeVar("T")
 
 ENDED = (
     "a transactional handler has ended the transaction that it shares with the finish of its job: "
-    "it commits and rolls back within begin_nested() only"
+    "commit and roll back only within session.begin_nested()"
 )
 
 CHANGED = (
     "a transactional handler has deleted its job, or changed its key, status, owner or owner_date: "
-    "by these the worker knows it"
+    "leave these to the worker, and return Cancel(..) or Retry(..) instead"
 )
 
 
@@ -56,16 +60,24 @@ FAILED = (
 
 BEGUN = (
     "the transaction of a transactional handler is begun already, and commits with the finish of "
-    "its job: use session.begin_nested(), or no begin at all"
+    "its job: use session.begin_nested(), or do not begin"
 )
 
 
 class _LostClaim(Exception):
-    """The claim is not ours any more: its job is not handled."""
+    """The claim is not ours any more: its job is not handled.
+
+    Attributes:
+        ended: whether the COMMIT of an earlier try has finished the job.
+    """
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(ended)
+        self.ended = ended
 
 
 class _NotDone(Exception):
-    """The handler wants something else for its job: its effects are rolled back."""
+    """The handler returned a Retry or a Cancel: its effects are rolled back."""
 
     def __init__(self, outcome: Retry | Cancel) -> None:
         super().__init__(outcome)
@@ -97,7 +109,6 @@ class HandlersTransaction(Generic[T]):
     call: Callable[..., Any]
     delete: bool | None
     options: Any
-    _may_be_committed: bool = False
     _outcome: str | None = None
     _connection: Any = None
 
@@ -107,7 +118,7 @@ class HandlersTransaction(Generic[T]):
         Unless the outcome is a Retry or a Cancel, the job has ended.
 
         Raises:
-            Exception: what the handler raised, or the database, after its effects were
+            Exception: the error of the handler or of the database, after the effects were
                 rolled back.
         """
         lane = self.in_hand.lane
@@ -115,9 +126,10 @@ class HandlersTransaction(Generic[T]):
             outcome = self.transactions.run_in(
                 self.open_session, self._work, mapper=lane.queue.mapping.mapper
             )
-        except _LostClaim:
-            ended = Ended.FINISHED if self._may_be_committed else Ended.LOST
-            self.in_hand.ended = ended
+        except _LostClaim as lost:
+            self.in_hand.ended = lost.ended
+            if lost.ended is Ended.LOST:
+                log_lost([self.in_hand])
             return self._outcome
         except _NotDone as given:
             return given.outcome
@@ -141,21 +153,39 @@ class HandlersTransaction(Generic[T]):
             raise _NotDone(outcome)
         self._finish(session, outcome)
         self._outcome = outcome
-        self._may_be_committed = True
+        self.in_hand.may_be_finished = True  # the COMMIT follows
         return outcome
 
     def _locked(self, session: Session) -> Any:
-        """Lock the job's row, and load it; only then is it handled."""
+        """Lock the job's row, and load the job, before it is handled."""
         fence, mapping = fence_of(self.in_hand.job), self.in_hand.lane.queue.mapping
         with writing(session, mapping) as writer:
             self._connection = writer.connection
             if not lock_claim(writer, mapping, fence):
-                raise _LostClaim
-            self._may_be_committed = False
+                raise _LostClaim(self._ended(writer, fence))
+            self.in_hand.may_be_finished = False
             job = session.get(fence.entity, fence.identity, options=self.options)
         if job is None:
-            raise _Raised(ArgumentError(f"a criterion of the session hides {fence!r} from get()"))
+            raise _Raised(
+                ArgumentError(
+                    f"a criterion of the session hides {fence!r} from its handler: have the "
+                    "criterion show all jobs that the queue claims"
+                )
+            )
         return with_fence(job, fence)
+
+    def _ended(self, writer: Writer, fence: Fence) -> Ended:
+        """Tell how a job has ended whose claim is gone.
+
+        A COMMIT that was not answered may have failed, and then somebody else may have taken the
+        job: only its row tells.
+        """
+        if not self.in_hand.may_be_finished:
+            return Ended.LOST
+        queue = self.in_hand.lane.queue
+        then = word_of(queue.mapping, queue.then if self._outcome is None else self._outcome)
+        ours = is_as_finished(writer, queue.mapping, fence, then)
+        return Ended.FINISHED if ours else Ended.LOST
 
     def _finish(self, session: Session, outcome: str | None) -> None:
         fence: Any = fence_of(self.in_hand.job)
@@ -170,7 +200,7 @@ class HandlersTransaction(Generic[T]):
 
 
 def _explained(error: Exception) -> Exception:
-    """Return an error that names the way out, where SQLAlchemy or the server names none."""
+    """Return an error with the way out, if SQLAlchemy's or the server's error has none."""
     if is_failed_transaction(error):
         text = FAILED
     elif type(error) is InvalidRequestError and "transaction is already begun" in str(error):

@@ -1,4 +1,4 @@
-"""A worker's transactions: run again when their error is temporary."""
+"""A worker's transactions, which are run again after a temporary error."""
 
 from __future__ import annotations
 
@@ -9,19 +9,30 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from ..dialects import is_mistake, is_of_driver, is_refused_login, is_shortage, is_transient
+from ..dialects import (
+    database_of,
+    is_mistake,
+    is_of_driver,
+    is_refused_login,
+    is_shortage,
+    is_transient,
+)
 from ..errors import JobQueueError, LockLost
 from ..process.runtime import Flag, Runtime
 from ..sessions.transactions import run_in_transaction
-from .kept_connection import KeptConnection
+from .kept_connection import LOCK_WAIT, KeptConnection
+from .sessions import may_be_bound
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 R = TypeVar("R")
+
+Prepare = Callable[[Connection], None]
 
 #: For how long a transaction is run again before its error is raised: long enough for a restart
 #: of the server.
@@ -32,9 +43,10 @@ LONGEST_PAUSE = timedelta(seconds=2)
 
 
 class Stopped(BaseException):
-    """The worker was told to stop while it waited for its database.
+    """The worker is to stop while it waits for its database.
 
-    It ends the run as a KeyboardInterrupt does, but quietly: what was handled is finished.
+    It ends the run as a KeyboardInterrupt does, but no error is raised, and handled jobs are
+    finished.
     """
 
 
@@ -43,9 +55,9 @@ class Transactions:
 
     Args:
         engine: where the worker writes.
-        stopping: set when the worker is told to stop.
+        stopping: set when the worker is to stop.
         open_session: opens sessions of the application's kind; None: plain ones on the engine.
-        mapper: whose rows are written.
+        mapper: of the class whose rows are written.
     """
 
     def __init__(
@@ -66,10 +78,15 @@ class Transactions:
         self._stopping = stopping
         self._succeeded_once = False
 
-    @property
-    def plain_sessions(self) -> bool:
-        """Whether its sessions are not of the application's kind."""
-        return self._open_session is None
+    def may_keep(self, connection: Connection) -> bool:
+        """Tell whether its sessions would use this connection of the engine, if it were kept."""
+        if self._open_session is None:
+            return True
+        return may_be_bound(self._open_session, connection, self._mapper)
+
+    def kept_connection(self) -> KeptConnection:
+        """Return what keeps a connection for its sessions."""
+        return KeptConnection(self.engine, self._open_session)
 
     def run(
         self,
@@ -77,13 +94,16 @@ class Transactions:
         *,
         patience: timedelta | None = None,
         reads_first: bool = True,
+        writes_claims: bool = False,
         kept: KeptConnection | None = None,
     ) -> R:
         """Run and commit a transaction, again while its error is temporary.
 
         Args:
             patience: for how long; None: for PATIENCE, or until the worker is to stop.
-            reads_first: False if the verbs of the library do all, which write before they read.
+            reads_first: False if `work` only calls verbs, which write before they read.
+            writes_claims: True if `work` finishes or releases jobs, whose rows others may have
+                locked: it then waits for a row for LOCK_WAIT, where the server has no limit.
             kept: the connection to use; None: any of the pool's.
 
         Raises:
@@ -92,9 +112,15 @@ class Transactions:
 
         def once() -> R:
             if kept is None:
-                return self.run_once(work, reads_first=reads_first)
+                prepare = _limit_lock_wait if writes_claims else None
+                return self._run_once(work, reads_first=reads_first, prepare=prepare)
             return kept.use(
-                lambda session: self._run(lambda: session, work, reads_first=reads_first)
+                lambda session, limit_lock_wait: self._run(
+                    lambda: session,
+                    work,
+                    reads_first=reads_first,
+                    prepare=limit_lock_wait if writes_claims else None,
+                )
             )
 
         result = self.patiently(once, patience)
@@ -104,7 +130,7 @@ class Transactions:
     def run_in(
         self, open_session: Callable[[], Session], work: Callable[[Session], R], *, mapper: Any
     ) -> R:
-        """Run and commit a transaction in sessions of another kind, again as :meth:`run` does.
+        """Run and commit a transaction in other sessions, again after errors as :meth:`run` does.
 
         Raises:
             Stopped: the worker is to stop.
@@ -113,12 +139,17 @@ class Transactions:
             lambda: run_in_transaction(self.engine, work, open_session=open_session, mapper=mapper)
         )
 
-    def run_once(self, work: Callable[[Session], R], *, reads_first: bool = True) -> R:
-        """Run and commit a transaction."""
+    def run_once(self, work: Callable[[Session], R]) -> R:
+        """Run and commit a transaction that finishes and releases no jobs."""
+        return self._run_once(work, reads_first=True, prepare=None)
+
+    def _run_once(
+        self, work: Callable[[Session], R], *, reads_first: bool, prepare: Prepare | None
+    ) -> R:
         if self._open_session is not None:
-            return self._run(self._open_session, work, reads_first=reads_first)
+            return self._run(self._open_session, work, reads_first=reads_first, prepare=prepare)
         session = self._plain_session()
-        result = self._run(lambda: session, work, reads_first=reads_first)
+        result = self._run(lambda: session, work, reads_first=reads_first, prepare=prepare)
         self._closed.append(session)
         return result
 
@@ -134,6 +165,7 @@ class Transactions:
         work: Callable[[Session], R],
         *,
         reads_first: bool,
+        prepare: Prepare | None,
     ) -> R:
         return run_in_transaction(
             self.engine,
@@ -141,6 +173,7 @@ class Transactions:
             open_session=open_session,
             mapper=self._mapper,
             reads_first=reads_first,
+            prepare=prepare,
         )
 
     def patiently(self, work: Callable[[], R], patience: timedelta | None = None) -> R:
@@ -157,7 +190,8 @@ class Transactions:
                     pauses = Pauses(wait, PATIENCE if patience is None else patience, began)
                 if pauses.are_over or not self.is_temporary(error):
                     raise
-                grave = is_shortage(error) or not self._succeeded_once
+                lacking = is_shortage(error) or isinstance(error, PoolTimeout)
+                grave = lacking or not self._succeeded_once
                 write = log.warning if grave and not warned else log.info
                 write("a transaction failed, and is run again: %s", cause_of(error))
                 warned = True
@@ -170,12 +204,13 @@ class Transactions:
         return Pauses(self._runtime.sleep, PATIENCE, time.monotonic())
 
     def is_temporary(self, error: BaseException) -> bool:
-        """Tell whether an error goes away with time."""
+        """Tell whether an error passes with time."""
         return is_transient(error) or is_shortage(error) or self.is_away(error)
 
     def is_away(self, error: BaseException) -> bool:
-        """Tell whether the connection broke or could not be made: the server may be restarting."""
-        if isinstance(error, LockLost):  # the connection of an owner's lock
+        """Tell whether no connection was to be had, or it broke: the server may be restarting."""
+        # The connection of an owner's lock, and a pool whose connections are all in use.
+        if isinstance(error, LockLost | PoolTimeout):
             return True
         if not isinstance(error, DBAPIError):
             return is_of_driver(error) and self._is_disconnect(error)
@@ -195,10 +230,10 @@ class Transactions:
 
 
 class Refusals:
-    """What the database refuses again and again: logged once, and raised after PATIENCE.
+    """A refusal that repeats: it is logged once, and raised after PATIENCE.
 
     Args:
-        what: is refused, for the log.
+        what: what the database refuses, for the log.
     """
 
     def __init__(self, transactions: Transactions, what: str) -> None:
@@ -211,7 +246,7 @@ class Refusals:
         """Note a refusal.
 
         Raises:
-            Exception: the error, if it has lasted for PATIENCE, or is the program's own.
+            Exception: the error, if it has lasted for PATIENCE or is not the database's.
         """
         mistaken = isinstance(error, JobQueueError) or (
             not self._has_succeeded and is_mistake(error)
@@ -254,7 +289,7 @@ class Pauses:
         return time.monotonic() > self._deadline
 
     def pause(self) -> None:
-        """Wait, each time about twice as long as before."""
+        """Wait about twice as long as the last time."""
         self._wait(self._next * random.uniform(0.5, 1.0))
         self._next = min(self._next * 2, LONGEST_PAUSE.total_seconds())
 
@@ -264,3 +299,8 @@ def cause_of(error: BaseException) -> BaseException:
     if isinstance(error, DBAPIError) and error.orig is not None:
         return error.orig
     return error
+
+
+def _limit_lock_wait(connection: Connection) -> None:
+    """Limit the waits for locked rows until the transaction ends."""
+    database_of(connection).limit_lock_wait(connection, LOCK_WAIT, of_session=False)

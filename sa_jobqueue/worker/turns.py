@@ -17,7 +17,7 @@ from .brake import Brake
 from .in_hand import Batch, Ended, InHand
 from .kept_connection import KeptConnection
 from .lanes import Lane, LaneOrder, claims_lost_by
-from .log_records import log_lost
+from .log_records import log_lost, log_unreleased
 from .owner_name import OwnerName
 from .refusals import UNDIVIDED, RefusedFinish
 from .set_aside import SetAside
@@ -35,7 +35,7 @@ class TurnResult(Generic[T]):
     Attributes:
         claims: each claim with its lane.
         finished: the jobs that were finished, without those whose claim was lost.
-        claim_is_due: the turn has finished jobs only, and the claim is still to come.
+        claim_is_due: the turn has only finished jobs; the claim follows in another turn.
         refused: the database refused the claim.
     """
 
@@ -55,13 +55,13 @@ class Turns(Generic[T]):
     """The turns of a worker.
 
     Attributes:
-        delete: whether done jobs are deleted; None goes by the model.
+        delete: whether done jobs are deleted; None: as the model says.
         options: loader options for the claims.
         delay: returns how long a job waits that is failed because its finish was refused.
-        brakes: those of the lanes; none: no lane is ever slowed down.
+        brakes: the brakes of the lanes; empty: no lane is ever slowed down.
         wait_for_renewal: waits until no renewal of claims is under way.
         is_at_rest: tells whether a lane's queue is paused.
-        shows: somebody looks at finished jobs, which then show their new values.
+        shows: callbacks read finished jobs, which must then show their new values.
         kept: the connection of the turns; None: each takes one of the pool's.
         hopeless: the database has refused for PATIENCE to finish jobs.
     """
@@ -88,7 +88,7 @@ class Turns(Generic[T]):
 
     @property
     def aside(self) -> list[InHand[T]]:
-        """Jobs that can be neither finished nor failed; none while that is tried again."""
+        """Jobs that can be neither finished nor failed; none during another try."""
         return self._set_aside.resting
 
     def turn(self, batch: Batch[T]) -> TurnResult[T]:
@@ -105,11 +105,13 @@ class Turns(Generic[T]):
         result = self._turn_or_parts(batch)
         result.finished += finished
         for lane, brake in self.brakes.items():
+            if any(claim for of_lane, claim in result.claims if of_lane is lane):
+                brake.begin_pause()
             brake.note(done.outcome for done in result.finished if done.lane is lane)
         return result
 
     def end(self, batch: Batch[T]) -> TurnResult[T]:
-        """Finish what was handled, and give all other jobs back.
+        """Finish the handled jobs, and release all other jobs.
 
         Raises:
             Exception: what the database still refused after PATIENCE.
@@ -125,14 +127,15 @@ class Turns(Generic[T]):
         claim = batch.wanted > 0
         if batch.is_empty and not claim and not self._unanswered:
             return TurnResult()
-        # A claim that waits for long must not keep the handled jobs from being finished, and jobs
-        # that are only to be given back are not worth a long wait.
+        # A claim that waits for long must not delay the finish of handled jobs, and a release is
+        # not worth a long wait.
         patience = None if claim and batch.is_empty else UNDIVIDED
         try:
             result = self.transactions.run(
                 partial(self._turn, batch=batch),
                 patience=patience,
                 reads_first=bool(self._unanswered),
+                writes_claims=not batch.is_empty,
                 kept=self.kept,
             )
         except Exception as error:
@@ -148,6 +151,12 @@ class Turns(Generic[T]):
         return result
 
     def _turn(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:
+        result = self._finish_and_claim(session, batch)
+        for done in result.finished:
+            done.may_be_finished = True  # the COMMIT follows
+        return result
+
+    def _finish_and_claim(self, session: Session, batch: Batch[T]) -> TurnResult[T]:
         found = self._claimed_unanswered(session) if self._unanswered else []
         in_one = None if found else self._complete_and_claim(session, batch)
         if in_one is not None:
@@ -164,7 +173,7 @@ class Turns(Generic[T]):
         return TurnResult(claims, finished)
 
     def _complete_and_claim(self, session: Session, batch: Batch[T]) -> TurnResult[T] | None:
-        """Do a turn of done jobs in one go; None: it takes several verbs, and nothing was done."""
+        """Do a turn of done jobs by one verb; None: it needs several verbs, nothing was done."""
         if len(self.lanes) > 1 or batch.unhandled or not batch.handled:
             return None
         (lane,) = self.lanes
@@ -207,7 +216,7 @@ class Turns(Generic[T]):
             self.hopeless = True
             raise
         self._set_aside.add(finishing.refused)
-        self._release_parts([(unhandled.lane, unhandled.job) for unhandled in batch.unhandled])
+        self._release_parts(batch.unhandled)
         if not batch.wanted:
             self._turn_or_parts(Batch())
         return TurnResult([], finishing.finished, claim_is_due=batch.wanted > 0)
@@ -215,19 +224,18 @@ class Turns(Generic[T]):
     def _finishing(self) -> RefusedFinish[T]:
         return RefusedFinish(self.transactions, self._finish, self.delay)
 
-    def _release_parts(self, jobs: list[tuple[Lane[T], Any]]) -> None:
+    def _release_parts(self, jobs: Sequence[InHand[T]]) -> None:
         """Release jobs together; if that is refused, by halves."""
         if not jobs:
             return
         try:
-            self.transactions.run(partial(self._release, jobs=jobs), patience=UNDIVIDED)
+            left = [(in_hand.lane, in_hand.job) for in_hand in jobs]
+            self.transactions.run(
+                partial(self._release, jobs=left), patience=UNDIVIDED, writes_claims=True
+            )
         except Exception as error:
             if len(jobs) == 1 or self.transactions.is_temporary(error):
-                log.error(
-                    "%d jobs could not be released; a reap returns them to the queue: %s",
-                    len(jobs),
-                    cause_of(error),
-                )
+                log_unreleased(jobs, cause_of(error))
                 return
             half = len(jobs) // 2
             self._release_parts(jobs[:half])
@@ -235,8 +243,8 @@ class Turns(Generic[T]):
 
     def _leave_unanswered(self, error: Exception) -> TurnResult[T]:
         log.error(
-            "the answer to a COMMIT was lost; a reap returns what it may have claimed to the "
-            "queue: %s",
+            "the answer to a COMMIT was lost; a reap returns the jobs that it may have claimed to "
+            "the queue: %s",
             cause_of(error),
         )
         self._unanswered.clear()
@@ -245,7 +253,7 @@ class Turns(Generic[T]):
     def _claimed_unanswered(self, session: Session) -> list[tuple[Lane[T], Claim[T]]]:
         """Find the claims of a COMMIT that succeeded although its answer was lost.
 
-        Found by their fences: others may claim under the same name.
+        They are found by their fences, because others may claim under the same name.
         """
         claims: list[tuple[Lane[T], Claim[T]]] = []
         for lane in self.lanes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ class Switching:
         path = entry.path_on(make_url(self.url).get_backend_name())
         self._chosen = load(path)(self.url, self.batch)
         self.retries = 0
+        # What was imported stays: the host looks for garbage before each command.
+        gc.freeze()
 
     def drain(self) -> Any:
         run = self._chosen.drain()

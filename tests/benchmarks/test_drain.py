@@ -31,6 +31,7 @@ def test_a_drain_is_timed(tmp_path: Path) -> None:
     assert done["retries"] == 0
 
 
+@pytest.mark.usefixtures("forked_hosts")
 @pytest.mark.parametrize(
     ("adapter", "message"),
     [
@@ -46,6 +47,7 @@ def test_a_queue_that_does_not_run_each_job_once_is_detected(
         drained(adapter, tmp_path)
 
 
+@pytest.mark.usefixtures("forked_hosts")
 def test_retries_of_all_workers_are_counted(tmp_path: Path) -> None:
     done = drained(Retrying, tmp_path)
 
@@ -57,6 +59,7 @@ def test_a_worker_that_ends_early_is_an_error(tmp_path: Path) -> None:
         drained(Breaking, tmp_path)
 
 
+@pytest.mark.usefixtures("forked_hosts")
 @pytest.mark.by_turns("sqlite", "mysql")
 def test_every_adapter_of_ours_and_of_sql_runs_each_job_once(
     fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
@@ -66,7 +69,7 @@ def test_every_adapter_of_ours_and_of_sql_runs_each_job_once(
     with switching_hosts(3, database.url, 20) as switched:
         monkeypatch.setattr(processes, "hosts", switched)
         for entry in entries(db_alias, peers=False):
-            done = drain(entry, database, batch=20, workers=2, jobs=200)
+            done = drain(entry, database, batch=20, workers=2, jobs=100)
 
             assert done["adapter"] == entry.name
             assert done["seconds"] > 0

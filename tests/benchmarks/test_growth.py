@@ -93,6 +93,7 @@ def test_a_table_does_not_shrink(engine: Engine) -> None:
         table.grow(29, 20)
 
 
+@pytest.mark.usefixtures("forked_hosts")
 @pytest.mark.by_turns("sqlite", "mysql")
 def test_all_of_growth_is_measured(fresh_database: URL, db_alias: str) -> None:
     database = Database(db_alias, fresh_database.render_as_string(hide_password=False))

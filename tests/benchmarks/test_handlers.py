@@ -26,6 +26,7 @@ def test_of_mixed_handlers_one_in_fifty_is_long() -> None:
     assert {seconds_of("even", number) for number in range(1, 101)} == {0.02}
 
 
+@pytest.mark.usefixtures("forked_hosts")
 @pytest.mark.by_turns("sqlite", "mysql")
 def test_the_workers_run_every_job(fresh_database: URL, db_alias: str, tmp_path: Path) -> None:
     database = Database(db_alias, fresh_database.render_as_string(hide_password=False))

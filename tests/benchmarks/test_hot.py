@@ -11,6 +11,7 @@ from benchmarks.hot import TABLES, WAYS, main, short_claims, tables
 CONNECTIONS = (4,)
 
 
+@pytest.mark.usefixtures("forked_hosts")
 @pytest.mark.by_turns("sqlite", "mysql")
 @pytest.mark.parametrize("kind", TABLES)
 def test_each_way_drains_the_queue(

@@ -9,6 +9,7 @@ from sqlalchemy import URL
 
 from benchmarks import enqueue, load, profile
 from benchmarks.harness.databases import Database
+from benchmarks.profile import stages
 from benchmarks.profile.stages import DRIVER, OUR_CODE, RESULT, STAGES, Stopwatch
 
 
@@ -46,7 +47,11 @@ def test_what_is_called_outside_of_a_measured_call_is_not_counted() -> None:
 
 
 @pytest.mark.by_turns("sqlite", "mysql")
-def test_every_adapter_and_every_stage_is_profiled(database: Database) -> None:
+def test_every_adapter_and_every_stage_is_profiled(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile, "WARM_UP", 1)
+    monkeypatch.setattr(stages, "CALIBRATION", 1_000)
     adapters = (*profile.PROFILED, *profile.MORE)
 
     found = profile.main.measure(database, batch=(3,), calls=5, rounds=1, adapter=adapters)

@@ -42,6 +42,7 @@ def written(folder: Path) -> dict[str, Path]:
     }
 
 
+@pytest.mark.usefixtures("forked_hosts")
 def test_each_adapter_is_compared_with_the_baseline_of_the_same_round(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,6 +38,9 @@ CONTROLS = "a[href], button, input:not([type=hidden]), select, textarea, summary
 #: Puts the focus before everything else.
 BEGIN = "() => { document.body.tabIndex = -1; document.body.focus() }"
 
+#: Has the page believe that nobody sees it: what has the focus would be replaced by a refresh.
+STAY = "() => { Object.defineProperty(document, 'hidden', { value: true }) }"
+
 #: Says where the focus is, and how it looks.
 FOCUS = """() => {
   const element = document.activeElement;
@@ -147,6 +150,7 @@ def assert_it_can_be_heard(page: Page) -> None:
 
 def assert_every_control_is_reached(page: Page) -> None:
     """Check that Tab comes to each control, and that each shows the focus."""
+    page.evaluate(STAY)
     page.evaluate(BEGIN)
     wanted = page.evaluate(
         """selector => {

@@ -36,7 +36,13 @@ from tests.chaos.jobs import (
 )
 from tests.chaos.link import enter
 from tests.contract.asyncio.support import make_async_engine
-from tests.contract.worker.fault_injection import KILLED, NOTHING, Fault, FaultInjection
+from tests.contract.worker.fault_injection import (
+    AFTER_COMMIT,
+    KILLED,
+    NOTHING,
+    Fault,
+    FaultInjection,
+)
 from tests.models import Task
 
 #: The async driver of each database.
@@ -120,7 +126,7 @@ def work(player: Player) -> None:
 
 
 def work_async(player: Player) -> None:
-    """Run an AsyncWorker, which has no Owner: when it dies, its claims wait for the lease."""
+    """Run an AsyncWorker."""
     url, calls = _url_and_calls(player)
     engine = make_async_engine(url, DRIVERS[url.get_backend_name()], **isolation(url))
     under(engine.sync_engine, player.clock)
@@ -170,8 +176,8 @@ def _url_and_calls(player: Player) -> tuple[URL, Calls]:
 class LostConnections(FaultInjection):
     """From its first job on a worker loses its connection before and after statements and COMMITs.
 
-    After a COMMIT means that its answer is lost. Each loss is noted in a file, which outlives the
-    process.
+    After a COMMIT means that its answer is lost. This happens to the first COMMIT, so that a short
+    run has it, too. Each loss is noted in a file, which outlives the process.
     """
 
     def __init__(self, engine: Engine, url: URL, player: Player) -> None:
@@ -186,10 +192,15 @@ class LostConnections(FaultInjection):
             one_of=LOSES_ONE_OF,
         )
         self.kinds = [fault for fault in self.kinds if fault[0] == KILLED]
+        self._first_commit_is_lost = player.loses
         self._noted = os.open(player.losses, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
 
     def _draw(self, *moments: str) -> Fault:
-        fault = super()._draw(*moments)
+        if self._begun and self._first_commit_is_lost and AFTER_COMMIT in moments:
+            self._first_commit_is_lost = False
+            fault = (KILLED, AFTER_COMMIT)
+        else:
+            fault = super()._draw(*moments)
         if fault != NOTHING:
             os.write(self._noted, f"{fault[1]}\n".encode())
         return fault

@@ -26,6 +26,13 @@ Answered = Callable[..., Result]
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test that starts commands, but not on the databases of the run."""
+    names = getattr(item, "fixturenames", ())
+    if "start" in names and "db_alias" not in names:
+        item.add_marker("process")
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in an empty folder, where no environment names a database."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import String
+from sqlalchemy import Integer, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin
 from sa_jobqueue.control import control_tables
@@ -30,6 +31,21 @@ class Shelf(JobMixin, Base):
 
     hall: Mapped[str] = mapped_column(String(20), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+class Number(TypeDecorator[int]):
+    """A number; nobody can ask this type for its type of Python."""
+
+    impl = Integer
+    cache_ok = True
+
+
+class Box(JobMixin, Base):
+    """A job with a key of a type of the user's own."""
+
+    __tablename__ = "depot_box"
+
+    id: Mapped[int] = mapped_column(Number, primary_key=True)
 
 
 crates = JobQueue(Crate)

@@ -71,6 +71,8 @@ def test_kept_rows_stay_as_done(start: Start, url: str) -> None:
 
 
 def test_batches_are_larger_after_a_pause_of_the_consumers(start: Start, url: str) -> None:
+    # A batch has the rows of one random letter. Its size is left to chance, so three consumers
+    # claim a first batch after the pause, and two producers fill it.
     demo = start("demo", "--url", url, "--seconds", 5, "--pause", 2, *SMALL)
 
     code, output, errors = finished(demo)
@@ -92,7 +94,7 @@ def test_ctrl_c_drains_and_proves(start: Start, url: str) -> None:
 
 
 def test_a_killed_consumer_fails_loudly(start: Start, url: str) -> None:
-    demo = start("demo", "--url", url, "--seconds", 100, *SMALL)
+    demo = start("demo", "--url", url, "--seconds", 100, *SMALLEST)
     read_until(demo, "running")
 
     os.kill(workers_of(demo)[0], signal.SIGKILL)

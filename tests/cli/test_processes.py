@@ -152,6 +152,54 @@ def test_a_child_that_does_not_end_is_killed(bakery: Engine, start: Start, shop_
     assert process.wait(PATIENCE) == 128 + signal.SIGKILL
 
 
+#: The command, where the system refuses to start some processes.
+REFUSING = """
+from multiprocessing.context import SpawnProcess
+
+start, refused = SpawnProcess.start, iter({refused})
+
+def start_or_refuse(process):
+    if next(refused, False):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    start(process)
+
+SpawnProcess.start = start_or_refuse
+from sa_jobqueue.__main__ import main
+main()
+"""
+
+
+def test_a_child_that_cannot_be_started_is_tried_again_while_the_others_work(
+    bakery: Engine, start: Start, shop_url: str
+) -> None:
+    refusing = REFUSING.format(refused=[False, False, True])
+    working = (*WORK, "--url", shop_url, "--processes", 2)
+    process = start(*working, python=("-c", refusing))
+    listener = Listener(process)
+    (first, _) = listener.wait_for("a worker begins", times=2)
+
+    os.kill(first["process"], signal.SIGKILL)
+
+    (refusal,) = listener.wait_for("cannot be started, and is tried again in")
+    assert "Resource temporarily unavailable" in refusal["message"]
+    listener.wait_for("a worker begins")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+
+
+def test_a_first_child_that_cannot_be_started_ends_the_command(
+    bakery: Engine, start: Start, shop_url: str
+) -> None:
+    refusing = REFUSING.format(refused=[True])
+
+    code, _, errors = finished(
+        start(*WORK, "--url", shop_url, "--processes", 2, python=("-c", refusing))
+    )
+
+    assert code == 1
+    assert "Resource temporarily unavailable" in errors
+
+
 def test_the_children_of_a_supervisor_that_is_killed_finish_their_jobs_and_end(
     bakery: Engine, hear: Hear
 ) -> None:

@@ -19,7 +19,7 @@ from sa_jobqueue.steering import bulk
 from tests.support import make_engine, with_empty_tables
 
 from .conftest import Answered, Run
-from .depot import Base, Crate, Shelf
+from .depot import Base, Box, Crate, Shelf
 
 CRATES, SHELVES = "tests.cli.depot:crates", "tests.cli.depot:shelves"
 BARRELS = "tests.cli.depot:barrels"
@@ -152,6 +152,16 @@ def test_jobs_that_a_verb_leaves_alone_are_named(run: Run, url: str, engine: Eng
     assert plain == "retry: 1 job\nleft alone, for their status or queue is another: 1, 9\n"
     told = {"queue": "crate", "verb": "retry", "changed": [[3]], "left": [[2]]}
     assert json.loads(of_barrels) == told
+
+
+def test_a_changed_job_with_a_key_of_a_type_of_ones_own_was_not_left_alone(
+    run: Run, url: str, engine: Engine
+) -> None:
+    add(engine, Box(id=1), Box(id=2, status="done"))
+
+    told = run("cancel", f"{__package__}.depot:Box", 1, 2, "--url", url, "--yes").stdout
+
+    assert told == "cancel: 1 job\nleft alone, for their status or queue is another: 2\n"
 
 
 def test_all_failed_jobs_of_a_queue_are_retried_page_by_page(

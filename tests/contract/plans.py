@@ -35,7 +35,7 @@ def numbers(connection: Connection, rows: int) -> str:
     powers = range(len(str(rows - 1)))
     tables = ", ".join(f"({digits}) AS t{power}" for power in powers)
     value = " + ".join(f"t{power}.d * {10**power}" for power in powers)
-    return f"(SELECT {value} + 1 AS number FROM {tables}) AS n"
+    return f"(SELECT {value} + 1 AS number FROM {tables} HAVING number <= {rows}) AS n"
 
 
 def fill(engine: Engine, insert: str, rows: int) -> None:

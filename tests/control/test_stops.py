@@ -12,7 +12,17 @@ import pytest
 from sqlalchemy import event, func, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, Claim, claim, complete, fence_of, release, renew, utc_now
+from sa_jobqueue import (
+    ArgumentError,
+    Claim,
+    JobQueue,
+    claim,
+    complete,
+    fence_of,
+    release,
+    renew,
+    utc_now,
+)
 from sa_jobqueue.control import (
     ControlState,
     pause,
@@ -31,7 +41,7 @@ def claimed_letters(session: Session, owner: str = "w") -> Claim[Letter]:
     return found
 
 
-def state_of(session: Session, owner: str = "w") -> ControlState:
+def state_of(session: Session, owner: str | list[str] = "w") -> ControlState:
     found = read_control(session, [Letter], owner=owner, tables=TABLES)
     session.commit()
     return found
@@ -53,6 +63,7 @@ def test_the_worker_that_has_a_job_is_asked_to_stop_it(
     assert state.asks_to_stop(fence_of(first))
     assert not state.asks_to_stop(fence_of(second))
     assert state_of(session, owner="another") == ControlState()
+    assert state_of(session, owner=["another", "w"]) == state
 
 
 def test_a_request_is_forgotten_after_a_day(session: Session) -> None:
@@ -80,6 +91,24 @@ def test_a_job_that_nobody_has_is_not_stopped(session: Session) -> None:
     session.commit()
 
     assert not request_stop(session, session.get_one(Letter, 7))
+
+
+@pytest.mark.parametrize("given", [lambda letter: letter, fence_of], ids=["entity", "fence"])
+def test_a_job_in_a_status_that_its_class_does_not_declare_is_stopped_by_its_fence(
+    session: Session, given: Callable[[Letter], Any]
+) -> None:
+    queue = JobQueue(Letter, ready="packed", during="sending")
+    session.add(Letter(id=7, status="packed"))
+    session.commit()
+    (letter,) = queue.claim(session, owner="w")
+    session.commit()
+
+    assert request_stop(session, given(letter))
+    session.commit()
+
+    assert state_of(session).asks_to_stop(fence_of(letter))
+    queue.complete(session, letter)
+    assert not request_stop(session, given(letter))
 
 
 def test_a_claim_that_was_renewed_is_stopped_and_the_next_attempt_is_not(

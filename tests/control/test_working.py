@@ -74,9 +74,12 @@ def test_a_paused_queue_rests_until_it_is_resumed_and_others_go_on(
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_queue_that_is_resumed_is_claimed_from_at_once(engine: Engine) -> None:
+@pytest.mark.parametrize("has_interval", [False, True])
+def test_a_queue_that_is_resumed_is_claimed_from_at_once_unless_there_is_an_interval(
+    engine: Engine, has_interval: bool
+) -> None:
     (lane,) = Worker(engine, JobQueue(Letter), print).lanes
-    hands = Hands[Letter](THREADS, threading.Event(), limit=1, slots=1)
+    hands = Hands[Letter](THREADS, threading.Event(), limit=1, slots=1, has_interval=has_interval)
     hands.claim_at = math.inf
 
     with hands:
@@ -84,7 +87,7 @@ def test_a_queue_that_is_resumed_is_claimed_from_at_once(engine: Engine) -> None
         assert hands.begin_turn(in_slot=True) is None
         hands.let_rest([lane], [])
 
-        assert hands.begin_turn(in_slot=True) is not None
+        assert (hands.begin_turn(in_slot=True) is None) == has_interval
 
 
 def test_no_job_of_a_paused_queue_starts_though_many_are_claimed(
@@ -156,6 +159,37 @@ def test_a_job_that_is_asked_to_stop_hears_of_it_and_the_others_do_not(
         until(lambda: asked[first]())
         assert not asked[second]()
         end.set()
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.by_turns("postgresql", "mysql", "mariadb")
+def test_a_job_from_before_the_loss_of_a_lock_is_asked_to_stop(
+    fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "TELL_EVERY", control.LOOK_EVERY)
+    engine = make_engine(fresh_database, pool_pre_ping=True)
+    Base.metadata.create_all(engine)
+    asked: list[Callable[[], bool]] = []
+    end = threading.Event()
+
+    def handle(letter: Letter) -> None:
+        context = job_context()
+        asked.append(lambda: context.asked_to_stop)
+        end.wait(30)
+
+    with Session(engine) as session, running(engine, {Letter: handle}):
+        add(session, Letter, 1)
+        until(lambda: asked and listed(session))
+        (before,) = listed(session)
+        session.close()
+        cut_connections(fresh_database, db_alias)
+        until(lambda: [each for each in listed(session) if each.name != before.name])
+
+        commit(session, request_stop, session.scalars(select(Letter)).one())
+
+        until(lambda: asked[0]())
+        end.set()
+    engine.dispose()
 
 
 # -- the worker's row ---------------------------------------------------

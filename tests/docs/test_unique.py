@@ -186,7 +186,7 @@ def test_a_stopped_worker_leaves_a_job_whose_key_waits_again_to_a_reap(
         worker.run()
 
         assert statuses(session, entity) == [(1, "done"), (2, "claimed"), (2, "unclaimed")]
-    assert "a reap returns them to the queue" in caplog.text
+    assert " 2 could not be released; a reap returns the jobs to the queue" in caplog.text
 
 
 @pytest.mark.parametrize("block", [UNFINISHED, FRESH], ids=["unfinished", "fresh"])

@@ -26,6 +26,15 @@ class Mail(JobMixin, PriorityMixin, Base):
     touched: Mapped[str | None] = mapped_column(String(50), onupdate="now")
 
 
+class Deed(JobMixin, Base):
+    """Claimed by client, one at a time, with an index of the failed ones."""
+
+    __tablename__ = "doctor_deed"
+    __queue_args__ = {"per_key": "client", "failed_index": True}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+    client: Mapped[int]
+
+
 class Subscription(Base):
     """A table of somebody's application, without the mixin."""
 

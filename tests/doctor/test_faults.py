@@ -14,12 +14,22 @@ from sqlalchemy import URL, Engine, NullPool
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.doctor import Finding, Report, Severity, examine
+from sa_jobqueue.model.indexes import index_of
 from tests.contract.owners.restricted_user import restricted_user
 from tests.servers.errors import NotHere
 from tests.servers.pgbouncer import transaction_pooler
 from tests.support import SERVERS, make_engine
 
-from .models import Mail, add_mails, advisory, old_snapshot, replace_claim_index, replace_index, run
+from .models import (
+    Deed,
+    Mail,
+    add_mails,
+    advisory,
+    old_snapshot,
+    replace_claim_index,
+    replace_index,
+    run,
+)
 from .pooler import Pooler
 
 #: MariaDB shows a copy of its locks, which stays old while other connections ask for it.
@@ -69,6 +79,39 @@ def test_a_missing_index_is_found(engine: Engine, number: int) -> None:
     assert finding.severity is ERROR
     assert "no index serves the claim, which wants (status, priority, id)" in finding.message
     assert finding.fix.startswith("CREATE INDEX ix_doctor_mail_claim ON doctor_mail (status,")
+
+
+@pytest.mark.parametrize(("check", "purpose"), [("index", "key_client"), ("failed", "failed")])
+def test_other_columns_of_a_declared_index_are_found(
+    engine: Engine, check: str, purpose: str
+) -> None:
+    queue = JobQueue(Deed, serial_by=Deed.client)
+    index = index_of(queue.mapping.table, purpose)
+    assert index is not None
+    assert check not in checks(examine(engine, queue, run=False))
+    index.drop(engine)
+    run(engine, f"CREATE INDEX {index.name} ON doctor_deed (status)")
+
+    finding = found(examine(engine, queue, run=False), check)
+
+    assert finding.severity is WARNING
+    assert f"{index.name} (status) is not the model's index of (status, " in finding.message
+    assert finding.fix.startswith(f"drop {index.name}, then CREATE INDEX {index.name} ON")
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize(("check", "purpose"), [("index", "key_client"), ("failed", "failed")])
+def test_an_invalid_declared_index_is_found(engine: Engine, check: str, purpose: str) -> None:
+    queue = JobQueue(Deed, serial_by=Deed.client)
+    index = index_of(queue.mapping.table, purpose)
+    assert index is not None
+    name = f"'{index.name}'::regclass"
+    run(engine, f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = {name}")
+
+    finding = found(examine(engine, queue, run=False), check)
+
+    assert "serves no statement, since it is invalid" in finding.message
+    assert finding.fix.startswith(f"drop {index.name}, then CREATE INDEX {index.name} ON")
 
 
 @pytest.mark.parametrize("number", [0, 5_000])

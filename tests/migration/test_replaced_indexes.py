@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from alembic.operations import Operations
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, Engine, event, inspect, text
 
-from sa_jobqueue import JobMixin
+from sa_jobqueue import ArgumentError, JobMixin
 from sa_jobqueue.migration import (
     create_claim_index,
     create_index_online,
@@ -192,6 +192,43 @@ def test_an_index_of_ones_own_is_made_replaced_and_dropped_online(queue: Engine)
         drop_index_online(op, "ix_own", table_name="orders")
 
     assert index_names(queue) == set()
+
+
+def uniques(engine: Engine) -> dict[str | None, bool]:
+    return {each["name"]: bool(each["unique"]) for each in inspect(engine).get_indexes("orders")}
+
+
+def test_an_index_becomes_unique_and_common_again(queue: Engine) -> None:
+    for unique in (False, True, False):
+        with migrating(queue) as op:
+            create_index_online(op, "ix_own", "orders", ["note"], unique=unique, replace=True)
+
+        assert uniques(queue) == {"ix_own": unique}
+
+
+def test_an_index_that_is_not_unique_is_not_taken_for_a_unique_one(queue: Engine) -> None:
+    with migrating(queue) as op:
+        create_index_online(op, "ix_own", "orders", ["note"])
+
+    with (
+        migrating(queue) as op,
+        pytest.raises(ArgumentError, match=r"ix_own \(note\).* need UNIQUE \(note\): replace=True"),
+    ):
+        create_index_online(op, "ix_own", "orders", ["note"], unique=True)
+
+
+@pytest.mark.only_on("postgresql", "sqlite")
+def test_an_index_of_another_expression_replaces_the_one_in_use(queue: Engine) -> None:
+    for function in ("lower", "upper"):
+        with migrating(queue) as op:
+            own = [text(f"({function}(note))")]
+            create_index_online(op, "ix_own", "orders", own, replace=True)
+
+    as_written = {
+        "postgresql": "SELECT indexdef FROM pg_indexes WHERE indexname = 'ix_own'",
+        "sqlite": "SELECT sql FROM sqlite_master WHERE name = 'ix_own'",
+    }
+    assert "upper" in scalar(queue, as_written[queue.name])
 
 
 @pytest.mark.only_on("postgresql", "sqlite")

@@ -40,10 +40,13 @@ class Built:
 
 def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
     """Run a command as a user would, without this run's settings; return its output."""
+    settings = {name for name in os.environ if name.startswith("PY")}
+    if os.environ.get("SSL_CERT_FILE") == os.devnull:
+        settings.add("SSL_CERT_FILE")
     finished = subprocess.run(
         command,
         cwd=cwd,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PY")},
+        env={name: value for name, value in os.environ.items() if name not in settings},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import JSON, Numeric, String, UniqueConstraint
+from sqlalchemy import JSON, Numeric, String, TypeDecorator, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, ScheduleMixin
@@ -43,12 +44,31 @@ class Kind(Enum):
     OFFER = "o"
 
 
+class Words(TypeDecorator[list[str]]):
+    """Words, which are stored as one text."""
+
+    impl = String(20)
+    cache_ok = True
+
+    def process_bind_param(self, value: list[str] | None, dialect: Any) -> str | None:
+        """Join the words."""
+        return None if value is None else " ".join(value)
+
+    def process_result_value(self, value: str | None, dialect: Any) -> list[str] | None:
+        """Divide the text."""
+        return None if value is None else value.split()
+
+
 class Typed(JobMixin, ScheduleMixin, Base):
     """A job with values that JSON does not have."""
 
     __tablename__ = "scheduled_typed"
     id: Mapped[int] = mapped_column(primary_key=True)
     title: Mapped[str | None] = mapped_column(String(20))
+    count: Mapped[int | None]
+    share: Mapped[float | None]
+    urgent: Mapped[bool | None]
+    words: Mapped[list[str] | None] = mapped_column(Words)
     at: Mapped[datetime | None]
     day: Mapped[date | None]
     hour: Mapped[time | None]

@@ -51,6 +51,15 @@ def test_a_time_that_exists_twice_comes_once() -> None:
     assert ticks("30 2 * * *", "2026-10-24T12:00", 2) == expected
 
 
+def test_with_seconds_fixed_times_follow_the_same_rules() -> None:
+    night = "15 30 2 * * *"
+
+    assert ticks(night, "2027-03-27T12:00", 2) == ["03-28 03:00 +0200", "03-29 02:30 +0200"]
+    assert ticks(night, "2026-10-24T12:00", 2) == ["10-25 02:30 +0200", "10-26 02:30 +0100"]
+    assert Cron(night, BERLIN.key).after(berlin("2027-03-28T01:59")).second == 0  # after the gap
+    assert Cron(night, BERLIN.key).after(berlin("2026-10-25T02:00")).second == 15
+
+
 def test_who_asks_in_the_second_of_two_equal_hours_gets_no_past_tick() -> None:
     asked = datetime(2026, 10, 25, 1, 10, tzinfo=UTC)  # 02:10 for the second time
 
@@ -136,10 +145,18 @@ IN_REAL_TIME = (
     "0 */2 * * *",
     "15 * * * *",
     "* 9 * * *",
-    "0 30 2 * * *",
+    "0 */30 2 * * *",
     "30 * * * sun",
 )
-AT_FIXED_TIMES = ("30 2 * * *", "0 0 * * *", "0,30 0-3 * * *", "45 1 * * *", "0 1,2,3 * * *")
+AT_FIXED_TIMES = (
+    "30 2 * * *",
+    "0 0 * * *",
+    "0,30 0-3 * * *",
+    "45 1 * * *",
+    "0 1,2,3 * * *",
+    "0 30 2 * * *",
+    "*/20 0,30 0-3 * * *",
+)
 
 
 def near_a_change(dice: random.Random, zone: ZoneInfo) -> datetime:
@@ -193,7 +210,14 @@ def test_near_a_change_of_clocks_ticks_do_not_depend_on_where_one_begins(zone: s
                 assert cron.latest(ticks[0], asked) == past[-1]
 
 
-EXPRESSIONS = ("30 2 * * *", "0,30 1-3 * * *", "*/15 * * * *", "0 */2 * * sun", "0 0 29 2 *")
+EXPRESSIONS = (
+    "30 2 * * *",
+    "15 30 2 * * *",
+    "0,30 1-3 * * *",
+    "*/15 * * * *",
+    "0 */2 * * sun",
+    "0 0 29 2 *",
+)
 MOMENTS = st.datetimes(datetime(2026, 3, 20), datetime(2026, 11, 1))
 
 

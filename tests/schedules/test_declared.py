@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from sqlalchemy import URL, MetaData
+from sqlalchemy import URL, Engine, MetaData
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue
@@ -18,6 +18,7 @@ from tests.migration.support import differences
 from tests.support import make_engine
 
 from .models import SCHEDULES, Plain, Renamed, reports
+from .test_working import chore_of
 
 HOURLY, DAILY = "0 * * * *", "0 0 * * *"
 
@@ -143,6 +144,26 @@ def test_a_schedule_made_at_run_time_is_not_taken_over(
 
     assert row(session).cron == HOURLY
     assert "the schedule 'r' was made at run time" in caplog.text
+    assert "schedules.remove(session, 'r') and start the workers again" in caplog.text
+
+
+def test_a_removed_schedule_is_declared_by_the_next_worker_that_starts(
+    engine: Engine, session: Session
+) -> None:
+    SCHEDULES.add(session, "r", reports(), HOURLY, values={"title": "r"})
+    session.commit()
+    queue = version(DAILY, 1)
+    running = chore_of(engine, queue)
+    running.run()
+    SCHEDULES.remove(session, "r")
+    session.commit()
+
+    running.run()
+    assert SCHEDULES.all(session) == []
+    session.commit()
+    chore_of(engine, queue).run()
+
+    assert (row(session).cron, row(session).revision) == (DAILY, 1)
 
 
 def test_a_declaration_that_is_refused_holds_up_no_other(session: Session) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import URL, Engine, UpdateBase, delete, event, select, text, update
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue, utc_now
 from sa_jobqueue.dialects.clock import as_utc
 from sa_jobqueue.schedules import Missed, Ran, ScheduleInfo, Schedules
+from tests.contract.worker.support import transient
 from tests.models import Email
+from tests.support import make_engine
 
-from .models import SCHEDULES, LongNamed, Plain, Report, reports, ticks_of
+from .models import SCHEDULES, Base, LongNamed, Plain, Report, reports, ticks_of
 
 ROW = SCHEDULES.entity
 HOUR = timedelta(hours=1)
@@ -216,6 +220,89 @@ def test_a_schedule_whose_job_is_refused_holds_up_no_other(
     assert "parameters" not in caplog.text  # they may be secret
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{"id": 2**70, "title": "large"}, {"title": "a\0b"}, {"title": "a", "gone": 1}],
+    ids=["too large", "a null character", "no such column"],
+)
+def test_no_error_of_a_schedule_holds_up_another(session: Session, values: dict[str, Any]) -> None:
+    for title in ("bad", "good"):
+        add(session, title=title)
+    bad = update(ROW).where(ROW.name == "bad").values(values_json=json.dumps(values))
+    session.execute(bad, execution_options={"synchronize_session": False})
+    session.commit()
+
+    found = run(session)
+
+    assert {ran.name for ran in found} == {"bad", "good"}
+    assert len(ticks_of(session, "good")) == 1
+    assert run(session) == []  # what has failed is tried again in a minute
+
+
+def test_values_of_another_version_are_an_error_that_names_schedule_and_column(
+    session: Session,
+) -> None:
+    tick = add(session)
+    session.execute(update(ROW).values(values_json='{"gone": 1}'))
+    session.commit()
+
+    (ran,) = run(session)
+
+    what = "in the values of the schedule 'r': Report has no column gone"
+    assert what in str(ran.error)
+    assert row(session).next_tick == tick
+    with pytest.raises(ArgumentError, match=what):
+        SCHEDULES.run_now(session, "r", reports())
+
+
+@pytest.mark.parametrize("kind", ["deadlock", "lost connection"])
+def test_an_error_that_ends_the_transaction_is_raised(
+    engine: Engine, session: Session, db_alias: str, kind: str
+) -> None:
+    tick = add(session)
+    error = OperationalError("INSERT", {}, transient(db_alias))
+    if kind == "lost connection":
+        error = OperationalError("INSERT", {}, Exception("gone"), connection_invalidated=True)
+
+    def fail(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT"):
+            raise error
+
+    event.listen(engine, "before_cursor_execute", fail)
+    try:
+        with pytest.raises(OperationalError):
+            run(session)
+    finally:
+        event.remove(engine, "before_cursor_execute", fail)
+    session.rollback()
+
+    assert (row(session).next_tick, row(session).last_error) == (tick, None)
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+@pytest.mark.parametrize("charset", ["latin1", "utf8mb3"])
+def test_an_error_that_its_column_cannot_store_is_written_in_ascii(
+    fresh_database: URL, charset: str
+) -> None:
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.execute(text(f"ALTER TABLE report_schedules CONVERT TO CHARACTER SET {charset}"))
+        session.add(Plain(title="taken 😀"))
+        for title in ("taken 😀", "free"):
+            SCHEDULES.add(session, title[:4], Plain, "0 * * * *", values={"title": title})
+        session.execute(update(ROW).values(next_tick=utc_now(), run_at=utc_now()))
+        session.commit()
+
+        found = {ran.name: ran for ran in SCHEDULES.run_due(session, [Plain])}
+        session.commit()
+
+        assert found["take"].error == row(session, "take").last_error
+        assert "taken \\U0001f600" in str(found["take"].error)
+        assert len(found["free"].ticks) == 1
+    engine.dispose()
+
+
 def test_a_skipping_schedule_tries_a_refused_tick_again(session: Session) -> None:
     plain = JobQueue(Plain)
     session.add(Plain(title="taken"))
@@ -258,6 +345,34 @@ def test_in_autocommit_schedules_are_refused(engine: Engine) -> None:
         pytest.raises(ArgumentError, match="one transaction"),
     ):
         SCHEDULES.run_due(session, [reports()])
+
+
+def test_a_session_that_is_bound_to_classes_runs_schedules(engine: Engine) -> None:
+    with Session(binds={Report: engine, ROW: engine}) as session:
+        run_added(session)
+
+        assert len(ticks_of(session)) == 1
+
+
+def test_a_routing_session_asks_the_clock_of_its_writer(engine: Engine, session: Session) -> None:
+    class Routing(Session):
+        def get_bind(self, mapper: Any = None, *, clause: Any = None, **given: Any) -> Engine:
+            assert self._flushing or isinstance(clause, UpdateBase), "a read of a replica"
+            return engine
+
+    with Routing() as routing:
+        run_added(routing)
+
+    assert len(ticks_of(session)) == 1
+
+
+def run_added(session: Session) -> None:
+    """Add a schedule, and run it at once."""
+    SCHEDULES.add(session, "r", Report, "0 * * * *", values={"title": "r"})
+    session.execute(update(ROW).values(next_tick=utc_now(), run_at=utc_now()))
+    session.commit()
+    SCHEDULES.run_due(session, [Report])
+    session.commit()
 
 
 @pytest.mark.only_on("sqlite")

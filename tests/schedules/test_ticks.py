@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sa_jobqueue.schedules.cron import Cron
-from sa_jobqueue.schedules.ticks import LATE, MOST, Due, Missed, due_ticks
+from sa_jobqueue.schedules.ticks import LATE, MOST, TRY_AGAIN, Due, Missed, due_ticks
 
 HOURLY = Cron("0 * * * *")
 SEVEN = datetime(2026, 5, 1, 7, tzinfo=UTC)
@@ -60,12 +60,22 @@ def test_skip_keeps_a_tick_that_has_failed_until_the_next_one_is_due() -> None:
     assert much_later == Due((), SEVEN, SEVEN + 2 * HOUR)
 
 
-def test_skip_keeps_the_ticks_that_came_before_a_failed_one_was_tried_again() -> None:
+@pytest.mark.parametrize("tries", [1, 2, 3])
+def test_skip_makes_one_job_of_a_tick_that_has_failed_and_the_next(tries: int) -> None:
+    each_minute, again = Cron("* * * * *"), SEVEN + tries * (TRY_AGAIN + SECOND)
+
+    found = due_ticks(each_minute, SEVEN, again, Missed.SKIP, failed=True)
+
+    assert found == Due((SEVEN + tries * TRY_AGAIN,), SEVEN, SEVEN + (tries + 1) * TRY_AGAIN)
+
+
+def test_skip_keeps_the_ticks_of_a_minute_after_one_that_has_failed() -> None:
     each_second, again = Cron("* * * * * *"), SEVEN + LATE + 2 * SECOND
 
     found = due_ticks(each_second, SEVEN, again, Missed.SKIP, failed=True)
 
-    assert (len(found.ticks), found.skipped) == (63, None)
+    assert (found.ticks[0], found.ticks[-1]) == (SEVEN + 3 * SECOND, again)
+    assert (len(found.ticks), found.skipped) == (60, SEVEN)
 
 
 def test_all_takes_a_hundred_at_a_time() -> None:

@@ -20,7 +20,7 @@ def chromium() -> str:
     """
     if debian.which(PACKAGE) is None:
         # Without recommended packages there would be no font for other languages and for code.
-        debian.install(PACKAGE, "fonts-dejavu-core")
+        debian.install(PACKAGE, "fonts-dejavu-core", program=PACKAGE)
     program = debian.which(PACKAGE)
     if program is None:
         raise NotHere(f"{PACKAGE} is not on this machine; on Debian: apt-get install {PACKAGE}")

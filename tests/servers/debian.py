@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
 import shutil
@@ -17,8 +18,10 @@ from tests.servers.errors import NotHere
 TIMEOUT = 900
 QUIET = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
 
-# dpkg knows one installation at a time; databases are searched for in parallel.
+# dpkg knows one installation at a time; databases are searched for in parallel, browsers by several
+# processes.
 _installing = threading.Lock()
+DPKG = "/var/lib/dpkg"
 
 
 def which(program: str) -> str | None:
@@ -42,16 +45,33 @@ def distribution() -> str:
         return ""
 
 
-def install(*packages: str) -> None:
-    """Install packages, without starting the services that come with them."""
+def install(*packages: str, program: str | None = None) -> None:
+    """Install packages, without starting the services that come with them.
+
+    Args:
+        program: what they bring; nothing is done if another process has just installed it.
+    """
     require_root_on_debian()
-    with _installing, services_stay_down():
+    with _installing, alone(), services_stay_down():
+        if program is not None and which(program) is not None:
+            return
         run("apt-get", "-qq", "update")
         run(
             *("apt-get", "-qq", "install", "--yes", "--no-install-recommends"),
             # Without it apt would remove another vendor's server that is in the way.
             *("--no-remove", "-o", "DPkg::Lock::Timeout=300", *packages),
         )
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Wait until no other process of the tests installs anything."""
+    folder = os.open(DPKG, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 @contextmanager

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import URL
 
@@ -15,6 +18,9 @@ from tests.servers.errors import NotHere
 from tests.servers.keeping import make_folder
 from tests.servers.provider import Provider
 from tests.servers.server import Origin, Server
+
+#: The files of a database that have locks of SQLite's.
+ENDINGS = (".db", ".db-shm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +55,24 @@ class SQLiteServer(Server):
 
     def _url_of(self, name: str) -> URL:
         return self.url.set(database=str(self.folder / f"{name}.db"))
+
+
+def refuse_to_open(folder: Path) -> None:
+    """Refuse to open a database of this folder in this process, except by SQLite.
+
+    Who closes a file drops all locks of the process on it. Another process that disconnects then
+    takes itself for the last, and removes the journal; the next connection here gets "disk I/O
+    error".
+    """
+    beginning = f"{folder}{os.sep}"
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | os.PathLike):
+            path = os.fspath(arguments[0])
+            if isinstance(path, str) and path.startswith(beginning) and path.endswith(ENDINGS):
+                raise AssertionError(f"closing {path} would drop SQLite's locks on it: use cp")
+
+    sys.addaudithook(refuse)
 
 
 class SQLite(Provider):

@@ -255,6 +255,7 @@ def test_the_subclasses_of_an_abstract_concrete_base_are_queues() -> None:
 
     for entity in (Manager, Engineer):
         assert_queue(entity)
+        assert mapping_of(entity).tables == 1
     with pytest.raises(ArgumentError, match="Staff is mapped to a query: claim the class of a t"):
         _ = mapping_of(Staff).table
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from tests.servers.given import find_given, read_setup_cfg, with_driver
 from tests.servers.mysql import MySQL, MySQLBinaries
 from tests.servers.provider import Provider, binaries_of
 from tests.servers.search import search
-from tests.servers.sqlite import SQLite
+from tests.servers.sqlite import SQLite, refuse_to_open
 
 
 class Scripted(SQLite):
@@ -236,6 +238,18 @@ def test_a_sqlite_database_is_created_in_wal_mode_and_dropped_with_its_files(
     server.drop_database("one")
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sqlite_database_is_opened_by_sqlite_alone(tmp_path: Path) -> None:
+    server = provide("sqlite", f"sqlite:///{tmp_path / 'given.db'}")
+    path = Path(server.create_database("one").database or "")
+
+    refuse_to_open(path.parent)
+
+    with pytest.raises(AssertionError, match="would drop SQLite's locks on it"):
+        path.read_bytes()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_dropping_by_prefix_leaves_other_databases_alone(tmp_path: Path) -> None:

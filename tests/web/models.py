@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Index, String, Text, Uuid
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin, ScheduleMixin
 from sa_jobqueue.control import control_tables
@@ -45,6 +46,26 @@ class Scan(JobMixin, Base):
 
     __tablename__ = "page_scan"
     id: Mapped[uuid.UUID] = mapped_column(Uuid(), primary_key=True, default=uuid.uuid4)
+
+
+class PlainUuid(TypeDecorator[uuid.UUID]):
+    """A UUID that the database has as a text without hyphens: a type that tells no Python type."""
+
+    impl = String(32)
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str:
+        return (value if isinstance(value, uuid.UUID) else uuid.UUID(value)).hex
+
+    def process_result_value(self, value: Any, dialect: Any) -> uuid.UUID:
+        return uuid.UUID(value)
+
+
+class Ticket(JobMixin, Base):
+    """A queue whose key has a type of the user's own."""
+
+    __tablename__ = "page_ticket"
+    id: Mapped[uuid.UUID] = mapped_column(PlainUuid(), primary_key=True, default=uuid.uuid4)
 
 
 class ApartBase(DeclarativeBase):

@@ -8,10 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue import ClaimLost, claim, complete
+from sa_jobqueue import ClaimLost, JobQueue, claim, complete
 from sa_jobqueue.control import paused
 from sa_jobqueue.steering import Steering
 from sa_jobqueue.web.pages import actions
@@ -96,6 +97,22 @@ def test_the_second_of_two_people_is_told(page: TestClient, session: Session) ->
     assert "left alone: its status is unclaimed now" in texts(answer, "td")
 
 
+def test_a_job_that_is_done_since_the_preview_is_not_run_again(
+    page: TestClient, session: Session
+) -> None:
+    add(session, failed(1), failed(2))
+    preview = preview_of(page, EMAILS, {"verb": "retry", "key": ["1", "2"]})
+    page.post(EMAILS, data={"verb": "retry", "key": "1", "confirm": "yes"})
+    complete(session, claim(session, Email, owner="w"))
+    session.commit()
+
+    answer = confirmed(page, preview)
+
+    assert texts(answer, "h1") == ["1 job retried"]
+    assert "left alone: its status is done now" in texts(answer, "td")
+    assert statuses(session) == {1: "done", 2: "unclaimed"}
+
+
 def test_a_job_that_is_gone_meanwhile_is_named(page: TestClient, session: Session) -> None:
     add(session, failed(1))
     form = {"verb": "retry", "key": ["1", "2"]}
@@ -138,6 +155,29 @@ def test_a_claim_that_somebody_else_has_since_the_preview_is_not_released(
     assert texts(answer, "h1") == ["1 job released"]
     assert "left alone: its status is claimed by w2 now" in texts(answer, "td")
     assert statuses(session) == {1: "claimed", 2: "unclaimed"}
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_job_whose_owner_finishes_it_during_a_release_is_left_alone(
+    page: TestClient, session: Session, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(session, Email(id=1), Email(id=2))
+    fences = claim(session, Email, owner="w", limit=2).fences
+    session.commit()
+    claimed_by = JobQueue.claimed_by
+
+    def read_before_a_finish(*arguments: Any) -> Any:
+        found = claimed_by(*arguments)
+        with Session(engine) as worker, worker.begin():
+            complete(worker, fences[0])
+        return found
+
+    monkeypatch.setattr(JobQueue, "claimed_by", read_before_a_finish)
+    answer = page.post(EMAILS, data={"verb": "release", "key": ["1", "2"], "confirm": "yes"})
+
+    assert texts(answer, "h1") == ["1 job released"]
+    assert "left alone: its status is done now" in texts(answer, "td")
+    assert statuses(session) == {1: "done", 2: "unclaimed"}
 
 
 def test_a_wide_key_with_a_comma_is_changed(page: TestClient, session: Session) -> None:

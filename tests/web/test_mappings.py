@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue import ArgumentError
+from sa_jobqueue import ArgumentError, claim
 from tests.cli import films
 from tests.models import (
     Animal,
@@ -27,7 +28,8 @@ from tests.models import (
 )
 from tests.support import with_empty_tables
 
-from .conftest import Open, add, texts
+from .conftest import Open, add, confirmed, keys_shown, preview_of, texts
+from .models import Ticket
 
 MAPPINGS: dict[Any, dict[str, Any]] = {
     Email: {"recipient": "ann"},
@@ -72,6 +74,50 @@ def test_a_job_of_any_class_is_shown_and_changed(
     assert act(page, "jobs", "cancel", key) == "0 jobs cancelled"
     assert act(page, "jobs", "retry", key) == "1 job retried"
     assert act(page, "jobs", "release", key) == "0 jobs released"
+
+
+def test_jobs_with_a_key_of_a_type_of_ones_own_are_previewed_and_changed(
+    open_page: Open, session: Session
+) -> None:
+    add(session, Ticket(), Ticket())
+    page = open_page(queues={"jobs": Ticket})
+    one, two = keys_shown(page.get("/queues/jobs?show=due"))
+
+    def press(verb: str, *keys: str) -> list[str]:
+        preview = preview_of(page, "/queues/jobs", {"verb": verb, "key": keys})
+        return texts(preview, "h1") + texts(confirmed(page, preview), "h1")
+
+    assert press("cancel", one) == ["Cancel 1 job?", "1 job cancelled"]
+    assert press("retry", one, two) == ["Retry 1 job?", "1 job retried"]
+    claim(session, Ticket, owner="w", limit=2)
+    session.commit()
+    assert press("release", one, two) == ["Release 2 jobs?", "2 jobs released"]
+
+
+def test_a_changed_job_with_a_key_of_a_type_of_ones_own_was_not_left_alone(
+    open_page: Open, session: Session
+) -> None:
+    add(session, Ticket(), Ticket(status="done"))
+    page = open_page(queues={"jobs": Ticket})
+    (due,) = keys_shown(page.get("/queues/jobs?show=due"))
+    done = next(str(job.id) for job in session.query(Ticket) if str(job.id) != due)
+    form = {"verb": "cancel", "key": [due, done], "confirm": "yes"}
+
+    answer = page.post("/queues/jobs", data=form)
+
+    assert keys_shown(answer) == [done, due]
+    assert texts(answer, "td") == ["left alone: its status is done now", "cancelled"]
+
+
+def test_a_key_of_a_type_of_ones_own_may_be_typed_in_another_way(
+    open_page: Open, session: Session
+) -> None:
+    add(session, Ticket(id=uuid.UUID(int=10)))
+    page = open_page(queues={"jobs": Ticket})
+
+    job = page.get(f"/queues/jobs/jobs/{uuid.UUID(int=10).hex.upper()}")
+
+    assert f'name="key" value="{uuid.UUID(int=10)}"' in job.text
 
 
 @pytest.mark.usefixtures("tables")

@@ -8,12 +8,15 @@ from typing import Any, NoReturn, cast
 from uuid import uuid4
 
 from sqlalchemy import (
+    JSON,
     Column,
     ColumnElement,
     Connection,
     Delete,
     Select,
+    String,
     Table,
+    TypeDecorator,
     Uuid,
     bindparam,
     select,
@@ -208,8 +211,16 @@ def _key_criterion(connection: Connection, columns: Sequence[Column[Any]]) -> Co
 
 
 def _python_type(column: Any) -> type:
+    """Return the type of a column's values; object: a field of a file is handed on as it is."""
+    kind = column.type
     try:
-        kind: type = column.type.python_type
-    except NotImplementedError:
-        return str
-    return kind
+        named: type = kind.python_type
+    except NotImplementedError:  # SQLAlchemy 2.0
+        named = object
+    if named is not object:
+        return named
+    while isinstance(kind, TypeDecorator):
+        kind = kind.impl
+    if isinstance(kind, JSON):  # it has named no type since SQLAlchemy 2.1
+        return dict
+    return str if isinstance(kind, String) else object

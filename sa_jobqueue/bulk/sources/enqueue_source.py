@@ -5,6 +5,10 @@
     EnqueueSource(engine, Email, rows, visible="at the end")
 
 Until the end their status is ``loading``, which no claim looks for.
+
+Limits: workers that delete finished jobs may delete all jobs of a batch before a killed load
+goes on. With a FileLog, the load then inserts a batch in doubt again. A DatabaseLog leaves no
+batch in doubt.
 """
 
 from __future__ import annotations

@@ -72,6 +72,7 @@ class InnoDBExamination(Examination):
                 name=name,
                 columns=tuple(_column(row) for row in rows),
                 implied=() if name == "PRIMARY" else key,
+                unique=not int(rows[0]["Non_unique"]),
                 ordered=rows[0]["Index_type"] == "BTREE",
                 unusable=_unusable(rows[0]),
             )

@@ -76,6 +76,11 @@ SILENCE = {
 
 _LOCK_TIMEOUT = "SELECT CAST(setting AS integer) FROM pg_settings WHERE name = 'lock_timeout'"
 
+_LIMIT_LOCK_WAIT = text("""
+SELECT set_config('lock_timeout', :limit, :of_transaction)
+WHERE current_setting('lock_timeout') = '0'
+""")
+
 _BITMAPS_ONLY = text("""
 SELECT current_setting('enable_seqscan') AS seqscan,
   current_setting('enable_indexscan') AS indexscan,
@@ -267,6 +272,18 @@ class PostgreSQL(Database):
     def lock_wait(self, connection: Connection) -> timedelta:
         milliseconds = connection.exec_driver_sql(_LOCK_TIMEOUT).scalar_one()
         return timedelta(milliseconds=milliseconds) if milliseconds else LOCK_WAIT
+
+    may_wait_without_limit: ClassVar[bool] = True
+
+    def limit_lock_wait(
+        self, connection: Connection, limit: timedelta, *, of_session: bool
+    ) -> bool:
+        milliseconds = str(limit // timedelta(milliseconds=1))
+        wanted = {"limit": milliseconds, "of_transaction": not of_session}
+        return connection.execute(_LIMIT_LOCK_WAIT, wanted).first() is not None
+
+    def lift_lock_wait_limit(self, connection: Connection) -> None:
+        connection.exec_driver_sql("SET SESSION lock_timeout = 0")
 
     @contextmanager
     def time_limit(self, connection: Connection, limit: timedelta) -> Iterator[None]:

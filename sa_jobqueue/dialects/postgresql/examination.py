@@ -30,7 +30,7 @@ _SORTS = {"Sort", "Incremental Sort"}
 # indoption: 1 is DESC, 2 is NULLS FIRST. ORDER BY means both or neither by default.
 _INDEXES = text("""
 SELECT i.relname AS name, am.amname = 'btree' AS ordered,
-  x.indisvalid AND x.indisready AS valid,
+  x.indisvalid AND x.indisready AS valid, x.indisunique AS is_unique,
   pg_get_expr(x.indpred, x.indrelid) AS predicate,
   ARRAY(
     SELECT coalesce(CAST(a.attname AS text), pg_get_indexdef(x.indexrelid, k + 1, true))
@@ -277,6 +277,7 @@ def _index(row: Any) -> ServerIndex:
         columns=tuple(_column(name, option) for name, option in options),
         included=tuple(row["included"]),
         predicate=row["predicate"],
+        unique=row["is_unique"],
         ordered=row["ordered"],
         unusable=None
         if row["valid"]

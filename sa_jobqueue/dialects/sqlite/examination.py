@@ -36,7 +36,7 @@ class SQLiteExamination(Examination):
         dot = f"{quote(schema)}." if schema else ""
         rowid = self._rowid(connection, f"{dot}table_info({quote(table.name)})")
         listed = connection.exec_driver_sql(f"PRAGMA {dot}index_list({quote(table.name)})")
-        for name in [row[1] for row in listed]:
+        for name, unique in [(row[1], bool(row[2])) for row in listed]:
             parts = connection.exec_driver_sql(f"PRAGMA {dot}index_xinfo({quote(name)})").all()
             sql = connection.exec_driver_sql(
                 f"SELECT sql FROM {dot}sqlite_master WHERE type = 'index' AND name = ?", (name,)
@@ -47,6 +47,7 @@ class SQLiteExamination(Examination):
                 columns=tuple(_column(part, rowid) for part in parts if part[5]),
                 implied=tuple(_column(part, rowid) for part in parts if not part[5]),
                 predicate=where[1].strip() if where else None,
+                unique=unique,
             )
 
     def _rowid(self, connection: Connection, pragma: str) -> str:

@@ -16,7 +16,7 @@ from ...control import pause, resume
 from ...control.tables import tables_for
 from ...dialects.clock import as_utc
 from ...overview.schema import has_table
-from ...steering import Key, keys_text
+from ...steering import Key, keys_text, keys_without
 from ..door import Problem, Visit
 from ..reading import reading
 from .previews import RETRY_FAILED, go_to_preview
@@ -48,7 +48,7 @@ def _confirmed(visit: Visit, verb: str) -> Response:
     keys, action = asked_keys(visit, queue), ACTIONS[verb]
     changed = visit.site.steering(name).change(keys, action.verb(visit, queue))
     log_action(visit, verb, name, keys, changed)
-    left = [key for key in keys if key not in set(changed)]
+    left = keys_without(keys, changed)
     states = asked_states(visit, queue, left) if left else {}
     return visit.page(
         "result",

@@ -34,6 +34,7 @@ class JobRow:
     """The row of a job.
 
     Attributes:
+        key: its key, as the database has it.
         roles: the values of the queue's columns, by their roles.
         serial_keys: the values that serial_by and limit_by go by, by their attributes.
         trace: the id of the trace in which it was enqueued.
@@ -41,6 +42,7 @@ class JobRow:
         not_read: the deferred columns.
     """
 
+    key: Key
     roles: Mapping[str, Any]
     serial_keys: Mapping[str, Any]
     trace: str | None
@@ -57,11 +59,11 @@ def show_job(visit: Visit) -> Response:
         return visit.page(
             "job",
             name=name,
-            key=key,
+            key=row.key,
             row=row,
             key_names=[column.name for column in queue.mapping.keys],
             owner_state=_owner_state(session, row),
-            records=_records(session, queue, key),
+            records=_records(session, queue, row.key),
             verbs=verbs_for(queue, row.roles["status"]),
         )
 
@@ -99,6 +101,7 @@ def _job_row(queue: JobQueue[Any], values: dict[str, Any]) -> JobRow:
     known = {*mapping.attributes.values(), *(each.key for each in mapping.key_attributes)}
     deferred = tuple(each.key for each in mapping.mapper.column_attrs if each.deferred)
     return JobRow(
+        key=tuple(values[each.key] for each in mapping.key_attributes),
         roles=roles,
         serial_keys={name: values[name] for name in sorted(serial) if name in values},
         trace=_trace_id(values.get(TRACEPARENT)),

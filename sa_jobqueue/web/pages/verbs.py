@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...queue import JobQueue
-from ...steering import BATCH, JobState, Key, Verb, key_from, keys_from, release_jobs, states_of
+from ...steering import (
+    BATCH,
+    JobState,
+    Key,
+    Verb,
+    key_from,
+    key_text,
+    keys_from,
+    release_jobs,
+    retry_jobs,
+    states_of,
+)
 from ..door import Problem, Visit
 from ..reading import reading
 
@@ -34,7 +45,7 @@ ACTIONS = {
     "retry": Action(
         "retried",
         "Each can be claimed again at once, and its attempts count from 0.",
-        lambda _, queue: queue.retry,
+        lambda visit, queue: _retry(queue, _previewed(visit, queue, "status")),
     ),
     "cancel": Action(
         "cancelled",
@@ -45,7 +56,7 @@ ACTIONS = {
         "released",
         "Each is taken from its owner, and can be claimed again at once. A handler that still "
         "runs goes on, and nothing that it finishes is written.",
-        lambda visit, queue: release_jobs(queue, _owners(visit, queue)),
+        lambda visit, queue: release_jobs(queue, _previewed(visit, queue, "owner")),
     ),
     "reprioritize": Action(
         "reprioritized",
@@ -101,20 +112,24 @@ def asked_states(visit: Visit, queue: JobQueue[Any], keys: Sequence[Key]) -> dic
         return states_of(session, queue, keys)
 
 
+def _retry(queue: JobQueue[Any], statuses: dict[str, str] | None) -> Verb:
+    return queue.retry if statuses is None else retry_jobs(queue, statuses)
+
+
 def _reprioritize(queue: JobQueue[Any], priority: int) -> Verb:
     return lambda session, jobs: queue.reprioritize(session, jobs, priority)
 
 
-def _owners(visit: Visit, queue: JobQueue[Any]) -> dict[Key, str] | None:
-    """Read who had the jobs when the preview was made: claims of others are not released.
+def _previewed(visit: Visit, queue: JobQueue[Any], what: str) -> dict[str, str] | None:
+    """Read what the preview said of the jobs, by the texts of their keys: others are left alone.
 
     Raises:
-        Problem: some jobs have no owner in the form.
+        Problem: the form lacks it for some jobs.
     """
-    keys, owners = visit.form.getlist("key"), visit.form.getlist("owner")
-    if not owners:
+    keys, values = visit.form.getlist("key"), visit.form.getlist(what)
+    if not values:
         return None
-    if len(owners) != len(keys):
-        raise Problem(400, "Nothing was done", "The form names other owners than jobs.")
-    pairs = zip(keys, owners, strict=True)
-    return {key_from(queue.mapping, str(key)): str(owner) for key, owner in pairs}
+    if len(values) != len(keys):
+        raise Problem(400, "Nothing was done", f"The form does not tell the {what} of each job.")
+    pairs = zip(keys, values, strict=True)
+    return {key_text(key_from(queue.mapping, str(key))): str(text) for key, text in pairs}

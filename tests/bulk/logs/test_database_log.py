@@ -114,16 +114,17 @@ def test_no_batch_is_ever_in_doubt(
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_row_that_was_worked_off_is_not_inserted_again(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("finished", [[4], [3, 4, 5], [0, 1, 2, 3, 4, 5]])
+def test_rows_that_were_worked_off_are_not_inserted_again(
+    engine: Engine, finished: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed_in_commit(monkeypatch, load_of(engine).run, 1, committed=True)
     with engine.begin() as connection:
-        connection.execute(delete(Item).where(Item.id == 4))
+        connection.execute(delete(Item).where(Item.id.in_(finished)))
 
     load_of(engine).run()
 
-    assert set(texts(engine)) == set(range(10)) - {4}
+    assert set(texts(engine)) == set(range(10)) - set(finished)
 
 
 @pytest.mark.usefixtures("tables")

@@ -6,7 +6,15 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, MetaData, Pool, SingletonThreadPool, StaticPool, create_engine
+from sqlalchemy import (
+    Engine,
+    MetaData,
+    Pool,
+    SingletonThreadPool,
+    StaticPool,
+    create_engine,
+    delete,
+)
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from sa_jobqueue.bulk import (
@@ -79,6 +87,18 @@ def test_a_batch_that_is_neither_whole_nor_missing_is_left_alone(
 
     assert texts(engine)[4] == "foreign"
     assert 5 not in texts(engine)
+
+
+def test_a_batch_in_doubt_whose_rows_others_have_deleted_is_inserted_again(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_in_commit(monkeypatch, load_of(engine, log).run, 2, committed=True)
+    with engine.begin() as connection:
+        connection.execute(delete(Item))
+
+    load_of(engine, log).run()
+
+    assert texts(engine) == expected(4, first=6)
 
 
 def test_an_error_that_a_retry_may_mend_is_retried(

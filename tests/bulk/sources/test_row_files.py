@@ -11,11 +11,18 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from sqlalchemy import JSON, Engine, Integer, String, TypeDecorator
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.mutable import MutableDict
+from sqlalchemy.orm import Mapped, declarative_base, mapped_column
 
 from sa_jobqueue import ArgumentError
+from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
+from sa_jobqueue.bulk.sources.destination import Destination
 from sa_jobqueue.bulk.sources.keys import decode_keys, encode_keys
 from sa_jobqueue.bulk.sources.row_files import rows_from
-from tests.bulk.sources.support import write_csv
+from tests.bulk.models import Thing
+from tests.bulk.sources.support import stored_things, write_csv
 
 TYPES = {
     "number": (int, True),
@@ -167,6 +174,56 @@ def test_documents_are_json_in_a_csv_file_and_themselves_in_a_json_file(
     path.write_text(content)
 
     assert [row["document"] for _, row in rows_from(path, TYPES).read(0, 0)] == documents
+
+
+class Prefs(TypeDecorator[Any]):
+    impl = JSON
+    cache_ok = True
+
+
+class Code(TypeDecorator[str]):
+    impl = String
+    cache_ok = True
+
+
+class Count(TypeDecorator[int]):
+    impl = Integer
+    cache_ok = True
+
+
+def test_the_fields_of_a_csv_file_fit_a_class_with_documents_and_types_of_its_own(
+    tmp_path: Path,
+) -> None:
+    class Account(declarative_base()):  # type: ignore[misc]  # a call
+        __tablename__ = "account"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        document: Mapped[Any | None] = mapped_column(JSON().with_variant(JSONB(), "postgresql"))
+        watched: Mapped[Any | None] = mapped_column(MutableDict.as_mutable(JSON()))
+        prefs: Mapped[Any | None] = mapped_column(Prefs)
+        code: Mapped[str | None] = mapped_column(Code)
+        count: Mapped[int | None] = mapped_column(Count)
+
+    path = tmp_path / "rows.csv"
+    path.write_text('id,document,watched,prefs,code,count\n1,[],{},"""a""",,\n2,,,,c,3\n')
+
+    found = rows_from(path, Destination(Account).types).read(0, 0)
+
+    assert [tuple(row.values()) for _, row in found] == [
+        (1, [], {}, "a", "", None),
+        (2, None, None, None, "c", "3"),
+    ]
+
+
+def test_the_documents_of_a_csv_file_are_stored_as_documents(
+    engine: Engine, log: FileLog, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('number,document\n1,"{""a"": [1]}"\n')
+
+    BulkLoad(InsertSource(engine, Thing, path), log).run()
+
+    (thing,) = stored_things(engine)
+    assert thing["document"] == {"a": [1]}
 
 
 def test_an_empty_text_is_none_where_a_column_has_no_texts(tmp_path: Path) -> None:

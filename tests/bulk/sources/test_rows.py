@@ -257,6 +257,25 @@ def test_other_rows_than_at_first_are_refused(
     assert texts(engine) == expected(6)
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_rows_that_were_corrected_are_prepared_again_and_inserted(
+    engine: Engine, log: FileLog, tmp_path: Path, written: bool
+) -> None:
+    def rows(*given: Any) -> Any:
+        path = tmp_path / "items.jsonl"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in given))
+        return path if written else list(given)
+
+    with pytest.raises(ArgumentError):
+        load_of(engine, log, rows(*items(10), "no row")).prepare()
+
+    load = load_of(engine, log, rows(*items(10)))
+    load.prepare()
+    load.insert()
+
+    assert texts(engine) == expected(10)
+
+
 def test_fewer_rows_than_at_first_are_refused_where_all_are_alike(
     engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

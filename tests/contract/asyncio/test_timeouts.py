@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 
@@ -18,6 +19,22 @@ from tests.models import Task, add_tasks
 
 SHORT = timedelta(milliseconds=200)
 SOON = timedelta(milliseconds=20)
+
+
+def declare(
+    queue: JobQueue[Task], handle: Callable[[Task], Awaitable[None]], transactional: bool
+) -> None:
+    """Declare a handler with a timeout; a transactional one writes something first."""
+
+    async def handle_in(own: AsyncSession, task: Task) -> None:
+        task.priority = 7
+        await own.flush()
+        await handle(task)
+
+    if transactional:
+        queue.handler(transactional=True, timeout=SHORT)(handle_in)
+    else:
+        queue.handler(timeout=SHORT)(handle)
 
 
 @pytest.mark.parametrize("transactional", [False, True])
@@ -38,15 +55,7 @@ async def test_a_handler_is_cancelled_at_its_timeout_and_the_worker_goes_on(
             cancelled.append(task.name)
             raise
 
-    async def handle_in(own: AsyncSession, task: Task) -> None:
-        task.priority = 7
-        await own.flush()
-        await handle(task)
-
-    if transactional:
-        queue.handler(transactional=True, timeout=SHORT)(handle_in)
-    else:
-        queue.handler(timeout=SHORT)(handle)
+    declare(queue, handle, transactional)
     worker = AsyncWorker(async_engine, queue, drain=True, poll=SOON)
     await asyncio.wait_for(worker.run(), 30)
 
@@ -56,6 +65,31 @@ async def test_a_handler_is_cancelled_at_its_timeout_and_the_worker_goes_on(
     assert "did not end within 0:00:00.2" in str(found["a"][2])
     assert found["b"] == ("done", 1, None)
     assert session.query(Task.priority).filter(Task.name == "a").scalar() != 7
+
+
+@in_event_loop
+async def test_a_handler_that_waits_for_nothing_is_cancelled_too(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    """Its task has no future that could be cancelled: CancelledError has to be thrown into it."""
+    add_tasks(session, "a", max_attempts=1)
+    queue = JobQueue(Task)
+    cancelled: list[str] = []
+
+    async def handle(task: Task) -> None:
+        try:
+            for _ in range(100_000):
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            cancelled.append(task.name)
+            raise
+
+    declare(queue, handle, transactional=False)
+    worker = AsyncWorker(async_engine, queue, drain=True, poll=SOON)
+    await asyncio.wait_for(worker.run(), 30)
+
+    assert cancelled == ["a"]
+    assert states(session)["a"][0] == "failed"
 
 
 @pytest.mark.parametrize("transactional", [False, True])
@@ -70,15 +104,7 @@ async def test_a_handler_that_hides_its_cancellation_has_failed(
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
 
-    async def handle_in(own: AsyncSession, task: Task) -> None:
-        task.priority = 7
-        await own.flush()
-        await handle(task)
-
-    if transactional:
-        queue.handler(transactional=True, timeout=SHORT)(handle_in)
-    else:
-        queue.handler(timeout=SHORT)(handle)
+    declare(queue, handle, transactional)
     await asyncio.wait_for(AsyncWorker(async_engine, queue, drain=True, poll=SOON).run(), 30)
 
     found = states(session)["a"]

@@ -156,6 +156,33 @@ async def test_a_handler_that_is_cancelled_from_within_fails_its_own_job_only(
 
 
 @pytest.mark.parametrize("driver", [DRIVERS_OF_POSTGRESQL[0], *DRIVERS_OF_SQLITE])
+@in_event_loop
+async def test_a_handler_that_cancels_its_own_task_leaves_the_next_jobs_alone(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    """A count of cancellations that a handler leaves behind is not a cancelled run."""
+    add_emails(session, *"abcd")
+    handled: list[str] = []
+
+    async def handler(email: Email) -> None:
+        handled.append(email.recipient)
+        if email.recipient in "ab":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        if email.recipient == "b":
+            await asyncio.sleep(0)
+        if email.recipient == "c":
+            raise asyncio.CancelledError
+
+    worker = draining(async_engine, JobQueue(Email), handler, limit=1)
+    await asyncio.wait_for(worker.run(), 20)
+
+    assert handled == list("abcd")
+    assert statuses(session) == {"a": "done", "b": "failed", "c": "failed", "d": "done"}
+
+
+@pytest.mark.parametrize("driver", [DRIVERS_OF_POSTGRESQL[0], *DRIVERS_OF_SQLITE])
 @pytest.mark.parametrize("awaited", [True, False])
 @in_event_loop
 async def test_plain_and_async_functions_hear_of_claims_and_outcomes(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import URL, select
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
-from tests.contract.asyncio.support import in_event_loop
+from tests.contract.asyncio.support import DRIVERS_OF_POSTGRESQL, in_event_loop
 from tests.contract.asyncio.worker_support import draining, nothing, statuses
 from tests.contract.worker.faults import (
     KINDS,
@@ -104,3 +105,40 @@ async def test_a_job_that_can_be_neither_finished_nor_failed_holds_up_no_other(
     await draining(async_engine, JobQueue(Picky), nothing, limit=1).run()
 
     assert picky_states(session) == {"a": ("done", 1), "stuck": ("claimed", 1), "b": ("done", 1)}
+
+
+@pytest.mark.parametrize("driver", DRIVERS_OF_POSTGRESQL)
+@in_event_loop
+async def test_a_locked_row_holds_up_no_other_job(
+    session: Session, db_url: URL, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("transactions", "kept_connection"):
+        monkeypatch.setattr(f"sa_jobqueue.worker.{module}.LOCK_WAIT", timedelta(milliseconds=200))
+    monkeypatch.setattr("sa_jobqueue.worker.turns.UNDIVIDED", timedelta(milliseconds=1))
+    monkeypatch.setattr("sa_jobqueue.worker.refusals.UNDIVIDED", timedelta(milliseconds=1))
+    monkeypatch.setattr("sa_jobqueue.worker.set_aside.FIRST_PAUSE", timedelta(milliseconds=1))
+    with_empty_tables(session.get_bind().engine, Email.metadata)
+    add_emails(session, *"abc")
+    ended: list[str] = []
+
+    async def handler(email: Email) -> None:
+        if email.recipient == "b":
+            session.execute(select(Email.id).where(Email.recipient == "b").with_for_update())
+        if email.recipient == "c":
+            session.rollback()
+            assert ended == ["a"]
+
+    engine = create_async_engine(db_url.set(drivername=f"postgresql+{driver}"))
+    worker = draining(
+        engine,
+        JobQueue(Email),
+        handler,
+        limit=2,
+        owner="w",
+        on_outcome=lambda email, outcome: ended.append(email.recipient),
+    )
+    await asyncio.wait_for(worker.run(), 60)
+    await engine.dispose()
+
+    assert sorted(ended) == ["a", "b", "c"]
+    assert set(statuses(session).values()) == {"done"}

@@ -204,6 +204,30 @@ async def test_a_cancelled_worker_can_be_cancelled_once_more(
         await asyncio.wait_for(asyncio.shield(run), 20)
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
+@in_event_loop
+async def test_the_end_of_an_event_loop_fails_no_attempt(
+    async_engine: AsyncEngine, session: Session, concurrency: int
+) -> None:
+    add_tasks(session, *"ab")
+    running = asyncio.Barrier(concurrency + 1)
+
+    async def handler(task: Task) -> None:
+        await running.wait()
+        await asyncio.sleep(60)
+
+    worker = AsyncWorker(async_engine, JobQueue(Task), handler, concurrency=concurrency)
+    run = asyncio.create_task(worker.run())
+    await asyncio.wait_for(running.wait(), 20)
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:  # as asyncio.run() does
+        task.cancel()
+    await asyncio.wait(others, timeout=20)
+
+    assert run.cancelled()
+    assert {error for _, _, error in states(session).values()} == {None}
+
+
 @pytest.mark.parametrize("driver", [DRIVERS_OF_POSTGRESQL[0], *DRIVERS_OF_SQLITE])
 def test_a_worker_that_has_drained_may_run_again_in_another_loop(
     async_engine: AsyncEngine, session: Session

@@ -32,7 +32,19 @@ from sa_jobqueue import (
     reprioritize,
     with_fence,
 )
-from tests.models import Account, Dog, Email, Letter, Message, Task, add_emails, add_tasks, names
+from tests.models import (
+    Account,
+    Animal,
+    Cat,
+    Dog,
+    Email,
+    Letter,
+    Message,
+    Task,
+    add_emails,
+    add_tasks,
+    names,
+)
 from tests.support import MARKING, make_engine
 
 
@@ -251,6 +263,18 @@ def test_deleting_a_job_of_several_tables_is_refused(session: Session, strategy:
 
     with pytest.raises(ArgumentError, match="tables"):
         complete(session, dogs, delete=True)
+
+
+@pytest.mark.strategies("auto")
+def test_a_job_of_one_table_is_deleted_where_another_class_has_several(
+    session: Session, strategy: str
+) -> None:
+    session.add_all([Cat(), Dog(trick="roll")])
+    session.commit()
+
+    complete(session, claim(session, Cat, owner="w", strategy=strategy), delete=True)
+
+    assert session.scalars(select(Animal.kind)).all() == ["dog"]
 
 
 def test_a_row_with_a_name_that_is_no_column_is_refused(session: Session) -> None:

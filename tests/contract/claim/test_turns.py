@@ -285,6 +285,19 @@ def test_a_turn_of_jobs_of_several_claims_finishes_them(session: Session) -> Non
     assert statuses(session) == {"c": "claimed", "d": "claimed"}
 
 
+def test_a_turn_finishes_jobs_of_another_class_that_come_one_by_one(session: Session) -> None:
+    add_emails(session, "a")
+    add_tasks(session, "b")
+    (task,) = JobQueue(Task).claim(session, owner="w")
+    session.commit()
+
+    second = EMAILS.turn(session, iter([task]), owner="w")
+    session.commit()
+
+    assert recipients(second) == ["a"]
+    assert task.status == "done"
+
+
 def test_a_turn_leaves_jobs_with_the_status_of_its_queue(session: Session) -> None:
     add_emails(session, *"ab")
     queue = JobQueue(Email, then="sent")
@@ -357,6 +370,32 @@ def test_a_turn_of_jobs_that_change_with_each_update_finishes(
     assert [row.id for row in second] == [2]
     done = session.execute(select(Visit.status, Visit.updates).where(Visit.id == 1)).one()
     assert tuple(done) == ("done", 7)
+
+
+def test_a_column_that_changes_with_each_update_is_undone_with_a_savepoint(
+    engine: Engine, session: Session, db_alias: str
+) -> None:
+    with_empty_tables(engine, Base.metadata)
+    visit, queue = Visit(id=1), JobQueue(Visit)
+    session.add(visit)
+    session.commit()
+
+    def undone(verb: Callable[[], object]) -> tuple[int, int]:
+        """Call a verb in a savepoint; return the column before and after the rollback."""
+        if db_alias == "sqlite":  # its driver begins nothing before a SAVEPOINT
+            session.connection().exec_driver_sql("BEGIN")
+        savepoint = session.begin_nested()
+        verb()
+        before = visit.updates
+        savepoint.rollback()
+        return before, visit.updates
+
+    assert undone(lambda: queue.claim(session, owner="w")) == (7, 0)
+    session.rollback()
+    queue.claim(session, owner="w")
+    session.execute(update(Visit).values(updates=0))
+    session.commit()
+    assert undone(lambda: queue.complete(session, visit)) == (7, 0)
 
 
 def test_a_turn_of_jobs_with_uuids_tells_which_were_lost(session: Session) -> None:

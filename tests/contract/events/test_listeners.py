@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import sqlite3
 import sys
@@ -185,17 +186,19 @@ def test_a_subclass_that_is_mapped_later_has_the_listeners_of_its_parent(hear: H
 
 @contextmanager
 def calls_counted() -> Iterator[list[int]]:
-    """Count the calls of Python and C functions in this thread."""
+    """Count the calls of Python and C functions in this thread, but not those of finalizers."""
     calls = [0]
 
     def count(frame: Any, kind: str, arg: Any) -> None:
         calls[0] += kind in ("call", "c_call")
 
+    gc.disable()
     sys.setprofile(count)
     try:
         yield calls
     finally:
         sys.setprofile(None)
+        gc.enable()
 
 
 def calls_of(work: Callable[[], object]) -> int:

@@ -141,6 +141,27 @@ def test_a_handler_changes_a_job_whose_version_is_the_servers(
     engine.dispose()
 
 
+@pytest.mark.only_on("postgresql")
+def test_a_job_whose_version_is_the_servers_changes_after_its_claim_was_undone(
+    fresh_database: URL, strategy: str
+) -> None:
+    engine = make_engine(fresh_database)
+    Row.metadata.create_all(engine)
+    with Session(engine, expire_on_commit=False) as session:
+        page = Page()
+        session.add(page)
+        session.commit()
+        savepoint = session.begin_nested()
+        assert list(claim(session, Page, owner="w", strategy=strategy)) == [page]
+        savepoint.rollback()
+
+        page.text = "changed"
+        session.commit()
+
+        assert (page.status, page.text) == ("unclaimed", "changed")
+    engine.dispose()
+
+
 def test_mapper_events_see_a_handlers_change_and_neither_claim_nor_finish(
     session: Session, strategy: str
 ) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue, JobStatus, prune
-from tests.models import Account, Animal, Cat, Message, Task, add_emails, add_tasks, names
+from tests.models import Account, Animal, Cat, Dog, Message, Task, add_emails, add_tasks, names
 
 #: A second queue over the same table, with statuses of its own.
 SECOND = JobQueue(Task, ready="packed", during="sending", then="sent")
@@ -153,6 +153,14 @@ def test_rows_of_another_class_in_the_same_table_are_not_pruned(session: Session
 
     assert prune(session, Cat, older_than=timedelta(days=1)) == 1
     assert session.scalars(select(Animal.kind)).all() == ["animal"]
+
+
+@pytest.mark.parametrize("entity", [Animal, Dog])
+def test_rows_that_are_spread_over_several_tables_are_not_pruned(
+    session: Session, entity: type[Any]
+) -> None:
+    with pytest.raises(ArgumentError, match=r"spread over 2 tables, and prune\(\) deletes by one"):
+        prune(session, entity, older_than=timedelta(days=1))
 
 
 # Looking at the queue

@@ -72,14 +72,16 @@ def test_a_lock_that_is_dropped_is_free(lock: NamedLock) -> None:
 
 
 def test_no_thread_and_no_connection_is_left_behind(lock: NamedLock) -> None:
-    before = threading.active_count(), open_files()
+    threads, files = threading.active_count(), open_files()
 
     for _ in range(5):
         with lock:
             same(lock).acquire(NOW)
             lock.holder()
 
-    assert (threading.active_count(), open_files()) == before
+    # Threads of other tests may have ended meanwhile.
+    assert threading.active_count() <= threads
+    assert open_files() <= files
 
 
 def open_files() -> int:

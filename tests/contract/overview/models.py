@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
 from sqlalchemy import Index, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin, ScheduleMixin
 from sa_jobqueue.control import control_tables
@@ -56,6 +58,35 @@ class Stamp(JobMixin, Base):
     __queue_args__ = {"failed_index": True}  # noqa: RUF012 - as users write it
     sheet: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+class Hall(Enum):
+    """A part of a key, of which the database has the names."""
+
+    EAST = 1
+    WEST = 2
+
+
+class ShelfMark(TypeDecorator[int]):
+    """A number that the database has as a text."""
+
+    impl = String(20)
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str:
+        return f"no. {int(value):03}"
+
+    def process_result_value(self, value: Any, dialect: Any) -> int:
+        return int(value.removeprefix("no. "))
+
+
+class Crate(JobMixin, RetryMixin, Base):
+    """A queue whose key has an enum, and a type of the user's own."""
+
+    __tablename__ = "stored_crate"
+    __queue_args__ = {"failed_index": True}  # noqa: RUF012 - as users write it
+    hall: Mapped[Hall] = mapped_column(primary_key=True)
+    mark: Mapped[int] = mapped_column(ShelfMark, primary_key=True)
 
 
 TABLES = control_tables(Base.metadata, prefix="post")

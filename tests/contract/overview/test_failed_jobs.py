@@ -13,7 +13,7 @@ from sa_jobqueue.doctor import Severity, examine
 from sa_jobqueue.model.indexes import index_of
 from sa_jobqueue.overview import Count, FailedJob, count_failed, failed_jobs
 
-from .models import Parcel, Pigeon, Postcard, Stamp, boxes
+from .models import Crate, Hall, Parcel, Pigeon, Postcard, Stamp, boxes
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -102,6 +102,19 @@ def test_pages_follow_each_other_with_a_composite_key(session: Session) -> None:
     second = failed_jobs(session, Stamp, limit=2, before=first[-1])
 
     assert [job.key for job in (*first, *second)] == [(1, 1), (1, 0), (0, 1), (0, 0)]
+
+
+def test_pages_follow_each_other_with_a_key_of_types_of_ones_own(session: Session) -> None:
+    session.add_all(
+        Crate(hall=Hall(1 + n // 2), mark=n, status="failed", owner_date=LONG_AGO) for n in range(4)
+    )
+    session.commit()
+
+    first = failed_jobs(session, Crate, limit=2)
+    second = failed_jobs(session, Crate, limit=2, before=first[-1])
+
+    keys = [job.key for job in (*first, *second)]
+    assert keys == [(Hall.WEST, 3), (Hall.WEST, 2), (Hall.EAST, 1), (Hall.EAST, 0)]
 
 
 @pytest.mark.only_on("sqlite", "postgresql")

@@ -16,7 +16,7 @@ from tests.contract.round_models import Device, Member, RoundBase
 from tests.models import Base, Document, Dog, Email, Message, Order, Pair, Task
 from tests.support import make_engine, with_empty_tables
 
-from .models import Parcel, Pigeon, boxes
+from .models import Crate, Hall, Parcel, Pigeon, boxes
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -57,6 +57,10 @@ QUEUES: dict[str, tuple[Any, Any]] = {
     "wide key": (
         Pair,
         lambda n: {"left": n % 2, "right": f"{n:02}", "priority": n % 3, "run_at": LONG_AGO},
+    ),
+    "types of one's own": (
+        Crate,
+        lambda n: {"hall": Hall(1 + n % 2), "mark": n, "run_at": LONG_AGO},
     ),
     "joined table": (Dog, lambda n: {"trick": f"{n}"}),
     "rounds": (

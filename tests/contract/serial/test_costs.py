@@ -88,6 +88,18 @@ def test_a_claim_does_not_read_all_jobs_of_few_keys(crowded: Engine, queue: JobQ
         session.rollback()
 
 
+def test_a_claim_of_several_jobs_of_each_key_reads_few_others(crowded: Engine) -> None:
+    three_each = JobQueue(Mail, limit_by={Mail.account_id: 3})
+    with Session(crowded) as session:
+        jobs, first = read(session, three_each, 40)
+        assert sorted(job.account_id for job in jobs) == sorted([*range(KEYS)] * 3)
+        none, again = read(session, three_each, 40)
+
+        assert none == []
+        assert max(first, again) < FEW
+        session.rollback()
+
+
 def test_a_claim_of_one_job_reads_the_head_of_the_queue(crowded: Engine) -> None:
     with Session(crowded) as session:
         jobs, rows = read(session, BY_ACCOUNT, 1)

@@ -167,6 +167,40 @@ def test_a_claim_finds_all_jobs_that_a_key_allows_however_far_behind(session: Se
     assert ids(found[1:]) == ids(jobs[-2:])
 
 
+def test_a_claim_that_goes_from_key_to_key_finds_all_jobs_that_each_allows(
+    session: Session,
+) -> None:
+    add_many(session, 1, 2)
+
+    found = THREE_EACH.claim(session, owner="w", limit=6)
+
+    assert [job.account_id for job in found] == [1] * 3 + [2] * 3
+    first = found[3].id
+    assert ids(found[3:]) == [first, first + 1, first + 2]
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_claim_that_goes_from_key_to_key_passes_over_jobs_that_others_hold(
+    session: Session, other: Session
+) -> None:
+    add_many(session, 1, 2)
+    first = select(Mail.id).where(Mail.account_id == 2).order_by(Mail.id).limit(3)
+    held = session.scalars(first).all()
+    session.commit()
+    other.execute(select(Mail.id).where(Mail.id.in_(held)).with_for_update())
+
+    found = THREE_EACH.claim(session, owner="w", limit=6)
+
+    assert [job.account_id for job in found] == [1] * 3 + [2] * 3
+    assert not set(held) & set(ids(found))
+
+
+def add_many(session: Session, *accounts: int) -> None:
+    """Commit more jobs of each account than a claim reads at the head of the queue."""
+    enqueue(session, Mail, [{"account_id": account} for account in accounts for _ in range(30)])
+    session.commit()
+
+
 def test_a_job_that_is_found_twice_counts_once(session: Session) -> None:
     """The claim finds it at the head of the queue, and again as the first job of its key."""
     add(session, Mail, *[1] * 18, 2)

@@ -31,6 +31,29 @@ def test_a_look_finds_no_job_behind_twenty_priorities_of_later_jobs(
     assert (due_in <= 0) is found
 
 
+@pytest.mark.parametrize("hours", [(3, 1, 2), (3, -1, 2)], ids=["later", "due"])
+def test_a_look_in_another_order_knows_which_job_is_due_first(
+    engine: Engine, session: Session, hours: tuple[int, ...]
+) -> None:
+    now = datetime.now(UTC)
+    enqueue(session, Ticket, [{"run_at": now + timedelta(hours=after)} for after in hours])
+    session.commit()
+    queue = JobQueue(Ticket, order_by=Ticket.id)
+
+    with engine.connect() as connection:
+        due_in = Look([queue.plan.spec], database_of(connection), {}).due_in(connection)
+
+    assert due_in is not None
+    assert -1 < due_in / 3600 <= max(0, min(hours))
+
+
+def test_a_look_in_another_order_of_no_jobs_knows_no_time(engine: Engine) -> None:
+    queue = JobQueue(Ticket, order_by=Ticket.id)
+
+    with engine.connect() as connection:
+        assert Look([queue.plan.spec], database_of(connection), {}).due_in(connection) is None
+
+
 def test_a_claim_reads_all_priorities(session: Session) -> None:
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     rows = [{"priority": priority, "run_at": tomorrow} for priority in range(LEVELS)]

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import URL, Engine, event, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.worker import Worker
@@ -19,7 +19,12 @@ from tests.support import make_engine
 SOON = timedelta(milliseconds=20)
 
 
-def work(engine: Engine, queue: JobQueue, handler: Callable, **options: object) -> None:  # type: ignore[type-arg]  # any model
+def work(
+    engine: Engine | sessionmaker[Any],
+    queue: JobQueue[Any],
+    handler: Callable[..., Any],
+    **options: object,
+) -> None:
     """Drain a queue with a worker that pauses only briefly."""
     if queue.mapping.has("run_at"):
         options = {"backoff": lambda attempts: SOON, **options}

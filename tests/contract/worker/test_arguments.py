@@ -62,6 +62,12 @@ def test_a_number_is_answered_by_the_timedelta_to_write(make: Make) -> None:
         JobQueue(Email).handler(timeout=30)  # type: ignore[call-overload]  # a mistake
 
 
+@pytest.mark.parametrize("lease", [5, "5", timedelta(0), -SECOND])
+def test_the_lease_of_a_queue_is_a_duration_longer_than_zero(lease: Any) -> None:
+    with pytest.raises(ArgumentError, match="lease= takes a timedelta longer than zero"):
+        JobQueue(Email, lease=lease)
+
+
 def test_zero_is_a_grace_and_an_interval_and_no_poll(make: Make) -> None:
     make(grace=timedelta(0), interval=timedelta(0))
 

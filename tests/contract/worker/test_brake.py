@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -37,6 +38,8 @@ def test_after_many_failures_one_job_is_claimed_after_each_pause(
             now[0] += 0.1
         pauses.append(now[0] - began)
         assert brake.most(10) == 1
+        brake.begin_pause()
+        assert brake.most(10) == 0
         brake.note([FAILED])
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10], abs=0.11)
     assert caplog.messages == [
@@ -84,6 +87,31 @@ def test_a_queue_whose_jobs_all_want_a_retry_is_slowed_down(
     worker.run()
 
     assert FAILURES <= len(tried) < FAILURES + 10
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_braked_worker_claims_one_job_in_each_pause(
+    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch, concurrency: int
+) -> None:
+    pause = timedelta(seconds=0.3)
+    monkeypatch.setattr("sa_jobqueue.worker.brake.FIRST_PAUSE", pause)
+    monkeypatch.setattr("sa_jobqueue.worker.brake.LONGEST_PAUSE", pause)
+    add_emails(session, *("a" * (FAILURES + 30)))
+    began: list[float] = []
+
+    def send(email: Email) -> None:
+        began.append(time.monotonic())
+        if len(began) > FAILURES + 4 * concurrency + 5:  # more than were claimed before
+            worker.stop()
+        raise OSError("no route")
+
+    worker = Worker(
+        engine, JobQueue(Email), send, concurrency=concurrency, limit=concurrency, poll=SOON
+    )
+    worker.run()
+
+    # A busy machine may delay a call, but not by a whole pause.
+    assert began[-1] - began[-5] > 3 * pause.total_seconds()
 
 
 def test_a_success_among_failures_keeps_the_brake_off() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, select
+from sqlalchemy import URL, Engine, event, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, is_transient
 from sa_jobqueue.dialects import is_read_only, is_shortage
 from tests.contract.worker.faults import Faults, faults_in
-from tests.contract.worker.support import transient, work
+from tests.contract.worker.support import own_database, transient, work
 from tests.models import Email, add_emails
 from tests.support import SERVERS
 
@@ -144,3 +145,24 @@ def test_a_worker_waits_for_a_server_that_ends_in_the_middle_of_a_login(
 
     assert handled == ["a"]
     assert next(fails, None) is None
+
+
+def test_a_worker_waits_for_a_pool_whose_connections_are_all_in_use(
+    engine: Engine, session: Session, db_url: URL, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_emails(session, "a", "b")
+    handled: list[str] = []
+
+    with own_database(db_url, pool_size=2, max_overflow=0, pool_timeout=0.2) as small:
+
+        def handler(email: Email) -> None:
+            handled.append(email.recipient)
+            for held in (small.connect(), small.connect()):
+                threading.Timer(0.5, held.close).start()
+
+        work(small, JobQueue(Email), handler, owner="w")
+
+    assert handled == ["a", "b"]
+    assert set(session.scalars(select(Email.status))) == {"done"}
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+    assert 1 <= sum("QueuePool limit" in text for text in caplog.messages) <= len(handled)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, NullPool, event, text
-from sqlalchemy.orm import Session
+from sqlalchemy import URL, AsyncAdaptedQueuePool, Engine, NullPool, event, select, text
+from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import JobQueue
+from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.worker import kept_connection
+from tests.contract.asyncio.support import make_async_engine
 from tests.contract.worker.support import checkouts_counted, own_database, work
 from tests.models import Email, add_emails
 from tests.running import running
@@ -23,15 +29,83 @@ HOUR = timedelta(hours=1)
 pytestmark = [pytest.mark.strategies("auto"), pytest.mark.usefixtures("engine")]
 
 
-def test_turns_that_follow_each_other_share_a_connection(db_url: URL) -> None:
+@contextmanager
+def thirty_emails(db_url: URL) -> Iterator[Engine]:
     with own_database(db_url) as engine:
         with Session(engine) as session:
             add_emails(session, *["a"] * 30)
+        yield engine
 
+
+def test_turns_that_follow_each_other_share_a_connection(db_url: URL) -> None:
+    with thirty_emails(db_url) as engine:
         with checkouts_counted(engine) as count:
             work(engine, JobQueue(Email), lambda email: None, owner="w", limit=1)
 
         assert count[0] < 10
+
+
+def test_turns_in_the_applications_sessions_share_a_connection_too(db_url: URL) -> None:
+    opened: list[Session] = []
+
+    class OurSession(Session):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            opened.append(self)
+
+    with thirty_emails(db_url) as engine:
+        with checkouts_counted(engine) as count:
+            maker = sessionmaker(engine, class_=OurSession)
+            work(maker, JobQueue(Email), lambda email: None, owner="w", limit=1)
+
+        assert count[0] < 10
+        assert len(opened) > 30  # one for each turn
+
+
+def test_turns_in_the_applications_async_sessions_share_a_connection_too(
+    db_url: URL, db_alias: str
+) -> None:
+    driver = {"postgresql": "asyncpg", "sqlite": "aiosqlite"}.get(db_alias, "aiomysql")
+
+    async def handle(email: Email) -> None:
+        pass
+
+    async def drain() -> int:
+        # The default of aiosqlite before SQLAlchemy 2.0.38 keeps no connections.
+        engine = make_async_engine(db_url, driver, poolclass=AsyncAdaptedQueuePool)
+        with checkouts_counted(engine.sync_engine) as count:
+            await AsyncWorker(
+                async_sessionmaker(engine), JobQueue(Email), handle, owner="w", limit=1, drain=True
+            ).run()
+        await engine.dispose()
+        return count[0]
+
+    with thirty_emails(db_url):
+        assert asyncio.run(drain()) < 10
+
+
+# PostgreSQL's default settings allow no prepared transactions.
+@pytest.mark.only_on("mysql", "mariadb")
+def test_turns_that_commit_in_two_phases_share_a_connection_too(db_url: URL) -> None:
+    with thirty_emails(db_url) as engine:
+        with checkouts_counted(engine) as count:
+            maker = sessionmaker(engine, twophase=True)
+            work(maker, JobQueue(Email), lambda email: None, owner="w", limit=1)
+
+        assert count[0] < 10
+        with Session(engine) as session:
+            assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+def test_sessions_that_choose_their_engine_are_given_no_connection(db_url: URL) -> None:
+    with thirty_emails(db_url) as engine:
+        with checkouts_counted(engine) as count:
+            maker = sessionmaker(binds={Email: engine})
+            work(maker, JobQueue(Email), lambda email: None, owner="w", limit=1)
+
+        assert count[0] > 30
+        with Session(engine) as session:
+            assert not session.scalars(select(Email).where(Email.status != "done")).all()
 
 
 def test_an_idle_worker_holds_no_connection_of_the_pool(db_url: URL) -> None:

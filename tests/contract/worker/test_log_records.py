@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ConstantBackoff, JobQueue
-from sa_jobqueue.worker import Cancel, Retry
-from tests.contract.worker.support import work
+from sa_jobqueue.worker import Cancel, Retry, Worker
+from tests.contract.worker.faults import LostAnswer
+from tests.contract.worker.support import states, transient, work
 from tests.models import Email, Task, add_emails, add_tasks
 
 BACKOFF = ConstantBackoff(timedelta(0))
@@ -122,3 +124,51 @@ def test_a_job_whose_claim_was_lost_leaves_no_record_that_it_is_done(
     assert (vars(lost)["attempt"], vars(lost)["status"]) == (1, None)
     assert lost.levelno == logging.WARNING
     assert (vars(done)["attempt"], vars(done)["status"]) == (2, "done")
+
+
+def test_a_job_that_a_commit_without_answer_has_finished_is_not_said_to_be_untouched(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_tasks(session, "a")
+    told: list[str] = []
+
+    with LostAnswer(engine, 1):  # the first COMMIT is that of the claim
+        work(
+            engine,
+            JobQueue(Task),
+            lambda task: None,
+            owner="w",
+            reap_every=None,
+            on_outcome=lambda task, outcome: told.append(task.name),
+        )
+
+    (warned,) = [record for record in caplog.records if hasattr(record, "job_key")]
+    assert "an earlier try of this worker has finished it" in warned.getMessage()
+    assert told == []  # nobody knows
+    assert states(session) == {"a": ("done", 1, None)}
+
+
+@pytest.mark.parametrize("count", [10, 12])
+def test_the_record_of_jobs_that_could_not_be_released_names_ten_of_them(
+    engine: Engine,
+    session: Session,
+    db_alias: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+) -> None:
+    _, *rest = add_emails(session, *map(str, range(1 + count)))
+    queue = JobQueue(Email)
+
+    def refuse_release(*_: object) -> None:
+        raise OperationalError("UPDATE", {}, transient(db_alias))
+
+    monkeypatch.setattr(queue, "release", refuse_release)
+    monkeypatch.setattr("sa_jobqueue.worker.turns.UNDIVIDED", timedelta(milliseconds=1))
+    worker = Worker(engine, queue, lambda email: worker.stop(), limit=1 + count)
+    worker.run()
+
+    (text,) = [text for text in caplog.messages if "could not be released" in text]
+    more = {10: "", 12: " and 2 more"}[count]
+    names = ", ".join(f"Email {email.id}" for email in rest[:10])
+    assert text.startswith(f"{names}{more} could not be released; a reap returns the jobs")

@@ -194,6 +194,38 @@ def test_a_worker_that_takes_a_new_lock_waits_for_its_server(
 
 
 @pytest.mark.only_on(*SERVERS)
+def test_handled_jobs_are_finished_before_a_new_lock_is_taken(
+    fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new lock may take minutes, and meanwhile others would reap them."""
+    statuses: list[str] = []
+    take = Owner._take
+
+    def note_and_take(owner: Owner) -> Any:
+        with Session(owner.engine) as session:
+            statuses.extend(session.scalars(select(Email.status).order_by(Email.id)))
+        return take(owner)
+
+    with own_database(fresh_database) as engine:
+        with Session(engine) as session:
+            add_emails(session, "a", "b")
+        engine.dispose()
+
+        def handler(email: Email) -> None:
+            if email.recipient == "a":
+                cut_connections(fresh_database, db_alias)
+                until(lambda: has_lost_its_lock(worker))
+                monkeypatch.setattr(Owner, "_take", note_and_take)
+
+        worker = Worker(engine, JobQueue(Email), handler, drain=True, poll=SOON)
+        worker.run()
+
+        assert statuses == ["done", "unclaimed"]
+        with Session(engine) as session:
+            assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+@pytest.mark.only_on(*SERVERS)
 def test_a_lock_that_dies_between_two_looks_is_taken_again(
     fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, event, select
+from sqlalchemy import (
+    URL,
+    Delete,
+    Engine,
+    StaticPool,
+    Update,
+    create_engine,
+    event,
+    select,
+)
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker, with_loader_criteria
 
 from sa_jobqueue import ArgumentError, JobQueue
 from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.worker import Worker
+from sa_jobqueue.worker import Retry, Worker
 from tests.contract.asyncio.support import make_async_engine
-from tests.contract.worker.support import SOON
-from tests.models import Email, add_emails
+from tests.contract.worker.support import SOON, states, work
+from tests.models import Base, Email, Task, add_emails, add_tasks
 
 
 class SoftDeleting(Session):
@@ -90,3 +100,24 @@ def test_an_async_sessionmakers_criteria_hold_for_claims(
 def test_a_sessionmaker_on_one_connection_is_refused(engine: Engine) -> None:
     with engine.connect() as connection, pytest.raises(ArgumentError, match="bound to an Engine"):
         Worker(sessionmaker(connection), JobQueue(Email), lambda email: None)
+
+
+def test_a_drain_asks_for_remaining_jobs_where_it_writes(engine: Engine, session: Session) -> None:
+    """A replica may not show yet that a job waits for its retry."""
+    anywhere = {"check_same_thread": False}
+    replica = create_engine("sqlite://", poolclass=StaticPool, connect_args=anywhere)
+    Base.metadata.create_all(replica, [Task.metadata.tables[Task.__tablename__]])
+
+    class ReadsFromReplica(Session):
+        def get_bind(self, mapper: Any = None, *, clause: Any = None, **given: Any) -> Any:
+            writes = self._flushing or isinstance(clause, Update | Delete)
+            return engine if writes else replica
+
+    def handler(task: Task) -> Retry | None:
+        return Retry(in_=timedelta(seconds=0.3)) if task.attempts == 1 else None
+
+    add_tasks(session, "a")
+    work(sessionmaker(class_=ReadsFromReplica), JobQueue(Task), handler)
+
+    assert states(session)["a"][:2] == ("done", 2)
+    replica.dispose()

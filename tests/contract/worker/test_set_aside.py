@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select, update
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, select, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
+from sa_jobqueue.dialects.postgresql.database import PostgreSQL
 from tests.contract.worker.faults import Picky, add_picky, picky_states
 from tests.contract.worker.support import transient, work
 from tests.support import until
@@ -21,6 +23,8 @@ from tests.support import until
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again soon, and wait for nothing for long."""
     monkeypatch.setattr("sa_jobqueue.worker.transactions.PATIENCE", timedelta(seconds=10))
+    for module in ("transactions", "kept_connection"):
+        monkeypatch.setattr(f"sa_jobqueue.worker.{module}.LOCK_WAIT", timedelta(milliseconds=200))
     monkeypatch.setattr("sa_jobqueue.worker.set_aside.FIRST_PAUSE", timedelta(milliseconds=1))
     monkeypatch.setattr("sa_jobqueue.worker.refusals.UNDIVIDED", timedelta(milliseconds=1))
     monkeypatch.setattr("sa_jobqueue.worker.turns.UNDIVIDED", timedelta(milliseconds=1))
@@ -108,3 +112,80 @@ def test_a_job_whose_row_others_lock_for_long_is_finished_later(
 
     assert handled == ["a", "locked", "b", "c"]
     assert set(picky_states(picky).values()) == {("done", 1)}
+
+
+#: A worker keeps no connection of a NullPool: it sets its limit in each transaction.
+POOLS: dict[str, dict[str, Any]] = {"kept": {}, "not kept": {"poolclass": NullPool}}
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_locked_row_holds_up_no_other_job(picky: Session, db_url: URL, pool: str) -> None:
+    add_picky(picky, "a", "locked", "b", "c")
+    ended: list[str] = []
+
+    def handler(job: Picky) -> None:
+        if job.name == "locked":
+            picky.execute(select(Picky.id).where(Picky.name == "locked").with_for_update())
+        if job.name == "c":
+            picky.rollback()
+            assert ended == ["a"]
+
+    engine = create_engine(db_url, **POOLS[pool])
+    work(
+        engine,
+        JobQueue(Picky),
+        handler,
+        limit=2,
+        on_outcome=lambda job, outcome: ended.append(job.name),
+    )
+    engine.dispose()
+
+    assert sorted(ended) == ["a", "b", "c", "locked"]
+    assert set(picky_states(picky).values()) == {("done", 1)}
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize(("options", "own"), [("", "0"), ("-c lock_timeout=7s", "7s")])
+def test_the_limit_of_lock_waits_is_the_workers_alone(
+    picky: Session, db_url: URL, options: str, own: str
+) -> None:
+    add_picky(picky, "a", "b", "c")
+    limit = "SELECT current_setting('lock_timeout')"
+    limits: list[str] = []
+    connections: list[Any] = []
+    engine = create_engine(db_url, connect_args={"options": options}, pool_size=3, max_overflow=0)
+
+    @event.listens_for(engine, "commit")
+    def look(connection: Connection) -> None:
+        limits.append(connection.exec_driver_sql(limit).scalar_one())
+
+    work(engine, JobQueue(Picky), lambda job: None, limit=1)
+    event.remove(engine, "commit", look)
+
+    assert set(limits) == {"0", "200ms"} if own == "0" else {own}
+    with ExitStack() as stack:
+        connections += (stack.enter_context(engine.connect()) for _ in range(3))
+        assert [each.exec_driver_sql(limit).scalar_one() for each in connections] == [own] * 3
+    engine.dispose()
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("pooled", [True, False])
+def test_behind_a_pooler_each_transaction_sets_its_own_limit(
+    picky: Session, db_url: URL, pooled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PostgreSQL, "through_pooler", lambda self, connection: pooled)
+    add_picky(picky, "a", "b", "c")
+    of_transactions: list[bool] = []
+    engine = create_engine(db_url)
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def look(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "set_config('lock_timeout'" in statement:
+            of_transactions.append(parameters["of_transaction"])
+
+    work(engine, JobQueue(Picky), lambda job: None, limit=1, owner="w")
+    engine.dispose()
+
+    assert of_transactions == ([True] * 3 if pooled else [False])

@@ -94,7 +94,7 @@ def test_a_claim_whose_commit_was_not_answered_holds_no_stop_up(
 
     assert seconds < 5
     assert statuses(session) == {"a": "claimed"}
-    assert "a reap returns what it may have claimed" in caplog.text
+    assert "a reap returns the jobs that it may have claimed" in caplog.text
 
 
 def test_a_worker_that_is_to_stop_still_waits_to_finish_what_it_has_handled(

@@ -309,6 +309,45 @@ def test_after_a_lost_answer_to_the_commit_the_effects_are_there_once(
     assert set(statuses(ledger).values()) == {"done"}
 
 
+@pytest.mark.parametrize("status", ["claimed", "done"])
+def test_a_job_that_others_took_after_a_failed_commit_is_not_reported_as_done(
+    engine: Engine, ledger: Session, status: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_invoices(ledger, "a")
+    told: list[str] = []
+    steps = ["book", "break", "steal"]
+    commit = engine.dialect.do_commit
+
+    def break_once(connection: Any) -> None:
+        if steps[0] != "break":
+            return commit(connection)
+        steps.remove("break")
+        error = OperationalError("COMMIT", {}, Exception("gone"))
+        error.connection_invalidated = True
+        raise error
+
+    @event.listens_for(engine, "begin")
+    def steal(connection: Any) -> None:
+        if steps[0] == "steal":
+            steps[:] = ["over"]
+            with Session(engine) as thief:
+                thief.execute(update(Invoice).values(status=status, owner="thief"))
+                thief.commit()
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        steps.remove("book")
+        book(session, invoice)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.dialect, "do_commit", break_once)
+        work(engine, handle, on_outcome=lambda job, outcome: told.append(job.name))
+    event.remove(engine, "begin", steal)
+
+    assert (entries(ledger), statuses(ledger)) == ([], {"a": status})
+    assert told == []
+    assert "its claim is gone" in caplog.text
+
+
 def test_an_error_of_the_database_inside_a_handler_is_an_attempt(
     engine: Engine, ledger: Session, drain: Work
 ) -> None:

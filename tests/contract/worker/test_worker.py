@@ -322,6 +322,22 @@ def test_an_interval_makes_a_worker_pause_between_batches(engine: Engine, sessio
     assert datetime.now(UTC) - started >= timedelta(seconds=0.4)
 
 
+def test_a_wake_up_does_not_shorten_an_interval(engine: Engine, session: Session) -> None:
+    add_emails(session, "a", "b")
+    started = datetime.now(UTC)
+    worker: Worker[Email] = Worker(
+        engine,
+        JobQueue(Email),
+        lambda email: worker.wake(),
+        drain=True,
+        interval=timedelta(seconds=0.2),
+    )
+
+    worker.run()
+
+    assert datetime.now(UTC) - started >= timedelta(seconds=0.4)
+
+
 @pytest.mark.parametrize("unmarked", ["held", "advisory"])
 def test_a_worker_refuses_claims_that_are_not_written_down(engine: Engine, unmarked: str) -> None:
     with pytest.raises(ArgumentError, match=unmarked):
