@@ -92,6 +92,7 @@ CATALOGUE: dict[str, Entry] = {
         _ours("rows, session", "InSession"),
         _ours("rows, keep", "Keep"),
         _ours("rows, turn", "Turn"),
+        _ours("rows, turn, autocommit", "TurnInAutocommit", (PG,)),
         _ours("rows, held", "Held", SERVERS),
         _ours("rows, advisory", "Advisory", (PG,)),
         _ours("entities, turn", "TurnOfEntities"),

@@ -98,6 +98,14 @@ class Turn(TurnTransaction, Rows):
         )
 
 
+class TurnInAutocommit(Turn):
+    """The same on an AUTOCOMMIT connection: each turn is one statement, without BEGIN, COMMIT."""
+
+    def connect(self) -> Any:
+        connection: Connection = super().connect()
+        return connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
 class TurnOfEntities(Turn):
     """The loop that a Worker does: turn() with entities, in a Session of its own each time.
 

@@ -87,7 +87,8 @@ class Capabilities:
         time_digits: how many digits of a second a time has whose type names no number.
         repeats_keys: tables that inherit from another one may repeat its primary keys.
         kept_as_given: types whose values are stored unchanged: not rounded, cut or padded.
-        leaves_texts: a statement can leave a text to later ones of its transaction.
+        leaves_texts: a statement can leave a text to later ones of its transaction, or refuse to
+            be done.
         key_hint: the hint that binds a statement to the primary key; None: not needed.
     """
 
@@ -431,6 +432,22 @@ class Capabilities:
             UnsupportedDatabase: as for :meth:`leaving`.
         """
         raise UnsupportedDatabase(f"{self} leaves no text to later statements")
+
+    def refusing(self, count: ColumnElement[int]) -> ColumnElement[Any]:
+        """Return an expression that fails, and undoes its statement.
+
+        Args:
+            count: an aggregate: the planner does not evaluate it ahead.
+
+        Raises:
+            UnsupportedDatabase: as for :meth:`leaving`.
+        """
+        raise UnsupportedDatabase(f"{self} has no statements that refuse to be done")
+
+    @classmethod
+    def has_refused(cls, error: BaseException) -> bool:
+        """Tell whether a driver's error is that of :meth:`refusing`."""
+        return False
 
     # -- the claim order ------------------------------------------------
 

@@ -12,7 +12,6 @@ from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
 from ..model.beside import CONTROL, beside
-from ..model.mapping import mapping_of
 from ..model.queue_name import queue_name
 from ..model.status import CANCELLED, FAILED
 from ..owners.alive import OwnerState
@@ -78,8 +77,7 @@ def overview(session: AnySession, queues: Iterable[Any]) -> list[QueueOverview]:
 
 
 def _overview(session: AnySession, queue: JobQueue[Any], controls: _Controls) -> QueueOverview:
-    spec = queue.plan.spec
-    mapping = mapping_of(spec.mapping.mapper)
+    spec, mapping = queue.plan.spec, queue.mapping
     with writing(session, mapping, reads=True) as writer:
         rated = _rated(writer, queue)
         paused, workers = controls.of(queue, writer.connection)

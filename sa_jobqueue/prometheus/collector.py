@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
@@ -14,15 +15,19 @@ from sqlalchemy.orm import Session
 
 from ..model.queue_name import queues_by_name
 from ..overview import Count, QueueOverview, overview
+from ..overview.queue import job_queue_of, queues_there
 from ..owners.alive import OwnerState
 from .names import QUEUE, metric
+
+log = logging.getLogger("sa_jobqueue.prometheus")
 
 
 class QueueCollector(Collector):
     """Gauges of queues; register it with a registry of prometheus_client.
 
     A scrape reads by indexes alone, and counts no further than ``Count`` does. What no index finds
-    has no sample: see ``__queue_args__ = {"failed_index": True}``.
+    has no sample: see ``__queue_args__ = {"failed_index": True}``. A queue whose table is missing
+    has no sample either, and is logged once.
 
     Args:
         engine: a synchronous one; each scrape takes a connection of its pool.
@@ -34,7 +39,9 @@ class QueueCollector(Collector):
 
     def __init__(self, engine: Engine, queues: Mapping[str, Any] | Iterable[Any]) -> None:
         self._engine = engine
-        self._queues = queues_by_name(queues)
+        named = queues_by_name(queues)
+        self._queues = {name: job_queue_of(queue) for name, queue in named.items()}
+        self._missing: set[str] = set()
 
     def describe(self) -> Iterator[Metric]:
         """Name the gauges without a look into the database, as a registry asks for it."""
@@ -47,8 +54,16 @@ class QueueCollector(Collector):
             DBAPIError: the database could not be read; the scrape fails.
         """
         with Session(self._engine) as session:
-            found = overview(session, self._queues.values())
-        return iter(_gauges(dict(zip(self._queues, found, strict=True))))
+            there = queues_there(session.connection(), self._queues)
+            found = overview(session, there.values())
+        self._log_missing(self._queues.keys() - there.keys())
+        return iter(_gauges(dict(zip(there, found, strict=True))))
+
+    def _log_missing(self, missing: set[str]) -> None:
+        for name in sorted(missing - self._missing):
+            table = self._queues[name].mapping.table.fullname
+            log.warning("the queue %r has no metrics: there is no table %r", name, table)
+        self._missing = missing
 
 
 def _gauges(found: Mapping[str, QueueOverview]) -> list[Metric]:

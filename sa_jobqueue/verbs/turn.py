@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from ..fence.carried import CarriedJobs, carried
 from ..fence.change import Change
@@ -78,7 +79,11 @@ def turn_in_one(
             (part,) = finish.parts
             jobs = carried(writer, plan.mapping, finish.change, part, request.owner)
         if jobs is not None:
-            return _claimed_in_one(plan, writer, strategy, request, finish, jobs, options)
+            try:
+                return _claimed_in_one(plan, writer, strategy, request, finish, jobs, options)
+            except DBAPIError as error:
+                if not writer.in_autocommit or not writer.database.has_refused(error.orig or error):
+                    raise
         write_in(writer, plan.mapping, finish.change, finish.parts)
         taken = strategy.take(writer, request)
         return plan.claim_of(writer, strategy, request, taken, options)

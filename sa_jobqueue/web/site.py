@@ -13,8 +13,7 @@ from ..doctor import Report, examine
 from ..errors import ArgumentError
 from ..model.queue_name import queue_name, queues_by_name
 from ..overview import QueueOverview, overview
-from ..overview.queue import job_queue_of
-from ..overview.schema import has_table
+from ..overview.queue import job_queue_of, queues_there
 from ..queue import JobQueue
 from ..steering import Steering
 from .reading import TIME_LIMIT, reading, reading_again
@@ -66,12 +65,8 @@ class Site:
         """Describe the queues whose tables are there, or those of them that are named."""
         wanted = names or self.queues
         with reading(self.engine) as session:
-            connection = session.connection()
-            there = {
-                name: queue
-                for name, queue in self.queues.items()
-                if name in wanted and has_table(connection, queue.mapping.table)
-            }
+            asked = {name: self.queues[name] for name in self.queues if name in wanted}
+            there = queues_there(session.connection(), asked)
             return dict(zip(there, overview(session, there.values()), strict=True))
 
     def _examine(self, name: str) -> Report:

@@ -93,7 +93,16 @@ class Graph:
         self._checked = False
 
     def add_waiting(self, status: str, signals: tuple[str, ...]) -> None:
-        """Add a status in which jobs wait for a signal."""
+        """Add a status in which jobs wait for a signal.
+
+        Raises:
+            ArgumentError: it was added before.
+        """
+        if status in self.waiting:
+            raise ArgumentError(
+                f"waiting({status!r}) was declared before, with signals={self.waiting[status]!r}: "
+                "name all signals of a status in one declaration"
+            )
         self.waiting[status] = signals
         self._checked = False
 

@@ -116,6 +116,9 @@ class Workflow(Generic[T]):
         Args:
             status: no step claims jobs of this status; a step's `then` or branch leads to it.
             signals: the statuses that :meth:`signal` may move the jobs to.
+
+        Raises:
+            ArgumentError: a word that cannot be a status, or a second declaration of one status.
         """
         self._graph.add_waiting(self._graph.word(status), self._graph.words(signals))
 

@@ -145,6 +145,14 @@ def test_a_status_that_is_both_waited_in_and_claimed_is_refused() -> None:
         _ = declared.steps
 
 
+def test_signals_of_a_status_are_declared_once() -> None:
+    declared = Workflow(Part)
+    declared.waiting("away", signals="back")
+
+    with pytest.raises(ArgumentError, match="name all signals of a status in one declaration"):
+        declared.waiting("away", signals="gone")
+
+
 def test_a_signal_to_nowhere_is_refused() -> None:
     declared = workflow(("unclaimed", "claimed", "away"))
     declared.waiting("away", signals=["back"])

@@ -11,9 +11,10 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue import ArgumentError, claim
+from sa_jobqueue import ArgumentError, JobQueue, claim
 from tests.cli import films
 from tests.models import (
+    Account,
     Animal,
     Base,
     Cat,
@@ -140,6 +141,11 @@ def test_the_steps_of_a_workflow_are_queues(open_page: Open, session: Session) -
 def test_a_name_that_makes_no_address_is_refused(open_page: Open, name: str) -> None:
     with pytest.raises(ArgumentError, match="makes no address of a page"):
         open_page(queues={name: Email})
+
+
+def test_a_class_without_jobmixin_is_refused(open_page: Open) -> None:
+    with pytest.raises(ArgumentError, match="add JobMixin to its bases"):
+        open_page(queues=[JobQueue(Account, Account.id > 0, strategy="advisory")])
 
 
 @pytest.mark.usefixtures("tables")

@@ -50,6 +50,7 @@ from .serial_key_locks import PostgreSQLSerialKeyLocks
 from .sqlstate import (
     DEADLOCK,
     IN_FAILED_TRANSACTION,
+    INVALID_TEXT,
     LOCK_NOT_AVAILABLE,
     QUERY_CANCELED,
     READ_ONLY,
@@ -109,6 +110,9 @@ _CLAIM_DATE: ColumnElement[Any] = literal_column(
 )
 
 #: The setting that holds a text from one statement to a later one of its transaction.
+#: The error of refusing() has this text.
+_REFUSED = "sa_jobqueue: other claims have some of the jobs; finished"
+
 _LEFT: ColumnElement[str] = literal_column("'sa_jobqueue.left'", String)
 
 
@@ -195,6 +199,13 @@ class PostgreSQL(Database):
 
     def left_text(self) -> ColumnElement[str]:
         return func.current_setting(_LEFT, true(), type_=String)
+
+    def refusing(self, count: ColumnElement[int]) -> ColumnElement[Any]:
+        return cast(func.concat(literal_column(f"'{_REFUSED}: '"), count), Integer)
+
+    @classmethod
+    def has_refused(cls, error: BaseException) -> bool:
+        return sqlstate(error) == INVALID_TEXT and _REFUSED in str(error)
 
     def insert_new(self, target: Any) -> Insert:
         return insert(target).on_conflict_do_nothing()

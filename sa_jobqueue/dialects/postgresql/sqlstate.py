@@ -12,13 +12,15 @@ QUERY_CANCELED = "57014"
 
 UNDEFINED_TABLE = "42P01"
 
+#: A text is no number.
+INVALID_TEXT = "22P02"
+
 #: read_only_sql_transaction: a standby, or a primary that was demoted.
 READ_ONLY = "25006"
 
 SERIALIZATION_FAILURE = "40001"
 IN_FAILED_TRANSACTION = "25P02"
 DEADLOCK = "40P01"
-UNDEFINED_TABLE = "42P01"
 
 
 #: What libpq tells of a refused login, without a SQLSTATE.

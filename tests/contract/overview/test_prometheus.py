@@ -9,16 +9,28 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import ArgumentError, JobQueue, Owner
+from sa_jobqueue import ArgumentError, JobMixin, JobQueue, Owner
 from sa_jobqueue.control import pause, register_worker
 from sa_jobqueue.overview import overview, workers_needed
 from sa_jobqueue.prometheus import QueueCollector, count_events
 from sa_jobqueue.worker import Worker
 from tests.contract.overview.models import TABLES, Parcel, Pigeon, boxes, parcels
+from tests.models import Account
 
 MINUTE = timedelta(minutes=1)
+
+
+class _Apart(DeclarativeBase):
+    pass
+
+
+class Unbuilt(JobMixin, _Apart):
+    """A queue whose migration has not run."""
+
+    __tablename__ = "unbuilt_parcel"
+    id: Mapped[int] = mapped_column(primary_key=True)
 
 
 @pytest.fixture
@@ -126,6 +138,24 @@ def test_an_autoscaler_learns_how_many_workers_a_drain_needs(
     assert seen.rate is not None
     expected = 600 / seen.rate / 60
     assert expected <= (workers_needed(seen, MINUTE) or 0) < expected + 1
+
+
+def test_a_queue_without_its_table_has_no_samples_and_the_others_have(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(engine, [JobQueue(Parcel), JobQueue(Unbuilt)]))
+
+    assert read(registry, "due_jobs") == 0
+    assert read(registry, "due_jobs", queue="unbuilt_parcel") is None
+
+    told = [record.getMessage() for record in caplog.records if "metrics" in record.getMessage()]
+    assert told == ["the queue 'unbuilt_parcel' has no metrics: there is no table 'unbuilt_parcel'"]
+
+
+def test_a_class_without_jobmixin_has_no_metrics(engine: Engine) -> None:
+    with pytest.raises(ArgumentError, match="add JobMixin to its bases"):
+        QueueCollector(engine, [JobQueue(Account, Account.id > 0, strategy="advisory")])
 
 
 def test_queues_of_one_name_are_told_apart_by_names_of_their_own(
