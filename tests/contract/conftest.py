@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Claim, claim, start_round
 from tests.models import Base, Email, add_emails
-from tests.support import ALL_STRATEGIES, STRATEGIES, make_engine, with_empty_tables
+from tests.support import ALL_STRATEGIES, STRATEGIES, as_new, make_engine, with_empty_tables
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -51,8 +51,7 @@ def shared_engine(db_url: URL) -> Iterator[Engine]:
 @pytest.fixture
 def engine(shared_engine: Engine) -> Engine:
     """The engine with empty tables."""
-    shared_engine.dispose()  # its connections may keep settings of the last test
-    return with_empty_tables(shared_engine, Base.metadata)
+    return with_empty_tables(as_new(shared_engine), Base.metadata)
 
 
 @pytest.fixture

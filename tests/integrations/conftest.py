@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import URL, Engine
 
 from tests.models import Base
-from tests.support import make_engine, with_empty_tables
+from tests.support import as_new, make_engine, with_empty_tables
 
 
 @pytest.fixture(scope="module")
@@ -21,5 +21,4 @@ def shared_engine(db_url: URL) -> Iterator[Engine]:
 
 @pytest.fixture
 def engine(shared_engine: Engine) -> Engine:
-    shared_engine.dispose()
-    return with_empty_tables(shared_engine, Base.metadata)
+    return with_empty_tables(as_new(shared_engine), Base.metadata)

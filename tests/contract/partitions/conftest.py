@@ -9,7 +9,7 @@ from sqlalchemy import URL, Engine
 
 from tests.contract.claimers import LogBase
 from tests.contract.partitions.support import Base
-from tests.support import make_engine, with_empty_tables
+from tests.support import as_new, make_engine, with_empty_tables
 
 
 @pytest.fixture(scope="package")
@@ -28,7 +28,7 @@ def shared_engine(db_url: URL) -> Iterator[Engine]:
 @pytest.fixture
 def engine(shared_engine: Engine) -> Engine:
     """The engine with empty tables in partitions, and an empty log."""
-    shared_engine.dispose()
+    as_new(shared_engine)
     for metadata in (Base.metadata, LogBase.metadata):
         with_empty_tables(shared_engine, metadata)
     return shared_engine
