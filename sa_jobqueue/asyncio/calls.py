@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from contextvars import Context
 from datetime import timedelta
-from inspect import isawaitable, iscoroutine
-from types import coroutine
+from inspect import isawaitable
+from types import CoroutineType, coroutine
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
@@ -78,11 +78,11 @@ class AwaitedCalls(Calls):
 
     def call(self, in_hand: InHand[Any], context: Context) -> Any:
         """Await the handler with the job, and return what it returns."""
-        return self._await(in_hand.lane, context, in_hand.job)
+        return await_only(self.awaited(in_hand.lane, context, in_hand.job))
 
     def call_in(self, session: Session, in_hand: InHand[Any], context: Context, job: Any) -> Any:
         """Await a transactional handler with the job in that session."""
-        return self._await(in_hand.lane, context, session.info[_ASYNC_SESSION], job)
+        return await_only(self.awaited(in_hand.lane, context, session.info[_ASYNC_SESSION], job))
 
     def interrupt(self) -> bool:
         """Cancel all handlers that run, and those that are about to."""
@@ -111,11 +111,18 @@ class AwaitedCalls(Calls):
         caller = self._caller
         return caller is not None and caller.cancelling() > self._cancelled_before
 
-    def _await(self, lane: Lane[Any], context: Context, *arguments: Any) -> Any:
+    async def awaited(self, lane: Lane[Any], context: Context, *arguments: Any) -> Any:
+        """Await the handler of a lane.
+
+        Raises:
+            Stopped: the worker interrupts its handlers.
+            ArgumentError: what the handler has returned cannot be awaited.
+            BaseException: what the handler raised.
+        """
         if self._interrupted:
             raise Stopped
         called = context.run(lane.handler, *arguments)
-        if not iscoroutine(called):
+        if not isinstance(called, CoroutineType):
             called = _coroutine_of(called, lane)
         if lane.timeout is not None:
             called = _within(lane.timeout, called)
@@ -124,7 +131,7 @@ class AwaitedCalls(Calls):
         cancelled_before = task.cancelling()
         self._tasks.add(task)
         try:
-            return await_only(in_context(called, context))
+            return await in_context(called, context)
         except asyncio.CancelledError as cancelled:
             if self.was_interrupted(cancelled):
                 raise
@@ -132,7 +139,7 @@ class AwaitedCalls(Calls):
         finally:
             self._tasks.discard(task)
             if task is not self._caller and task.cancelling() > cancelled_before:
-                await_only(_uncancelled(task, cancelled_before))
+                await _uncancelled(task, cancelled_before)
 
 
 async def _uncancelled(task: asyncio.Task[Any], before: int) -> None:

@@ -92,8 +92,8 @@ class Condition(Lock):
 class Background:
     """A task that runs in the background."""
 
-    def __init__(self, work: Callable[[], None], name: str) -> None:
-        self._task = asyncio.create_task(greenlet_spawn(work), name=name)
+    def __init__(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._task = asyncio.create_task(work, name=name)
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end, at most so many seconds; then cancel it."""
@@ -127,7 +127,7 @@ class Tasks:
 
     def start(self, work: Callable[[], None], *, name: str) -> Background:
         """Start a task."""
-        return Background(work, name)
+        return Background(greenlet_spawn(work), name)
 
     def run_blocking(self, work: Callable[[], R]) -> R:
         """Run the work in a thread: a synchronous driver would block the loop."""

@@ -32,6 +32,7 @@ from ..worker import Cancel, Lane, Outcome, Retry, Worker, WorkerOptions
 from ..worker.hands import Hands
 from ..worker.sessions import what_to_give
 from .calls import AwaitedCalls, SyncSessions, caught
+from .slots import AwaitedAttempts, AwaitedCrew
 from .tasks import Tasks
 from .verbs import AsyncJobQueue
 
@@ -158,6 +159,8 @@ class _GreenWorker(Worker[T]):
     """The worker in a greenlet: it waits and calls handlers in its own way."""
 
     _runtime = Tasks()
+    _crew_kind = AwaitedCrew
+    _attempts_kind = AwaitedAttempts
     _calls: AwaitedCalls
     _loop: asyncio.AbstractEventLoop | None = None
 

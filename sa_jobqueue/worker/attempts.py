@@ -61,19 +61,31 @@ class Attempts(Generic[T]):
         try:
             outcome = self._outcome_of(in_hand)
         except BaseException as raised:  # the only catch-all: a handler fails no job but its own
-            # A handler that was given up failed at that moment, whatever it raises afterwards.
-            error = in_hand.given_up or raised
-            if error is not raised:
-                error.__context__ = raised  # the log shows both
-            if not self.calls.was_interrupted(error):
-                self.fail(in_hand, error)
-            if not isinstance(error, Exception):
-                raise error  # noqa: B904  # it is the raised one, or has it as its context
+            self.note_error(in_hand, raised)
         else:
-            in_hand.duration = time.monotonic() - in_hand.began
-            if isinstance(outcome, Retry) and outcome.in_ is None:
-                outcome = replace(outcome, in_=self.delay(in_hand))
-            in_hand.outcome = outcome
+            self.note_outcome(in_hand, outcome)
+
+    def note_outcome(self, in_hand: InHand[T], outcome: Retry | Cancel | str | None) -> None:
+        """Note the outcome of an attempt whose handler has returned."""
+        in_hand.duration = time.monotonic() - in_hand.began
+        if outcome is not None and isinstance(outcome, Retry) and outcome.in_ is None:
+            outcome = replace(outcome, in_=self.delay(in_hand))
+        in_hand.outcome = outcome
+
+    def note_error(self, in_hand: InHand[T], raised: BaseException) -> None:
+        """Note the failure of an attempt whose handler has raised an exception.
+
+        Raises:
+            BaseException: the exception, if it is no Exception.
+        """
+        # A handler that was given up failed at that moment, whatever it raises afterwards.
+        error = in_hand.given_up or raised
+        if error is not raised:
+            error.__context__ = raised  # the log shows both
+        if not self.calls.was_interrupted(error):
+            self.fail(in_hand, error)
+        if not isinstance(error, Exception):
+            raise error
 
     def fail(self, in_hand: InHand[T], error: BaseException) -> None:
         """Note that an attempt has failed, and log it."""
@@ -82,10 +94,7 @@ class Attempts(Generic[T]):
         log_failure(in_hand, error, in_hand.outcome.retry_in)
 
     def _outcome_of(self, in_hand: InHand[T]) -> Retry | Cancel | str | None:
-        lane = in_hand.lane
-        context = context_of(in_hand, self.stopping)
-        if lane.mapping.listeners:
-            context.run(tell_start, in_hand)
+        lane, context = in_hand.lane, self.begin(in_hand)
         if lane.transactional:
             return self._outcome_in_transaction(in_hand, context)
         try:
@@ -94,6 +103,13 @@ class Attempts(Generic[T]):
             if instance_state(in_hand.job).modified:
                 log_changes(in_hand)
         return None if returned is None else lane.outcome_of(returned)
+
+    def begin(self, in_hand: InHand[T]) -> Context:
+        """Begin an attempt; return the context for its handler."""
+        context = context_of(in_hand, self.stopping)
+        if in_hand.lane.mapping.listeners:
+            context.run(tell_start, in_hand)
+        return context
 
     def _outcome_in_transaction(
         self, in_hand: InHand[T], context: Context

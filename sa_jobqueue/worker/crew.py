@@ -75,8 +75,7 @@ class Crew(Generic[T]):
         try:
             if not self.alone:
                 for number in range(1, hands.slots + 1):
-                    name = f"sa_jobqueue handler {number}"
-                    self._slots.append(self.runtime.start(self._work_in_slot, name=name))
+                    self._slots.append(self._start_slot(f"sa_jobqueue handler {number}"))
             try:
                 self._supervise()
             except BaseException as error:  # such as KeyboardInterrupt
@@ -95,6 +94,9 @@ class Crew(Generic[T]):
             raise hands.error
 
     # -- slots ----------------------------------------------------------
+
+    def _start_slot(self, name: str) -> Background:
+        return self.runtime.start(self._work_in_slot, name=name)
 
     def _work_in_slot(self) -> None:
         """Do turns, and handle jobs, until the run ends."""
@@ -128,11 +130,16 @@ class Crew(Generic[T]):
         try:
             self.attempts.make(in_hand)
         except BaseException as error:
-            with self.hands:
-                if self.attempts.calls.was_interrupted(error):
-                    self.hands.put_back(in_hand)
-                    return None
-                self.hands.fail(error)
+            return self._end_by(error, in_hand)
+        return in_hand
+
+    def _end_by(self, error: BaseException, in_hand: InHand[T]) -> InHand[T] | None:
+        """Have the run end with what a handler raised, unless the worker has interrupted it."""
+        with self.hands:
+            if self.attempts.calls.was_interrupted(error):
+                self.hands.put_back(in_hand)
+                return None
+            self.hands.fail(error)
         return in_hand
 
     # -- turns ----------------------------------------------------------

@@ -103,6 +103,8 @@ class Worker(Generic[T]):
     """
 
     _runtime: Runtime = THREADS
+    _crew_kind: type[Crew[Any]] = Crew
+    _attempts_kind: type[Attempts[Any]] = Attempts
 
     def __init__(
         self,
@@ -329,7 +331,7 @@ class Worker(Generic[T]):
         )
 
     def _crew(self, hands: Hands[T], heartbeat: Heartbeat, chores: list[Chore]) -> Crew[T]:
-        return Crew(
+        return self._crew_kind(
             self._runtime,
             hands,
             self._attempts(heartbeat),
@@ -360,7 +362,7 @@ class Worker(Generic[T]):
         )
 
     def _attempts(self, heartbeat: Heartbeat) -> Attempts[T]:
-        return Attempts(
+        return self._attempts_kind(
             self._calls,
             self._transactions,
             heartbeat,
