@@ -1,7 +1,7 @@
 """The slots of an AsyncWorker: tasks that await handlers, and do turns in greenlets.
 
 A handler is awaited outside of the worker's greenlets. To switch from a greenlet to a handler and
-back took a tenth of the time of a job that does nothing.
+back took 5 % of the instructions of a job that does nothing, in batches of a hundred.
 """
 
 from __future__ import annotations

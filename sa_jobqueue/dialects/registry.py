@@ -153,6 +153,11 @@ def is_failed_transaction(error: BaseException) -> bool:
     return _means(error, "is_failed_transaction")
 
 
+def has_refused(error: BaseException) -> bool:
+    """Tell whether a statement was undone by its own expression, ``Database.refusing()``."""
+    return _means(error, "has_refused")
+
+
 def is_refused_login(error: BaseException) -> bool:
     """Tell whether a server refuses the URL's user or database."""
     return _means(error, "is_refused_login")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
+from ..dialects import has_refused
 from ..fence.carried import CarriedJobs, carried
 from ..fence.change import Change
 from ..fence.claim import Claim, FencedJobs, jobs_by_token
@@ -81,8 +81,8 @@ def turn_in_one(
         if jobs is not None:
             try:
                 return _claimed_in_one(plan, writer, strategy, request, finish, jobs, options)
-            except DBAPIError as error:
-                if not writer.in_autocommit or not writer.database.has_refused(error.orig or error):
+            except Exception as error:
+                if not has_refused(error):
                     raise
         write_in(writer, plan.mapping, finish.change, finish.parts)
         taken = strategy.take(writer, request)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import ClaimLost, JobQueue
 from tests.models import Email, add_emails, recipients
-from tests.support import statements_seen
+from tests.support import statements_seen, translating_errors
 
 from .test_turns import (
     WAYS,
@@ -88,6 +88,19 @@ def test_a_turn_with_lost_jobs_finishes_the_others_and_claims_nothing(
     assert statuses(session) == left_by(way, kept, **lost, d="unclaimed", e="unclaimed")
     again = EMAILS.claim_rows(autocommit, owner="w", limit=5)
     assert recipients(again) == ["d", "e"]
+
+
+def test_a_turn_tells_lost_jobs_whatever_an_application_makes_of_errors(
+    engine: Engine, session: Session, autocommit: Session, way: dict[str, bool]
+) -> None:
+    add_emails(session, *"abc")
+    first = claim_as(autocommit, way)
+    take_over(session, "b")
+
+    with translating_errors(engine), pytest.raises(ClaimLost) as caught:
+        EMAILS.turn(autocommit, first, owner="w", **way)
+
+    assert recipients(caught.value.lost) == ["b"]
 
 
 def test_a_turn_finishes_jobs_that_are_renewed_while_its_statement_is_on_its_way(
