@@ -6,7 +6,9 @@ back took 5 % of the instructions of a job that does nothing, in batches of a hu
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import Any, TypeVar
 
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.util import greenlet_spawn
@@ -25,14 +27,17 @@ T = TypeVar("T")
 class AwaitedAttempts(Attempts[T]):
     """The attempts of an AsyncWorker."""
 
-    calls: AwaitedCalls
+    @cached_property
+    def _awaited(self) -> Callable[..., Awaitable[Any]]:
+        assert isinstance(self.calls, AwaitedCalls)
+        return self.calls.awaited
 
     async def make_awaited(self, in_hand: InHand[T]) -> None:
         """Await the handler of a job, and note the outcome; as :meth:`make` does."""
         lane, job = in_hand.lane, in_hand.job
         try:
             try:
-                returned = await self.calls.awaited(lane, self.begin(in_hand), job)
+                returned = await self._awaited(lane, self.begin(in_hand), job)
             finally:
                 if instance_state(job).modified:
                     log_changes(in_hand)
@@ -46,14 +51,13 @@ class AwaitedAttempts(Attempts[T]):
 class AwaitedCrew(Crew[T]):
     """The tasks of one run. No other task runs while one does not wait, so none takes a lock."""
 
-    attempts: AwaitedAttempts[T]
-
     def _start_slot(self, name: str) -> Background:
         return Task(self._await_in_slot(), name)
 
     async def _await_in_slot(self) -> None:
         """Do turns, and await handlers, until the run ends."""
-        hands, handled = self.hands, None
+        hands, attempts, handled = self.hands, self.attempts, None
+        assert isinstance(attempts, AwaitedAttempts)
         while True:
             if handled is not None:
                 hands.put_handled(handled)
@@ -66,6 +70,6 @@ class AwaitedCrew(Crew[T]):
                 continue
             handled = step
             try:
-                await self.attempts.make_awaited(step)
+                await attempts.make_awaited(step)
             except BaseException as error:
                 handled = self._end_by(error, step)
