@@ -20,7 +20,7 @@ from benchmarks.harness.databases import Database
 from benchmarks.harness.plots import COLOURS, GRID, server_of
 from benchmarks.harness.processes import crew
 from benchmarks.harness.report import Figures, Row, table
-from benchmarks.harness.rounds import in_turn, ratios
+from benchmarks.harness.rounds import in_turn, median_ratio, ratios
 
 if __name__ == "__main__":
     run_by_name(__spec__.name)
@@ -38,9 +38,34 @@ SHARE = 0.8
 INCHES = 0.17
 
 
+#: The loop by hand that each worker is compared with.
+LOOPS = {"Worker": "entities, turn", "AsyncWorker": "entities, turn, asyncio"}
+
+
 def tables(figures: Figures) -> str:
     """Write a row for each adapter and a column for each batch size: rate = ratio."""
-    results = figures["results"]
+    return _table(figures["results"])
+
+
+def table_of_workers(figures: Figures) -> str:
+    """Write a row for each worker: rate = ratio to its loop in the same round; or nothing."""
+    found = {(row["adapter"], row["batch"]): row for row in figures["results"]}
+    return _table(
+        [
+            row | {"ratio": median_ratio(_rates(row), _rates(loop)), "retries": 0}
+            for (name, batch), row in found.items()
+            if (loop := found.get((LOOPS.get(name, ""), batch))) is not None
+        ]
+    )
+
+
+def _both_tables(figures: Figures) -> str:
+    return "\n\n".join(filter(None, (tables(figures), table_of_workers(figures))))
+
+
+def _table(results: Sequence[Row]) -> str:
+    if not results:
+        return ""
     cells = {(row["adapter"], row["batch"]): _cell(row) for row in results}
     batches = sorted({row["batch"] for row in results})
     columns = [("", "{adapter}"), *((f"batch {batch}", f"{{batch {batch}}}") for batch in batches)]
@@ -49,6 +74,10 @@ def tables(figures: Figures) -> str:
         for name in adapters_of(results)
     ]
     return table(columns, rows)
+
+
+def _rates(row: Row) -> list[float]:
+    return [_rate(drained) for drained in row["drains"]]
 
 
 def _cell(row: Row) -> str:
@@ -119,7 +148,7 @@ def _name_adapters(axes: Axes, adapters: Sequence[str]) -> None:
         show_default=True,
         help="How SQLite writes to the disk: at each commit, or at checkpoints only.",
     ),
-    tables=tables,
+    tables=_both_tables,
     draw=draw,
 )
 def main(

@@ -25,6 +25,13 @@ from .growths import growth as grown
 PAGES = [RESULTS.parents[1] / page for page in ("docs/performance.md", "docs/bulk.md")]
 PAGES.append(RESULTS.parents[1] / "CONTRIBUTING.md")
 
+TITLES = {
+    "postgresql": "PostgreSQL",
+    "mysql": "MySQL",
+    "mariadb": "MariaDB",
+    "sqlite": "SQLite",
+}
+
 DRAINS = {
     "results": [
         {"adapter": adapter, "batch": batch, "rate": 100 * ratio, "ratio": ratio, "retries": 0}
@@ -78,6 +85,22 @@ def test_the_table_has_a_row_for_each_adapter_and_a_column_for_each_batch_size()
     ]
 
 
+def test_a_worker_is_compared_with_its_loop_in_the_same_round() -> None:
+    figures = {
+        "results": [
+            {
+                "adapter": adapter,
+                "batch": 1,
+                "rate": rates[1],
+                "drains": [{"jobs": rate, "seconds": 1} for rate in rates],
+            }
+            for adapter, rates in {"entities, turn": (100, 50, 80), "Worker": (90, 60, 40)}.items()
+        ]
+    }
+
+    assert drain.table_of_workers(figures).splitlines()[2:] == ["| Worker | 60 = 0.90 |"]
+
+
 @pytest.mark.parametrize("draw", [drain.draw, draw_growth], ids=["drain", "growth"])
 def test_the_same_figures_make_the_same_plot_beside_them(
     draw: Draw, tmp_path: Path, request: pytest.FixtureRequest
@@ -109,6 +132,18 @@ def test_the_ratios_of_the_page_are_those_of_the_results(name: str) -> None:
 
     for line in drain.tables(figures).splitlines()[2:]:
         assert _name_and_ratios(line) in page
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_workers_of_the_page_are_those_of_the_results(name: str) -> None:
+    figures = json.loads((RESULTS / f"workers-{name}.json").read_text())
+    page = PAGES[0].read_text()
+
+    workers = drain.table_of_workers(figures).splitlines()[2:]
+
+    assert len(workers) == len(drain.LOOPS)
+    for line in workers:
+        assert f"| {TITLES[name]}, {line[2:]}" in page
 
 
 def _name_and_ratios(line: str) -> tuple[str, list[str]]:
