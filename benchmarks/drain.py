@@ -52,7 +52,7 @@ def table_of_workers(figures: Figures) -> str:
     found = {(row["adapter"], row["batch"]): row for row in figures["results"]}
     return _table(
         [
-            row | {"ratio": median_ratio(_rates(row), _rates(loop)), "retries": 0}
+            row | {"ratio": median_ratio(_rates(row), _rates(loop))}
             for (name, batch), row in found.items()
             if (loop := found.get((LOOPS.get(name, ""), batch))) is not None
         ]

@@ -113,7 +113,7 @@ def as_new(engine: Engine) -> Engine:
             driver.autocommit = True
             driver.cursor().execute("DISCARD ALL")
             driver.autocommit = False
-    except Exception:  # the last test has cut it
+    except engine.dialect.loaded_dbapi.Error:  # the last test has cut a connection
         engine.dispose()
     for connection in kept:
         connection.close()

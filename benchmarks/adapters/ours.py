@@ -99,7 +99,7 @@ class Turn(TurnTransaction, Rows):
 
 
 class TurnInAutocommit(Turn):
-    """The same on an AUTOCOMMIT connection: each turn is one statement, without BEGIN, COMMIT."""
+    """The same on an AUTOCOMMIT connection: each turn is one statement, and no transaction."""
 
     def connect(self) -> Any:
         connection: Connection = super().connect()

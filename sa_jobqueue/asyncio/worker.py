@@ -32,7 +32,7 @@ from ..worker import Cancel, Lane, Outcome, Retry, Worker, WorkerOptions
 from ..worker.hands import Hands
 from ..worker.sessions import what_to_give
 from .calls import AwaitedCalls, SyncSessions, caught
-from .slots import AwaitedAttempts, AwaitedCrew
+from .slots import AwaitedCrew
 from .tasks import Tasks
 from .verbs import AsyncJobQueue
 
@@ -160,7 +160,6 @@ class _GreenWorker(Worker[T]):
 
     _runtime = Tasks()
     _crew_kind = AwaitedCrew
-    _attempts_kind = AwaitedAttempts
     _calls: AwaitedCalls
     _loop: asyncio.AbstractEventLoop | None = None
 

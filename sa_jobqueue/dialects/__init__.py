@@ -19,7 +19,6 @@ from .registry import (
     database_of_dialect,
     database_of_engine,
     dialect_of,
-    has_refused,
     is_failed_transaction,
     is_lock_timeout,
     is_missing_index,
@@ -31,6 +30,7 @@ from .registry import (
     is_shortage,
     is_time_limit,
     is_transient,
+    is_undone,
     register,
 )
 from .schema_changes import SchemaChanges
@@ -64,7 +64,6 @@ __all__ = [
     "database_of_engine",
     "dialect_of",
     "driver_connection",
-    "has_refused",
     "is_failed_transaction",
     "is_integrity_error",
     "is_lock_timeout",
@@ -78,6 +77,7 @@ __all__ = [
     "is_shortage",
     "is_time_limit",
     "is_transient",
+    "is_undone",
     "locks_are_assumed",
     "look_alike",
     "register",

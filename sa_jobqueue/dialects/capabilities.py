@@ -87,8 +87,8 @@ class Capabilities:
         time_digits: how many digits of a second a time has whose type names no number.
         repeats_keys: tables that inherit from another one may repeat its primary keys.
         kept_as_given: types whose values are stored unchanged: not rounded, cut or padded.
-        leaves_texts: a statement can leave a text to later ones of its transaction, or refuse to
-            be done.
+        leaves_texts: a statement can leave a text to later ones of its transaction, and can undo
+            itself.
         key_hint: the hint that binds a statement to the primary key; None: not needed.
     """
 
@@ -433,20 +433,21 @@ class Capabilities:
         """
         raise UnsupportedDatabase(f"{self} leaves no text to later statements")
 
-    def refusing(self, count: ColumnElement[int]) -> ColumnElement[Any]:
-        """Return an expression that fails, and undoes its statement.
+    def undoing(self, finished: ColumnElement[int]) -> ColumnElement[Any]:
+        """Return an expression that fails where it is evaluated: its statement is undone.
 
         Args:
-            count: an aggregate: the planner does not evaluate it ahead.
+            finished: counts the jobs that the statement had finished. The planner would evaluate
+                an expression without an aggregate ahead of the statement.
 
         Raises:
             UnsupportedDatabase: as for :meth:`leaving`.
         """
-        raise UnsupportedDatabase(f"{self} has no statements that refuse to be done")
+        raise UnsupportedDatabase(f"{self} has no statements that undo themselves")
 
     @classmethod
-    def has_refused(cls, error: BaseException) -> bool:
-        """Tell whether a driver's error is that of :meth:`refusing`."""
+    def is_undone(cls, error: BaseException) -> bool:
+        """Tell whether a driver's error is that of :meth:`undoing`."""
         return False
 
     # -- the claim order ------------------------------------------------

@@ -153,9 +153,9 @@ def is_failed_transaction(error: BaseException) -> bool:
     return _means(error, "is_failed_transaction")
 
 
-def has_refused(error: BaseException) -> bool:
-    """Tell whether a statement was undone by its own expression, ``Database.refusing()``."""
-    return _means(error, "has_refused")
+def is_undone(error: BaseException) -> bool:
+    """Tell whether a statement has undone itself, by ``Database.undoing()``."""
+    return _means(error, "is_undone")
 
 
 def is_refused_login(error: BaseException) -> bool:

@@ -62,7 +62,11 @@ class QueueCollector(Collector):
     def _log_missing(self, missing: set[str]) -> None:
         for name in sorted(missing - self._missing):
             table = self._queues[name].mapping.table.fullname
-            log.warning("the queue %r has no metrics: there is no table %r", name, table)
+            log.warning(
+                "the queue %r has no metrics: there is no table %r; create it by a migration",
+                name,
+                table,
+            )
         self._missing = missing
 
 

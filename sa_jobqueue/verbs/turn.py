@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from ..dialects import has_refused
+from ..dialects import is_undone
 from ..fence.carried import CarriedJobs, carried
 from ..fence.change import Change
 from ..fence.claim import Claim, FencedJobs, jobs_by_token
@@ -82,8 +82,9 @@ def turn_in_one(
             try:
                 return _claimed_in_one(plan, writer, strategy, request, finish, jobs, options)
             except Exception as error:
-                if not has_refused(error):
+                if not is_undone(error):
                     raise
+            # It has undone itself: others have some of the jobs. Two statements tell which.
         write_in(writer, plan.mapping, finish.change, finish.parts)
         taken = strategy.take(writer, request)
         return plan.claim_of(writer, strategy, request, taken, options)

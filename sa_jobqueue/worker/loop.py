@@ -104,7 +104,6 @@ class Worker(Generic[T]):
 
     _runtime: Runtime = THREADS
     _crew_kind: type[Crew[Any]] = Crew
-    _attempts_kind: type[Attempts[Any]] = Attempts
 
     def __init__(
         self,
@@ -362,7 +361,7 @@ class Worker(Generic[T]):
         )
 
     def _attempts(self, heartbeat: Heartbeat) -> Attempts[T]:
-        return self._attempts_kind(
+        return Attempts(
             self._calls,
             self._transactions,
             heartbeat,

@@ -92,6 +92,7 @@ def test_a_worker_is_compared_with_its_loop_in_the_same_round() -> None:
                 "adapter": adapter,
                 "batch": 1,
                 "rate": rates[1],
+                "retries": 0,
                 "drains": [{"jobs": rate, "seconds": 1} for rate in rates],
             }
             for adapter, rates in {"entities, turn": (100, 50, 80), "Worker": (90, 60, 40)}.items()

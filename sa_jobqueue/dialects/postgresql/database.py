@@ -110,10 +110,10 @@ _CLAIM_DATE: ColumnElement[Any] = literal_column(
 )
 
 #: The setting that holds a text from one statement to a later one of its transaction.
-#: The error of refusing() has this text.
-_REFUSED = "sa_jobqueue: other claims have some of the jobs; finished"
-
 _LEFT: ColumnElement[str] = literal_column("'sa_jobqueue.left'", String)
+
+#: What the server's log says of a statement that has undone itself, before a number.
+_UNDONE = "sa_jobqueue undoes this statement: claims were lost or renewed. Jobs it had finished:"
 
 
 class PostgreSQL(Database):
@@ -200,12 +200,12 @@ class PostgreSQL(Database):
     def left_text(self) -> ColumnElement[str]:
         return func.current_setting(_LEFT, true(), type_=String)
 
-    def refusing(self, count: ColumnElement[int]) -> ColumnElement[Any]:
-        return cast(func.concat(literal_column(f"'{_REFUSED}: '"), count), Integer)
+    def undoing(self, finished: ColumnElement[int]) -> ColumnElement[Any]:
+        return cast(func.concat(literal_column(f"'{_UNDONE} '"), finished), Integer)
 
     @classmethod
-    def has_refused(cls, error: BaseException) -> bool:
-        return sqlstate(error) == INVALID_TEXT and _REFUSED in str(error)
+    def is_undone(cls, error: BaseException) -> bool:
+        return sqlstate(error) == INVALID_TEXT and _UNDONE in str(error)
 
     def insert_new(self, target: Any) -> Insert:
         return insert(target).on_conflict_do_nothing()

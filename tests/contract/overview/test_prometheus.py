@@ -150,7 +150,10 @@ def test_a_queue_without_its_table_has_no_samples_and_the_others_have(
     assert read(registry, "due_jobs", queue="unbuilt_parcel") is None
 
     told = [record.getMessage() for record in caplog.records if "metrics" in record.getMessage()]
-    assert told == ["the queue 'unbuilt_parcel' has no metrics: there is no table 'unbuilt_parcel'"]
+    assert told == [
+        "the queue 'unbuilt_parcel' has no metrics: there is no table 'unbuilt_parcel'; create it "
+        "by a migration"
+    ]
 
 
 def test_a_class_without_jobmixin_has_no_metrics(engine: Engine) -> None:
