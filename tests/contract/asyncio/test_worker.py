@@ -52,6 +52,23 @@ async def test_a_drained_queue_is_finished(async_engine: AsyncEngine, session: S
 
 
 @in_event_loop
+async def test_a_change_of_a_detached_job_is_logged(
+    async_engine: AsyncEngine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_emails(session, "a")
+
+    async def handler(email: Email) -> None:
+        await asyncio.sleep(0)
+        email.recipient = "changed"
+
+    await draining(async_engine, JobQueue(Email), handler).run()
+
+    assert statuses(session) == {"a": "done"}
+    (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "a handler has set recipient of Email" in error.getMessage()
+
+
+@in_event_loop
 async def test_turns_that_follow_each_other_share_a_connection(
     engine: Engine, session: Session, db_url: URL, driver: str
 ) -> None:
