@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: A first drain of so many jobs tells how many jobs the others need.
+#: The first pilot has so many jobs. Pilots grow until one takes this part of the time that a drain
+#: should take: in a short drain the start counts, when statements are compiled.
 PILOT_JOBS = 400
+PILOT_SHARE = 0.5
 FEWEST, MOST = 400, 200_000
 
 #: The part of an adapter's room that its bars take; and inches for each bar.
@@ -205,10 +207,14 @@ def measure(
 def _drain_for(
     seconds: float, database: Database, entry: Entry, batch: int, workers: int
 ) -> partial[Row]:
-    """Choose how many jobs keep an adapter busy for about as long as wanted."""
+    """Choose how many jobs keep an adapter busy for about as long as wanted, by pilots."""
     start = partial(drain, entry, database, batch=batch, workers=workers)
-    wanted = int(_rate(start(jobs=max(PILOT_JOBS, batch * workers * 5))) * seconds)
-    return partial(start, jobs=min(max(wanted, FEWEST), MOST) // batch * batch, tell=True)
+    jobs, took = max(PILOT_JOBS, batch * workers * 5), 0.0
+    while took < seconds * PILOT_SHARE and jobs < MOST:
+        pilot = start(jobs=jobs)
+        took = pilot["seconds"]
+        jobs = min(max(int(_rate(pilot) * seconds), FEWEST), MOST) // batch * batch
+    return partial(start, jobs=jobs, tell=True)
 
 
 def drain(

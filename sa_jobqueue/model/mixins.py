@@ -37,7 +37,7 @@ from sqlalchemy import (
     event,
 )
 from sqlalchemy.dialects import mysql
-from sqlalchemy.orm import Mapped, Mapper, declared_attr
+from sqlalchemy.orm import InstanceState, Mapped, Mapper, declared_attr
 from sqlalchemy.types import NullType, TypeEngine
 
 from ..dialects import dialect_of
@@ -410,8 +410,8 @@ def _read_back_as_utc(mapping: QueueMapping) -> None:
     """
     keys = mapping.time_keys
 
-    def loaded(target: Any, *_: Any) -> None:
-        values = target.__dict__
+    def loaded(state: InstanceState[Any], *_: Any) -> None:
+        values = state.obj().__dict__
         for key in keys:
             value = values.get(key)
             if value is not None and value.tzinfo is not UTC:
@@ -424,8 +424,7 @@ def _read_back_as_utc(mapping: QueueMapping) -> None:
             )
         return value.astimezone(UTC) if isinstance(value, datetime) else value
 
-    event.listen(mapping.entity, "load", loaded)
-    event.listen(mapping.entity, "refresh", loaded)
-    event.listen(mapping.entity, "refresh_flush", loaded)
+    for loading in ("load", "refresh", "refresh_flush"):
+        event.listen(mapping.entity, loading, loaded, raw=True)
     for key in keys:
         event.listen(getattr(mapping.entity, key), "set", assigned, retval=True)

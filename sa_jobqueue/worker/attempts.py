@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextvars import Context
+from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -17,7 +17,7 @@ from .calls import Calls
 from .detached import log_changes
 from .events import tell_start
 from .in_hand import InHand
-from .job_context import context_of
+from .job_context import set_job_context
 from .log_records import log_failure
 from .outcomes import Cancel, Failed, Retry
 from .transactional import HandlersTransaction
@@ -58,8 +58,18 @@ class Attempts(Generic[T]):
             BaseException: what the handler raised that is no Exception; the attempt has failed.
                 If the worker has interrupted the handler, there was no attempt.
         """
+        lane = in_hand.lane
         try:
-            outcome = self._outcome_of(in_hand)
+            context = self.begin(in_hand)
+            if lane.transactional:
+                outcome = self._outcome_in_transaction(in_hand, context)
+            else:
+                try:
+                    returned = self.calls.call(in_hand, context)
+                finally:
+                    if instance_state(in_hand.job).modified:
+                        log_changes(in_hand)
+                outcome = None if returned is None else lane.outcome_of(returned)
         except BaseException as raised:  # the only catch-all: a handler fails no job but its own
             self.note_error(in_hand, raised)
         else:
@@ -93,20 +103,13 @@ class Attempts(Generic[T]):
         in_hand.outcome = Failed(error, self.delay(in_hand))
         log_failure(in_hand, error, in_hand.outcome.retry_in)
 
-    def _outcome_of(self, in_hand: InHand[T]) -> Retry | Cancel | str | None:
-        lane, context = in_hand.lane, self.begin(in_hand)
-        if lane.transactional:
-            return self._outcome_in_transaction(in_hand, context)
-        try:
-            returned = self.calls.call(in_hand, context)
-        finally:
-            if instance_state(in_hand.job).modified:
-                log_changes(in_hand)
-        return None if returned is None else lane.outcome_of(returned)
-
     def begin(self, in_hand: InHand[T]) -> Context:
-        """Begin an attempt; return the context for its handler."""
-        context = context_of(in_hand, self.stopping)
+        """Begin an attempt; return the context for its handler.
+
+        It is a copy of ours: the next handler does not see what this one changes in it.
+        """
+        context = copy_context()
+        context.run(set_job_context, (in_hand, self.stopping))
         if in_hand.lane.mapping.listeners:
             context.run(tell_start, in_hand)
         return context

@@ -109,29 +109,22 @@ class Crew(Generic[T]):
                     if hands.ended:
                         return
                     hands.wait_in_slot()
-            if isinstance(step, InHand):
-                handled = self._handle(step)
-            else:
-                self._do_turn(step)
-                handled = None
+            handled = self._do(step)
 
     def _do(self, step: InHand[T] | Batch[T]) -> InHand[T] | None:
         """Do a turn, or handle a job; return the job if it is to be finished."""
         if isinstance(step, Batch):
             self._do_turn(step)
             return None
-        return self._handle(step)
-
-    def _handle(self, in_hand: InHand[T]) -> InHand[T] | None:
-        if in_hand.lost:
+        if step.lost:
             with self.hands:
-                self.hands.drop(in_hand)
+                self.hands.drop(step)
             return None
         try:
-            self.attempts.make(in_hand)
+            self.attempts.make(step)
         except BaseException as error:
-            return self._end_by(error, in_hand)
-        return in_hand
+            return self._end_by(error, step)
+        return step
 
     def _end_by(self, error: BaseException, in_hand: InHand[T]) -> InHand[T] | None:
         """Have the run end with what a handler raised, unless the worker has interrupted it."""

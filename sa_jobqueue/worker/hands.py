@@ -11,10 +11,10 @@ Call all methods within ``with hands:``, or while you hold its lock, which keeps
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Iterable
+from math import inf
 from typing import Generic, TypeVar
 
 from ..process.runtime import Flag, Runtime
@@ -89,7 +89,7 @@ class Hands(Generic[T]):
         self._in_turn = False
         self.abandoned = 0
         self._own_turn: Batch[T] | None = None  # of the supervisor
-        self._oldest = math.inf  # since when a handled job waits to be finished
+        self._oldest = inf  # since when a handled job waits to be finished
         self._watched = False  # the supervisor looks again before a job has waited for long
         self._resting = 0  # slots that wait for something to do
         self.lock = runtime.lock()
@@ -114,7 +114,7 @@ class Hands(Generic[T]):
         in_hand = self.unstarted.popleft()
         in_hand.began = time.monotonic()
         self.running.add(in_hand)
-        unwatched = self._oldest < math.inf and not self._watched
+        unwatched = not self._watched and self._oldest < inf
         if unwatched or in_hand.lane.timeout is not None or (self.slots > 1 and self._is_low):
             self.notice()
         return in_hand
@@ -126,8 +126,9 @@ class Hands(Generic[T]):
         except KeyError:
             return
         self.handled.append(in_hand)
-        self._mean += (in_hand.duration - self._mean) * WEIGHT
-        if in_hand.ended is None and self._oldest == math.inf:
+        if self._limit is None:
+            self._mean += (in_hand.duration - self._mean) * WEIGHT
+        if self._oldest == inf and in_hand.ended is None:
             self._oldest = time.monotonic()
         if self.ending:
             self.notice()
@@ -232,7 +233,7 @@ class Hands(Generic[T]):
 
     def _take_handled(self) -> list[InHand[T]]:
         handled, self.handled = self.handled, []
-        self._oldest = math.inf
+        self._oldest = inf
         return handled
 
     def _take_unwanted(self) -> tuple[InHand[T], ...]:
@@ -272,7 +273,7 @@ class Hands(Generic[T]):
     def _claim_due_at(self) -> float:
         """When a claim is due because a slot is idle, or soon will be."""
         idle = len(self.running) + len(self.unstarted) < self.slots and self._free > 0
-        return self.claim_at if idle or (self.slots > 1 and self._is_low) else math.inf
+        return self.claim_at if idle or (self.slots > 1 and self._is_low) else inf
 
     @property
     def _due_at(self) -> float:
@@ -314,8 +315,8 @@ class Hands(Generic[T]):
             until: wait no longer, by time.monotonic().
         """
         now = time.monotonic()
-        due_at = math.inf if self._in_turn or self.ending else self._due_at
-        self._watched = self._in_turn or self._oldest < math.inf
+        due_at = inf if self._in_turn or self.ending else self._due_at
+        self._watched = self._in_turn or self._oldest < inf
         if self._watched:
             due_at = min(due_at, now + LONGEST_WAIT)
         # A signal handler may give its notice between our look and our wait, which misses it.

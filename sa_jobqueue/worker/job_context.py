@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import time
-from contextvars import Context, ContextVar, copy_context
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
@@ -57,12 +57,8 @@ class JobContext:
 
 _current: ContextVar[tuple[InHand[Any], Flag]] = ContextVar("sa_jobqueue_job_context")
 
-
-def context_of(in_hand: InHand[Any], stopping: Flag) -> Context:
-    """Return a copy of our context for a handler: the next handler does not see its changes."""
-    context = copy_context()
-    context.run(_current.set, (in_hand, stopping))
-    return context
+#: Notes the attempt whose handler the current context is for.
+set_job_context = _current.set
 
 
 def job_context() -> JobContext:

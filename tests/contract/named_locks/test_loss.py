@@ -212,7 +212,7 @@ def test_a_holder_that_hears_nothing_from_the_server_loses_its_lock_before_the_s
         far.check()
     with pytest.raises(LockLost):
         far.release()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 4  # an answer is waited for longer
 
 
 @pytest.mark.only_on(*SERVERS)

@@ -18,6 +18,9 @@ from tests.lockers import NOW, PATIENCE
 
 SHORTLY = timedelta(seconds=0.2)
 
+#: So long a busy machine may pause, in seconds. Who ignores a timeout waits for longer.
+MUCH = PATIENCE.total_seconds() / 4
+
 
 def test_timeout_zero_tries_once(lock: NamedLock) -> None:
     with lock:
@@ -25,7 +28,7 @@ def test_timeout_zero_tries_once(lock: NamedLock) -> None:
 
         assert not same(lock).acquire(NOW)
 
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < MUCH
 
 
 def test_acquire_waits_for_its_timeout_and_not_much_longer(lock: NamedLock) -> None:
@@ -34,7 +37,7 @@ def test_acquire_waits_for_its_timeout_and_not_much_longer(lock: NamedLock) -> N
 
         assert not same(lock).acquire(timedelta(seconds=1.3))
 
-        assert 1.3 <= time.monotonic() - started < 2.2
+        assert 1.3 <= time.monotonic() - started < 1.3 + MUCH
 
 
 def test_the_timeout_of_the_constructor_is_the_default(lock: NamedLock) -> None:
@@ -43,7 +46,7 @@ def test_the_timeout_of_the_constructor_is_the_default(lock: NamedLock) -> None:
 
         assert not NamedLock(lock.engine, lock.name, SHORTLY).acquire()
 
-        assert 0.2 <= time.monotonic() - started < 1
+        assert 0.2 <= time.monotonic() - started < 0.2 + MUCH
 
 
 def test_the_timeout_of_a_with_block_names_the_holder_of_the_lock(lock: NamedLock) -> None:

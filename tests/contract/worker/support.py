@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import URL, Engine, event, select
@@ -54,6 +54,15 @@ def transient(alias: str) -> Exception:
     else:
         error = Exception(1213, "Deadlock found")
     return error
+
+
+def dates(session: Session) -> dict[int, datetime]:
+    """Return when each email was claimed or last renewed."""
+    session.rollback()
+    found = session.execute(select(Email.id, Email.owner_date))
+    now = {row.id: row.owner_date for row in found}
+    session.rollback()  # its next read sees what is committed then
+    return now
 
 
 def owners(session: Session) -> list[str | None]:

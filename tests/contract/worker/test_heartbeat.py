@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Fence, JobQueue, reap
 from sa_jobqueue.worker import Worker
 from sa_jobqueue.worker.heartbeat import Heartbeat
-from tests.contract.worker.support import hands_of, own_database, owners, transient, work
+from tests.contract.worker.support import dates, hands_of, own_database, owners, transient, work
 from tests.models import Base, Email, add_emails
 from tests.support import SERVERS, until
 
@@ -27,9 +27,7 @@ SHORT_LEASE = timedelta(milliseconds=600)
 
 def renewals(session: Session) -> int:
     """Count the claims whose date has changed since this session first saw it."""
-    session.rollback()
-    found = session.execute(select(Email.id, Email.owner_date))
-    now = {row.id: row.owner_date for row in found}
+    now = dates(session)
     first = session.info.setdefault("first", now)
     return sum(first[key] != date for key, date in now.items())
 
@@ -38,15 +36,16 @@ def test_a_long_running_job_and_the_jobs_behind_it_keep_their_claims_beyond_the_
     engine: Engine, session: Session, other: Session
 ) -> None:
     add_emails(session, "a", "b")
-    began = time.monotonic()
+
+    def renewed_for_two_leases(claimed: datetime) -> bool:
+        return min(dates(session).values()) > claimed + 2 * SHORT_LEASE
 
     def handler(email: Email) -> None:
         if email.recipient == "a":
-            until(lambda: renewals(session) == 2)
-            session.info.clear()
-            until(lambda: renewals(session) == 2)
-            until(lambda: time.monotonic() > began + 2 * SHORT_LEASE.total_seconds())
-            assert not reap(other, Email, lease=SHORT_LEASE)
+            claimed = max(dates(session).values())
+            until(lambda: renewed_for_two_leases(claimed))
+            # A busy machine renews late: of the lease, only the dates tell.
+            assert not reap(other, Email, lease=timedelta(minutes=1))
             other.rollback()
 
     work(engine, JobQueue(Email, lease=SHORT_LEASE), handler, limit=2, owner="plain")
@@ -174,7 +173,7 @@ def test_a_renewal_that_failed_is_tried_again_soon(
     engine: Engine, session: Session, db_alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_emails(session, "a")
-    queue = JobQueue(Email, lease=timedelta(seconds=3))
+    queue = JobQueue(Email, lease=timedelta(seconds=6))
     renew, times = queue.renew, []
 
     def fail_once(session: Session, fences: Sequence[Fence]) -> None:
@@ -186,7 +185,7 @@ def test_a_renewal_that_failed_is_tried_again_soon(
     monkeypatch.setattr(queue, "renew", fail_once)
     work(engine, queue, lambda email: until(lambda: renewals(session)))
 
-    assert times[1] - times[0] < 0.7  # a beat takes a second
+    assert times[1] - times[0] < 1.7  # a beat takes two seconds
 
 
 def test_a_claim_that_cannot_be_renewed_costs_no_other_its_renewal(
