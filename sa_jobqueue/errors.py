@@ -129,7 +129,8 @@ class ClaimLost(JobQueueError, StaleDataError):
     """Some claims of a batch are no longer ours; nothing was written to their rows.
 
     It is raised after the other rows of the batch were written. If you roll back, nothing of the
-    batch has happened. If you commit, the finishes of the other jobs stay.
+    batch has happened. If you commit, the finishes of the other jobs stay. Under AUTOCOMMIT they
+    are committed already.
 
     Attributes:
         verb: the verb that found it.
@@ -144,7 +145,8 @@ class ClaimLost(JobQueueError, StaleDataError):
         super().__init__(
             f"{verb}: {len(self.lost)} of {len(self.lost) + len(self.kept)} claims were lost "
             "to a finish, a release, a reap or another owner; nothing was written to their rows "
-            "(.lost), the others (.kept) were written. Roll back to undo the whole batch."
+            "(.lost), the others (.kept) were written. A rollback undoes the whole batch, but not "
+            "under AUTOCOMMIT."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
