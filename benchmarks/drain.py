@@ -29,10 +29,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: The first pilot has so many jobs. Pilots grow until one takes this part of the time that a drain
-#: should take: in a short drain the start counts, when statements are compiled.
+#: The first pilot has so many jobs.
 PILOT_JOBS = 400
+
+#: Pilots grow until one takes this part of the time that a drain should take. In a much shorter
+#: pilot, the start of the workers would count for too much.
 PILOT_SHARE = 0.5
+
 FEWEST, MOST = 400, 200_000
 
 #: The part of an adapter's room that its bars take; and inches for each bar.

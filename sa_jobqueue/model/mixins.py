@@ -424,6 +424,7 @@ def _read_back_as_utc(mapping: QueueMapping) -> None:
             )
         return value.astimezone(UTC) if isinstance(value, datetime) else value
 
+    # raw: without a wrapper of SQLAlchemy, which would be another call for each loaded row.
     for loading in ("load", "refresh", "refresh_flush"):
         event.listen(mapping.entity, loading, loaded, raw=True)
     for key in keys:

@@ -74,7 +74,9 @@ class Hands(Generic[T]):
     ) -> None:
         self._stopping = stopping
         self._limit = limit
-        self._mean = 0.0  # how long handlers run, in seconds; the latest weigh most
+        self._mean = (
+            0.0  # how long handlers run, in seconds; the latest weigh most; without a limit
+        )
         self.slots = slots
         self.has_interval = has_interval
         self.unstarted: deque[InHand[T]] = deque()

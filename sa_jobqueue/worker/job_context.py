@@ -57,7 +57,7 @@ class JobContext:
 
 _current: ContextVar[tuple[InHand[Any], Flag]] = ContextVar("sa_jobqueue_job_context")
 
-#: Notes the attempt whose handler the current context is for.
+#: Sets the attempt that job_context() returns in the current context.
 set_job_context = _current.set
 
 

@@ -67,6 +67,26 @@ def test_each_adapter_is_compared_with_the_baseline_of_the_same_round(
     assert told == ["sql", "other", "other", "sql"]
 
 
+def test_a_drain_lasts_about_as_long_as_wanted_though_its_start_takes_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[int] = []
+
+    def drain_in(*_: object, jobs: int, **__: object) -> dict[str, object]:
+        started.append(jobs)
+        row = {"adapter": "sql", "batch": 10, "workers": 4, "fill_seconds": 1, "retries": 0}
+        return {**row, "jobs": jobs, "seconds": 0.1 + jobs / 10_000}
+
+    monkeypatch.setattr(drain, "drain", drain_in)
+    database = Database("folder", str(tmp_path))
+
+    (row,) = drain.measure(database, [fake(Folder)], batch=10, workers=4, rounds=1, seconds=2)
+
+    assert 1.5 < row["drains"][0]["seconds"] < 2.1
+    assert len(started) > 2  # a pilot of 400 jobs is mostly its start
+    assert row["drains"][0]["jobs"] % 10 == 0
+
+
 def test_results_are_written_with_their_conditions(tmp_path: Path) -> None:
     read = json.loads(written(tmp_path / "results")["drain"].read_text())
 

@@ -13,7 +13,7 @@ from sqlalchemy import URL, Engine, event, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, Owner, OwnerState, reap
+from sa_jobqueue import JobQueue, Owner, OwnerState
 from sa_jobqueue.asyncio import claim, owner_state
 from sa_jobqueue.asyncio.tasks import Tasks
 from sa_jobqueue.owners.alive import owner_states
@@ -60,22 +60,18 @@ async def test_a_lock_that_nothing_speaks_against_is_looked_at_without_a_thread(
 
 @in_event_loop
 async def test_a_long_running_job_and_the_jobs_behind_it_keep_their_claims_beyond_the_lease(
-    async_engine: AsyncEngine, engine: Engine, session: Session
+    async_engine: AsyncEngine, session: Session
 ) -> None:
     add_emails(session, *"ab")
 
     def renewed_for_two_leases(claimed: datetime) -> bool:
         return min(dates(session).values()) > claimed + 2 * SHORT_LEASE
 
-    def reaped() -> int:
-        with Session(engine) as own:  # a busy machine renews late: the dates tell of the lease
-            return len(reap(own, Email, lease=timedelta(minutes=1)))
-
     async def handler(email: Email) -> None:
         if email.recipient == "a":
             claimed = max(dates(session).values())
+            # Not by a reap in between: a busy machine may renew late.
             await asyncio.to_thread(until, lambda: renewed_for_two_leases(claimed))
-            assert await asyncio.to_thread(reaped) == 0
 
     await draining(
         async_engine, JobQueue(Email, lease=SHORT_LEASE), handler, limit=2, owner="plain"

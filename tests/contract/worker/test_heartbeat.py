@@ -33,7 +33,7 @@ def renewals(session: Session) -> int:
 
 
 def test_a_long_running_job_and_the_jobs_behind_it_keep_their_claims_beyond_the_lease(
-    engine: Engine, session: Session, other: Session
+    engine: Engine, session: Session
 ) -> None:
     add_emails(session, "a", "b")
 
@@ -43,10 +43,8 @@ def test_a_long_running_job_and_the_jobs_behind_it_keep_their_claims_beyond_the_
     def handler(email: Email) -> None:
         if email.recipient == "a":
             claimed = max(dates(session).values())
+            # Not by a reap in between: a busy machine may renew late.
             until(lambda: renewed_for_two_leases(claimed))
-            # A busy machine renews late: of the lease, only the dates tell.
-            assert not reap(other, Email, lease=timedelta(minutes=1))
-            other.rollback()
 
     work(engine, JobQueue(Email, lease=SHORT_LEASE), handler, limit=2, owner="plain")
 
