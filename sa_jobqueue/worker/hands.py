@@ -74,9 +74,8 @@ class Hands(Generic[T]):
     ) -> None:
         self._stopping = stopping
         self._limit = limit
-        self._mean = (
-            0.0  # how long handlers run, in seconds; the latest weigh most; without a limit
-        )
+        # How long handlers run, in seconds; the latest weigh most. Kept only without a limit.
+        self._mean = 0.0
         self.slots = slots
         self.has_interval = has_interval
         self.unstarted: deque[InHand[T]] = deque()
