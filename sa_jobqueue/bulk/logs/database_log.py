@@ -14,7 +14,7 @@ and none is run twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -205,10 +205,12 @@ class DatabaseLog(Log):
 
     def _write(self, connection: Connection, number: int, **values: Any) -> None:
         batches = self.tables.batches
+        # The connection may be the source's, whose engine translates schemas otherwise.
         connection.execute(
             update(batches)
             .where(batches.c.load_id == self._load_id, batches.c.number == number)
-            .values(values)
+            .values(values),
+            execution_options={"schema_translate_map": self._schemas},
         )
 
     # -- reading --------------------------------------------------------
@@ -252,7 +254,8 @@ class DatabaseLog(Log):
 
     def _refuse_missing_tables(self, connection: Connection) -> None:
         for table in (self.tables.loads, self.tables.batches):
-            if not sa_inspect(connection).has_table(table.name, schema=table.schema):
+            schema = connection.schema_for_object(table)
+            if not sa_inspect(connection).has_table(table.name, schema=schema):
                 raise BrokenLog(
                     f"There is no table {table.fullname}. Create it by a migration, with "
                     "load_tables(metadata) in your models, or at once, by "
@@ -260,7 +263,15 @@ class DatabaseLog(Log):
                 )
 
     def _named_lock(self) -> NamedLock:
-        return named_lock(self.engine, f"bulk load log {self.tables.loads.fullname} {self._name}")
+        table = self.tables.loads
+        schema = self._schemas.get(table.schema, table.schema)
+        table_name = table.name if schema is None else f"{schema}.{table.name}"
+        return named_lock(self.engine, f"bulk load log {table_name} {self._name}")
+
+    @property
+    def _schemas(self) -> Mapping[str | None, str | None]:
+        """The schemas that the engine has in place of those of the tables."""
+        return self.engine.get_execution_options().get("schema_translate_map") or {}
 
     def _is_locked(self) -> bool:
         return self._named_lock().holder() is not None

@@ -9,10 +9,11 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 from abc import abstractmethod
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -61,6 +62,17 @@ def _boolean(text: str) -> bool:
 
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
+def _duration(text: str) -> timedelta:
+    """Read seconds, or what str() makes of a timedelta."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        return timedelta(seconds=float(text))
+    days, hours, minutes, seconds = found.groups()
+    return timedelta(int(days or 0), float(seconds), minutes=int(minutes), hours=int(hours))
+
+
+_DURATION = re.compile(r"(?:(-?\d+) days?, )?(\d+):(\d\d):(\d\d(?:\.\d{1,6})?)", re.ASCII)
+
 _FROM_TEXT: Readers = {
     int: int,
     float: float,
@@ -69,6 +81,7 @@ _FROM_TEXT: Readers = {
     datetime: datetime.fromisoformat,
     date: date.fromisoformat,
     time: time.fromisoformat,
+    timedelta: _duration,
     UUID: UUID,
     bytes: bytes.fromhex,
 }
@@ -104,6 +117,8 @@ class _FileRows(Rows):
     def _typed(self, name: str, value: Any) -> Any:
         kind, nullable = self._type(name)
         read = self.readers.get(kind)
+        if kind is timedelta and type(value) in (int, float, Decimal):  # seconds, as JSON has them
+            value = str(value)
         if read is None or not isinstance(value, str):
             return value
         if value == "" and nullable:
@@ -112,6 +127,8 @@ class _FileRows(Rows):
             return read(value)
         except (ValueError, ArithmeticError) as error:
             wanted = "JSON" if read is json.loads else kind.__name__
+            if kind is timedelta:
+                wanted += ": give seconds, or hours:minutes:seconds"
             raise ArgumentError(
                 f"{self.path}: {name}={value!r} cannot be read as {wanted}"
             ) from error
@@ -160,6 +177,10 @@ class _CSVRows(_FileRows):
         return super()._typed(name, value)
 
 
+#: An escape of JSON for one of the two halves that UTF-16 writes a rare character with.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
 class _JSONRows(_FileRows):
     """A JSON object on each line."""
 
@@ -181,11 +202,24 @@ class _JSONRows(_FileRows):
             raise self._row_error(offset, f"is not JSON in UTF-8: {error}") from error
         if not isinstance(row, dict):
             raise self._row_error(offset, "is not a JSON object")
+        if _SURROGATE.search(line):
+            self._refuse_half_characters(row, offset)
         rounded = [name for name, value in row.items() if self._is_rounded(name, value)]
         if rounded:
             exact = json.loads(line, parse_float=Decimal)
             row.update({name: exact[name] for name in rounded})
         return row
+
+    def _refuse_half_characters(self, row: dict[str, Any], offset: int) -> None:
+        try:
+            json.dumps(row, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise self._row_error(
+                offset,
+                f"has {half!r} alone, which is half of a character: UTF-16 writes it as two "
+                "\\u escapes",
+            ) from error
 
     def _is_rounded(self, name: str, value: Any) -> bool:
         return type(value) is float and self._type(name)[0] is Decimal

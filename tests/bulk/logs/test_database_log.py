@@ -413,6 +413,37 @@ def test_the_tables_may_be_in_a_schema(engine: Engine) -> None:
         connection.execute(DropSchema("bulk_logs", cascade=True))
 
 
+@pytest.mark.only_on("postgresql")
+def test_the_schema_of_the_tables_may_be_translated(engine: Engine) -> None:
+    load_tables(MetaData()).loads.metadata.drop_all(engine)
+    tenants = [
+        engine.execution_options(schema_translate_map={"tenant": f"bulk_logs_{number}"})
+        for number in (1, 2)
+    ]
+    for number, tenant in enumerate(tenants, start=1):
+        with engine.begin() as connection:
+            connection.execute(CreateSchema(f"bulk_logs_{number}"))
+        load_tables(MetaData(schema="tenant")).create_all(tenant)
+    loads = [
+        BulkLoad(
+            InsertSource(engine, Item, items(3, number * 100)),
+            DatabaseLog(tenant, tables=load_tables(MetaData(schema="tenant"))),
+        )
+        for number, tenant in enumerate(tenants)
+    ]
+
+    for load in loads:
+        load.prepare()  # each tenant's load of this name has a lock of its own
+    for load in loads:
+        load.insert()
+        load.close()
+
+    assert len(texts(engine)) == 6
+    with engine.begin() as connection:
+        for number in (1, 2):
+            connection.execute(DropSchema(f"bulk_logs_{number}", cascade=True))
+
+
 def test_the_tables_are_made_once_in_a_metadata_and_under_any_name(engine: Engine) -> None:
     metadata = MetaData()
     Table("of_others", metadata, Column("id", Integer))

@@ -36,6 +36,7 @@ TYPES = {
     "day": (date, True),
     "hour": (time, True),
     "data": (bytes, True),
+    "pause": (timedelta, True),
 }
 
 ID = UUID("12345678123456781234567812345678")
@@ -95,6 +96,8 @@ def test_a_byte_order_mark_is_no_part_of_a_quoted_name(tmp_path: Path) -> None:
         ("rows.jsonl", b'{"id": 1}\n{"id": 2', r"rows\.jsonl: the row at byte 10 is not JSON"),
         ("rows.jsonl", b'{"text": "\xe4"}\n', "the row at byte 0 is not JSON in UTF-8"),
         ("rows.jsonl", b"\n[1, 2]\n", "the row at byte 1 is not a JSON object"),
+        ("rows.jsonl", b'{"text": "a"}\n{"text": "\\uD800"}\n', r"byte 14 has '.ud800' alone"),
+        ("rows.jsonl", b'{"\\udFFF": 1}\n', r"byte 0 has '.udfff' alone, which is half of a"),
     ],
 )
 def test_a_line_that_is_no_row_is_refused_with_its_position(
@@ -122,6 +125,8 @@ def test_a_row_of_a_csv_file_with_another_number_of_fields_is_named(tmp_path: Pa
         ("flag", "no", "bool"),
         ("id", "", "UUID"),
         ("amount", "much", "Decimal"),
+        ("pause", "PT5S", "timedelta: give seconds, or hours:minutes:seconds"),
+        ("pause", "inf", "timedelta"),
     ],
 )
 def test_a_field_that_is_no_value_of_its_column_is_named(
@@ -158,6 +163,36 @@ def test_a_number_of_a_json_file_keeps_its_digits(tmp_path: Path) -> None:
     ((_, row),) = rows_from(path, TYPES).read(0, 0)
 
     assert row == {"amount": Decimal("1234567890123456.7891"), "number": 1, "real": 0.1}
+
+
+def test_a_character_that_is_escaped_as_its_two_halves_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "\\ud83d\\ude00"}')
+
+    ((_, row),) = rows_from(path, TYPES).read(0, 0)
+
+    assert row == {"text": "\N{GRINNING FACE}"}
+
+
+@pytest.mark.parametrize(
+    "duration",
+    [timedelta(seconds=5), timedelta(days=-1, seconds=1.5), timedelta(days=40, microseconds=1)],
+)
+def test_a_duration_is_read_as_python_writes_it_and_as_seconds(
+    tmp_path: Path, duration: timedelta
+) -> None:
+    seconds = duration.total_seconds()
+    csv, jsonl = tmp_path / "rows.csv", tmp_path / "rows.jsonl"
+    csv.write_text(f'pause,number\n"{duration}",1\n{seconds},2\n,3\n')
+    jsonl.write_text(
+        f'{{"pause": "{duration}"}}\n{{"pause": {seconds}}}\n{{"pause": null}}\n{{"pause": 3}}'
+    )
+
+    from_csv = [row["pause"] for _, row in rows_from(csv, TYPES).read(0, 0)]
+    from_json = [row["pause"] for _, row in rows_from(jsonl, TYPES).read(0, 0)]
+
+    assert from_csv == [duration, duration, None]
+    assert from_json == [duration, duration, None, timedelta(seconds=3)]
 
 
 @pytest.mark.parametrize(
