@@ -174,6 +174,10 @@ class StepQueue(JobQueue[T]):
             session, jobs, retried(after), leaving=final, after=after, verb="retry"
         )
 
+    def statuses_left_by(self, verb: str) -> tuple[str, ...]:
+        """Return the statuses that jobs have before a verb; a job that has ended may be retried."""
+        return self._graph.final if verb == "retry" else super().statuses_left_by(verb)
+
     def prune(
         self,
         session: AnySession,

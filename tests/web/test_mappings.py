@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
 from sa_jobqueue import ArgumentError, JobQueue, claim
+from sa_jobqueue.workflow import Workflow
 from tests.cli import films
 from tests.models import (
     Account,
@@ -135,6 +136,22 @@ def test_the_steps_of_a_workflow_are_queues(open_page: Open, session: Session) -
     assert {page.get(f"/queues/{name}").status_code for name in names} == {200}
     assert 'value="7"' in first.text
     assert page.get(f"/queues/{names[0]}/jobs/7").status_code == 200
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_job_that_has_ended_in_a_status_of_the_workflows_own_can_be_retried(
+    open_page: Open, session: Session
+) -> None:
+    workflow = Workflow(films.Film, final=["banned"])
+    step = workflow.step("unclaimed", during="claimed", then="done", branches=["banned"])(print)
+    add(session, films.Film(id=7, title="easy", status="banned"))
+    page = open_page(queues={"cuts": step.queue})
+
+    preview = preview_of(page, "/queues/cuts", {"verb": "retry", "key": "7"})
+
+    assert texts(preview, "h1") == ["Retry 1 job?"]
+    assert texts(confirmed(page, preview), "h1") == ["1 job retried"]
+    assert 'value="retry"' not in page.get("/queues/cuts/jobs/7").text
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/jobs/b"])
