@@ -11,6 +11,11 @@ behind the job's fence: a job whose claim was lost is not handled. From then on,
 the lease. The heartbeat therefore stops renewing the job first: a renewal would wait for the lock,
 and hold up all other renewals.
 
+A savepoint follows the locking read, and is released before the finish. It ends with its
+transaction. So its release fails if the handler or the server has ended that transaction without
+SQLAlchemy's knowledge: by SQL text, by the driver's own commit(), by a deadlock or by the implicit
+commit of a CREATE TABLE on InnoDB. The job is not finished then.
+
 If the handler fails, or returns a Retry or a Cancel, its effects are rolled back, and the next turn
 fails, retries or cancels the job. If the answer to a COMMIT is lost, the transaction is run again,
 and the locking read, or what it misses, tells whether the COMMIT has succeeded.
@@ -42,9 +47,14 @@ from .transactions import Transactions
 T = TypeVar("T")
 
 ENDED = (
-    "a transactional handler has ended the transaction that it shares with the finish of its job: "
-    "commit and roll back only within session.begin_nested()"
+    "the transaction that a transactional handler shares with the finish of its job has ended in "
+    "the handler: commit and roll back only within session.begin_nested(), do not catch the error "
+    "of a deadlock, and on MySQL and MariaDB run no statement that commits by itself, such as "
+    "CREATE TABLE or TRUNCATE"
 )
+
+#: The savepoint that shows that the handler's transaction goes on.
+_SAVEPOINT = "sa_jobqueue_handler"
 
 CHANGED = (
     "a transactional handler has deleted its job, or changed its key, status, owner or owner_date: "
@@ -85,11 +95,16 @@ class _NotDone(Exception):
 
 
 class _Raised(Exception):
-    """The handler raised an exception: whatever it is, its transaction is not run again."""
+    """The handler raised an exception: whatever it is, its transaction is not run again.
 
-    def __init__(self, error: Exception) -> None:
+    It is raised `from None`, because a deadlock that it came from would be run again.
+    """
+
+    def __init__(self, error: Exception, cause: Exception | None = None) -> None:
         super().__init__(error)
         self.error = error
+        if cause is not None:
+            error.__cause__ = cause
 
 
 @dataclass
@@ -148,7 +163,8 @@ class HandlersTransaction(Generic[T]):
                 session.flush()
             outcome = self.in_hand.lane.outcome_of(returned)
         except Exception as error:
-            raise _Raised(_explained(error)) from error
+            raise _Raised(_explained(error)) from None
+        self._release_savepoint()
         if isinstance(outcome, Retry | Cancel):
             raise _NotDone(outcome)
         self._finish(session, outcome)
@@ -165,6 +181,7 @@ class HandlersTransaction(Generic[T]):
                 raise _LostClaim(self._ended(writer, fence))
             self.in_hand.may_be_finished = False
             job = session.get(fence.entity, fence.identity, options=self.options)
+            self._connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         if job is None:
             raise _Raised(
                 ArgumentError(
@@ -173,6 +190,17 @@ class HandlersTransaction(Generic[T]):
                 )
             )
         return with_fence(job, fence)
+
+    def _release_savepoint(self) -> None:
+        """Release the savepoint that was set before the handler's first statement."""
+        try:
+            self._connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+        except DBAPIError as error:
+            if is_failed_transaction(error):
+                raise _Raised(_explained(error)) from None
+            if self.transactions.is_away(error):
+                raise
+            raise _Raised(ArgumentError(ENDED), error) from None
 
     def _ended(self, writer: Writer, fence: Fence) -> Ended:
         """Tell how a job has ended whose claim is gone.
@@ -195,7 +223,7 @@ class HandlersTransaction(Generic[T]):
             raise _Raised(ArgumentError(CHANGED)) from None
         except DBAPIError as error:
             if is_failed_transaction(error):
-                raise _Raised(_explained(error)) from error
+                raise _Raised(_explained(error)) from None
             raise
 
 

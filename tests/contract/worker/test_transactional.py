@@ -10,12 +10,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pymysql.err import OperationalError as DriversError
 from sqlalchemy import URL, Engine, event, select, text, update
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import ArgumentError, Fence, JobQueue, reap
+from sa_jobqueue import ArgumentError, Fence, JobQueue, is_transient, reap
 from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.worker import Cancel, Retry, Worker
 from sa_jobqueue.worker.heartbeat import Heartbeat
@@ -169,6 +170,71 @@ def test_a_handler_that_ends_its_transaction_has_failed(
 
     assert (entries(ledger), statuses(ledger)) == ([], {"a": "failed"})
     assert "begin_nested()" in str(ledger.scalar(select(Invoice.last_error)))
+
+
+def _commit_the_drivers(session: Session, invoice: Invoice) -> None:
+    connection: Any = session.connection().connection
+    connection.commit()
+
+
+def _roll_back_the_drivers(session: Session, invoice: Invoice) -> None:
+    connection: Any = session.connection().connection
+    connection.rollback()
+
+
+@pytest.mark.parametrize("and_goes_on", [False, True])
+@pytest.mark.parametrize("outcome", [None, Retry(SOON)])
+@pytest.mark.parametrize(
+    ("end", "committed"),
+    [
+        (lambda session, invoice: session.execute(text("COMMIT")), True),
+        (lambda session, invoice: session.execute(text("ROLLBACK")), False),
+        (_commit_the_drivers, True),
+        (_roll_back_the_drivers, False),
+    ],
+    ids=["COMMIT", "ROLLBACK", "driver-commit", "driver-rollback"],
+)
+def test_a_transaction_that_ends_behind_sqlalchemys_back_finishes_no_job(
+    engine: Engine,
+    ledger: Session,
+    drain: Work,
+    end: Handle,
+    committed: bool,
+    outcome: Any,
+    and_goes_on: bool,
+) -> None:
+    add_invoices(ledger, "a", max_attempts=1)
+
+    def handle(session: Session, invoice: Invoice) -> Any:
+        book(session, invoice)
+        session.flush()
+        end(session, invoice)
+        if and_goes_on:
+            session.execute(text("SELECT 1"))
+        return outcome
+
+    drain(engine, handle)
+
+    assert statuses(ledger) == {"a": "failed"}
+    assert entries(ledger) == (["a"] if committed else [])
+    assert "has ended in the handler" in str(ledger.scalar(select(Invoice.last_error)))
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_statement_that_commits_by_itself_finishes_no_job(
+    engine: Engine, ledger: Session, drain: Work
+) -> None:
+    add_invoices(ledger, "a", max_attempts=1)
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        book(session, invoice)
+        session.flush()
+        session.execute(text("CREATE TABLE IF NOT EXISTS ledger_entry (id INT)"))
+
+    drain(engine, handle)
+
+    assert (entries(ledger), statuses(ledger)) == (["a"], {"a": "failed"})
+    assert "CREATE TABLE or TRUNCATE" in str(ledger.scalar(select(Invoice.last_error)))
 
 
 @pytest.mark.parametrize("and_goes_on", [False, True])
@@ -360,6 +426,24 @@ def test_an_error_of_the_database_inside_a_handler_is_an_attempt(
             error = OperationalError("SELECT 1", {}, Exception("the connection is lost"))
             error.connection_invalidated = True  # a transaction of the worker's would run again
             raise error
+
+    drain(engine, handle)
+
+    assert (called, statuses(ledger)) == (["a"], {"a": "failed"})
+
+
+def test_a_deadlock_inside_a_handler_is_an_attempt(
+    engine: Engine, ledger: Session, drain: Work
+) -> None:
+    add_invoices(ledger, "a", max_attempts=1)
+    called: list[str] = []
+    deadlock = DriversError(1213, "Deadlock found when trying to get lock")
+    assert is_transient(OperationalError("SELECT 1", {}, deadlock))
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        called.append(invoice.name)
+        if len(called) == 1:
+            raise OperationalError("SELECT 1", {}, deadlock)
 
     drain(engine, handle)
 
