@@ -62,6 +62,7 @@ def _boolean(text: str) -> bool:
 
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
+
 def _duration(text: str) -> timedelta:
     """Read seconds, or what str() makes of a timedelta."""
     found = _DURATION.fullmatch(text)
