@@ -76,6 +76,10 @@ class ClaimPlan(Generic[T]):
         self.mapping: QueueMapping = spec.mapping
         self.strategy = strategy
 
+    def for_spec(self, spec: ClaimSpec) -> ClaimPlan[T]:
+        """Return a plan of the same kind that claims other rows of the class."""
+        return ClaimPlan(spec, self.strategy)
+
     def built_for(
         self, database: Database, *, hooked: bool = False, drawn: bool = False
     ) -> Strategy:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from sqlalchemy import Executable, or_, select
+from sqlalchemy import ColumnElement, Executable, or_, select
 from sqlalchemy.orm import Session
 
 from ..dialects.clock import utc_now
@@ -190,16 +190,20 @@ class Lane(Generic[T]):
             retry_in = outcome.retry_in if isinstance(outcome, Failed) else outcome.in_
             self.queue.fail(session, job, error=text, retry_in=retry_in)
 
-    def has_left(self, session: Session) -> bool:
-        """Tell whether a drain waits for a job, by a read of the database that is written to."""
-        with writing(session, self.mapping, reads=True) as writer:
-            return writer.rows(self._left()).first() is not None
+    def has_left(self, session: Session, queue: JobQueue[T]) -> bool:
+        """Tell whether a drain waits for a job, by a read of the database that is written to.
 
-    def _left(self) -> Executable:
+        Args:
+            queue: that of the lane, perhaps with fewer jobs.
+        """
+        with writing(session, self.mapping, reads=True) as writer:
+            return writer.rows(self._left(queue.plan.spec.where)).first() is not None
+
+    def _left(self, where: Sequence[ColumnElement[bool]]) -> Executable:
         """Select the key of a job that a drain waits for."""
         mapping = self.mapping
         unclaimed = mapping.has_status(self.queue.ready)
-        left = select(*mapping.key_attributes).where(unclaimed, *self.queue.plan.spec.where)
+        left = select(*mapping.key_attributes).where(unclaimed, *where)
         if mapping.has("run_at"):
             due = mapping.attribute("run_at") <= utc_now()
             tried = mapping.attribute("attempts") > 0 if mapping.has("attempts") else None

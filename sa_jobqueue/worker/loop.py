@@ -433,7 +433,10 @@ class Worker(Generic[T]):
         """Tell whether no job is left that this run should wait for."""
 
         def drained(session: Session) -> bool:
-            return not any(lane.has_left(session) for lane in self.lanes)
+            return not any(
+                lane.has_left(session, self._turns.passed_over.queue_of(lane))
+                for lane in self.lanes
+            )
 
         try:
             nothing_left = self._transactions.run(drained)

@@ -19,6 +19,7 @@ from .kept_connection import KeptConnection
 from .lanes import Lane, LaneOrder, claims_lost_by
 from .log_records import log_lost, log_unreleased
 from .owner_name import OwnerName
+from .passed_over import PassedOver, may_be_a_rows_fault
 from .refusals import UNDIVIDED, RefusedFinish
 from .set_aside import SetAside
 from .transactions import Refusals, Transactions, cause_of
@@ -80,6 +81,7 @@ class Turns(Generic[T]):
     hopeless: bool = False
 
     def __post_init__(self) -> None:
+        self.passed_over: PassedOver[T] = PassedOver()
         self._order = LaneOrder(self.lanes)
         # Claims whose COMMIT was not answered.
         self._unanswered: list[tuple[Lane[T], Claim[T]]] = []
@@ -143,12 +145,27 @@ class Turns(Generic[T]):
                 return self._finish_alone(batch, error)
             if not claim:
                 return self._leave_unanswered(error)
-            self._refusals.note(error)
-            return TurnResult(refused=True)
+            return self._after_refused_claim(error)
         self._unanswered.clear()
         if claim:
             self._refusals.end()
         return result
+
+    def _after_refused_claim(self, error: Exception) -> TurnResult[T]:
+        """Pass over the rows that cannot be loaded; if there are none, note the refusal.
+
+        Raises:
+            Exception: the error, if no row explains it and it has lasted for PATIENCE.
+        """
+        unloaded = 0
+        if may_be_a_rows_fault(error):
+            for lane in self.lanes:
+                find = partial(self.passed_over.find, lane=lane)
+                unloaded += self.transactions.run(find, kept=self.kept)
+        if unloaded:
+            return TurnResult(claim_is_due=True)
+        self._refusals.note(error)
+        return TurnResult(refused=True)
 
     def _turn(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:
         result = self._finish_and_claim(session, batch)
@@ -179,7 +196,7 @@ class Turns(Generic[T]):
         (lane,) = self.lanes
         most = self._most(lane, batch.wanted)
         others = [done for done in batch.handled if done.outcome is not None or done.ended]
-        if others or not most:
+        if others or not most or self.passed_over.queue_of(lane) is not lane.queue:
             return None
         try:
             claim = lane.complete_and_claim(
@@ -321,7 +338,7 @@ class Turns(Generic[T]):
         return self.brakes[lane].most(wanted) if self.brakes else wanted
 
     def _claim_by(self, lane: Lane[T], session: Session, limit: int) -> Claim[T]:
-        return lane.queue.claim(
+        return self.passed_over.queue_of(lane).claim(
             session, owner=self.owner_name.owner, limit=limit, options=self.options
         )
 

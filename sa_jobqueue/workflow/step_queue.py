@@ -14,6 +14,7 @@ from ..model.status import CANCELLED, DONE, FAILED
 from ..model.transitions import ended, retried
 from ..queue import JobQueue
 from ..sessions.writer import AnyConnection, AnySession
+from ..strategies import ClaimSpec
 from ..verbs import finish
 from ..verbs.claim import ClaimPlan
 from ..verbs.manage import PRUNE_LIMIT
@@ -222,6 +223,10 @@ class _TellingPlan(ClaimPlan[T]):
         super().__init__(plan.spec, plan.strategy)
         self._listeners = listeners
         self._node = node
+
+    def for_spec(self, spec: ClaimSpec) -> ClaimPlan[T]:
+        """Return a plan that tells the same listeners; see :meth:`ClaimPlan.for_spec`."""
+        return _TellingPlan(super().for_spec(spec), self._listeners, self._node)
 
     def claim(self, session: AnyConnection, **request: Any) -> Claim[Any]:
         """Claim, and tell the listeners; see :meth:`ClaimPlan.claim`."""

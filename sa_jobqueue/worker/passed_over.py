@@ -1,0 +1,151 @@
+"""Rows that cannot be loaded are passed over, so that they do not hold up other jobs.
+
+A claim loads the jobs that it claims. A value of a row may have no meaning for this version of the
+application: a member that a newer version has added to an Enum, or a text that a type of the
+application cannot decrypt. Loading then raises an exception, the claim is rolled back, and the next
+claim meets the same row.
+
+After such an error the worker reads the first jobs of the queue one by one, without a claim. It
+logs those that cannot be loaded, and leaves them unclaimed: a newer version of the application may
+understand them. After some minutes it tries them again. Queues with serial keys or a strict order
+pass over nothing: there, a job must not overtake another.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import ColumnElement, Executable, and_, not_, or_, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from ..dialects.clock import utc_now
+from ..dialects.driver_errors import driver_errors
+from ..errors import JobQueueError
+from ..model.mapping import QueueMapping
+from ..queue import JobQueue
+from ..sessions.writer import writing
+from .lanes import Lane
+
+log = logging.getLogger("sa_jobqueue.worker")
+
+T = TypeVar("T")
+
+Key = tuple[Any, ...]
+
+#: How many jobs of a queue are read one by one.
+CANDIDATES = 100
+
+#: The most rows of a queue that are passed over. If more cannot be loaded, the cause is no row.
+MOST = 1_000
+
+#: For how long a row is passed over.
+PASSED_OVER_FOR = timedelta(minutes=5)
+
+#: How many rows a log record names.
+NAMED = 10
+
+
+def may_be_a_rows_fault(error: Exception) -> bool:
+    """Tell whether an error may come from loading a row: the database has refused nothing."""
+    ours = isinstance(error, SQLAlchemyError | JobQueueError)
+    return not ours and not any(driver_errors(error))
+
+
+@dataclass
+class PassedOver(Generic[T]):
+    """The rows that a worker passes over in each of its lanes."""
+
+    _until: dict[Lane[T], dict[Key, float]] = field(default_factory=dict)
+    _logged: set[tuple[Lane[T], Key]] = field(default_factory=set)
+
+    def queue_of(self, lane: Lane[T]) -> JobQueue[T]:
+        """Return the queue to claim from: that of the lane, without the rows passed over."""
+        keys = self._keys(lane) if self._until else ()
+        return _narrowed(lane.queue, not_(_named(lane.mapping, keys))) if keys else lane.queue
+
+    def find(self, session: Session, lane: Lane[T]) -> int:
+        """Look among the first due jobs of a lane for rows that cannot be loaded.
+
+        They are passed over from now on, and new ones are logged.
+
+        Returns:
+            how many there are.
+        """
+        unloaded: dict[Key, Exception] = {}
+        with writing(session, lane.mapping, reads=True) as writer:
+            for key in [tuple(row) for row in writer.rows(self._first_keys(lane))]:
+                one = select(lane.mapping.entity).where(_named(lane.mapping, [key]))
+                try:
+                    writer.orm(one, populate_existing=True).unique().all()
+                except Exception as error:
+                    if not may_be_a_rows_fault(error):
+                        raise
+                    unloaded[key] = error
+        self._add(lane, unloaded)
+        return len(unloaded)
+
+    def _first_keys(self, lane: Lane[T]) -> Executable:
+        """Select the keys of the first due jobs, as many as may be passed over."""
+        spec, mapping = self.queue_of(lane).plan.spec, lane.mapping
+        may_overtake = not spec.limits and not spec.strict
+        most = min(CANDIDATES, MOST - len(self._keys(lane))) if may_overtake else 0
+        due = [mapping.attribute("run_at") <= utc_now()] if mapping.has("run_at") else []
+        return (
+            select(*mapping.key_attributes)
+            .where(mapping.has_status(spec.ready), *due, *spec.where)
+            .order_by(*spec.order)
+            .limit(most)
+        )
+
+    def _add(self, lane: Lane[T], unloaded: dict[Key, Exception]) -> None:
+        """Pass over rows, and log those that are new."""
+        until = time.monotonic() + PASSED_OVER_FOR.total_seconds()
+        self._until.setdefault(lane, {}).update(dict.fromkeys(unloaded, until))
+        new = [key for key in unloaded if (lane, key) not in self._logged]
+        self._logged.update((lane, key) for key in new)
+        if new:
+            names = ", ".join(" ".join(map(str, key)) for key in new[:NAMED])
+            more = f" and {len(new) - NAMED} more" if len(new) > NAMED else ""
+            error = unloaded[new[0]]
+            log.error(
+                "%s %s%s cannot be loaded. The worker goes on with other jobs, and tries again in "
+                "%s: %s",
+                lane.mapping,
+                names,
+                more,
+                PASSED_OVER_FOR,
+                error,
+                exc_info=error,
+            )
+
+    def _keys(self, lane: Lane[T]) -> list[Key]:
+        """Return the keys of the rows passed over; the time of a row may be over."""
+        now, until = time.monotonic(), self._until.get(lane, {})
+        for key in [key for key, end in until.items() if end <= now]:
+            del until[key]
+        return list(until)
+
+
+def _narrowed(queue: JobQueue[T], criterion: ColumnElement[bool]) -> JobQueue[T]:
+    narrowed, spec = copy(queue), queue.plan.spec
+    narrowed.plan = queue.plan.for_spec(replace(spec, where=(*spec.where, criterion)))
+    return narrowed
+
+
+def _named(mapping: QueueMapping, keys: Iterable[Key]) -> ColumnElement[bool]:
+    attributes = mapping.key_attributes
+    if len(attributes) == 1:
+        return attributes[0].in_([value for (value,) in keys])
+    return or_(
+        *(
+            and_(*(each == value for each, value in zip(attributes, key, strict=True)))
+            for key in keys
+        )
+    )

@@ -1,0 +1,208 @@
+"""A row that cannot be loaded holds up no other job: the worker passes over it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Dialect, Engine, String, TypeDecorator, select, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin
+from sa_jobqueue.asyncio import AsyncWorker
+from sa_jobqueue.worker import Worker
+from sa_jobqueue.workflow import Workflow
+from tests.contract.asyncio.support import make_async_engine
+from tests.running import ASYNC_DRIVERS
+from tests.support import SERVERS, with_empty_tables
+
+SOON = timedelta(milliseconds=20)
+
+
+class Colour(TypeDecorator[str]):
+    """A colour, as a version of the application knows it."""
+
+    impl = String(20)
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        if value == "infrared":
+            raise LookupError(f"{value!r} is no colour that this version knows")
+        return value
+
+
+class Base(DeclarativeBase):
+    """The base of the painter's tables."""
+
+
+class Wall(PriorityMixin, RetryMixin, JobMixin, Base):
+    """A wall to paint."""
+
+    __tablename__ = "passed_wall"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    colour: Mapped[str] = mapped_column(Colour)
+
+
+class Room(JobMixin, Base):
+    """A room of a house, with a key of two columns."""
+
+    __tablename__ = "passed_room"
+
+    house: Mapped[int] = mapped_column(primary_key=True)
+    door: Mapped[str] = mapped_column(String(5), primary_key=True)
+    colour: Mapped[str] = mapped_column(Colour)
+
+
+@pytest.fixture
+def walls(engine: Engine) -> Iterator[Session]:
+    with_empty_tables(engine, Base.metadata)
+    with Session(engine) as session:
+        yield session
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sa_jobqueue.worker.transactions.PATIENCE", timedelta(seconds=0.2))
+
+
+def add(session: Session, *colours: str) -> None:
+    session.add_all(
+        Wall(id=number, colour=colour) for number, colour in enumerate(colours, start=1)
+    )
+    session.commit()
+
+
+def left(session: Session) -> list[Any]:
+    """The walls that are not painted: key, status and attempts."""
+    session.rollback()
+    query = select(Wall.id, Wall.status, Wall.attempts).where(Wall.status != "done")
+    return [tuple(row) for row in session.execute(query.order_by(Wall.id))]
+
+
+def paint(engine: Engine, queue: Any, handle: Callable[[Any], None], **options: Any) -> None:
+    options = {"drain": True, "poll": SOON, **options}
+    Worker(engine, queue, handle, **options).run()
+
+
+def paint_awaited(
+    engine: Engine, queue: Any, handle: Callable[[Any], None], **options: Any
+) -> None:
+    async def handle_awaited(job: Any) -> None:
+        handle(job)
+
+    async def run() -> None:
+        own = make_async_engine(engine.url, ASYNC_DRIVERS[engine.url.get_backend_name()])
+        given = {"drain": True, "poll": SOON, **options}
+        await AsyncWorker(own, queue, handle_awaited, **given).run()
+        await own.dispose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10])
+@pytest.mark.parametrize("work", [paint, paint_awaited], ids=["Worker", "AsyncWorker"])
+def test_the_other_jobs_are_handled_and_the_row_stays_as_it_was(
+    engine: Engine,
+    walls: Session,
+    caplog: pytest.LogCaptureFixture,
+    work: Callable[..., None],
+    limit: int,
+) -> None:
+    add(walls, "red", "infrared", "blue", "infrared", *["green"] * 5)
+    painted: list[int] = []
+
+    work(engine, JobQueue(Wall), lambda wall: painted.append(wall.id), limit=limit)
+
+    assert sorted(painted) == [1, 3, 5, 6, 7, 8, 9]
+    assert left(walls) == [(2, "unclaimed", 0), (4, "unclaimed", 0)]
+    told = [text for text in caplog.messages if "cannot be loaded" in text]
+    assert [word for text in told for word in ("2", "4") if f"Wall {word}" in text or ", 4" in text]
+    assert len(told) in (1, 2)
+    assert all("no colour that this version knows" in text for text in told)
+    assert "refuses" not in caplog.text
+
+
+def test_a_row_is_tried_again_after_some_minutes(
+    engine: Engine, walls: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.worker.passed_over.PASSED_OVER_FOR", timedelta(seconds=0.1))
+    add(walls, "infrared", "red", "blue")
+    painted: list[int] = []
+    worker: Worker[Wall]
+
+    def handle(wall: Wall) -> None:
+        painted.append(wall.id)
+        if wall.id == 3:
+            walls.execute(text("UPDATE passed_wall SET colour = 'black' WHERE id = 1"))
+            walls.commit()
+        if wall.id == 1:
+            worker.stop()
+
+    worker = Worker(engine, JobQueue(Wall), handle, poll=SOON)
+    worker.run()
+
+    assert painted == [2, 3, 1]
+    assert left(walls) == []
+
+
+def test_a_row_with_a_key_of_two_columns_is_passed_over(engine: Engine, walls: Session) -> None:
+    walls.add_all(
+        Room(house=1, door=door, colour=colour)
+        for door, colour in [("a", "red"), ("b", "infrared"), ("c", "blue")]
+    )
+    walls.commit()
+    painted: list[str] = []
+
+    paint(engine, JobQueue(Room), lambda room: painted.append(room.door), limit=5)
+
+    assert painted == ["a", "c"]
+
+
+def test_a_step_of_a_workflow_passes_over_it_and_tells_its_listeners(
+    engine: Engine, walls: Session
+) -> None:
+    add(walls, "infrared", "red")
+    workflow = Workflow(Wall)
+    told: list[Any] = []
+    workflow.on_transition(lambda session, transition: told.append(transition))
+
+    @workflow.step("unclaimed", during="claimed", then="done")
+    def brush(wall: Wall) -> None:
+        assert wall.id == 2
+
+    Worker(engine, workflow, drain=True, poll=SOON).run()
+
+    assert left(walls) == [(1, "unclaimed", 0)]
+    assert [(one.identity, one.after) for one in told] == [((2,), "claimed"), ((2,), "done")]
+
+
+@pytest.mark.parametrize("serial", [True, False])
+def test_where_no_job_may_overtake_another_or_too_many_fail_the_worker_ends(
+    engine: Engine, walls: Session, monkeypatch: pytest.MonkeyPatch, serial: bool
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.worker.passed_over.MOST", 1)
+    add(walls, "infrared", "infrared", "infrared")
+    queue = JobQueue(Wall, strict_order=True) if serial else JobQueue(Wall)
+
+    with pytest.raises(LookupError, match="no colour that this version knows"):
+        paint(engine, queue, lambda wall: None)
+
+    assert len(left(walls)) == 3
+
+
+@pytest.mark.only_on(*SERVERS)  # SQLite counts further
+def test_an_error_of_the_database_passes_over_no_row(
+    engine: Engine, walls: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(walls, "red")
+    walls.execute(text("UPDATE passed_wall SET attempts = 2147483647"))
+    walls.commit()
+
+    with pytest.raises(Exception, match=r"[Oo]ut of range"):
+        paint(engine, JobQueue(Wall), lambda wall: None)
+
+    assert "cannot be loaded" not in caplog.text
