@@ -40,7 +40,13 @@ from .sessions.writer import AnyConnection, AnySession
 from .strategies import AUTO, WAIT
 from .strategies.key_limits import arguments_text
 from .verbs import finish, manage
-from .verbs.backoff import Backoff, check_backoff, check_durations, check_positive
+from .verbs.backoff import (
+    Backoff,
+    check_ages,
+    check_backoff,
+    check_durations,
+    check_positive,
+)
 from .verbs.claim import claim_plan
 from .verbs.enqueue import insert_jobs
 from .verbs.handler_check import check_handler
@@ -161,6 +167,7 @@ class JobQueue(Generic[T]):
             check_backoff(self.mapping, backoff)
         self.lease = self.mapping.args.lease if lease is None else lease
         check_durations(zero=False, lease=self.lease)
+        check_ages(lease=self.lease)
         self._handler: Handler | None = None
         self.declares_schedules = False
 

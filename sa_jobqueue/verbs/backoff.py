@@ -41,6 +41,9 @@ Backoff: TypeAlias = Callable[[int], timedelta]
 #: The longest delay: some databases could not store the time that a longer one leads to.
 LONGEST_DELAY = timedelta(days=3650)
 
+#: The longest lease, runtime and age: databases cannot compute every time that is further away.
+LONGEST_AGE = timedelta(days=36_500)
+
 #: By which share of itself a delay may be shorter, where nobody says.
 JITTER = 0.1
 
@@ -66,7 +69,7 @@ class ConstantBackoff:
     jitter: float = JITTER
 
     def __post_init__(self) -> None:
-        _check_delay("delay", self.delay)
+        check_delay("delay", self.delay)
         _check_jitter(self.jitter)
 
     def __call__(self, attempts: int) -> timedelta:
@@ -98,8 +101,8 @@ class ExponentialBackoff:
     jitter: float = JITTER
 
     def __post_init__(self) -> None:
-        _check_delay("first", self.first)
-        _check_delay("longest", self.longest)
+        check_delay("first", self.first)
+        check_delay("longest", self.longest)
         if not timedelta(0) < self.first <= self.longest:
             raise ArgumentError(
                 f"first must be longer than zero, and not longer than longest: {self.first!r}, "
@@ -148,7 +151,7 @@ def delay_after(backoff: Backoff, attempts: int) -> timedelta:
         ArgumentError: what it returned is not a delay.
     """
     delay = backoff(attempts)
-    _check_delay(f"what {backoff!r} returns for {attempts} attempts", delay)
+    check_delay(f"what {backoff!r} returns for {attempts} attempts", delay)
     return delay
 
 
@@ -161,7 +164,12 @@ def delay_or_default(backoff: Backoff, attempts: int) -> timedelta:
         return DEFAULT_BACKOFF(attempts)
 
 
-def _check_delay(name: str, delay: Any) -> None:
+def check_delay(name: str, delay: Any) -> None:
+    """Refuse a delay that is negative or too long for a database.
+
+    Raises:
+        ArgumentError: it names the delay.
+    """
     if not isinstance(delay, timedelta) or not timedelta(0) <= delay <= LONGEST_DELAY:
         raise ArgumentError(f"{name} must be a timedelta from zero to ten years: {delay!r}")
 
@@ -258,6 +266,17 @@ def check_positive(**durations: timedelta | None) -> None:
     for name, duration in durations.items():
         if duration is not None:
             _check_duration(name, duration, "longer than zero, or None", zero=False)
+
+
+def check_ages(**ages: timedelta | None) -> None:
+    """Refuse ages that are too long for a database; None is allowed.
+
+    Raises:
+        ArgumentError: it names the argument.
+    """
+    for name, age in ages.items():
+        if age is not None and age > LONGEST_AGE:
+            raise ArgumentError(f"{name}= takes at most a hundred years, not {age!r}")
 
 
 def check_durations(*, zero: bool, **durations: timedelta) -> None:

@@ -50,7 +50,7 @@ from ..model.transitions import (
     renewed,
 )
 from ..sessions.writer import AnyConnection, writing
-from .backoff import Backoff, by_delay
+from .backoff import Backoff, by_delay, check_delay
 
 failure_log = logging.getLogger("sa_jobqueue.failure")
 
@@ -120,14 +120,15 @@ def fail(
         ready: the status of a job that has attempts left.
 
     Raises:
-        ArgumentError: `retry_in` or `backoff` without the mixin, or a backoff that
-            does not return a delay; nothing was written.
+        ArgumentError: `retry_in` or `backoff` without the mixin, `retry_in` not from zero to
+            ten years, or a backoff that does not return a delay; nothing was written.
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
     parts = jobs_by_token(jobs)
     _check_queues("fail", parts)
     if retry_in is not None:
         _check_schedule(parts)
+        check_delay("retry_in", retry_in)
     delays: dict[timedelta | None, list[FencedJobs]] = {retry_in: parts}
     if retry_in is None:
         delays = by_delay(session, parts, backoff)

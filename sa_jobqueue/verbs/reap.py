@@ -49,6 +49,7 @@ from ..owners.alive import OwnerState, is_connection_owner, owner_states
 from ..sessions.show import loaded, show_expired
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
+from .backoff import check_ages
 
 log = logging.getLogger("sa_jobqueue.reap")
 
@@ -226,6 +227,7 @@ def _check(lease: timedelta, max_runtime: timedelta | None, limit: int) -> None:
         not isinstance(max_runtime, timedelta) or max_runtime < timedelta(0)
     ):
         raise ArgumentError(f"max_runtime must be a timedelta, zero or longer: {max_runtime!r}")
+    check_ages(lease=lease, max_runtime=max_runtime)
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise ArgumentError(f"limit must be the number of claims to reap, at least 1: {limit!r}")
 

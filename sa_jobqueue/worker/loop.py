@@ -24,6 +24,7 @@ from ..sessions.transactions import connected
 from ..verbs.backoff import (
     DEFAULT_BACKOFF,
     Backoff,
+    check_ages,
     check_backoff,
     check_durations,
     check_positive,
@@ -132,6 +133,7 @@ class Worker(Generic[T]):
                 f"{what_to_give(engine) or 'for an AsyncEngine use AsyncWorker'}"
             )
         check_positive(max_runtime=max_runtime, reap_every=reap_every)
+        check_ages(max_runtime=max_runtime)
         check_durations(zero=True, grace=grace, interval=interval)
         check_durations(zero=False, poll=poll)
         _check_delete(delete)

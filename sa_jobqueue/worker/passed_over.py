@@ -81,9 +81,9 @@ class PassedOver(Generic[T]):
         unloaded: dict[Key, Exception] = {}
         with writing(session, lane.mapping, reads=True) as writer:
             for key in [tuple(row) for row in writer.rows(self._first_keys(lane))]:
-                one = select(lane.mapping.entity).where(_named(lane.mapping, [key]))
+                of_key = select(lane.mapping.entity).where(_named(lane.mapping, [key]))
                 try:
-                    writer.orm(one, populate_existing=True).unique().all()
+                    writer.orm(of_key, populate_existing=True).unique().all()
                 except Exception as error:
                     if not may_be_a_rows_fault(error):
                         raise

@@ -42,6 +42,11 @@ def check_connections(
                 "cannot notice their timeout=: use a file, or a database server"
             )
         return
+    if concurrency > 1 and isinstance(engine.pool, StaticPool):
+        raise ArgumentError(
+            "a StaticPool gives all threads one connection, and concurrency= needs more: leave out "
+            "poolclass="
+        )
     most, needed = _most_connections(engine), concurrency + 2
     if most < needed and any(lane.transactional for lane in lanes):
         raise ArgumentError(

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import (
     AsyncSession,
     async_scoped_session,
@@ -19,12 +19,12 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from sa_jobqueue import ArgumentError, JobQueue
+from sa_jobqueue import ArgumentError, JobQueue, claim, fail, prune, reap
 from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.worker import Worker
 from sa_jobqueue.workflow import Workflow
 from tests.contract.asyncio.worker_support import nothing
-from tests.models import Email
+from tests.models import Email, Task
 
 SECOND = timedelta(seconds=1)
 Make = Callable[..., Any]
@@ -182,3 +182,38 @@ def test_what_is_no_engine_is_answered_by_what_to_give(given: Any, said: str) ->
 def test_what_is_no_async_engine_is_answered_by_what_to_give(given: Any, said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         AsyncWorker(given, JobQueue(Email), nothing)
+
+
+@pytest.mark.parametrize("age", [timedelta(days=36_501), timedelta.max])
+def test_an_age_that_no_database_can_compute_is_refused(
+    engine: Engine, session: Session, age: timedelta
+) -> None:
+    longest = timedelta(days=36_500)
+    calls: list[Callable[[timedelta], Any]] = [
+        lambda age: JobQueue(Email, lease=age),
+        lambda age: Worker(engine, JobQueue(Email), print, max_runtime=age),
+        lambda age: reap(session, Email, lease=age),
+        lambda age: reap(session, Email, max_runtime=age),
+        lambda age: prune(session, Email, older_than=age),
+    ]
+
+    for call in calls:
+        call(longest)
+        with pytest.raises(ArgumentError, match="takes at most a hundred years"):
+            call(age)
+
+
+@pytest.mark.parametrize("delay", [timedelta(days=3651), timedelta(seconds=-1)])
+def test_a_delay_of_a_failed_job_is_from_zero_to_ten_years(
+    session: Session, delay: timedelta
+) -> None:
+    session.add(Task(name="wash"))
+    session.flush()
+    (task,) = claim(session, Task, owner="w")
+
+    with pytest.raises(ArgumentError, match="retry_in must be a timedelta from zero to ten years"):
+        fail(session, task, retry_in=delay)
+
+    fail(session, task, retry_in=timedelta(days=3650))
+    session.flush()
+    assert task.status == "unclaimed"

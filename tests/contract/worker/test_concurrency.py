@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from contextvars import ContextVar
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -238,6 +239,15 @@ def test_a_pool_that_is_too_small_for_transactional_handlers_is_refused(engine: 
         Worker(small, queue, concurrency=2, drain=True).run()
     Worker(small, queue, concurrency=1, drain=True).run()
     small.dispose()
+
+
+def test_a_static_pool_has_no_connection_for_a_second_slot(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}", poolclass=StaticPool)
+    Base.metadata.create_all(engine)
+
+    with pytest.raises(ArgumentError, match=r"gives all threads one connection.*leave out"):
+        Worker(engine, JobQueue(Email), print, concurrency=2, drain=True).run()
+    Worker(engine, JobQueue(Email), print, drain=True).run()
 
 
 @pytest.mark.parametrize("option", ["concurrency", "timeout"])
