@@ -98,7 +98,7 @@ def finding_text(finding: Finding) -> Text:
     """Lay out a finding, with its fix below."""
     text = Text.assemble(
         (f"{finding.severity:<8}", STYLES[finding.severity]),
-        (f"{finding.check:<10}", "dim"),
+        (f"{finding.check + ' ':<10}", "dim"),
         finding.message,
     )
     if finding.fix:

@@ -156,8 +156,8 @@ def _wait_when_busy(connection: Any, _: Any) -> None:
 def _check_synchronous(engine: Engine) -> None:
     if engine.dialect.is_async:
         raise click.ClickException(
-            f"{engine.url.drivername} is a driver for asyncio, and the commands need a synchronous "
-            f"one: name it in the URL, as in {', '.join((*DRIVERS, 'sqlite:///FILE'))}"
+            f"an engine of {engine.url.drivername} for asyncio cannot be used here: give a "
+            f"synchronous one, or --url, as in {', '.join((*DRIVERS, 'sqlite:///FILE'))}"
         )
 
 

@@ -8,6 +8,7 @@ The caller hands in what differs between databases: see
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Column, Index, Table
@@ -100,18 +101,38 @@ class SetStorage(TableChange):
         return f"SET ({', '.join(f'{name} = {value}' for name, value in self.parameters.items())})"
 
 
-class SwapIndex(TableChange):
-    """ALTER TABLE .. DROP INDEX a, RENAME INDEX b TO a"""
+class AlterDropIndex(TableChange):
+    """ALTER TABLE .. ADD INDEX .., DROP INDEX a, perhaps also RENAME INDEX b TO a
 
-    def __init__(self, index: Index, built: Index, *, ending: str = "") -> None:
+    Args:
+        built: the index that takes the name of the dropped one; None: none does.
+        added: names and columns of indexes to add.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        built: Index | None = None,
+        added: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        ending: str = "",
+    ) -> None:
         assert index.table is not None
         super().__init__(index.table, ending=ending)
         self.index = index
         self.built = built
+        self.added = added
 
     def changes(self, compiler: Any) -> str:
-        name, built = map(compiler.preparer.format_index, (self.index, self.built))
-        return f"DROP INDEX {name}, RENAME INDEX {built} TO {name}"
+        quote, name = compiler.preparer.quote, compiler.preparer.format_index(self.index)
+        changes = [
+            f"ADD INDEX {quote(added)} ({', '.join(map(quote, columns))})"
+            for added, columns in self.added.items()
+        ]
+        changes.append(f"DROP INDEX {name}")
+        if self.built is not None:
+            changes.append(f"RENAME INDEX {compiler.preparer.format_index(self.built)} TO {name}")
+        return ", ".join(changes)
 
 
 @compiles(AddColumns)
@@ -119,7 +140,7 @@ class SwapIndex(TableChange):
 @compiles(SetDefault)
 @compiles(RenameColumn)
 @compiles(SetStorage)
-@compiles(SwapIndex)
+@compiles(AlterDropIndex)
 def _alter_table(element: TableChange, compiler: Any, **kw: Any) -> str:
     table = compiler.preparer.format_table(element.table)
     return f"ALTER TABLE {table} {element.changes(compiler)}{element.ending}"

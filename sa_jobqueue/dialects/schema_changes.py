@@ -28,7 +28,6 @@ class SchemaChanges:
         concurrent_indexes: CREATE INDEX CONCURRENTLY, outside of a transaction; when it
             fails, it leaves an invalid index.
         create_online: the clause at the end of CREATE INDEX that lets others go on writing.
-        drop_online: the clause at the end of DROP INDEX that lets others go on writing.
         builds_beside: an index is built beside the one that it replaces, and takes its name.
         partitions_apart: the partitions of a table have indexes and storage parameters
             of their own, which are made partition by partition.
@@ -44,7 +43,6 @@ class SchemaChanges:
     alters_many: ClassVar[bool] = True
     concurrent_indexes: ClassVar[bool] = False
     create_online: ClassVar[str] = ""
-    drop_online: ClassVar[str] = ""
     builds_beside: ClassVar[bool] = True
     partitions_apart: ClassVar[bool] = False
     together: ClassVar[bool] = True
@@ -76,8 +74,22 @@ class SchemaChanges:
         """
         return None
 
-    def swap(self, index: Index, built: Index) -> list[ExecutableDDLElement]:
-        """Return the statements that drop an index, and give its name to another."""
+    def drop_online(self, index: Index, connection: Connection | None) -> ExecutableDDLElement:
+        """Return the statement that drops an index while others go on writing.
+
+        Args:
+            connection: None: offline.
+        """
+        return OnlineIndex(index, drop=True)
+
+    def swap(
+        self, index: Index, built: Index, connection: Connection | None
+    ) -> list[ExecutableDDLElement]:
+        """Return the statements that drop an index, and give its name to another.
+
+        Args:
+            connection: None: offline.
+        """
         return [OnlineIndex(index, drop=True), RenameIndex(built, index)]
 
     def longest_wait(self, connection: Connection) -> timedelta:

@@ -261,7 +261,7 @@ def _not_chosen(case: Case, chosen: Plan, names: frozenset[str]) -> Answer:
 
 def analyze_fix(case: Case) -> str:
     """Return what tells the planner how many rows there are."""
-    table = case.mapping.table.name
+    table = case.mapping.table.fullname
     return f"ANALYZE the table ({table}): the planner's statistics are old or missing"
 
 

@@ -122,16 +122,17 @@ def _online(
 
 
 def _apart(operation: ops.ModifyTableOps) -> Iterator[ops.MigrateOperation]:
-    """Yield the changes of a table: drops of indexes, other changes, new indexes, dropped columns.
+    """Yield the changes of a table: new columns, new indexes, dropped indexes, dropped columns.
 
-    Apart, since with ``render_as_batch`` the other changes stand in a block of their own. Columns
-    are dropped last: until an index is replaced, the old one may have them. PostgreSQL would
-    drop it with them, and SQLite would refuse.
+    Apart, since with ``render_as_batch`` the other changes stand in a block of their own. An index
+    is dropped when its successor of another name is built, so that claims always have one, and so
+    that InnoDB always has one for a foreign key. Columns are dropped last: until an index is
+    replaced, the old one may have them. PostgreSQL would drop it with them, and SQLite would
+    refuse.
     """
     creates = [change for change in operation.ops if isinstance(change, ops.CreateIndexOp)]
     drops = [change for change in operation.ops if isinstance(change, ops.DropIndexOp)]
     created, dropped = ({change.index_name for change in each} for each in (creates, drops))
-    yield from (_DropOnline(drop) for drop in drops if drop.index_name not in created)
     of_indexes = (ops.CreateIndexOp, ops.DropIndexOp)
     others = [change for change in operation.ops if not isinstance(change, of_indexes)]
     columns = [change for change in others if isinstance(change, ops.DropColumnOp)]
@@ -140,6 +141,7 @@ def _apart(operation: ops.ModifyTableOps) -> Iterator[ops.MigrateOperation]:
         yield operation
     for create in creates:
         yield _CreateOnline(create, replace=create.index_name in dropped)
+    yield from (_DropOnline(drop) for drop in drops if drop.index_name not in created)
     if columns:
         yield ops.ModifyTableOps(operation.table_name, columns, schema=operation.schema)
 

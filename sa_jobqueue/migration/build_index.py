@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from sqlalchemy import Index, Table
+from sqlalchemy import Connection, Index, Table
 
 from ..dialects.ddl import OnlineIndex, RenameIndex
 from ..model.indexes import twin
@@ -68,11 +68,11 @@ def _replace_online(runner: Runner, index: Index) -> None:
     if not changes.builds_beside:
         runner.change([OnlineIndex(index, drop=True), OnlineIndex(index)], what=what)
         return
-    built = twin(index, name=_shortened(f"{name_of(runner, index)}_new"))
+    built = _new_beside(runner, index)
     if runner.offline or not _is_built(runner, built):
         _build_online(runner, built)
     parts = runner.partitions_of(table_of(index)) or []
-    statements = changes.swap(index, built)
+    statements = changes.swap(index, built, _connection(runner))
     pairs = zip(
         _partition_indexes(runner, built, parts),
         _partition_indexes(runner, index, parts),
@@ -80,6 +80,11 @@ def _replace_online(runner: Runner, index: Index) -> None:
     )
     statements += [RenameIndex(part, wanted) for part, wanted in pairs]
     runner.change(statements, what=what)
+
+
+def _new_beside(runner: Runner, index: Index) -> Index:
+    """Return the index that is built beside the one that it replaces."""
+    return twin(index, name=_shortened(f"{name_of(runner, index)}_new"))
 
 
 def _is_built(runner: Runner, built: Index) -> bool:
@@ -178,11 +183,13 @@ def drop_index(runner: Runner, index: Index, *, online: bool) -> None:
         if runner.offline:
             _drop_online(runner, index)
             return
-        # Dropping it drops those of the partitions too, except after an interrupted build.
+        # Dropping it drops those of the partitions too, except after an interrupted build. And an
+        # interrupted replacement has left the new index beside the old one.
         parts = runner.partitions_of(table_of(index)) or []
-        for part in (index, *_partition_indexes(runner, index, parts)):
-            if existing(runner, part) is not None:
-                _drop_online(runner, part)
+        for whole in (index, _new_beside(runner, index)):
+            for part in (whole, *_partition_indexes(runner, whole, parts)):
+                if existing(runner, part) is not None:
+                    _drop_online(runner, part)
 
 
 def _drop_invalid(runner: Runner, index: Index) -> None:
@@ -203,8 +210,7 @@ def _is_invalid(runner: Runner, index: Index) -> bool:
 def _drop_online(runner: Runner, index: Index) -> None:
     what, changes = f"DROP INDEX {index.name}", runner.changes
     if not changes.concurrent_indexes or runner.partitions_of(table_of(index)) is not None:
-        statement = OnlineIndex(index, drop=True, ending=changes.drop_online)
-        runner.change([statement], what=what)
+        runner.change([changes.drop_online(index, _connection(runner))], what=what)
     elif runner.offline:
         runner.run(_concurrent_drop(index))
     else:
@@ -227,6 +233,10 @@ def _drop_concurrently(runner: Runner, index: Index, *, what: str) -> None:
 
 def _concurrent_drop(index: Index) -> OnlineIndex:
     return OnlineIndex(twin(index, postgresql_concurrently=True), drop=True)
+
+
+def _connection(runner: Runner) -> Connection | None:
+    return None if runner.offline else runner.connection
 
 
 def _as_typed(runner: Runner, statement: OnlineIndex) -> str:

@@ -6,11 +6,13 @@ private class is mapped, which has the same columns and indexes as the model's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from sqlalchemy import Column, MetaData, Table
 from sqlalchemy import inspect as sa_inspect
+from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.orm import declarative_base
 from sqlalchemy.types import NullType
 
@@ -176,13 +178,34 @@ def add_column(table: Table, column: Column[Any]) -> Column[Any]:
 
 
 def reflect_table(runner: Runner, name: str, schema: str | None) -> Table:
-    """Read a table's columns from the database."""
-    return Table(
-        name, MetaData(), schema=schema, autoload_with=runner.connection, resolve_fks=False
-    )
+    """Read a table's columns from the database.
+
+    Raises:
+        ArgumentError: there is no such table.
+    """
+    with _missing_table_named(name, schema):
+        return Table(
+            name, MetaData(), schema=schema, autoload_with=runner.connection, resolve_fks=False
+        )
 
 
 def existing_columns(runner: Runner, table: Table) -> dict[str, Any]:
-    """Return the columns that a table has in the database, by name."""
-    found = sa_inspect(runner.connection).get_columns(table.name, table.schema)
+    """Return the columns that a table has in the database, by name.
+
+    Raises:
+        ArgumentError: there is no such table.
+    """
+    with _missing_table_named(table.name, table.schema):
+        found = sa_inspect(runner.connection).get_columns(table.name, table.schema)
     return {column["name"]: column for column in found}
+
+
+@contextmanager
+def _missing_table_named(name: str, schema: str | None) -> Iterator[None]:
+    try:
+        yield
+    except NoSuchTableError as error:
+        full_name = name if schema is None else f"{schema}.{name}"
+        raise ArgumentError(
+            f"there is no table {full_name}: correct the name, or give the table's schema="
+        ) from error

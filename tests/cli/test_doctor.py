@@ -6,6 +6,9 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli.doctor import finding_text
+from sa_jobqueue.doctor import Finding, Severity
+
 from .conftest import Run
 from .shop import Base, Message
 
@@ -87,3 +90,9 @@ def test_invalid_options_are_refused(run: Run, url: str, option: tuple[str, obje
 
     assert result.exit_code == 2
     assert option[0] in result.output
+
+
+def test_each_column_of_a_finding_stands_apart() -> None:
+    finding = Finding("statistics", Severity.WARNING, "13,200 rows have changed")
+
+    assert finding_text(finding).plain == "warning statistics 13,200 rows have changed"

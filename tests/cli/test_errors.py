@@ -95,7 +95,9 @@ def test_a_driver_for_asyncio_is_refused_in_one_line(run: Run, driver: str) -> N
     url = f"{driver}://{NOWHERE}/x" if "sqlite" not in driver else f"{driver}:///x.db"
 
     for command in (("status",), ("reap", MESSAGES), ("doctor", MESSAGES)):
-        assert_one_line(run(*command, "--url", url), "the commands need a synchronous one")
+        assert_one_line(
+            run(*command, "--url", url), "for asyncio cannot be used here: give a synchronous one"
+        )
 
 
 def test_no_empty_file_is_left_behind(run: Run, folder: Path) -> None:

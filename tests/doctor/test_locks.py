@@ -32,6 +32,18 @@ def mails(engine: Engine) -> None:
         connection.execute(insert(Mail), [{"priority": 1}, {"priority": 2}])
 
 
+@pytest.mark.only_on("sqlite")
+@pytest.mark.usefixtures("mails")
+def test_a_connection_that_may_only_read_proves_no_lock(db_url: URL) -> None:
+    engine = create_engine(f"sqlite:///file:{db_url.database}?mode=ro&uri=true")
+
+    severity, message = verdict(examine_locks(engine, Mail))
+
+    assert severity is Severity.WARNING
+    assert "attempt to write a readonly database" in message
+    engine.dispose()
+
+
 @pytest.fixture
 def cut(request: pytest.FixtureRequest, db_url: URL) -> Iterator[URL]:
     """The URL of a proxy that cuts a locking clause out."""

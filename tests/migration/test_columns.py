@@ -258,6 +258,17 @@ def test_a_table_is_named_by_its_name_its_class_or_its_table(
     assert differences(engine, OtherBase.metadata) == []
 
 
+@pytest.mark.parametrize("existing_rows", ["done", "unclaimed"])
+def test_a_table_that_is_not_there_is_named_with_the_way_out(
+    shop: Engine, existing_rows: str
+) -> None:
+    with (
+        migrating(shop) as op,
+        pytest.raises(ArgumentError, match=r"no table ordres: .* give the table's schema="),
+    ):
+        add_job_columns(op, "ordres", *MIXINS, existing_rows=existing_rows)
+
+
 @pytest.mark.only_on(*SERVERS)
 def test_a_table_of_a_schema_becomes_a_queue(shop: Engine, db_alias: str) -> None:
     schema = "warehouse" if db_alias == "postgresql" else shop.url.database

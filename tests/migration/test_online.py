@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import time
@@ -12,12 +13,25 @@ from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import URL, Column, Engine, NullPool, String, column, event, select, table, text
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    NullPool,
+    String,
+    column,
+    event,
+    select,
+    table,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue import LockTimeout
 from sa_jobqueue.dialects import database_of
 from sa_jobqueue.migration import add_job_columns, patiently
+from tests.contract.asyncio.support import make_async_engine
 from tests.migration.support import (
     alembic_config,
     column_names,
@@ -26,6 +40,7 @@ from tests.migration.support import (
     scalar,
     writing_script,
 )
+from tests.running import ASYNC_DRIVERS
 from tests.support import SERVERS, make_engine
 
 #: Existing rows: in each run, and with --full.
@@ -281,6 +296,37 @@ def test_the_migration_ends_a_wait_for_a_table_lock_before_the_server_does(shop:
         assert ended.value.orig is not None
         assert database.is_lock_timeout(ended.value.orig)
         assert waiting.scalar(text("SELECT 1")) == 1  # the next statement is not interrupted
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_migration_on_an_async_engine_ends_a_wait_for_a_table_lock_too(
+    shop: Engine, recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits: list[float] = []
+
+    def change(connection: Connection) -> None:
+        connection.execute(text("SET lock_wait_timeout = 20"))
+        began = time.monotonic()
+        with (
+            pytest.raises(DBAPIError),
+            database_of(connection).schema_changes().limited_table_wait(connection),
+        ):
+            connection.execute(text("LOCK TABLES orders WRITE"))
+        waits.append(time.monotonic() - began)
+
+    async def migrate() -> None:
+        engine = make_async_engine(shop.url, ASYNC_DRIVERS[shop.url.get_backend_name()])
+        async with engine.connect() as connection:
+            await connection.run_sync(change)
+        await engine.dispose()
+
+    with shop.connect() as reader:
+        reader.execute(text("SELECT * FROM orders"))
+        asyncio.run(migrate())
+
+    assert waits[0] < 10
+    assert "MissingGreenlet" not in caplog.text
+    assert not recwarn.list
 
 
 @pytest.mark.only_on("mysql", "mariadb")

@@ -178,7 +178,11 @@ def test_the_columns_are_added_and_dropped_instantly(depot: Engine) -> None:
         adopt(depot)
         abandon(depot)
 
-    altered = [statement for statement in seen if statement.startswith("ALTER TABLE")]
+    altered = [
+        statement
+        for statement in seen
+        if statement.startswith("ALTER TABLE") and " DROP INDEX " not in statement
+    ]
     assert len(altered) == 3
     assert all(statement.endswith(", ALGORITHM=INSTANT") for statement in altered)
 

@@ -15,6 +15,7 @@ from sa_jobqueue.migration import (
     create_claim_index,
     create_index_online,
     create_key_index,
+    drop_claim_index,
     drop_index_online,
 )
 from tests.migration.support import (
@@ -98,6 +99,16 @@ def test_a_leftover_of_other_columns_is_built_anew(served: Engine) -> None:
 
     assert columns_of(served, "ix_orders_claim")[0] == "note"
     assert "ix_orders_claim_new" not in index_names(served) or served.name == "sqlite"
+
+
+def test_a_dropped_index_leaves_no_broken_off_replacement(served: Engine) -> None:
+    with served.begin() as connection:
+        connection.execute(text("CREATE INDEX ix_orders_claim_new ON orders (status, amount)"))
+
+    with migrating(served) as op:
+        drop_claim_index(op, "orders")
+
+    assert index_names(served) == set()
 
 
 @pytest.mark.parametrize("online", [True, False])

@@ -17,11 +17,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from ..connections import dedicated_connection
 from ..driver_errors import driver_errors
+from ..own_loop import call_for
 from .owner_liveness import PROCESS_LIST
 
 log = logging.getLogger("sa_jobqueue.migration")
@@ -72,13 +73,7 @@ def limited_table_wait(connection: Connection, number: int) -> Iterator[None]:
         OperationalError: a statement was interrupted; the same error as that of the server's
             own limit.
     """
-    try:
-        second = dedicated_connection(connection.engine)
-    except SQLAlchemyError as error:  # lock_wait_timeout will end the wait
-        log.info("no second connection: waits for a table's lock last a second: %s", error)
-        yield
-        return
-    watch = _Watch(second, number)
+    watch = _Watch(connection.engine, number)
     watch.start()
     try:
         yield
@@ -100,10 +95,10 @@ class _Watch(threading.Thread):
         interrupted: whether a statement has waited too long, and was interrupted.
     """
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, engine: Engine, number: int) -> None:
         super().__init__(name="sa_jobqueue lock wait", daemon=True)
         self.interrupted = False
-        self._connection = connection
+        self._engine = engine
         self._number = number
         self._is_waiting = text(_IS_WAITING).bindparams(number=number)
         self._over = threading.Event()
@@ -114,22 +109,22 @@ class _Watch(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        """Look until stop() is called or the second connection is lost."""
+        """Look until stop() is called."""
         try:
-            with self._connection:
-                self._watch()
+            call_for(self._engine, self._watch)
         except SQLAlchemyError as error:
-            log.info("second connection lost: waits for a table's lock last a second: %s", error)
+            log.info("no second connection: waits for a table's lock last a second: %s", error)
 
     def _watch(self) -> None:
-        since: float | None = None
-        while not self._over.wait(_LOOK_EVERY.total_seconds()):
-            now = time.monotonic()
-            if not self._connection.scalar(self._is_waiting):
-                since = None
-            elif since is None:
-                since = now
-            elif now - since >= _INTERRUPT_AFTER.total_seconds():
-                self.interrupted = True
-                self._connection.exec_driver_sql(f"KILL QUERY {self._number}")
-                since = None
+        with dedicated_connection(self._engine) as connection:
+            since: float | None = None
+            while not self._over.wait(_LOOK_EVERY.total_seconds()):
+                now = time.monotonic()
+                if not connection.scalar(self._is_waiting):
+                    since = None
+                elif since is None:
+                    since = now
+                elif now - since >= _INTERRUPT_AFTER.total_seconds():
+                    self.interrupted = True
+                    connection.exec_driver_sql(f"KILL QUERY {self._number}")
+                    since = None

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Index, Table
+from sqlalchemy import Connection, Index, Table, inspect
 from sqlalchemy.schema import ExecutableDDLElement
 
 from ..capabilities import Version
-from ..ddl import LockTable, SwapIndex
+from ..ddl import AlterDropIndex, LockTable
 from ..schema_changes import SchemaChanges
 from .lock_wait_limit import limited_table_wait, waiting_at_most
 
-_ONLINE = " ALGORITHM=INPLACE LOCK=NONE"
+_ONLINE = ", ALGORITHM=INPLACE, LOCK=NONE"
 
 
 class InnoDBSchemaChanges(SchemaChanges):
@@ -29,7 +29,7 @@ class InnoDBSchemaChanges(SchemaChanges):
     instant_since: ClassVar[tuple[Version, Version]]
 
     together: ClassVar[bool] = False
-    create_online: ClassVar[str] = _ONLINE
+    create_online: ClassVar[str] = " ALGORITHM=INPLACE LOCK=NONE"
 
     # lock_wait_timeout limits the wait for the lock of the table's definition, which every
     # open transaction that used the table shares. One second is MySQL's shortest setting;
@@ -43,10 +43,18 @@ class InnoDBSchemaChanges(SchemaChanges):
     def instant(self, *, drop: bool = False) -> str:
         if self.database.at_least(*self.instant_since[drop]):
             return ", ALGORITHM=INSTANT"
-        return ", ALGORITHM=INPLACE, LOCK=NONE"
+        return _ONLINE
 
-    def swap(self, index: Index, built: Index) -> list[ExecutableDDLElement]:
-        return [SwapIndex(index, built, ending=", ALGORITHM=INPLACE, LOCK=NONE")]
+    def drop_online(self, index: Index, connection: Connection | None) -> ExecutableDDLElement:
+        # MariaDB's DROP INDEX has no clause that lets others write.
+        added = _for_references(index, connection)
+        return AlterDropIndex(index, added=added, ending=_ONLINE)
+
+    def swap(
+        self, index: Index, built: Index, connection: Connection | None
+    ) -> list[ExecutableDDLElement]:
+        added = _for_references(index, connection)
+        return [AlterDropIndex(index, built=built, added=added, ending=_ONLINE)]
 
     def table_lock(self, table: Table) -> tuple[ExecutableDDLElement, str] | None:
         # Each change commits. A transaction that reads the table in between blocks the next change.
@@ -71,11 +79,37 @@ class InnoDBSchemaChanges(SchemaChanges):
 class MySQLSchemaChanges(InnoDBSchemaChanges):
     """How MySQL changes tables."""
 
-    drop_online: ClassVar[str] = _ONLINE
     instant_since: ClassVar[tuple[Version, Version]] = ((8, 0, 12), (8, 0, 29))
 
 
 class MariaDBSchemaChanges(InnoDBSchemaChanges):
-    """How MariaDB changes tables; its DROP INDEX has no clause that lets others write."""
+    """How MariaDB changes tables."""
 
     instant_since: ClassVar[tuple[Version, Version]] = ((10, 3, 2), (10, 4))
+
+
+def _for_references(index: Index, connection: Connection | None) -> dict[str, list[str]]:
+    """Return the indexes that foreign keys need when another index is dropped.
+
+    InnoDB makes an index for each foreign key. It drops that index as soon as another index begins
+    with the same columns, and then refuses to drop the other one. The new index has the name of the
+    foreign key, as InnoDB's own has, so that Alembic does not take it for a change.
+    """
+    if connection is None or index.table is None:
+        return {}
+    name, schema = index.table.name, connection.schema_for_object(index.table)
+    inspector: Any = inspect(connection)
+    columns = {
+        found["name"]: found["column_names"] for found in inspector.get_indexes(name, schema=schema)
+    }
+    preparer = connection.dialect.identifier_preparer
+    dropped = columns.pop(preparer.format_index(index).strip("`"), [])
+    key = inspector.get_pk_constraint(name, schema=schema)["constrained_columns"]
+    others = [*columns.values(), key]
+    needed: dict[str, list[str]] = {}
+    for reference in inspector.get_foreign_keys(name, schema=schema):
+        own = reference["constrained_columns"]
+        if dropped[: len(own)] == own and not any(each[: len(own)] == own for each in others):
+            needed[str(reference["name"])] = own
+            others.append(own)
+    return needed
