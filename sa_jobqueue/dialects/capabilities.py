@@ -534,6 +534,11 @@ class Capabilities:
         return False
 
     @classmethod
+    def is_mistake(cls, error: BaseException) -> bool:
+        """Tell whether a driver's error without that class is a mistake of the program."""
+        return False
+
+    @classmethod
     def is_refused_login(cls, error: BaseException) -> bool:
         """Tell whether a driver could not connect because of the URL: the user, the database."""
         return False

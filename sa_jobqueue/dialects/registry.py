@@ -176,7 +176,7 @@ def is_mistake(error: BaseException) -> bool:
     return isinstance(error, SQLAlchemyError) and (
         isinstance(error, ProgrammingError)
         or not isinstance(error, DBAPIError)
-        or any(SQLite.is_mistake(cause) for cause in driver_errors(error))
+        or _means(error, "is_mistake")
     )
 
 

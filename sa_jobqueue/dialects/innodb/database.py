@@ -261,6 +261,10 @@ class InnoDB(Database):
         return _number(error) in {1792, 1836}
 
     @classmethod
+    def is_mistake(cls, error: BaseException) -> bool:
+        return _number(error) in {1142, 1143}  # no privilege for a table, or for a column
+
+    @classmethod
     def is_refused_login(cls, error: BaseException) -> bool:
         return _number(error) in {1044, 1045, 1049, 1698}
 

@@ -28,7 +28,7 @@ from .time_limit import interrupted_after
 
 # Primary result codes: the lowest byte of an error's code.
 _ERROR, _BUSY, _LOCKED = 1, 5, 6
-_NO_MEMORY, _INTERRUPTED, _IO_ERROR, _FULL, _CANNOT_OPEN = 7, 9, 10, 13, 14
+_NO_MEMORY, _READ_ONLY, _INTERRUPTED, _IO_ERROR, _FULL, _CANNOT_OPEN = 7, 8, 9, 10, 13, 14
 
 
 def _code(error: BaseException) -> int | None:
@@ -117,8 +117,8 @@ class SQLite(Database):
 
     @classmethod
     def is_mistake(cls, error: BaseException) -> bool:
-        """Tell whether a statement is wrong, such as by the name of a missing table."""
-        return _code(error) == _ERROR
+        # Such as the name of a missing table; a file that may only be read.
+        return _code(error) in {_ERROR, _READ_ONLY}
 
     # -- parts ----------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A database user who may read and write the tables, and nothing else."""
+"""A database user who may read and write the tables, or less, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from sqlalchemy.exc import DBAPIError
 from tests.servers.server import is_denied
 from tests.support import make_engine
 
+#: What the user may do with the tables.
+READ_AND_WRITE = "SELECT, INSERT, UPDATE, DELETE"
+
 
 @contextmanager
-def restricted_user(engine: Engine) -> Iterator[Engine]:
+def restricted_user(engine: Engine, privileges: str = READ_AND_WRITE) -> Iterator[Engine]:
     user = f"restricted_{secrets.token_hex(4)}"
     try:
         with administering(engine) as run:
-            for statement in made_and_granted(engine, user):
+            for statement in made_and_granted(engine, user, privileges):
                 run(statement)
     except DBAPIError as error:
         if is_denied(error):
@@ -42,15 +45,15 @@ def administering(engine: Engine) -> Iterator[Callable[[str], Any]]:
         yield connection.exec_driver_sql
 
 
-def made_and_granted(engine: Engine, user: str) -> list[str]:
+def made_and_granted(engine: Engine, user: str, privileges: str) -> list[str]:
     if engine.dialect.name == "postgresql":
         return [
             f"CREATE ROLE {user} LOGIN PASSWORD 'secret'",
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {user}",
+            f"GRANT {privileges} ON ALL TABLES IN SCHEMA public TO {user}",
         ]
     return [
         f"CREATE USER {user} IDENTIFIED BY 'secret'",
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON {engine.url.database}.* TO {user}",
+        f"GRANT {privileges} ON {engine.url.database}.* TO {user}",
     ]
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import URL, Engine, create_engine, select
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
-from sa_jobqueue.worker import Cancel, Retry
+from sa_jobqueue.worker import Cancel, Retry, Worker
+from tests.contract.owners.restricted_user import restricted_user
 from tests.contract.worker.support import states, work
 from tests.models import Base, Email, Task, add_emails, add_tasks
 from tests.support import SERVERS, cut_connections, make_engine
@@ -207,3 +210,28 @@ def test_a_worker_waits_for_a_server_that_is_away_for_a_moment(
 
     assert (handled, refusals) == (["a", "b"], [])
     assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+def test_a_worker_that_may_not_write_ends_at_once(
+    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise AssertionError("the worker waits for a privilege")
+
+    monkeypatch.setattr("sa_jobqueue.worker.transactions.Pauses.pause", refuse)
+    add_emails(session, "ann")
+
+    with reading_only(engine) as theirs, pytest.raises(DBAPIError, match=r"denied|readonly"):
+        Worker(theirs, JobQueue(Email), print, owner="w").run()
+
+
+@contextmanager
+def reading_only(engine: Engine) -> Iterator[Engine]:
+    """An engine of the same database for a user who may only read."""
+    if engine.dialect.name != "sqlite":
+        with restricted_user(engine, "SELECT") as theirs:
+            yield theirs
+        return
+    theirs = create_engine(f"sqlite:///file:{engine.url.database}?mode=ro&uri=true")
+    yield theirs
+    theirs.dispose()
