@@ -64,11 +64,19 @@ class PassedOver(Generic[T]):
 
     _until: dict[Lane[T], dict[Key, float]] = field(default_factory=dict)
     _logged: set[tuple[Lane[T], Key]] = field(default_factory=set)
+    # The queues without these rows: the statements of a queue are built once.
+    _queues: dict[Lane[T], tuple[list[Key], JobQueue[T]]] = field(default_factory=dict)
 
     def queue_of(self, lane: Lane[T]) -> JobQueue[T]:
         """Return the queue to claim from: that of the lane, without the rows passed over."""
-        keys = self._keys(lane) if self._until else ()
-        return _narrowed(lane.queue, not_(_named(lane.mapping, keys))) if keys else lane.queue
+        keys = self._keys(lane) if self._until else []
+        if not keys:
+            return lane.queue
+        known = self._queues.get(lane)
+        if known is None or known[0] != keys:
+            known = keys, _narrowed(lane.queue, not_(_named(lane.mapping, keys)))
+            self._queues[lane] = known
+        return known[1]
 
     def find(self, session: Session, lane: Lane[T]) -> int:
         """Look among the first due jobs of a lane for rows that cannot be loaded.

@@ -157,15 +157,19 @@ class Turns(Generic[T]):
         Raises:
             Exception: the error, if no row explains it and it has lasted for PATIENCE.
         """
-        unloaded = 0
-        if may_be_a_rows_fault(error):
-            for lane in self.lanes:
-                find = partial(self.passed_over.find, lane=lane)
-                unloaded += self.transactions.run(find, kept=self.kept)
-        if unloaded:
-            return TurnResult(claim_is_due=True)
+        try:
+            if may_be_a_rows_fault(error) and self.transactions.run(
+                self._pass_over, kept=self.kept
+            ):
+                return TurnResult(claim_is_due=True)
+        except Exception as refusal:
+            error = refusal
         self._refusals.note(error)
         return TurnResult(refused=True)
+
+    def _pass_over(self, session: Session) -> int:
+        """Pass over the rows that cannot be loaded; return how many were found."""
+        return sum(self.passed_over.find(session, lane) for lane in self.lanes)
 
     def _turn(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:
         result = self._finish_and_claim(session, batch)

@@ -13,7 +13,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin
 from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.worker import Worker
+from sa_jobqueue.worker import Lane, Worker
+from sa_jobqueue.worker.passed_over import PassedOver
 from sa_jobqueue.workflow import Workflow
 from tests.contract.asyncio.support import make_async_engine
 from tests.running import ASYNC_DRIVERS
@@ -147,6 +148,19 @@ def test_a_row_is_tried_again_after_some_minutes(
 
     assert painted == [2, 3, 1]
     assert left(walls) == []
+
+
+def test_the_queue_without_a_row_is_made_once(walls: Session) -> None:
+    add(walls, "red", "infrared")
+    passed_over: PassedOver[Wall] = PassedOver()
+    lane = Lane(JobQueue(Wall), print)
+    assert passed_over.queue_of(lane) is lane.queue
+
+    assert passed_over.find(walls, lane) == 1
+
+    claimed_from = passed_over.queue_of(lane)
+    assert passed_over.queue_of(lane) is claimed_from is not lane.queue
+    assert [wall.id for wall in claimed_from.claim(walls, owner="w", limit=5)] == [1]
 
 
 def test_a_row_with_a_key_of_two_columns_is_passed_over(engine: Engine, walls: Session) -> None:
