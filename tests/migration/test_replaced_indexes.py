@@ -192,6 +192,20 @@ def test_a_script_builds_the_new_index_beside_the_old_one(
     assert found == sorted(found)
 
 
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_script_for_mysql_drops_an_index_on_mariadb_too(served: Engine) -> None:
+    with writing_script("mysql") as (op, script):
+        drop_claim_index(op, "orders")
+    written = [statement.strip() for statement in script.getvalue().split(";")]
+
+    with served.connect() as connection:
+        for statement in filter(None, written):
+            connection.exec_driver_sql(statement)
+
+    assert any("DROP INDEX" in statement for statement in written)
+    assert index_names(served) == set()
+
+
 def test_an_index_of_ones_own_is_made_replaced_and_dropped_online(queue: Engine) -> None:
     with migrating(queue) as op:
         create_index_online(op, "ix_own", "orders", ["note"])
