@@ -90,7 +90,7 @@ def test_the_applications_own_engine_is_used_also_beside_the_environment(
     [
         (("--url", "sqlite:///jobs.db", "--engine", "{}:engine"), "give one of them"),
         (("--engine", "{}:create_engine"), "is no Engine"),
-        (("--engine", "{}:for_asyncio"), "the commands need a synchronous one"),
+        (("--engine", "{}:for_asyncio"), "for asyncio cannot be used here"),
         (("--engine", "{}:nothing"), "has no 'nothing'"),
     ],
 )
