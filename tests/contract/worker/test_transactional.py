@@ -182,8 +182,7 @@ def _roll_back_the_drivers(session: Session, invoice: Invoice) -> None:
     connection.rollback()
 
 
-@pytest.mark.parametrize("and_goes_on", [False, True])
-@pytest.mark.parametrize("outcome", [None, Retry(SOON)])
+@pytest.mark.parametrize(("outcome", "and_goes_on"), [(None, False), (Retry(SOON), True)])
 @pytest.mark.parametrize(
     ("end", "committed"),
     [
