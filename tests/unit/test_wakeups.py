@@ -130,18 +130,26 @@ def test_looks_are_frequent_after_a_job_and_then_rarer_up_to_the_poll() -> None:
 
 
 class Watched:
-    """A source that ends the watcher after some waits, and notes how long they were."""
+    """A source that ends the watcher after some waits, and notes how long they were.
+
+    Its clock stands still between the waits, however busy the machine is.
+    """
 
     def __init__(self, like: Source) -> None:
         self.tells, self.often, self.rings = like.tells, like.often, like.rings
         self.watcher: Watcher
         self.waits: list[float] = []
+        self.now = time.monotonic()
+
+    def monotonic(self) -> float:
+        return self.now
 
     def opened(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def wait(self, seconds: float, pause: object) -> bool:
         self.waits.append(seconds)
+        self.now += seconds
         if len(self.waits) == 8:
             self.watcher.end()
         return False
@@ -157,8 +165,10 @@ def waits_of_idle(like: Source) -> list[float]:
     look: Any = Mock(knows_times=True, **{"due_in.return_value": None})
     source.watcher = watcher = Watcher(alarm, look, poll=timedelta(minutes=1))
     watcher._source = source
-    watcher.look_soon()
-    watcher._run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sa_jobqueue.wakeups.watcher.time", source)
+        watcher.look_soon()
+        watcher._run()
     return source.waits[2:]  # without the proof that it hears, and the wait before the first look
 
 
