@@ -169,8 +169,14 @@ def _shortened(name: str) -> str:
     return f"{name.encode()[: _NAME_LENGTH - 9].decode(errors='ignore')}_{digest}"
 
 
-def drop_index(runner: Runner, index: Index, *, online: bool) -> None:
+def drop_index(
+    runner: Runner, index: Index, *, online: bool, with_replacement: bool = False
+) -> None:
     """Drop an index if it exists.
+
+    Args:
+        with_replacement: also drop what an interrupted replacement has built beside it. The index
+            has one of our names, so no other index has the name of its replacement.
 
     Raises:
         LockTimeout: others kept the table locked.
@@ -186,7 +192,8 @@ def drop_index(runner: Runner, index: Index, *, online: bool) -> None:
         # Dropping it drops those of the partitions too, except after an interrupted build. And an
         # interrupted replacement has left the new index beside the old one.
         parts = runner.partitions_of(table_of(index)) or []
-        for whole in (index, _new_beside(runner, index)):
+        beside = [_new_beside(runner, index)] if with_replacement else []
+        for whole in (index, *beside):
             for part in (whole, *_partition_indexes(runner, whole, parts)):
                 if existing(runner, part) is not None:
                     _drop_online(runner, part)

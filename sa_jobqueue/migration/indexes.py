@@ -149,7 +149,7 @@ def drop_key_index(
     """
     runner = Runner(op, patience=patience, partitions=partitions)
     for index in _key_indexes(runner, table, (), key="id", queue_args=queue_args, schema=schema):
-        drop_index(runner, index, online=online)
+        drop_index(runner, index, online=online, with_replacement=True)
 
 
 def drop_claim_index(
@@ -175,7 +175,7 @@ def drop_claim_index(
         index = _index_for(table, name=name)
     else:
         index = _index(runner, table, (), "claim", key="id", queue_args=None, schema=schema)
-    drop_index(runner, index, online=online)
+    drop_index(runner, index, online=online, with_replacement=True)
 
 
 def drop_reap_index(
@@ -197,7 +197,7 @@ def drop_reap_index(
     """
     runner = Runner(op, patience=patience, partitions=partitions)
     index = _index(runner, table, (), "reap", key="id", queue_args=None, schema=schema)
-    drop_index(runner, index, online=online)
+    drop_index(runner, index, online=online, with_replacement=True)
 
 
 # -- which index ----------------------------------------------------------

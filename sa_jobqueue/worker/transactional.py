@@ -162,11 +162,13 @@ class HandlersTransaction(Generic[T]):
                     raise self.in_hand.given_up
                 session.flush()
             outcome = self.in_hand.lane.outcome_of(returned)
+            if not isinstance(outcome, Retry | Cancel):
+                _release_nested(session)
         except Exception as error:
             raise _Raised(_explained(error)) from None
-        self._release_savepoint()
         if isinstance(outcome, Retry | Cancel):
             raise _NotDone(outcome)
+        self._release_savepoint()
         self._finish(session, outcome)
         self._outcome = outcome
         self.in_hand.may_be_finished = True  # the COMMIT follows
@@ -225,6 +227,12 @@ class HandlersTransaction(Generic[T]):
             if is_failed_transaction(error):
                 raise _Raised(_explained(error)) from None
             raise
+
+
+def _release_nested(session: Session) -> None:
+    """Release the savepoints that the handler has left open: ours would take them with it."""
+    while (nested := session.get_nested_transaction()) is not None:
+        nested.commit()
 
 
 def _explained(error: Exception) -> Exception:

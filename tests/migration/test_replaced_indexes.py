@@ -111,6 +111,15 @@ def test_a_dropped_index_leaves_no_broken_off_replacement(served: Engine) -> Non
     assert index_names(served) == set()
 
 
+def test_a_dropped_index_leaves_another_that_is_named_like_its_replacement(queue: Engine) -> None:
+    with migrating(queue) as op:
+        create_index_online(op, "ix_note", "orders", ["note"])
+        create_index_online(op, "ix_note_new", "orders", ["note"])
+        drop_index_online(op, "ix_note", table_name="orders")
+
+    assert index_names(queue) == {"ix_note_new"}
+
+
 @pytest.mark.parametrize("online", [True, False])
 def test_where_there_is_no_index_or_the_wanted_one_nothing_is_replaced(
     queue: Engine, online: bool

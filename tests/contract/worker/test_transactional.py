@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pymysql.err import OperationalError as DriversError
 from sqlalchemy import URL, Engine, event, select, text, update
-from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -182,7 +182,7 @@ def _roll_back_the_drivers(session: Session, invoice: Invoice) -> None:
     connection.rollback()
 
 
-@pytest.mark.parametrize(("outcome", "and_goes_on"), [(None, False), (Retry(SOON), True)])
+@pytest.mark.parametrize("and_goes_on", [False, True])
 @pytest.mark.parametrize(
     ("end", "committed"),
     [
@@ -199,18 +199,16 @@ def test_a_transaction_that_ends_behind_sqlalchemys_back_finishes_no_job(
     drain: Work,
     end: Handle,
     committed: bool,
-    outcome: Any,
     and_goes_on: bool,
 ) -> None:
     add_invoices(ledger, "a", max_attempts=1)
 
-    def handle(session: Session, invoice: Invoice) -> Any:
+    def handle(session: Session, invoice: Invoice) -> None:
         book(session, invoice)
         session.flush()
         end(session, invoice)
         if and_goes_on:
             session.execute(text("SELECT 1"))
-        return outcome
 
     drain(engine, handle)
 
@@ -284,6 +282,40 @@ def test_a_handler_may_use_savepoints(engine: Engine, ledger: Session, drain: Wo
     drain(engine, handle)
 
     assert (entries(ledger), statuses(ledger)) == (["a"], {"a": "done"})
+
+
+def test_a_savepoint_that_is_left_open_is_released(
+    engine: Engine, ledger: Session, drain: Work
+) -> None:
+    add_invoices(ledger, "a", max_attempts=1)
+    called: list[str] = []
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        called.append(invoice.name)
+        session.begin_nested()
+        session.begin_nested()
+        book(session, invoice)
+
+    drain(engine, handle)
+
+    assert called == ["a"]
+    assert (entries(ledger), statuses(ledger)) == (["a"], {"a": "done"})
+
+
+def test_a_handler_may_cancel_its_job_after_a_failed_statement(
+    engine: Engine, ledger: Session, drain: Work
+) -> None:
+    add_invoices(ledger, "a", max_attempts=1)
+
+    def handle(session: Session, invoice: Invoice) -> Any:
+        book(session, invoice)
+        with suppress(DBAPIError):
+            session.execute(text("SELECT no_such_column"))
+        return Cancel("void")
+
+    drain(engine, handle)
+
+    assert (entries(ledger), statuses(ledger)) == ([], {"a": "cancelled"})
 
 
 @pytest.mark.parametrize(
