@@ -101,7 +101,7 @@ class SetStorage(TableChange):
         return f"SET ({', '.join(f'{name} = {value}' for name, value in self.parameters.items())})"
 
 
-class AlterDropIndex(TableChange):
+class DropIndexByAlter(TableChange):
     """ALTER TABLE .. ADD INDEX .., DROP INDEX a, perhaps also RENAME INDEX b TO a
 
     Args:
@@ -140,7 +140,7 @@ class AlterDropIndex(TableChange):
 @compiles(SetDefault)
 @compiles(RenameColumn)
 @compiles(SetStorage)
-@compiles(AlterDropIndex)
+@compiles(DropIndexByAlter)
 def _alter_table(element: TableChange, compiler: Any, **kw: Any) -> str:
     table = compiler.preparer.format_table(element.table)
     return f"ALTER TABLE {table} {element.changes(compiler)}{element.ending}"

@@ -74,8 +74,8 @@ class SchemaChanges:
         """
         return None
 
-    def drop_online(self, index: Index, connection: Connection | None) -> ExecutableDDLElement:
-        """Return the statement that drops an index while others go on writing.
+    def drop_index(self, index: Index, connection: Connection | None) -> ExecutableDDLElement:
+        """Return the statement that drops an index, and lets others go on writing where it can.
 
         Args:
             connection: None: offline.

@@ -126,9 +126,10 @@ def _apart(operation: ops.ModifyTableOps) -> Iterator[ops.MigrateOperation]:
 
     Apart, since with ``render_as_batch`` the other changes stand in a block of their own. An index
     is dropped when its successor of another name is built, so that claims always have one, and so
-    that InnoDB always has one for a foreign key. Columns are dropped last: until an index is
-    replaced, the old one may have them. PostgreSQL would drop it with them, and SQLite would
-    refuse.
+    that InnoDB always has one for a foreign key. But an index of a column that changes is dropped
+    first: MySQL makes no TEXT of a column that has an index. Columns are dropped last: until an
+    index is replaced, the old one may have them. PostgreSQL would drop it with them, and SQLite
+    would refuse.
     """
     creates = [change for change in operation.ops if isinstance(change, ops.CreateIndexOp)]
     drops = [change for change in operation.ops if isinstance(change, ops.DropIndexOp)]
@@ -137,11 +138,15 @@ def _apart(operation: ops.ModifyTableOps) -> Iterator[ops.MigrateOperation]:
     others = [change for change in operation.ops if not isinstance(change, of_indexes)]
     columns = [change for change in others if isinstance(change, ops.DropColumnOp)]
     operation.ops = [change for change in others if change not in columns]
+    changing = {change.column_name for change in others if isinstance(change, ops.AlterColumnOp)}
+    gone = [drop for drop in drops if drop.index_name not in created]
+    first = [drop for drop in gone if changing.intersection(drop.to_index().columns.keys())]
+    yield from map(_DropOnline, first)
     if operation.ops:
         yield operation
     for create in creates:
         yield _CreateOnline(create, replace=create.index_name in dropped)
-    yield from (_DropOnline(drop) for drop in drops if drop.index_name not in created)
+    yield from (_DropOnline(drop) for drop in gone if drop not in first)
     if columns:
         yield ops.ModifyTableOps(operation.table_name, columns, schema=operation.schema)
 

@@ -55,7 +55,7 @@ def _build_here(runner: Runner, index: Index, *, replace: bool) -> None:
             return
         replace = replace and existing(runner, index) is not None
     if replace:
-        runner.run(OnlineIndex(index, drop=True))
+        runner.run(runner.changes.drop_index(index, _connection(runner)))
     runner.run(OnlineIndex(index))
 
 
@@ -183,7 +183,7 @@ def drop_index(
     """
     if not online:
         if runner.offline or existing(runner, index) is not None:
-            runner.run(OnlineIndex(index, drop=True))
+            runner.run(runner.changes.drop_index(index, _connection(runner)))
         return
     with runner.outside_transaction():
         if runner.offline:
@@ -217,7 +217,7 @@ def _is_invalid(runner: Runner, index: Index) -> bool:
 def _drop_online(runner: Runner, index: Index) -> None:
     what, changes = f"DROP INDEX {index.name}", runner.changes
     if not changes.concurrent_indexes or runner.partitions_of(table_of(index)) is not None:
-        runner.change([changes.drop_online(index, _connection(runner))], what=what)
+        runner.change([changes.drop_index(index, _connection(runner))], what=what)
     elif runner.offline:
         runner.run(_concurrent_drop(index))
     else:

@@ -194,7 +194,7 @@ class Lane(Generic[T]):
         """Tell whether a drain waits for a job, by a read of the database that is written to.
 
         Args:
-            queue: that of the lane, perhaps with fewer jobs.
+            queue: the lane's own, perhaps without the rows that are passed over.
         """
         with writing(session, self.mapping, reads=True) as writer:
             return writer.rows(self._left(queue.plan.spec.where)).first() is not None

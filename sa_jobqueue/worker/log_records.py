@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..model.last_error import first_line
-from ..model.mapping import word_of
+from ..model.mapping import QueueMapping, word_of
 from ..model.status import CANCELLED, FAILED
 from .in_hand import InHand
 from .outcomes import Cancel, Failed, NotYet, Retry
@@ -80,6 +80,22 @@ def log_unreleased(jobs: Sequence[InHand[Any]], cause: object) -> None:
         names,
         f" and {len(jobs) - NAMED:,} more" if len(jobs) > NAMED else "",
         cause,
+    )
+
+
+def log_unloaded(
+    mapping: QueueMapping, keys: Sequence[tuple[Any, ...]], error: Exception, pause: timedelta
+) -> None:
+    """Log that rows cannot be loaded, with the error of the first."""
+    names = ", ".join(" ".join(map(str, key)) for key in keys[:NAMED])
+    log.error(
+        "%s %s%s cannot be loaded. The worker goes on with other jobs, and tries again in %s: %s",
+        mapping,
+        names,
+        f" and {len(keys) - NAMED:,} more" if len(keys) > NAMED else "",
+        pause,
+        error,
+        exc_info=error,
     )
 
 

@@ -5,23 +5,23 @@ application: a member that a newer version has added to an Enum, or a text that 
 application cannot decrypt. Loading then raises an exception, the claim is rolled back, and the next
 claim meets the same row.
 
-After such an error the worker reads the first jobs of the queue one by one, without a claim. It
-logs those that cannot be loaded, and leaves them unclaimed: a newer version of the application may
-understand them. After some minutes it tries them again. Queues with serial keys or a strict order
-pass over nothing: there, a job must not overtake another.
+After such an error the worker reads jobs one by one, in the order of claims and without a claim,
+until it has read as many good ones as it wants. It logs those that cannot be loaded, and leaves
+them unclaimed: a newer version of the application may understand them. After some minutes it tries
+them again. Queues with serial keys or a strict order pass over nothing: there, a job must not
+overtake another.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Executable, and_, not_, or_, select
+from sqlalchemy import ColumnElement, Executable, not_, select, tuple_
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -32,15 +32,11 @@ from ..model.mapping import QueueMapping
 from ..queue import JobQueue
 from ..sessions.writer import writing
 from .lanes import Lane
-
-log = logging.getLogger("sa_jobqueue.worker")
+from .log_records import log_unloaded
 
 T = TypeVar("T")
 
 Key = tuple[Any, ...]
-
-#: How many jobs of a queue are read one by one.
-CANDIDATES = 100
 
 #: The most rows of a queue that are passed over. If more cannot be loaded, the cause is no row.
 MOST = 1_000
@@ -48,11 +44,8 @@ MOST = 1_000
 #: For how long a row is passed over.
 PASSED_OVER_FOR = timedelta(minutes=5)
 
-#: How many rows a log record names.
-NAMED = 10
 
-
-def may_be_a_rows_fault(error: Exception) -> bool:
+def may_come_from_a_row(error: Exception) -> bool:
     """Tell whether an error may come from loading a row: the database has refused nothing."""
     ours = isinstance(error, SQLAlchemyError | JobQueueError)
     return not ours and not any(driver_errors(error))
@@ -60,8 +53,13 @@ def may_be_a_rows_fault(error: Exception) -> bool:
 
 @dataclass
 class PassedOver(Generic[T]):
-    """The rows that a worker passes over in each of its lanes."""
+    """The rows that a worker passes over in each of its lanes.
 
+    Attributes:
+        options: the loader options of the claims.
+    """
+
+    options: Sequence[Any] = ()
     _until: dict[Lane[T], dict[Key, float]] = field(default_factory=dict)
     _logged: set[tuple[Lane[T], Key]] = field(default_factory=set)
     # The queues without these rows: the statements of a queue are built once.
@@ -78,8 +76,8 @@ class PassedOver(Generic[T]):
             self._queues[lane] = known
         return known[1]
 
-    def find(self, session: Session, lane: Lane[T]) -> int:
-        """Look among the first due jobs of a lane for rows that cannot be loaded.
+    def find(self, session: Session, lane: Lane[T], wanted: int) -> int:
+        """Look for rows that cannot be loaded, where the next claim of so many jobs looks.
 
         They are passed over from now on, and new ones are logged.
 
@@ -88,28 +86,32 @@ class PassedOver(Generic[T]):
         """
         unloaded: dict[Key, Exception] = {}
         with writing(session, lane.mapping, reads=True) as writer:
-            for key in [tuple(row) for row in writer.rows(self._first_keys(lane))]:
-                of_key = select(lane.mapping.entity).where(_named(lane.mapping, [key]))
+            for row in writer.rows(self._first_keys(lane, wanted)).all():
+                of_key = select(lane.mapping.entity).where(_named(lane.mapping, [tuple(row)]))
                 try:
-                    writer.orm(of_key, populate_existing=True).unique().all()
+                    writer.orm(of_key.options(*self.options), populate_existing=True).unique().all()
                 except Exception as error:
-                    if not may_be_a_rows_fault(error):
+                    if not may_come_from_a_row(error):
                         raise
-                    unloaded[key] = error
+                    unloaded[tuple(row)] = error
+                else:
+                    wanted -= 1
+                    if not wanted:
+                        break
         self._add(lane, unloaded)
         return len(unloaded)
 
-    def _first_keys(self, lane: Lane[T]) -> Executable:
-        """Select the keys of the first due jobs, as many as may be passed over."""
+    def _first_keys(self, lane: Lane[T], wanted: int) -> Executable:
+        """Select the keys of so many due jobs, and of those that may be passed over."""
         spec, mapping = self.queue_of(lane).plan.spec, lane.mapping
         may_overtake = not spec.limits and not spec.strict
-        most = min(CANDIDATES, MOST - len(self._keys(lane))) if may_overtake else 0
+        most = MOST - len(self._keys(lane)) if may_overtake else 0
         due = [mapping.attribute("run_at") <= utc_now()] if mapping.has("run_at") else []
         return (
             select(*mapping.key_attributes)
             .where(mapping.has_status(spec.ready), *due, *spec.where)
             .order_by(*spec.order)
-            .limit(most)
+            .limit(most and most + wanted)
         )
 
     def _add(self, lane: Lane[T], unloaded: dict[Key, Exception]) -> None:
@@ -119,19 +121,7 @@ class PassedOver(Generic[T]):
         new = [key for key in unloaded if (lane, key) not in self._logged]
         self._logged.update((lane, key) for key in new)
         if new:
-            names = ", ".join(" ".join(map(str, key)) for key in new[:NAMED])
-            more = f" and {len(new) - NAMED} more" if len(new) > NAMED else ""
-            error = unloaded[new[0]]
-            log.error(
-                "%s %s%s cannot be loaded. The worker goes on with other jobs, and tries again in "
-                "%s: %s",
-                lane.mapping,
-                names,
-                more,
-                PASSED_OVER_FOR,
-                error,
-                exc_info=error,
-            )
+            log_unloaded(lane.mapping, new, unloaded[new[0]], PASSED_OVER_FOR)
 
     def _keys(self, lane: Lane[T]) -> list[Key]:
         """Return the keys of the rows passed over; the time of a row may be over."""
@@ -147,13 +137,8 @@ def _narrowed(queue: JobQueue[T], criterion: ColumnElement[bool]) -> JobQueue[T]
     return narrowed
 
 
-def _named(mapping: QueueMapping, keys: Iterable[Key]) -> ColumnElement[bool]:
+def _named(mapping: QueueMapping, keys: Sequence[Key]) -> ColumnElement[bool]:
     attributes = mapping.key_attributes
     if len(attributes) == 1:
         return attributes[0].in_([value for (value,) in keys])
-    return or_(
-        *(
-            and_(*(each == value for each, value in zip(attributes, key, strict=True)))
-            for key in keys
-        )
-    )
+    return tuple_(*attributes).in_(keys)

@@ -48,8 +48,8 @@ T = TypeVar("T")
 
 ENDED = (
     "the transaction that a transactional handler shares with the finish of its job has ended in "
-    "the handler: commit and roll back only within session.begin_nested(), do not catch the error "
-    "of a deadlock, and on MySQL and MariaDB run no statement that commits by itself, such as "
+    "the handler: commit and roll back only within session.begin_nested(), let the error of a "
+    "deadlock out, and on MySQL and MariaDB run no statement that commits by itself, such as "
     "CREATE TABLE or TRUNCATE"
 )
 
@@ -60,7 +60,6 @@ CHANGED = (
     "a transactional handler has deleted its job, or changed its key, status, owner or owner_date: "
     "leave these to the worker, and return Cancel(..) or Retry(..) instead"
 )
-
 
 FAILED = (
     "a statement of a transactional handler has failed, and the server refuses all further "
@@ -160,8 +159,9 @@ class HandlersTransaction(Generic[T]):
                 returned = self.call(session, job=job)
                 if self.in_hand.given_up is not None:
                     raise self.in_hand.given_up
-                session.flush()
-            outcome = self.in_hand.lane.outcome_of(returned)
+                outcome = self.in_hand.lane.outcome_of(returned)
+                if not isinstance(outcome, Retry | Cancel):
+                    session.flush()
             if not isinstance(outcome, Retry | Cancel):
                 _release_nested(session)
         except Exception as error:

@@ -19,7 +19,7 @@ from .kept_connection import KeptConnection
 from .lanes import Lane, LaneOrder, claims_lost_by
 from .log_records import log_lost, log_unreleased
 from .owner_name import OwnerName
-from .passed_over import PassedOver, may_be_a_rows_fault
+from .passed_over import PassedOver, may_come_from_a_row
 from .refusals import UNDIVIDED, RefusedFinish
 from .set_aside import SetAside
 from .transactions import Refusals, Transactions, cause_of
@@ -81,7 +81,7 @@ class Turns(Generic[T]):
     hopeless: bool = False
 
     def __post_init__(self) -> None:
-        self.passed_over: PassedOver[T] = PassedOver()
+        self.passed_over: PassedOver[T] = PassedOver(self.options)
         self._order = LaneOrder(self.lanes)
         # Claims whose COMMIT was not answered.
         self._unanswered: list[tuple[Lane[T], Claim[T]]] = []
@@ -145,21 +145,21 @@ class Turns(Generic[T]):
                 return self._finish_alone(batch, error)
             if not claim:
                 return self._leave_unanswered(error)
-            return self._after_refused_claim(error)
+            return self._after_refused_claim(error, batch.wanted)
         self._unanswered.clear()
         if claim:
             self._refusals.end()
         return result
 
-    def _after_refused_claim(self, error: Exception) -> TurnResult[T]:
+    def _after_refused_claim(self, error: Exception, wanted: int) -> TurnResult[T]:
         """Pass over the rows that cannot be loaded; if there are none, note the refusal.
 
         Raises:
             Exception: the error, if no row explains it and it has lasted for PATIENCE.
         """
         try:
-            if may_be_a_rows_fault(error) and self.transactions.run(
-                self._pass_over, kept=self.kept
+            if may_come_from_a_row(error) and self.transactions.run(
+                partial(self._pass_over, wanted=wanted), kept=self.kept
             ):
                 return TurnResult(claim_is_due=True)
         except Exception as refusal:
@@ -167,9 +167,9 @@ class Turns(Generic[T]):
         self._refusals.note(error)
         return TurnResult(refused=True)
 
-    def _pass_over(self, session: Session) -> int:
+    def _pass_over(self, session: Session, *, wanted: int) -> int:
         """Pass over the rows that cannot be loaded; return how many were found."""
-        return sum(self.passed_over.find(session, lane) for lane in self.lanes)
+        return sum(self.passed_over.find(session, lane, wanted) for lane in self.lanes)
 
     def _turn(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:
         result = self._finish_and_claim(session, batch)

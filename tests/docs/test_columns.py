@@ -90,7 +90,7 @@ CHANGES: Mapping[str, Callable[[Session, Any], object]] = {
     "cancel": cancel,
     "retry": retry,
     "reprioritize": lambda session, jobs: reprioritize(session, jobs, 5),
-    "prune": lambda session, _: prune(session, Parcel, older_than=timedelta(days=-1)),
+    "prune": lambda session, _: prune(session, Parcel, older_than=timedelta(0)),
 }
 GIVEN: Mapping[str, Callable[[Session, Any], object]] = {
     "unclaimed": release,

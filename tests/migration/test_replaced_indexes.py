@@ -8,10 +8,22 @@ from typing import Any
 
 import pytest
 from alembic.operations import Operations
-from sqlalchemy import Connection, Engine, event, inspect, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    ForeignKey,
+    Integer,
+    MetaData,
+    Table,
+    event,
+    inspect,
+    text,
+)
 
 from sa_jobqueue import ArgumentError, JobMixin
 from sa_jobqueue.migration import (
+    add_job_columns,
     create_claim_index,
     create_index_online,
     create_key_index,
@@ -213,6 +225,37 @@ def test_a_script_for_mysql_drops_an_index_on_mariadb_too(served: Engine) -> Non
 
     assert any("DROP INDEX" in statement for statement in written)
     assert index_names(served) == set()
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_an_index_that_a_foreign_key_needs_is_replaced_and_dropped(
+    engine: Engine, online: bool
+) -> None:
+    """InnoDB keeps no foreign key without an index of its columns."""
+    metadata = MetaData()
+    customers = Table("customers", metadata, Column("id", Integer, primary_key=True))
+    Table(
+        "bills",
+        metadata,
+        Column("id", Integer, primary_key=True),
+        Column("customer_id", ForeignKey(customers.c.id, name="fk_customer")),
+    )
+    metadata.create_all(engine)
+    with migrating(engine) as op:
+        add_job_columns(op, "bills", existing_rows="done")
+        by_customer = {"equality": "customer_id"}
+        create_claim_index(op, "bills", queue_args=by_customer, online=online)
+
+    with migrating(engine) as op:
+        create_claim_index(op, "bills", replace=True, online=online)
+    assert columns_of(engine, "ix_bills_claim", "bills") == ["status", "id"]
+    with migrating(engine) as op:
+        create_claim_index(op, "bills", queue_args=by_customer, replace=True, online=online)
+    with migrating(engine) as op:
+        drop_claim_index(op, "bills", online=online)
+
+    assert "ix_bills_claim" not in index_names(engine, "bills")
+    assert len(inspect(engine).get_foreign_keys("bills")) == 1
 
 
 def test_an_index_of_ones_own_is_made_replaced_and_dropped_online(queue: Engine) -> None:

@@ -256,8 +256,9 @@ class DatabaseLog(Log):
         for table in (self.tables.loads, self.tables.batches):
             schema = connection.schema_for_object(table)
             if not sa_inspect(connection).has_table(table.name, schema=schema):
+                name = table.name if schema is None else f"{schema}.{table.name}"
                 raise BrokenLog(
-                    f"There is no table {table.fullname}. Create it by a migration, with "
+                    f"There is no table {name}. Create it by a migration, with "
                     "load_tables(metadata) in your models, or at once, by "
                     "log.tables.create_all(engine)."
                 )

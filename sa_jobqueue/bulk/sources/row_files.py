@@ -72,7 +72,7 @@ def _duration(text: str) -> timedelta:
     return timedelta(int(days or 0), float(seconds), minutes=int(minutes), hours=int(hours))
 
 
-_DURATION = re.compile(r"(?:(-?\d+) days?, )?(\d+):(\d\d):(\d\d(?:\.\d{1,6})?)", re.ASCII)
+_DURATION = re.compile(r"(?:(-?\d+) days?, )?(\d+):([0-5]\d):([0-5]\d(?:\.\d{1,6})?)", re.ASCII)
 
 _FROM_TEXT: Readers = {
     int: int,

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Index, Table, inspect
 from sqlalchemy.schema import ExecutableDDLElement
 
 from ..capabilities import Version
-from ..ddl import AlterDropIndex, LockTable
+from ..ddl import DropIndexByAlter, LockTable
 from ..schema_changes import SchemaChanges
 from .lock_wait_limit import limited_table_wait, waiting_at_most
 
@@ -45,16 +45,16 @@ class InnoDBSchemaChanges(SchemaChanges):
             return ", ALGORITHM=INSTANT"
         return _ONLINE
 
-    def drop_online(self, index: Index, connection: Connection | None) -> ExecutableDDLElement:
+    def drop_index(self, index: Index, connection: Connection | None) -> ExecutableDDLElement:
         # MariaDB's DROP INDEX has no clause that lets others write.
         added = _for_references(index, connection)
-        return AlterDropIndex(index, added=added, ending=_ONLINE)
+        return DropIndexByAlter(index, added=added, ending=_ONLINE)
 
     def swap(
         self, index: Index, built: Index, connection: Connection | None
     ) -> list[ExecutableDDLElement]:
         added = _for_references(index, connection)
-        return [AlterDropIndex(index, built=built, added=added, ending=_ONLINE)]
+        return [DropIndexByAlter(index, built=built, added=added, ending=_ONLINE)]
 
     def table_lock(self, table: Table) -> tuple[ExecutableDDLElement, str] | None:
         # Each change commits. A transaction that reads the table in between blocks the next change.

@@ -127,6 +127,8 @@ def test_a_row_of_a_csv_file_with_another_number_of_fields_is_named(tmp_path: Pa
         ("amount", "much", "Decimal"),
         ("pause", "PT5S", "timedelta: give seconds, or hours:minutes:seconds"),
         ("pause", "inf", "timedelta"),
+        ("pause", "1:60:00", "timedelta"),
+        ("pause", "1:00:60", "timedelta"),
     ],
 )
 def test_a_field_that_is_no_value_of_its_column_is_named(

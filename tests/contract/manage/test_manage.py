@@ -83,8 +83,8 @@ def test_prune_deletes_finished_jobs_in_bounded_batches(
     add_emails(session, "waiting")
 
     assert prune(session, Email, older_than=timedelta(hours=1)) == 0
-    assert prune(session, Email, older_than=timedelta(seconds=-5), limit=2) == 2
-    assert prune(session, Email, older_than=timedelta(seconds=-5), limit=2) == 1
+    assert prune(session, Email, older_than=timedelta(0), limit=2) == 2
+    assert prune(session, Email, older_than=timedelta(0), limit=2) == 1
 
     session.expire_all()
     assert [recipient for recipient, _, _ in statuses(session)] == ["waiting"]

@@ -203,6 +203,12 @@ def test_an_age_that_no_database_can_compute_is_refused(
             call(age)
 
 
+@pytest.mark.parametrize("age", [5, "5", None, timedelta(seconds=-1)])
+def test_jobs_are_pruned_by_an_age_from_zero(session: Session, age: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"older_than=.* of at least zero"):
+        prune(session, Email, older_than=age)
+
+
 @pytest.mark.parametrize("delay", [timedelta(days=3651), timedelta(seconds=-1)])
 def test_a_delay_of_a_failed_job_is_from_zero_to_ten_years(
     session: Session, delay: timedelta
