@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -205,6 +206,29 @@ def test_a_row_is_tried_again_after_some_minutes(
 
     assert painted == [2, 3, 1]
     assert left(walls) == []
+
+
+def test_a_row_that_is_tried_again_in_vain_is_not_logged_again(
+    engine: Engine,
+    walls: Session,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.worker.passed_over.PASSED_OVER_FOR", timedelta(seconds=0.1))
+    looked: list[int] = []
+    find = PassedOver.find
+
+    def noted(self: PassedOver[Wall], *given: Any) -> int:
+        looked.append(found := find(self, *given))
+        return found
+
+    monkeypatch.setattr(PassedOver, "find", noted)
+    add(walls, "infrared", "red", "blue")
+
+    paint(engine, JobQueue(Wall), lambda wall: time.sleep(0.15))
+
+    assert looked[:2] == [1, 1]
+    assert len([text for text in caplog.messages if "cannot be loaded" in text]) == 1
 
 
 def test_the_queue_without_a_row_is_made_once(walls: Session) -> None:
