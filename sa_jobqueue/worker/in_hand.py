@@ -22,7 +22,7 @@ class Ended(Enum):
     LOST = auto()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class InHand(Generic[T]):
     """A claimed job with its lane; once it was handled, also with its outcome.
 

@@ -109,6 +109,7 @@ class _LockFile:
     def __init__(self, path: str, number: int) -> None:
         self._path = path
         self._number: int | None = number
+        self._identity = _identity(os.fstat(number))
         leave_to_parent_after_fork(self)
 
     @classmethod
@@ -151,7 +152,7 @@ class _LockFile:
             found = os.lstat(self._path)
         except FileNotFoundError:
             return False
-        return os.path.samestat(found, os.fstat(self._number))
+        return _identity(found) == self._identity
 
     def give_back(self) -> bool:
         """Remove and close the file; tell whether it was ours."""
@@ -172,6 +173,11 @@ class _LockFile:
         number, self._number = self._number, None
         if number is not None:
             os.close(number)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    """Tell files apart, whatever their paths are."""
+    return found.st_dev, found.st_ino
 
 
 def _opened(path: str, flags: int) -> int:
