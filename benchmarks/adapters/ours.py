@@ -136,8 +136,8 @@ class TurnOfEntities(Turn):
 class EndOfWork:
     """Notes in `ended_at` of an adapter when the last job was committed as finished.
 
-    Afterwards a worker looks for further jobs, joins its threads, and closes its connections. The
-    dialect tells of a COMMIT. An event of the engine would cost each statement a twentieth.
+    Afterwards a worker looks for further jobs, joins its threads, and closes its connections. We
+    learn of a COMMIT from the dialect, since an event of the engine would slow each statement down.
     """
 
     def __init__(self, adapter: OnSharedTable, engine: Engine) -> None:

@@ -136,7 +136,7 @@ def prune_jobs(
         unfinished: statuses to refuse, besides those that the class declares.
     """
     words = [word_of(mapping, status) for status in statuses]
-    check_durations(zero=True, older_than=older_than)  # None, too, is refused
+    check_durations(zero=True, older_than=older_than)
     check_ages(older_than=older_than)
     if limit < 1:
         raise ArgumentError(f"limit is the number of rows to delete, at least 1: {limit!r}")

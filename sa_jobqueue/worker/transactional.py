@@ -48,8 +48,8 @@ T = TypeVar("T")
 
 ENDED = (
     "the transaction that a transactional handler shares with the finish of its job has ended in "
-    "the handler: commit and roll back only within session.begin_nested(), let the error of a "
-    "deadlock out, and on MySQL and MariaDB run no statement that commits by itself, such as "
+    "the handler: commit and roll back only within session.begin_nested(), do not catch the error "
+    "of a deadlock, and on MySQL and MariaDB run no statement that commits by itself, such as "
     "CREATE TABLE or TRUNCATE"
 )
 

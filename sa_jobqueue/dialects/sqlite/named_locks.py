@@ -176,7 +176,7 @@ class _LockFile:
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
-    """Tell files apart, whatever their paths are."""
+    """Return what tells a file from all others, also after it was renamed."""
     return found.st_dev, found.st_ino
 
 
