@@ -122,7 +122,7 @@ def test_what_is_no_function_is_no_handler(handler: Any) -> None:
         ),
         (of_three, True, "missing a required argument: 'mailer'"),
         (of_two, False, "calls it with (job)"),
-        (keyword_only, False, "missing a required argument: 'mailer'"),
+        (keyword_only, False, "argument: 'mailer'"),
         (partial(of_two, 1, 2), False, "too many positional arguments"),
     ],
 )
