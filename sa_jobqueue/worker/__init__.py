@@ -34,7 +34,7 @@ long as their jobs are in hand, and reaps the claims of dead owners at intervals
 ``turns``               a turn: one transaction that finishes, releases, claims
 ``refusals``            after a refused turn, finishes each job by itself
 ``set_aside``           jobs that can be neither finished nor failed
-``passed_over``         rows that cannot be loaded hold up no other job
+``passed_over``         rows that cannot be claimed hold up no other job
 ``transactions``        transactions that are run again after a temporary error
 ``transactional``       the transaction of a handler, which finishes its job
 ``sessions``            whether a worker can use the sessions of a sessionmaker

@@ -92,6 +92,7 @@ class Hands(Generic[T]):
         self._own_turn: Batch[T] | None = None  # of the supervisor
         self._oldest = inf  # since when a handled job waits to be finished
         self._watched = False  # the supervisor looks again before a job has waited for long
+        self._unseen = False  # a handled job waits, and the supervisor may sleep for long
         self._resting = 0  # slots that wait for something to do
         self.lock = runtime.lock()
         self._slot_is_needed = runtime.condition(self.lock)
@@ -115,8 +116,7 @@ class Hands(Generic[T]):
         in_hand = self.unstarted.popleft()
         in_hand.began = time.monotonic()
         self.running.add(in_hand)
-        unwatched = not self._watched and self._oldest < inf
-        if unwatched or in_hand.lane.timeout is not None or (self.slots > 1 and self._is_low):
+        if self._unseen or in_hand.lane.timeout is not None or (self.slots > 1 and self._is_low):
             self.notice()
         return in_hand
 
@@ -131,6 +131,7 @@ class Hands(Generic[T]):
             self._mean += (in_hand.duration - self._mean) * WEIGHT
         if self._oldest == inf and in_hand.ended is None:
             self._oldest = time.monotonic()
+            self._unseen = not self._watched
         if self.ending:
             self.notice()
 
@@ -234,7 +235,7 @@ class Hands(Generic[T]):
 
     def _take_handled(self) -> list[InHand[T]]:
         handled, self.handled = self.handled, []
-        self._oldest = inf
+        self._oldest, self._unseen = inf, False
         return handled
 
     def _take_unwanted(self) -> tuple[InHand[T], ...]:
@@ -307,6 +308,7 @@ class Hands(Generic[T]):
 
     def notice(self) -> None:
         """Wake the supervisor."""
+        self._unseen = False
         self._noticed.notify_all()
 
     def wait_for_notice(self, until: float) -> None:

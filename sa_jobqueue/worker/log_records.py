@@ -83,13 +83,13 @@ def log_unreleased(jobs: Sequence[InHand[Any]], cause: object) -> None:
     )
 
 
-def log_unloaded(
+def log_passed_over(
     mapping: QueueMapping, keys: Sequence[tuple[Any, ...]], error: Exception, pause: timedelta
 ) -> None:
-    """Log that rows cannot be loaded, with the error of the first."""
+    """Log that rows cannot be claimed, with the error of the first."""
     names = ", ".join(" ".join(map(str, key)) for key in keys[:NAMED])
     log.error(
-        "%s %s%s cannot be loaded. The worker goes on with other jobs, and tries again in %s: %s",
+        "%s %s%s cannot be claimed. The worker goes on with other jobs, and tries again in %s: %s",
         mapping,
         names,
         f" and {len(keys) - NAMED:,} more" if len(keys) > NAMED else "",

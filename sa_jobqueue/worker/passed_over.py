@@ -1,15 +1,20 @@
-"""Rows that cannot be loaded are passed over, so that they do not hold up other jobs.
+"""Rows that cannot be claimed are passed over, so that they do not hold up other jobs.
 
 A claim loads the jobs that it claims. A value of a row may have no meaning for this version of the
 application: a member that a newer version has added to an Enum, or a text that a type of the
-application cannot decrypt. Loading then raises an exception, the claim is rolled back, and the next
+application cannot decrypt. Or the database refuses to write the row: a CHECK constraint that was
+added as NOT VALID, or a trigger, forbids every change. The claim is then rolled back, and the next
 claim meets the same row.
 
-After such an error the worker reads jobs one by one, in the order of claims and without a claim,
-until it has read as many good ones as it wants. It logs those that cannot be loaded, and leaves
-them unclaimed: a newer version of the application may understand them. After some minutes it tries
-them again. Queues with serial keys or a strict order pass over nothing: there, a job must not
-overtake another.
+After such an error the worker tries jobs one by one, in the order of claims, until it has found as
+many good ones as it wants. It reads them, or, if the database has refused the claim, it claims each
+within a savepoint, and rolls that back. It logs those that cannot be claimed, and leaves them
+unclaimed: a newer version of the application may understand them. After some minutes it tries them
+again. Queues with serial keys or a strict order pass over nothing: there, a job must not overtake
+another.
+
+If the database refuses every row, the cause may be the table or the server, and nothing is passed
+over.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from sqlalchemy import ColumnElement, Executable, not_, select, tuple_
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from ..dialects import is_mistake, is_refusal
 from ..dialects.clock import utc_now
 from ..dialects.driver_errors import driver_errors
 from ..errors import JobQueueError
@@ -32,13 +38,14 @@ from ..model.mapping import QueueMapping
 from ..queue import JobQueue
 from ..sessions.writer import writing
 from .lanes import Lane
-from .log_records import log_unloaded
+from .log_records import log_passed_over
+from .owner_name import OwnerName
 
 T = TypeVar("T")
 
 Key = tuple[Any, ...]
 
-#: The most rows of a queue that are passed over. If more cannot be loaded, the cause is no row.
+#: The most rows of a queue that are passed over. If more cannot be claimed, the cause is no row.
 MOST = 1_000
 
 #: For how long a row is passed over.
@@ -46,6 +53,11 @@ PASSED_OVER_FOR = timedelta(minutes=5)
 
 
 def may_come_from_a_row(error: Exception) -> bool:
+    """Tell whether a claim's error may come from one of its rows."""
+    return _is_of_loading(error) or (is_refusal(error) and not is_mistake(error))
+
+
+def _is_of_loading(error: Exception) -> bool:
     """Tell whether an error may come from loading a row: the database has refused nothing."""
     ours = isinstance(error, SQLAlchemyError | JobQueueError)
     return not ours and not any(driver_errors(error))
@@ -56,9 +68,11 @@ class PassedOver(Generic[T]):
     """The rows that a worker passes over in each of its lanes.
 
     Attributes:
+        owner_name: the name of the claims.
         options: the loader options of the claims.
     """
 
+    owner_name: OwnerName
     options: Sequence[Any] = ()
     _until: dict[Lane[T], dict[Key, float]] = field(default_factory=dict)
     _logged: set[tuple[Lane[T], Key]] = field(default_factory=set)
@@ -76,30 +90,55 @@ class PassedOver(Generic[T]):
             self._queues[lane] = known
         return known[1]
 
-    def find(self, session: Session, lane: Lane[T], wanted: int) -> int:
-        """Look for rows that cannot be loaded, where the next claim of so many jobs looks.
+    def find(self, session: Session, lane: Lane[T], wanted: int, error: Exception) -> int:
+        """Look for rows that cannot be claimed, where the next claim of so many jobs looks.
 
         They are passed over from now on, and new ones are logged.
+
+        Args:
+            error: that of the claim.
 
         Returns:
             how many there are.
         """
-        unloaded: dict[Key, Exception] = {}
+        attempt = self._load if _is_of_loading(error) else self._try_to_claim
+        bad: dict[Key, Exception] = {}
+        found = 0
         with writing(session, lane.mapping, reads=True) as writer:
-            for row in writer.rows(self._first_keys(lane, wanted)).all():
-                of_key = select(lane.mapping.entity).where(_named(lane.mapping, [tuple(row)]))
-                try:
-                    writer.orm(of_key.options(*self.options), populate_existing=True).unique().all()
-                except Exception as error:
-                    if not may_come_from_a_row(error):
-                        raise
-                    unloaded[tuple(row)] = error
-                else:
-                    wanted -= 1
-                    if not wanted:
-                        break
-        self._add(lane, unloaded)
-        return len(unloaded)
+            keys = [tuple(row) for row in writer.rows(self._first_keys(lane, wanted)).all()]
+        for key in keys:
+            try:
+                found += attempt(session, lane, key)
+            except Exception as refusal:
+                if not may_come_from_a_row(refusal):
+                    raise
+                bad[key] = refusal
+            if found == wanted:
+                break
+        if not found:  # a row that the database refuses is at fault only if it takes another
+            known = {key for of_lane, key in self._logged if of_lane is lane}
+            bad = {
+                key: refusal
+                for key, refusal in bad.items()
+                if _is_of_loading(refusal) or key in known
+            }
+        self._add(lane, bad)
+        return len(bad)
+
+    def _load(self, session: Session, lane: Lane[T], key: Key) -> bool:
+        """Load a row; tell whether it is still there."""
+        of_key = select(lane.mapping.entity).where(_named(lane.mapping, [key]))
+        with writing(session, lane.mapping, reads=True) as writer:
+            loaded = writer.orm(of_key.options(*self.options), populate_existing=True)
+            return bool(loaded.unique().all())
+
+    def _try_to_claim(self, session: Session, lane: Lane[T], key: Key) -> bool:
+        """Claim a row, and undo that; tell whether it was free to be claimed."""
+        only = _narrowed(lane.queue, _named(lane.mapping, [key]))
+        with session.begin_nested() as trial:
+            claim = only.claim(session, owner=self.owner_name.owner, limit=1, options=self.options)
+            trial.rollback()
+        return bool(claim)
 
     def _first_keys(self, lane: Lane[T], wanted: int) -> Executable:
         """Select the keys of so many due jobs, and of those that may be passed over."""
@@ -114,14 +153,14 @@ class PassedOver(Generic[T]):
             .limit(most and most + wanted)
         )
 
-    def _add(self, lane: Lane[T], unloaded: dict[Key, Exception]) -> None:
+    def _add(self, lane: Lane[T], bad: dict[Key, Exception]) -> None:
         """Pass over rows, and log those that are new."""
         until = time.monotonic() + PASSED_OVER_FOR.total_seconds()
-        self._until.setdefault(lane, {}).update(dict.fromkeys(unloaded, until))
-        new = [key for key in unloaded if (lane, key) not in self._logged]
+        self._until.setdefault(lane, {}).update(dict.fromkeys(bad, until))
+        new = [key for key in bad if (lane, key) not in self._logged]
         self._logged.update((lane, key) for key in new)
         if new:
-            log_unloaded(lane.mapping, new, unloaded[new[0]], PASSED_OVER_FOR)
+            log_passed_over(lane.mapping, new, bad[new[0]], PASSED_OVER_FOR)
 
     def _keys(self, lane: Lane[T]) -> list[Key]:
         """Return the keys of the rows passed over; the time of a row may be over."""

@@ -81,7 +81,7 @@ class Turns(Generic[T]):
     hopeless: bool = False
 
     def __post_init__(self) -> None:
-        self.passed_over: PassedOver[T] = PassedOver(self.options)
+        self.passed_over: PassedOver[T] = PassedOver(self.owner_name, self.options)
         self._order = LaneOrder(self.lanes)
         # Claims whose COMMIT was not answered.
         self._unanswered: list[tuple[Lane[T], Claim[T]]] = []
@@ -152,14 +152,14 @@ class Turns(Generic[T]):
         return result
 
     def _after_refused_claim(self, error: Exception, wanted: int) -> TurnResult[T]:
-        """Pass over the rows that cannot be loaded; if there are none, note the refusal.
+        """Pass over the rows that cannot be claimed; if there are none, note the refusal.
 
         Raises:
             Exception: the error, if no row explains it and it has lasted for PATIENCE.
         """
         try:
             if may_come_from_a_row(error) and self.transactions.run(
-                partial(self._pass_over, wanted=wanted), kept=self.kept
+                partial(self._pass_over, wanted=wanted, error=error), kept=self.kept
             ):
                 return TurnResult(claim_is_due=True)
         except Exception as refusal:
@@ -167,9 +167,9 @@ class Turns(Generic[T]):
         self._refusals.note(error)
         return TurnResult(refused=True)
 
-    def _pass_over(self, session: Session, *, wanted: int) -> int:
-        """Pass over the rows that cannot be loaded; return how many were found."""
-        return sum(self.passed_over.find(session, lane, wanted) for lane in self.lanes)
+    def _pass_over(self, session: Session, *, wanted: int, error: Exception) -> int:
+        """Pass over the rows that cannot be claimed; return how many were found."""
+        return sum(self.passed_over.find(session, lane, wanted, error) for lane in self.lanes)
 
     def _turn(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:
         result = self._finish_and_claim(session, batch)

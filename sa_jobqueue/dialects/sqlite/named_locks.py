@@ -8,6 +8,7 @@ the file; a file that a killed process left is locked again by the next holder.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import secrets
 import socket
@@ -41,6 +42,9 @@ _AGAIN = 0.05
 #: Whoever asks who has the lock keeps others from taking it for a moment: seconds between
 #: two attempts, and how many attempts.
 _LOOK_LASTS, _LOOKS = 0.002, 500
+
+#: For so many seconds after a look that found the file, the lock counts as sure.
+_SURE_FOR = 0.05
 
 _ANYBODY_WHO_MAY_WRITE = 0o666
 
@@ -82,6 +86,7 @@ class _HeldByFile(HeldLock):
     def __init__(self, file: _LockFile, name: str) -> None:
         self._file = file
         self._name = name
+        self._seen_at = -math.inf
         weakref.finalize(self, file.give_back)
 
     @property
@@ -90,7 +95,16 @@ class _HeldByFile(HeldLock):
 
     @property
     def lost(self) -> bool:
-        return not self._file.ours
+        now = time.monotonic()
+        if not self._file.ours:
+            return True
+        self._seen_at = now
+        return False
+
+    @property
+    def sure(self) -> bool:
+        # Each turn of a worker asks this, and its claim then asks `lost`: one look does for both.
+        return time.monotonic() - self._seen_at < _SURE_FOR or not self.lost
 
     def check(self) -> None:
         if self.lost:

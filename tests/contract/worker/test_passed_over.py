@@ -1,4 +1,4 @@
-"""A row that cannot be loaded holds up no other job: the worker passes over it."""
+"""A row that cannot be claimed holds up no other job: the worker passes over it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Dialect, Engine, ForeignKey, String, TypeDecorator, select, text
+from sqlalchemy import (
+    Dialect,
+    Engine,
+    ForeignKey,
+    String,
+    TypeDecorator,
+    bindparam,
+    select,
+    text,
+)
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -24,12 +33,14 @@ from sqlalchemy.orm import (
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin
 from sa_jobqueue.asyncio import AsyncWorker
+from sa_jobqueue.process.runtime import THREADS
 from sa_jobqueue.worker import Lane, Worker
+from sa_jobqueue.worker.owner_name import OwnerName
 from sa_jobqueue.worker.passed_over import PassedOver
 from sa_jobqueue.workflow import Workflow
 from tests.contract.asyncio.support import make_async_engine
 from tests.running import ASYNC_DRIVERS
-from tests.support import SERVERS, with_empty_tables
+from tests.support import with_empty_tables
 
 SOON = timedelta(milliseconds=20)
 
@@ -143,7 +154,7 @@ def test_the_other_jobs_are_handled_and_the_row_stays_as_it_was(
 
     assert sorted(painted) == [1, 3, 5, 6, 7, 8, 9]
     assert left(walls) == [(2, "unclaimed", 0), (4, "unclaimed", 0)]
-    told = [text for text in caplog.messages if "cannot be loaded" in text]
+    told = [text for text in caplog.messages if "cannot be claimed" in text]
     assert re.findall(r"\d+", " ".join(text.split(" cannot ")[0] for text in told)) == ["2", "4"]
     assert all("no colour that this version knows" in text for text in told)
     assert "refuses" not in caplog.text
@@ -228,16 +239,17 @@ def test_a_row_that_is_tried_again_in_vain_is_not_logged_again(
     paint(engine, JobQueue(Wall), lambda wall: time.sleep(0.15))
 
     assert looked[:2] == [1, 1]
-    assert len([text for text in caplog.messages if "cannot be loaded" in text]) == 1
+    assert len([text for text in caplog.messages if "cannot be claimed" in text]) == 1
 
 
 def test_the_queue_without_a_row_is_made_once(walls: Session) -> None:
     add(walls, "red", "infrared")
-    passed_over: PassedOver[Wall] = PassedOver()
+    name = OwnerName("w", transactions=None, runtime=THREADS)  # type: ignore[arg-type]
+    passed_over: PassedOver[Wall] = PassedOver(name)
     lane = Lane(JobQueue(Wall), print)
     assert passed_over.queue_of(lane) is lane.queue
 
-    assert passed_over.find(walls, lane, 5) == 1
+    assert passed_over.find(walls, lane, 5, LookupError()) == 1
 
     claimed_from = passed_over.queue_of(lane)
     assert passed_over.queue_of(lane) is claimed_from is not lane.queue
@@ -298,7 +310,7 @@ def test_where_no_job_may_overtake_another_the_worker_ends(
         paint(engine, JobQueue(Wall, **limits), lambda wall: None, limit=2)
 
     assert (1, "unclaimed", 0) in left(walls)
-    assert "cannot be loaded" not in caplog.text
+    assert "cannot be claimed" not in caplog.text
 
 
 def test_where_too_many_rows_cannot_be_loaded_the_worker_ends(
@@ -313,15 +325,76 @@ def test_where_too_many_rows_cannot_be_loaded_the_worker_ends(
     assert len(left(walls)) == 3
 
 
-@pytest.mark.only_on(*SERVERS)  # SQLite counts further
-def test_an_error_of_the_database_passes_over_no_row(
+def refuse(session: Session, *walls: int) -> None:
+    """Have the database refuse every change of these walls."""
+    session.execute(
+        text("UPDATE passed_wall SET attempts = 2147483647 WHERE id IN :walls").bindparams(
+            bindparam("walls", walls, expanding=True)
+        )
+    )
+    if session.get_bind().dialect.name == "sqlite":  # which counts further
+        session.execute(
+            text(
+                "CREATE TRIGGER IF NOT EXISTS passed_full BEFORE UPDATE ON passed_wall "
+                "WHEN OLD.attempts = 2147483647 "
+                "BEGIN SELECT RAISE(ABORT, 'attempts out of range'); END"
+            )
+        )
+    session.commit()
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10])
+@pytest.mark.parametrize("work", [paint, paint_awaited], ids=["Worker", "AsyncWorker"])
+def test_a_row_that_the_database_refuses_to_change_is_passed_over(
+    engine: Engine,
+    walls: Session,
+    caplog: pytest.LogCaptureFixture,
+    work: Callable[..., None],
+    limit: int,
+) -> None:
+    add(walls, "red", "stuck", "blue", "infrared", "stuck", *["green"] * 4)
+    refuse(walls, 2, 5)
+    painted: list[int] = []
+
+    work(engine, JobQueue(Wall), lambda wall: painted.append(wall.id), limit=limit)
+
+    assert sorted(painted) == [1, 3, 6, 7, 8, 9]
+    full = 2147483647
+    assert left(walls) == [(2, "unclaimed", full), (4, "unclaimed", 0), (5, "unclaimed", full)]
+    told = [text for text in caplog.messages if "cannot be claimed" in text]
+    assert sorted(re.findall(r"\d+", " ".join(text.split(" cannot ")[0] for text in told))) == [
+        "2",
+        "4",
+        "5",
+    ]
+    assert any(re.search("[Oo]ut of range", text) for text in told)
+
+
+def test_a_refused_row_that_is_known_is_passed_over_again_beside_no_other(
+    engine: Engine, walls: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.worker.passed_over.PASSED_OVER_FOR", timedelta(seconds=0.1))
+    add(walls, "stuck", "red")
+    refuse(walls, 1)
+    painted: list[int] = []
+    worker = Worker(engine, JobQueue(Wall), lambda wall: painted.append(wall.id), poll=SOON)
+    stop = threading.Timer(1, worker.stop)  # several times the time of a try, and of patience
+    stop.start()
+
+    worker.run()
+    stop.join()
+
+    assert painted == [2]
+
+
+def test_if_the_database_refuses_all_rows_none_is_passed_over(
     engine: Engine, walls: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add(walls, "red")
-    walls.execute(text("UPDATE passed_wall SET attempts = 2147483647"))
-    walls.commit()
+    add(walls, "red", "green")
+    refuse(walls, 1, 2)
 
     with pytest.raises(Exception, match=r"[Oo]ut of range"):
         paint(engine, JobQueue(Wall), lambda wall: None)
 
-    assert "cannot be loaded" not in caplog.text
+    assert "cannot be claimed" not in caplog.text
+    assert "refuses a claim" in caplog.text
