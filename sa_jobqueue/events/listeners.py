@@ -7,6 +7,7 @@ verb only asks whether there are any.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from .flushed import watch_flushes
 from .listener import EventFunction, Listener, Recorder, called_on
 
 F = TypeVar("F", bound=EventFunction)
+Q = TypeVar("Q")
 
 #: The methods of a JobQueue that make events.
 TOLD = (
@@ -127,6 +129,14 @@ def _mapping_and_queue(target: Any) -> tuple[QueueMapping, Any]:
 def _with_subclasses(mapping: QueueMapping) -> list[QueueMapping]:
     # All of them before any gets a listener: a new mapping takes those of its parent.
     return [any_mapping_of(mapper) for mapper in mapping.mapper.self_and_descendants]
+
+
+def copy_of(queue: Q) -> Q:
+    """Copy a queue; wrap calls of the copy in :func:`called_on` with the queue."""
+    found = copy(queue)
+    for name in TOLD:
+        vars(found).pop(name, None)  # it would call the method of the queue
+    return found
 
 
 def _note_calls(queue: Any) -> None:

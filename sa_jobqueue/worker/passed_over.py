@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -34,6 +33,9 @@ from ..dialects import is_mistake, is_refusal
 from ..dialects.clock import utc_now
 from ..dialects.driver_errors import driver_errors
 from ..errors import JobQueueError
+from ..events.listener import called_on
+from ..events.listeners import copy_of
+from ..fence.claim import Claim
 from ..model.mapping import QueueMapping
 from ..queue import JobQueue
 from ..sessions.writer import writing
@@ -90,6 +92,14 @@ class PassedOver(Generic[T]):
             self._queues[lane] = known
         return known[1]
 
+    def claim(self, session: Session, lane: Lane[T], limit: int) -> Claim[T]:
+        """Claim up to `limit` jobs of a lane."""
+        queue = self.queue_of(lane)
+        if queue is lane.queue:
+            return self._claim(queue, session, limit)
+        with called_on(lane.queue):
+            return self._claim(queue, session, limit)
+
     def find(self, session: Session, lane: Lane[T], wanted: int, error: Exception) -> int:
         """Look for rows that cannot be claimed, where the next claim of so many jobs looks.
 
@@ -135,10 +145,14 @@ class PassedOver(Generic[T]):
     def _try_to_claim(self, session: Session, lane: Lane[T], key: Key) -> bool:
         """Claim a row, and undo that; tell whether it was free to be claimed."""
         only = _narrowed(lane.queue, _named(lane.mapping, [key]))
-        with session.begin_nested() as trial:
-            claim = only.claim(session, owner=self.owner_name.owner, limit=1, options=self.options)
+        with session.begin_nested() as trial, called_on(lane.queue):
+            claim = self._claim(only, session, 1)
             trial.rollback()
         return bool(claim)
+
+    def _claim(self, queue: JobQueue[T], session: Session, limit: int) -> Claim[T]:
+        owner = self.owner_name.owner
+        return queue.claim(session, owner=owner, limit=limit, options=self.options)
 
     def _first_keys(self, lane: Lane[T], wanted: int) -> Executable:
         """Select the keys of so many due jobs, and of those that may be passed over."""
@@ -171,7 +185,7 @@ class PassedOver(Generic[T]):
 
 
 def _narrowed(queue: JobQueue[T], criterion: ColumnElement[bool]) -> JobQueue[T]:
-    narrowed, spec = copy(queue), queue.plan.spec
+    narrowed, spec = copy_of(queue), queue.plan.spec
     narrowed.plan = queue.plan.for_spec(replace(spec, where=(*spec.where, criterion)))
     return narrowed
 

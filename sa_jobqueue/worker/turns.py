@@ -326,7 +326,7 @@ class Turns(Generic[T]):
                 most = self._most(lane, wanted)
                 if not most:
                     continue
-                claimed = self._claim_by(lane, session, most)
+                claimed = self.passed_over.claim(session, lane, most)
                 claims.append((lane, claimed))
                 wanted -= len(claimed)
                 if not wanted:
@@ -340,11 +340,6 @@ class Turns(Generic[T]):
         if self.is_at_rest(lane):
             return 0
         return self.brakes[lane].most(wanted) if self.brakes else wanted
-
-    def _claim_by(self, lane: Lane[T], session: Session, limit: int) -> Claim[T]:
-        return self.passed_over.queue_of(lane).claim(
-            session, owner=self.owner_name.owner, limit=limit, options=self.options
-        )
 
 
 def in_hand_of(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:

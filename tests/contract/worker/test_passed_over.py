@@ -33,6 +33,7 @@ from sqlalchemy.orm import (
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin
 from sa_jobqueue.asyncio import AsyncWorker
+from sa_jobqueue.events import listen
 from sa_jobqueue.process.runtime import THREADS
 from sa_jobqueue.worker import Lane, Worker
 from sa_jobqueue.worker.owner_name import OwnerName
@@ -368,6 +369,20 @@ def test_a_row_that_the_database_refuses_to_change_is_passed_over(
         "5",
     ]
     assert any(re.search("[Oo]ut of range", text) for text in told)
+
+
+def test_listeners_are_told_of_no_claim_that_only_looks_for_the_row(
+    engine: Engine, walls: Session
+) -> None:
+    add(walls, "red", "stuck", "blue", "infrared")
+    refuse(walls, 2)
+    queue, told = JobQueue(Wall), list[Any]()
+    listen(queue, "after_claim", lambda event: told.extend(job.key for job in event.jobs))
+    listen(JobQueue(Wall), "after_claim", lambda event: told.append("another queue"))
+
+    paint(engine, queue, lambda wall: None, limit=5)
+
+    assert sorted(told) == [(1,), (3,)]
 
 
 def test_a_refused_row_that_is_known_is_passed_over_again_beside_no_other(
