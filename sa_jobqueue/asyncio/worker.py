@@ -14,7 +14,7 @@ task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager
 from inspect import isawaitable
 from signal import Signals
@@ -150,7 +150,7 @@ def sync_queues(queue: Any) -> Any:
     """Return what a Worker takes for one queue or several."""
     if isinstance(queue, AsyncJobQueue):
         return queue.sync_queue
-    if isinstance(queue, Sequence) and not isinstance(queue, str):
+    if isinstance(queue, Iterable) and not isinstance(queue, str | type):
         return [sync_queues(each) for each in queue]
     return queue
 

@@ -15,6 +15,7 @@ from ..model.mixins import QueueColumns
 from ..sessions.writer import Writer
 from .claimable import note_claimable
 from .event import Event, EventJob
+from .listener import called_on
 from .notes import note
 
 _watched: WeakSet[type[Any]] = WeakSet()
@@ -48,6 +49,7 @@ def _inserted(mapper: Mapper[Any], connection: Connection, entity: Any) -> None:
     writer = Writer(session, connection, database, in_autocommit, mapper)
     if mapping.listeners:
         job = EventJob(tuple(mapper.primary_key_from_instance(entity)), status)
-        note(writer, mapping, Event("after_enqueue", "flush", mapping.entity, (job,), 1))
+        with called_on(None):  # a queue's method may flush what others have added
+            note(writer, mapping, Event("after_enqueue", "flush", mapping.entity, (job,), 1))
     if mapping.wakes:
         note_claimable(writer, mapping)

@@ -21,7 +21,7 @@ from ..sessions.transaction_end import AtEnd, TransactionEnd, call_at_end, watch
 from ..sessions.writer import Writer
 from .connection_end import call_at_connection_end
 from .event import Event
-from .listener import Listener, Recorder, calling_queue
+from .listener import Listener, Recorder, called_on, calling_queue
 
 log = logging.getLogger("sa_jobqueue.events")
 
@@ -88,6 +88,7 @@ def _call(listener: Listener, event: Event, number: str, end: TransactionEnd) ->
         if isinstance(told, Recorder):
             told.ended(number, end)
         elif end is TransactionEnd.COMMITTED or event.name == "after_lost":
-            told(event)
+            with called_on(None):  # what the listener calls is not of the queue
+                told(event)
     except Exception as error:  # the verb is committed: no listener may make it look failed
         log.error("a listener of %s failed: %s", event.name, error, exc_info=error)

@@ -51,6 +51,7 @@ class Watcher:
         self._noticed = self._ended = False
         self._thread: Background | None = None
         self._was_away = False
+        self._pause_if_away = FIRST_PAUSE.total_seconds()
         self._look_at = math.inf
         self._due_at = math.inf
         self._due_in_a_row = 0  # looks that found a job which no claim has taken
@@ -88,28 +89,28 @@ class Watcher:
     # -- the thread -----------------------------------------------------
 
     def _run(self) -> None:
-        pause = FIRST_PAUSE.total_seconds()
         while not self._ended:
             try:
                 with self._source.opened():
                     self._source.wait(0.0, self._pause)  # it proves that it hears
-                    self._note_healthy()
-                    pause = FIRST_PAUSE.total_seconds()
+                    self.healthy = True
                     self._watch()
             except UnsupportedDatabase as error:
                 self._note_away(error)
                 return
             except Exception as error:  # the worker itself claims now and then, and reports errors
                 self._note_away(error)
-                self._pause_for(pause * random.uniform(0.5, 1.0))
-                pause = min(pause * 2, LONGEST_PAUSE.total_seconds())
+                self._pause_for(self._pause_if_away * random.uniform(0.5, 1.0))
+                self._pause_if_away = min(self._pause_if_away * 2, LONGEST_PAUSE.total_seconds())
             finally:
                 self.healthy = False
 
-    def _note_healthy(self) -> None:
+    def _note_back(self) -> None:
+        """Note that the source is there, and that the last look has not failed."""
         if self._was_away:
             log.warning("new jobs wake this worker again")
-        self._was_away, self.healthy = False, True
+        self._was_away = False
+        self._pause_if_away = FIRST_PAUSE.total_seconds()
 
     def _note_away(self, error: Exception) -> None:
         if not self._was_away and not self._ended:
@@ -122,6 +123,8 @@ class Watcher:
     def _watch(self) -> None:
         self._alarm.ring()  # for what was committed before we were connected
         while not self._ended:
+            if self._look_at > time.monotonic():
+                self._note_back()
             if self._source.wait(self._until_next(), self._pause):
                 self._look_at = 0.0
             now = time.monotonic()

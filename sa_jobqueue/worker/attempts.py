@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
 from ..process.runtime import Flag
@@ -110,7 +110,7 @@ class Attempts(Generic[T]):
         """
         context = copy_context()
         context.run(set_job_context, (in_hand, self.stopping))
-        if in_hand.lane.mapping.listeners:
+        if in_hand.lane.mapping.listeners and not in_hand.lane.transactional:
             context.run(tell_start, in_hand)
         return context
 
@@ -120,14 +120,18 @@ class Attempts(Generic[T]):
         """Call a transactional handler: its row is locked, so its claim is not renewed."""
         in_hand.locked = True
         self.heartbeat.wait_for_renewal()
+        begun = False
+
+        def call(session: Session, job: Any) -> Any:
+            nonlocal begun
+            if in_hand.lane.mapping.listeners and not begun:  # the claim is not lost
+                context.run(tell_start, in_hand)
+            begun = True
+            return self.calls.call_in(session, in_hand, context, job)
+
         try:
             return HandlersTransaction(
-                self.transactions,
-                in_hand,
-                self.calls.open_session,
-                partial(self.calls.call_in, in_hand=in_hand, context=context),
-                self.delete,
-                self.options,
+                self.transactions, in_hand, self.calls.open_session, call, self.delete, self.options
             ).run()
         finally:
             in_hand.locked = in_hand.ended is not None  # else its outcome is still to be written

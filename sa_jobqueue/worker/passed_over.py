@@ -7,22 +7,23 @@ added as NOT VALID, or a trigger, forbids every change. The claim is then rolled
 claim meets the same row.
 
 After such an error the worker tries jobs one by one, in the order of claims, until it has found as
-many good ones as it wants. It reads them, or, if the database has refused the claim, it claims each
-within a savepoint, and rolls that back. It logs those that cannot be claimed, and leaves them
+many good ones as it wants. It reads them; if the database has refused the claim, or all can be
+read, it claims them and undoes that. It logs those that cannot be claimed, and leaves them
 unclaimed: a newer version of the application may understand them. After some minutes it tries them
 again. Queues with serial keys or a strict order pass over nothing: there, a job must not overtake
 another.
 
-If the database refuses every row, the cause may be the table or the server, and nothing is passed
-over.
+If no row at all can be claimed, the cause may be the table, the server, or a function that listens
+to claims. Then only rows that cannot even be read are passed over.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Executable, not_, select, tuple_
@@ -56,13 +57,9 @@ PASSED_OVER_FOR = timedelta(minutes=5)
 
 def may_come_from_a_row(error: Exception) -> bool:
     """Tell whether a claim's error may come from one of its rows."""
-    return _is_of_loading(error) or (is_refusal(error) and not is_mistake(error))
-
-
-def _is_of_loading(error: Exception) -> bool:
-    """Tell whether an error may come from loading a row: the database has refused nothing."""
     ours = isinstance(error, SQLAlchemyError | JobQueueError)
-    return not ours and not any(driver_errors(error))
+    is_of_application = not ours and not any(driver_errors(error))
+    return is_of_application or (is_refusal(error) and not is_mistake(error))
 
 
 @dataclass
@@ -111,27 +108,17 @@ class PassedOver(Generic[T]):
         Returns:
             how many there are.
         """
-        attempt = self._load if _is_of_loading(error) else self._try_to_claim
-        bad: dict[Key, Exception] = {}
-        found = 0
         with writing(session, lane.mapping, reads=True) as writer:
             keys = [tuple(row) for row in writer.rows(self._first_keys(lane, wanted)).all()]
-        for key in keys:
-            try:
-                found += attempt(session, lane, key)
-            except Exception as refusal:
-                if not may_come_from_a_row(refusal):
-                    raise
-                bad[key] = refusal
-            if found == wanted:
-                break
-        if not found:  # a row that the database refuses is at fault only if it takes another
-            known = {key for of_lane, key in self._logged if of_lane is lane}
-            bad = {
-                key: refusal
-                for key, refusal in bad.items()
-                if _is_of_loading(refusal) or key in known
-            }
+        bad: dict[Key, Exception] = {}
+        if not is_refusal(error):
+            bad, _ = _tried(session, keys, partial(self._load, session, lane), wanted)
+        if not bad:
+            bad, good = _tried(session, keys, partial(self._claim_one, session, lane), wanted)
+            if not good:  # what no row survives may be the fault of none
+                known = [key for key in bad if (lane, key) in self._logged]
+                unloaded, _ = _tried(session, [*bad], partial(self._load, session, lane), len(bad))
+                bad = {key: bad[key] for key in (*known, *unloaded)}
         self._add(lane, bad)
         return len(bad)
 
@@ -142,13 +129,11 @@ class PassedOver(Generic[T]):
             loaded = writer.orm(of_key.options(*self.options), populate_existing=True)
             return bool(loaded.unique().all())
 
-    def _try_to_claim(self, session: Session, lane: Lane[T], key: Key) -> bool:
-        """Claim a row, and undo that; tell whether it was free to be claimed."""
+    def _claim_one(self, session: Session, lane: Lane[T], key: Key) -> bool:
+        """Claim a row; tell whether it was free to be claimed."""
         only = _narrowed(lane.queue, _named(lane.mapping, [key]))
-        with session.begin_nested() as trial, called_on(lane.queue):
-            claim = self._claim(only, session, 1)
-            trial.rollback()
-        return bool(claim)
+        with called_on(lane.queue):
+            return bool(self._claim(only, session, 1))
 
     def _claim(self, queue: JobQueue[T], session: Session, limit: int) -> Claim[T]:
         owner = self.owner_name.owner
@@ -182,6 +167,30 @@ class PassedOver(Generic[T]):
         for key in [key for key, end in until.items() if end <= now]:
             del until[key]
         return list(until)
+
+
+def _tried(
+    session: Session, keys: Sequence[Key], attempt: Callable[[Key], bool], wanted: int
+) -> tuple[dict[Key, Exception], int]:
+    """Try one row after the other, until so many are good, and undo what that has done.
+
+    Returns:
+        the errors of the others, and how many are good.
+    """
+    bad: dict[Key, Exception] = {}
+    good = 0
+    for key in keys:
+        try:
+            with session.begin_nested() as trial:
+                good += attempt(key)
+                trial.rollback()
+        except Exception as error:
+            if not may_come_from_a_row(error):
+                raise
+            bad[key] = error
+        if good == wanted:
+            break
+    return bad, good
 
 
 def _narrowed(queue: JobQueue[T], criterion: ColumnElement[bool]) -> JobQueue[T]:

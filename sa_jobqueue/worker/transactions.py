@@ -241,6 +241,12 @@ class Refusals:
         self._what = what
         self._has_succeeded = False
         self._pauses: Pauses | None = None
+        self._next_try = 0.0  # by time.monotonic()
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether another try would come too soon; the pauses grow."""
+        return self._pauses is not None and time.monotonic() < self._next_try
 
     def note(self, error: Exception) -> None:
         """Note a refusal.
@@ -264,6 +270,7 @@ class Refusals:
             self._pauses = self._transactions.pauses()
         elif self._pauses.are_over:
             raise error
+        self._next_try = time.monotonic() + self._pauses.next()
 
     def end(self) -> None:
         """Note a success."""
@@ -290,8 +297,13 @@ class Pauses:
 
     def pause(self) -> None:
         """Wait about twice as long as the last time."""
-        self._wait(self._next * random.uniform(0.5, 1.0))
+        self._wait(self.next())
+
+    def next(self) -> float:
+        """Return the next pause in seconds, for somebody who does not wait."""
+        pause = self._next * random.uniform(0.5, 1.0)
         self._next = min(self._next * 2, LONGEST_PAUSE.total_seconds())
+        return pause
 
 
 def cause_of(error: BaseException) -> BaseException:

@@ -85,7 +85,8 @@ class Turns(Generic[T]):
         self._order = LaneOrder(self.lanes)
         # Claims whose COMMIT was not answered.
         self._unanswered: list[tuple[Lane[T], Claim[T]]] = []
-        self._refusals = Refusals(self.transactions, "a claim")
+        self._refusals = {lane: Refusals(self.transactions, "a claim") for lane in self.lanes}
+        self._overdue: Exception | None = None  # a refusal that ends the run
         self._set_aside = SetAside(self.transactions, self._finishing, self.wait_for_renewal)
 
     @property
@@ -99,6 +100,8 @@ class Turns(Generic[T]):
         Raises:
             Exception: what the database still refused after PATIENCE.
         """
+        if self._overdue is not None:
+            raise self._overdue
         if all(map(self.is_at_rest, self.lanes)):
             batch = replace(batch, wanted=0)
         if not batch.is_empty:
@@ -145,13 +148,52 @@ class Turns(Generic[T]):
                 return self._finish_alone(batch, error)
             if not claim:
                 return self._leave_unanswered(error)
-            return self._after_refused_claim(error, batch.wanted)
+            lanes = [lane for lane in self._order if self._most(lane, batch.wanted)]
+            if len(lanes) <= 1 or self.transactions.is_temporary(error):
+                lane = lanes[0] if lanes else self.lanes[0]
+                return self._after_refused_claim(lane, error, batch.wanted)
+            return self._claim_apart(lanes, batch.wanted)
         self._unanswered.clear()
-        if claim:
-            self._refusals.end()
+        self._end_refusals(result)
         return result
 
-    def _after_refused_claim(self, error: Exception, wanted: int) -> TurnResult[T]:
+    def _end_refusals(self, result: TurnResult[T]) -> None:
+        """Note that the lanes which were asked for jobs were not refused."""
+        for lane, _ in result.claims:
+            self._refusals[lane].end()
+
+    def _claim_apart(self, lanes: Sequence[Lane[T]], wanted: int) -> TurnResult[T]:
+        """Claim from each lane in a transaction of its own, since their common one was refused.
+
+        Raises:
+            Exception: as of :meth:`_after_refused_claim`. If other lanes have claimed jobs
+                meanwhile, the next turn raises it.
+        """
+        result: TurnResult[T] = TurnResult()
+        for lane in lanes:
+            alone = partial(self._turn, batch=Batch(wanted=wanted), lanes=[lane])
+            try:
+                of_lane = self.transactions.run(alone, kept=self.kept)
+            except Exception as error:
+                try:
+                    of_lane = self._after_refused_claim(lane, error, wanted)
+                except Exception as overdue:
+                    if not result.claims:
+                        raise
+                    self._overdue = overdue
+                    break
+            else:
+                self._unanswered.clear()
+                self._end_refusals(of_lane)
+            result.claims += of_lane.claims
+            result.claim_is_due |= of_lane.claim_is_due
+            result.refused |= of_lane.refused
+            wanted -= sum(len(claim) for _, claim in of_lane.claims)
+            if wanted <= 0:
+                break
+        return result
+
+    def _after_refused_claim(self, lane: Lane[T], error: Exception, wanted: int) -> TurnResult[T]:
         """Pass over the rows that cannot be claimed; if there are none, note the refusal.
 
         Raises:
@@ -159,25 +201,26 @@ class Turns(Generic[T]):
         """
         try:
             if may_come_from_a_row(error) and self.transactions.run(
-                partial(self._pass_over, wanted=wanted, error=error), kept=self.kept
+                partial(self.passed_over.find, lane=lane, wanted=wanted, error=error),
+                kept=self.kept,
             ):
                 return TurnResult(claim_is_due=True)
         except Exception as refusal:
             error = refusal
-        self._refusals.note(error)
+        self._refusals[lane].note(error)
         return TurnResult(refused=True)
 
-    def _pass_over(self, session: Session, *, wanted: int, error: Exception) -> int:
-        """Pass over the rows that cannot be claimed; return how many were found."""
-        return sum(self.passed_over.find(session, lane, wanted, error) for lane in self.lanes)
-
-    def _turn(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:
-        result = self._finish_and_claim(session, batch)
+    def _turn(
+        self, session: Session, *, batch: Batch[T], lanes: Iterable[Lane[T]] | None = None
+    ) -> TurnResult[T]:
+        result = self._finish_and_claim(session, batch, lanes)
         for done in result.finished:
             done.may_be_finished = True  # the COMMIT follows
         return result
 
-    def _finish_and_claim(self, session: Session, batch: Batch[T]) -> TurnResult[T]:
+    def _finish_and_claim(
+        self, session: Session, batch: Batch[T], lanes: Iterable[Lane[T]] | None
+    ) -> TurnResult[T]:
         found = self._claimed_unanswered(session) if self._unanswered else []
         in_one = None if found else self._complete_and_claim(session, batch)
         if in_one is not None:
@@ -189,7 +232,7 @@ class Turns(Generic[T]):
         if not batch.wanted:
             self._release(session, [(lane, claimed) for lane, claimed in found])
             return TurnResult([], finished)
-        claims = found or self._claim(session, batch.wanted)
+        claims = found or self._claim(session, batch.wanted, lanes)
         self._unanswered += claims
         return TurnResult(claims, finished)
 
@@ -319,10 +362,12 @@ class Turns(Generic[T]):
             lost = claims_lost_by(partial(lane.queue.release, session, of_lane))
             log_lost(InHand(lane, job) for job in lost)
 
-    def _claim(self, session: Session, wanted: int) -> list[tuple[Lane[T], Claim[T]]]:
+    def _claim(
+        self, session: Session, wanted: int, lanes: Iterable[Lane[T]] | None = None
+    ) -> list[tuple[Lane[T], Claim[T]]]:
         claims: list[tuple[Lane[T], Claim[T]]] = []
         try:
-            for lane in self._order:
+            for lane in self._order if lanes is None else lanes:
                 most = self._most(lane, wanted)
                 if not most:
                     continue
@@ -337,7 +382,7 @@ class Turns(Generic[T]):
 
     def _most(self, lane: Lane[T], wanted: int) -> int:
         """Return how many jobs of a lane may be claimed now."""
-        if self.is_at_rest(lane):
+        if self.is_at_rest(lane) or (len(self.lanes) > 1 and self._refusals[lane].is_resting):
             return 0
         return self.brakes[lane].most(wanted) if self.brakes else wanted
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import select
 
 from ..errors import ClaimLost
+from ..events.listener import called_on
 from ..fence.claim import Claim, FencedJobs, each_job, jobs_by_token, jobs_with_keys
 from ..fence.token import Fence
 from ..model.keys import key_batches, key_is_in, key_values
@@ -55,9 +56,10 @@ class Listeners:
 
     def tell(self, session: AnyConnection, transitions: Iterable[Transition]) -> None:
         """Call the listeners, in the session that made the changes."""
-        for transition in transitions:
-            for listener in self.functions:
-                listener(session, transition)
+        with called_on(None):  # what a listener calls is not of the step's queue
+            for transition in transitions:
+                for listener in self.functions:
+                    listener(session, transition)
 
     def tell_unclaimed(
         self,

@@ -247,3 +247,31 @@ def test_a_worker_claims_rarely_while_its_watcher_looks_for_it(
     pause = idle.claim_at(claimed=True, found=False, at_once=False) - time.monotonic()
 
     assert least - 0.1 < pause <= most
+
+
+def test_a_look_that_always_fails_is_told_once_and_tried_after_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    alarm, pauses = Alarm(lambda: None, lambda: None), list[float]()
+    alarm.claimed(found=False)
+    source: Any = Mock(tells=True, often=False, rings=False)
+    source.opened = nullcontext
+    source.wait.return_value = False
+    source.ask.side_effect = LookupError("the look fails")
+    watcher = Watcher(alarm, Mock(knows_times=True), poll=timedelta(minutes=1))
+    watcher._source = source
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 9:
+            watcher.end()
+
+    monkeypatch.setattr(watcher, "_pause_for", pause)
+    monkeypatch.setattr("sa_jobqueue.wakeups.watcher.random.uniform", lambda low, high: 1.0)
+    watcher.look_soon()
+
+    watcher._run()
+
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30, 30]
+    assert len(caplog.messages) == 1
+    assert "do not wake this worker" in caplog.text

@@ -353,6 +353,15 @@ def test_an_argument_that_no_worker_has_is_refused(async_engine: AsyncEngine) ->
 
 
 @pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE)
+def test_the_queues_are_any_iterable(async_engine: AsyncEngine) -> None:
+    queue = AsyncJobQueue(JobQueue(Email))
+    queue.handler(nothing)
+
+    for queues in ({queue}, (each for each in [queue]), {"mails": queue}.values()):
+        AsyncWorker(async_engine, queues)
+
+
+@pytest.mark.parametrize("driver", DRIVERS_OF_SQLITE)
 def test_arguments_that_cannot_work_are_refused(async_engine: AsyncEngine) -> None:
     with pytest.raises(ArgumentError, match="needs an AsyncEngine"):
         AsyncWorker(async_engine.sync_engine, JobQueue(Email), nothing)  # type: ignore[arg-type]

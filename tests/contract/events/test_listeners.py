@@ -25,6 +25,7 @@ from sa_jobqueue.events.listener import Recorder
 from sa_jobqueue.events.listeners import add_listener, remove_listener
 from sa_jobqueue.model.mapping import mapping_of
 from sa_jobqueue.sessions.transaction_end import TransactionEnd
+from sa_jobqueue.workflow import Transition, Workflow
 from tests.contract.events.conftest import Hear
 from tests.contract.events.support import names
 from tests.models import Account, Email, add_emails
@@ -269,3 +270,57 @@ def test_a_queue_without_listeners_calls_as_much_after_its_last_listener_has_gon
 
     assert names(heard) == ["after_claim"]
     assert counts[0] == counts[1]
+
+
+def test_a_flush_within_a_queues_method_is_not_of_the_queue(session: Session, hear: Hear) -> None:
+    queue = JobQueue(Email, Email.recipient == "a")
+    of_queue, of_class = hear(queue, "after_enqueue"), hear(Email, "after_enqueue")
+    session.add(Email(recipient="b"))
+
+    queue.claim(session, owner="w")
+    session.commit()
+
+    assert of_queue == []
+    assert [event.queue for event in of_class] == [None]
+
+
+def test_what_a_listener_calls_is_not_of_its_queue(
+    engine: Engine, session: Session, hear: Hear
+) -> None:
+    add_emails(session, "a", "b")
+    queue, silent = JobQueue(Email, Email.recipient == "a"), JobQueue(Email)
+    heard = hear(queue, "after_claim")
+    claimed: list[Any] = []
+
+    def claim_another(event: Event) -> None:
+        if not claimed:
+            claimed.extend(silent.claim_rows(connection, owner="x"))
+
+    listen(queue, "after_claim", claim_another)
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        queue.claim_rows(connection, owner="w")  # under AUTOCOMMIT the listener is called at once
+    remove(queue, "after_claim", claim_another)
+
+    assert len(claimed) == 1
+    assert [event.jobs[0].owner for event in heard] == ["w"]
+
+
+def test_what_a_listener_of_transitions_calls_is_not_of_the_steps_queue(
+    session: Session, hear: Hear
+) -> None:
+    add_emails(session, "a")
+    workflow = Workflow(Email)
+
+    @workflow.step("unclaimed", during="claimed", then="done")
+    def send(email: Email) -> None: ...
+
+    @workflow.on_transition
+    def add_another(session: Session, transition: Transition) -> None:
+        session.add(Email(recipient="b"))
+        session.flush()
+
+    heard = hear(send.queue, "after_enqueue", "after_claim")
+    send.queue.claim(session, owner="w")
+    session.commit()
+
+    assert names(heard) == ["after_claim"]

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue
+from sa_jobqueue import JobQueue, reap
 from sa_jobqueue.errors import LockLost
 from sa_jobqueue.owners.owner import Owner
 from sa_jobqueue.worker import Worker
@@ -55,3 +55,28 @@ def test_a_worker_tells_that_its_lock_was_lost(
     Worker(engine, JobQueue(Email), lambda email: None, drain=True, poll=SOON).run()
 
     assert names(heard) == ["after_lock_lost"]
+
+
+def test_no_begin_is_told_of_a_transactional_job_whose_claim_is_lost(
+    engine: Engine, session: Session, hear: Hear
+) -> None:
+    add_tasks(session, "a")
+    queue, called, begun = JobQueue(Task), list[str](), list[list[str]]()
+    heard = hear(queue)
+
+    @queue.handler(transactional=True)
+    def handle(session: Session, task: Task) -> None:
+        called.append(task.name)
+        begun.append(names(heard))
+
+    def steal(claim: Any) -> None:
+        if not called and names(heard).count("after_claim") == 1:
+            with Session(engine) as other:
+                reap(other, Task, max_runtime=timedelta(0))
+                other.commit()
+
+    Worker(engine, queue, drain=True, poll=SOON, on_claim=steal).run()
+
+    assert called == ["a"]
+    assert begun == [["after_claim", "after_claim", "after_start"]]
+    assert names(heard) == ["after_claim", "after_claim", "after_start", "after_finish"]

@@ -230,8 +230,8 @@ def test_a_row_that_is_tried_again_in_vain_is_not_logged_again(
     looked: list[int] = []
     find = PassedOver.find
 
-    def noted(self: PassedOver[Wall], *given: Any) -> int:
-        looked.append(found := find(self, *given))
+    def noted(self: PassedOver[Wall], *given: Any, **named: Any) -> int:
+        looked.append(found := find(self, *given, **named))
         return found
 
     monkeypatch.setattr(PassedOver, "find", noted)
