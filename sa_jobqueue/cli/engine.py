@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 from sqlalchemy import Connection, Engine, Table, create_engine, event, inspect, make_url
-from sqlalchemy.exc import NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from ..dialects import Database, database_of, database_of_dialect
 from ..dialects import assume_locks as trust_locks
+from ..doctor.missing_columns import missing_columns
 from .errors import in_one_line
 from .targets import load_target
 
@@ -61,6 +62,8 @@ def open_engine(
 @contextmanager
 def driver_errors(url: str | None) -> Iterator[None]:
     """Turn errors of drivers that SQLAlchemy does not know as such into click's."""
+    if url is not None:
+        _check_url(url)
     try:
         yield
     # A missing driver raises ImportError; PyMySQL without cryptography raises RuntimeError; a
@@ -124,16 +127,23 @@ def with_our_settings(engine: Engine) -> Engine:
 
 
 def require_table(bind: Engine | Connection, table: Table) -> None:
-    """Refuse to go on without a table.
+    """Refuse to go on without a table, or with one that lacks columns of its model.
 
     Raises:
-        ClickException: names the missing table and the database.
+        ClickException: names what is missing, and the database.
     """
+    where = shown_url(bind.engine)
     if not inspect(bind).has_table(table.name, schema=table.schema):
-        where = shown_url(bind.engine)
         raise click.ClickException(
             f"there is no table {table.fullname!r} in {where}; metadata.create_all(engine) or a "
             "migration creates it"
+        )
+    with bind.connect() if isinstance(bind, Engine) else nullcontext(bind) as connection:
+        missing = missing_columns(connection.execute, table, connection.rollback)
+    if missing:
+        raise click.ClickException(
+            f"the table {table.fullname!r} in {where} lacks columns of its model: "
+            f"{', '.join(missing)}; your migration adds them: alembic upgrade head"
         )
 
 
@@ -171,9 +181,19 @@ def _check_file(engine: Engine, *, create_file: bool) -> None:
         )
     if not create_file and not str(name).startswith("file:") and not Path(str(name)).exists():
         raise click.ClickException(
-            f"there is no file {name}; name another database with --url, "
-            "or create the example's with `setup-tables`"
+            f"there is no file {name}; your migration creates it (alembic upgrade head), and for "
+            "the example `setup-tables`. Or name another database with --url"
         )
+
+
+def _check_url(url: str) -> None:
+    try:
+        make_url(url)
+    except (ArgumentError, ValueError) as error:  # such as a port that is no number
+        raise click.ClickException(
+            f"{in_one_line(error)}; write the URL of a database as in "
+            "postgresql+psycopg2://user:password@host:5432/name, or sqlite:///FILE"
+        ) from error
 
 
 def _hint(url: str | None) -> str:

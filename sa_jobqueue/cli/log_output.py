@@ -73,8 +73,35 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
         extra = {name: value for name, value in vars(record).items() if name not in _USUAL}
-        return json.dumps({**extra, **line}, default=str)
+        for name in line.keys() & extra.keys():
+            extra[f"{name}_"] = extra.pop(name)
+        try:
+            return _in_json({**extra, **line})
+        except (TypeError, ValueError, RecursionError):  # such as a NaN, or a tuple as a key
+            return _in_json({**{name: _plain(value) for name, value in extra.items()}, **line})
+
+
+def _in_json(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, default=_text, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON has, in place of one that it may not have."""
+    try:
+        _in_json({"": value})
+    except (TypeError, ValueError, RecursionError):
+        return _text(value)
+    return value
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception as error:  # a record is not lost for one of its fields
+        return f"<{type(value).__name__} without a text: {type(error).__name__}>"
 
 
 def _restoring(root: logging.Logger) -> Callable[[], None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -129,5 +130,24 @@ def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:  # whatever the user's module raises
-        reason = f"{type(error).__name__}: {in_one_line(error)}"
+        reason = f"{type(error).__name__}: {_told(error)}{_import_hint(name, error)}"
         raise click.ClickException(f"cannot import {name!r}: {reason}") from error
+
+
+def _told(error: Exception) -> str:
+    """Return the text of an error, and the line in the user's code that it comes from."""
+    if isinstance(error, SyntaxError):
+        return str(error)  # it names the file and the line
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "importlib" not in frame.filename][1:]  # without ours
+    where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return f"{in_one_line(error)}{where}"
+
+
+def _import_hint(name: str, error: Exception) -> str:
+    """Return the way out of a mistyped name."""
+    if name.endswith(".py") or os.sep in name:
+        return "; write a module as in an import, such as shop.queues"
+    if isinstance(error, ModuleNotFoundError) and error.name in (name, name.partition(".")[0]):
+        return "; modules are looked for in the current folder and on PYTHONPATH"
+    return ""

@@ -154,7 +154,12 @@ def work(
         return deadline.after_run()
 
     run = WorkerRun(list(lanes.values()), url, worker_options(**options), stopping, running)
-    log.info("the worker was stopped" if run.run() else "all jobs are done")
+    try:
+        stopped = run.run()
+    except SystemExit as error:  # that the jobs are done, only an end of the worker's own says
+        log.error("SystemExit(%r) has ended this worker: a job's handler raised it", error.code)
+        context.exit(error.code if isinstance(error.code, int) and error.code else 1)
+    log.info("the worker was stopped" if stopped else "all jobs are done")
 
 
 def worker_options(reap_every: timedelta, limit: int | None, **options: Any) -> WorkerOptions:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date, timedelta
-from typing import Any
 
-from sqlalchemy import Select, inspect, literal_column, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import inspect, select
 
 from ..ages import age_text
 from ..dialects.clock import utc_now
@@ -15,6 +13,7 @@ from ..dialects.examination import Answer
 from ..errors import UnsupportedDatabase
 from ..model.microseconds import DIGITS
 from .case import Case
+from .missing_columns import missing_columns
 
 #: A warning comes so long before the end of a server's updates.
 NOTICE = timedelta(days=90)
@@ -29,30 +28,13 @@ def check_table(case: Case) -> Iterator[Answer]:
             f"there is no table {table.fullname}",
             "run the migrations, or create_all(); or examine another database",
         )
-    elif missing := _missing_columns(case):
+    elif missing := missing_columns(
+        lambda statement: case.connection.execute(statement), table, case.session.rollback
+    ):
         yield Answer.error(
             f"the table {table.fullname} lacks columns of the model: {', '.join(missing)}",
             "run the migrations: alembic upgrade head; or examine another database",
         )
-
-
-def _missing_columns(case: Case) -> list[str]:
-    """Name the columns that the model has and the table lacks.
-
-    Reflection would know them, too, but it reads the indexes as well, and warns of some.
-    """
-    table = case.mapping.table
-    try:
-        case.connection.execute(select(table).limit(0))
-    except DBAPIError:
-        case.session.rollback()
-        whole: Select[Any] = select(literal_column("*")).select_from(table).limit(0)
-        there = set(map(str.casefold, case.connection.execute(whole).keys()))
-        missing = [column.name for column in table.c if column.name.casefold() not in there]
-        if not missing:  # something else is wrong, such as privileges
-            raise
-        return missing
-    return []
 
 
 def check_columns(case: Case) -> Iterator[Answer]:

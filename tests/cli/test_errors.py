@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
 
 from .conftest import Run, Start, finished
 from .test_work import MESSAGES, SEND
@@ -63,13 +64,31 @@ def test_a_target_that_is_no_handler_is_one_line(run: Run) -> None:
 def test_a_module_that_does_not_compile_is_one_line(run: Run, folder: Path) -> None:
     (folder / "broken_module.py").write_text("def (")
 
-    assert_one_line(run("status", "broken_module:Email"), "SyntaxError")
+    assert_one_line(run("status", "broken_module:Email"), "broken_module.py, line 1")
+
+
+def test_an_error_of_an_import_names_its_place(run: Run, folder: Path) -> None:
+    (folder / "first_module.py").write_text("import second_module")
+    (folder / "second_module.py").write_text("\n\nraise LookupError('no such shelf')")
+
+    assert_one_line(
+        run("status", "first_module:Email"), "no such shelf", "second_module.py, line 3"
+    )
+
+
+@pytest.mark.parametrize("target", ["jobs.py", "./jobs.py", "no_such_module"])
+def test_a_mistyped_module_names_the_way_out(run: Run, folder: Path, target: str) -> None:
+    (folder / "jobs.py").touch()
+
+    said = "as in an import" if "jobs" in target else "in the current folder and on PYTHONPATH"
+    assert_one_line(run("work", target), said)
 
 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("nonsense", "Could not parse SQLAlchemy URL"),
+        ("nonsense", "write the URL of a database as in postgresql+psycopg2://"),
+        ("postgresql+psycopg2://me@localhost:abc/x", "write the URL of a database as in"),
         ("postgres://localhost/x", "postgresql+psycopg2://"),
         ("sqlite://", "in memory"),
         ("sqlite:///missing.db", "there is no file missing.db"),
@@ -114,6 +133,19 @@ def test_a_missing_table_is_one_line(run: Run, folder: Path) -> None:
     assert_one_line(result, "there is no table 'message'")
 
 
+@pytest.mark.parametrize("command", [("work", "--handler", SEND), ("status",), ("failed",)])
+def test_a_table_that_lacks_columns_of_its_model_is_one_line(
+    run: Run, url: str, engine: Engine, command: tuple[str, ...]
+) -> None:
+    name, *options = command
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE message (id INTEGER, recipient TEXT, status TEXT)")
+
+    result = run(name, MESSAGES, *options, "--url", url)
+
+    assert_one_line(result, "lacks columns of its model: owner, owner_date", "alembic upgrade head")
+
+
 @pytest.mark.parametrize("missing", ["click", "rich"])
 def test_a_missing_extra_says_how_to_install_it(start: Start, missing: str) -> None:
     hide = f"import sys; sys.modules[{missing!r}] = None"
@@ -138,9 +170,9 @@ def test_the_current_directory_is_importable_for_the_console_script(
     assert errors == "Error: 'mine' has no 'Email'\n"
 
 
-def assert_one_line(result: object, said: str) -> None:
+def assert_one_line(result: object, *said: str) -> None:
     output = getattr(result, "output", "")
-    assert said in output
+    assert [text for text in said if text not in output] == []
     assert output.startswith("Error: ")
     assert len(output.splitlines()) == 1
     assert getattr(result, "exit_code", None) == 1

@@ -6,10 +6,13 @@ import json
 import logging
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
+
+from sa_jobqueue.cli.log_output import JsonLines
 
 from .conftest import Run, Start, finished
 from .shop import Base, Message
@@ -102,3 +105,36 @@ def test_the_applications_own_logging_is_left_as_it_is(
     assert "OURS" not in on_demand
     assert "all jobs are done" in errors
     assert "all jobs are done" in on_demand
+
+
+class Unspeakable:
+    """It has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    ("extra", "written"),
+    [
+        ({"stock": {(1, 2): 3}}, {"stock": "{(1, 2): 3}"}),
+        ({"amount": float("nan"), "shelf": 7}, {"amount": "nan", "shelf": 7}),
+        ({"time": "noon", "level": 3}, {"time_": "noon", "level_": 3}),
+        ({"what": Unspeakable()}, {"what": "<Unspeakable without a text: ValueError>"}),
+    ],
+)
+def test_an_extra_field_never_costs_the_record(
+    extra: dict[str, Any], written: dict[str, Any]
+) -> None:
+    record = logging.makeLogRecord({"msg": "counted", "levelname": "INFO", **extra})
+
+    line = json.loads(JsonLines().format(record), parse_constant=pytest.fail)
+
+    assert {name: line[name] for name in written} == written
+    assert (line["message"], line["level"]) == ("counted", "INFO")
+
+
+def test_the_stack_of_a_record_is_written() -> None:
+    record = logging.makeLogRecord({"msg": "where", "stack_info": "Stack (most recent call last)"})
+
+    assert json.loads(JsonLines().format(record))["stack"] == "Stack (most recent call last)"

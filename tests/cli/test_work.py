@@ -144,3 +144,28 @@ def test_the_status_of_a_queue_counts_the_jobs_of_its_criteria(
         assert line in of_queue
     for line in ("unclaimed 2", "claimed 2", "depth due 2", "claimed by bobs 2"):
         assert line in of_class
+
+
+@pytest.mark.parametrize(
+    ("handler", "driver"), [("leave", "sqlite"), ("leave_awaited", "sqlite+aiosqlite")]
+)
+def test_a_handler_that_exits_is_no_success_of_the_command(
+    run: Run,
+    url: str,
+    engine: Engine,
+    caplog: pytest.LogCaptureFixture,
+    handler: str,
+    driver: str,
+) -> None:
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add_all(Message(recipient=name) for name in ("anna", "bert"))
+
+    result = run(
+        *("work", MESSAGES, "--handler", f"tests.cli.shop:{handler}", "--drain"),
+        *("--url", url.replace("sqlite", driver, 1)),
+    )
+
+    assert result.exit_code == 1
+    assert "SystemExit(0) has ended this worker" in caplog.text
+    assert "all jobs are done" not in caplog.text
