@@ -172,9 +172,12 @@ class Turns(Generic[T]):
         result: TurnResult[T] = TurnResult()
         for lane in lanes:
             alone = partial(self._turn, batch=Batch(wanted=wanted), lanes=[lane])
+            patience = UNDIVIDED if result.claims else None
             try:
-                of_lane = self.transactions.run(alone, kept=self.kept)
+                of_lane = self.transactions.run(alone, patience=patience, kept=self.kept)
             except Exception as error:
+                if result.claims and self.transactions.is_temporary(error):
+                    break  # the next turn waits for longer, and the claimed jobs do not
                 try:
                     of_lane = self._after_refused_claim(lane, error, wanted)
                 except Exception as overdue:
