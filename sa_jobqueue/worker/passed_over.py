@@ -13,8 +13,8 @@ unclaimed: a newer version of the application may understand them. After some mi
 again. Queues with serial keys or a strict order pass over nothing: there, a job must not overtake
 another.
 
-If no row at all can be claimed, the cause may be the table, the server, or a function that listens
-to claims. Then only rows that cannot even be read are passed over.
+If none of the first hundred rows can be claimed, the cause may be the table, the server, or a
+function that listens to claims. Then only rows that cannot even be read are passed over.
 """
 
 from __future__ import annotations
@@ -51,6 +51,13 @@ Key = tuple[Any, ...]
 #: The most rows of a queue that are passed over. If more cannot be claimed, the cause is no row.
 MOST = 1_000
 
+#: If so many rows are refused before one is good, the cause is no row.
+HOPELESS = 100
+
+#: A look that found nothing is repeated after so many times the time that it took: it may lock rows
+#: and, on SQLite, keep other writers waiting.
+REST = 20
+
 #: For how long a row is passed over.
 PASSED_OVER_FOR = timedelta(minutes=5)
 
@@ -75,6 +82,7 @@ class PassedOver(Generic[T]):
     options: Sequence[Any] = ()
     _until: dict[Lane[T], dict[Key, float]] = field(default_factory=dict)
     _logged: set[tuple[Lane[T], Key]] = field(default_factory=set)
+    _next_look: dict[Lane[T], float] = field(default_factory=dict)  # by time.monotonic()
     # The queues without these rows: the statements of a queue are built once.
     _queues: dict[Lane[T], tuple[list[Key], JobQueue[T]]] = field(default_factory=dict)
 
@@ -108,18 +116,25 @@ class PassedOver(Generic[T]):
         Returns:
             how many there are.
         """
+        began = time.monotonic()
+        if began < self._next_look.get(lane, 0.0):
+            return 0
         with writing(session, lane.mapping, reads=True) as writer:
             keys = [tuple(row) for row in writer.rows(self._first_keys(lane, wanted)).all()]
         bad: dict[Key, Exception] = {}
         if not is_refusal(error):
             bad, _ = _tried(session, keys, partial(self._load, session, lane), wanted)
         if not bad:
-            bad, good = _tried(session, keys, partial(self._claim_one, session, lane), wanted)
+            claim_one = partial(self._claim_one, session, lane)
+            bad, good = _tried(session, keys, claim_one, wanted, hopeless=HOPELESS)
             if not good:  # what no row survives may be the fault of none
                 known = [key for key in bad if (lane, key) in self._logged]
                 unloaded, _ = _tried(session, [*bad], partial(self._load, session, lane), len(bad))
                 bad = {key: bad[key] for key in (*known, *unloaded)}
         self._add(lane, bad)
+        if not bad:
+            now = time.monotonic()
+            self._next_look[lane] = now + (now - began) * REST
         return len(bad)
 
     def _load(self, session: Session, lane: Lane[T], key: Key) -> bool:
@@ -170,9 +185,17 @@ class PassedOver(Generic[T]):
 
 
 def _tried(
-    session: Session, keys: Sequence[Key], attempt: Callable[[Key], bool], wanted: int
+    session: Session,
+    keys: Sequence[Key],
+    attempt: Callable[[Key], bool],
+    wanted: int,
+    *,
+    hopeless: int | None = None,
 ) -> tuple[dict[Key, Exception], int]:
     """Try one row after the other, until so many are good, and undo what that has done.
+
+    Args:
+        hopeless: give up after so many errors, if no row was good.
 
     Returns:
         the errors of the others, and how many are good.
@@ -188,7 +211,7 @@ def _tried(
             if not may_come_from_a_row(error):
                 raise
             bad[key] = error
-        if good == wanted:
+        if good == wanted or (not good and len(bad) == hopeless):
             break
     return bad, good
 

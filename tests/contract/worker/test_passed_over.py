@@ -402,6 +402,27 @@ def test_a_refused_row_that_is_known_is_passed_over_again_beside_no_other(
     assert painted == [2]
 
 
+def test_a_look_among_many_refused_rows_ends_after_a_hundred_and_rests(
+    engine: Engine, walls: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.worker.passed_over.REST", 1e9)
+    tried: list[Any] = []
+    claim_one = PassedOver._claim_one
+
+    def noted(self: PassedOver[Wall], session: Session, lane: Lane[Wall], key: Any) -> bool:
+        tried.append(key)
+        return claim_one(self, session, lane, key)
+
+    monkeypatch.setattr(PassedOver, "_claim_one", noted)
+    add(walls, *["stuck"] * 120)
+    refuse(walls, *range(1, 121))
+
+    with pytest.raises(Exception, match=r"[Oo]ut of range"):
+        paint(engine, JobQueue(Wall), lambda wall: None)
+
+    assert len(tried) == 100  # although the claim was refused several times
+
+
 def test_if_the_database_refuses_all_rows_none_is_passed_over(
     engine: Engine, walls: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
