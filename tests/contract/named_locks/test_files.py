@@ -59,14 +59,14 @@ def test_a_file_left_by_a_dead_process_is_taken_over(fresh_database: URL) -> Non
 @pytest.mark.parametrize("plant", [os.symlink, os.link])
 @pytest.mark.only_on("sqlite")
 def test_a_planted_link_is_refused_and_its_target_stays_as_it_is(
-    fresh_database: URL, tmp_path: Path, plant: Callable[[Path, Path], None]
+    fresh_database: URL, plant: Callable[[Path, Path], None]
 ) -> None:
     engine = make_engine(fresh_database)
     lock = named_lock(engine, "report", timeout=NOW)
     with lock:
         (file,) = lock_files(fresh_database)
     # Beside the database: a hard link cannot lead to another file system.
-    precious = file.with_name(f"{tmp_path.name}.precious")
+    precious = file.with_name(f"{Path(fresh_database.database or '').stem}.precious")
     precious.write_text("precious")
     precious.chmod(0o600)
     plant(precious, file)
