@@ -254,3 +254,21 @@ def test_a_lock_whose_file_cannot_be_written_is_given_back(
 
     assert is_free(named_lock(engine, "report"))
     engine.dispose()
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_lock_without_its_file_is_lost_at_once_and_sure_for_a_moment_only(
+    fresh_database: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = "sa_jobqueue.dialects.sqlite.named_locks._SURE_FOR"
+    lock = named_lock(make_engine(fresh_database), "report", timeout=NOW)
+    assert lock.acquire()
+    (file,) = lock_files(fresh_database)
+    assert not lock.lost
+    file.unlink()
+
+    monkeypatch.setattr(moment, 60.0)
+    assert lock.sure
+    assert lock.lost
+    monkeypatch.setattr(moment, 0.0)
+    assert not lock.sure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -181,3 +182,36 @@ def test_if_a_listener_refuses_all_jobs_none_is_passed_over(
         Worker(engine, workflow, limit=4, poll=SOON, drain=True).run()
 
     assert "cannot be claimed" not in caplog.text
+
+
+def test_a_queue_that_is_refused_for_long_ends_the_worker_also_while_others_are_busy(
+    engine: Engine, shop: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.worker.lanes.FAIR_EVERY", 1_000_000)  # the parcels come last
+    monkeypatch.setattr("sa_jobqueue.worker.transactions.PATIENCE", timedelta(seconds=0.1))
+    monkeypatch.setattr("sa_jobqueue.worker.transactions.LONGEST_PAUSE", timedelta(seconds=0.05))
+    shop.add_all([Parcel(), Letter()])
+    shop.commit()
+    letters, parcels = JobQueue(Letter), JobQueue(Parcel)
+    sent: list[int] = []
+
+    def handle(letter: Letter) -> None:
+        sent.append(letter.id)
+        time.sleep(0.02)
+        with Session(engine) as session, session.begin():
+            session.add(Letter())
+        if len(sent) == 300:
+            worker.stop()
+
+    def refuse(session: Session, **options: Any) -> Any:
+        raise LookupError("no such street")
+
+    letters.handler(handle)
+    parcels.handler(lambda parcel: None)
+    monkeypatch.setattr(parcels, "claim", refuse)
+    worker: Worker[Any] = Worker(engine, [letters, parcels], limit=5, poll=SOON)
+
+    with pytest.raises(LookupError, match="no such street"):
+        worker.run()
+
+    assert len(left(shop, Letter)) == 1
