@@ -259,3 +259,29 @@ def test_a_database_in_memory_has_one_thread(option: str) -> None:
 
     with pytest.raises(ArgumentError, match="use a file, or a database server"):
         Worker(engine, queue, concurrency=2 if option == "concurrency" else 1, drain=True).run()
+
+
+def test_a_handled_job_is_finished_while_the_next_handler_runs(
+    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing else wakes the supervisor in time.
+    monkeypatch.setattr("sa_jobqueue.worker.hands.LONGEST_SLEEP", 60.0)
+    monkeypatch.setattr("sa_jobqueue.worker.kept_connection.KEPT_FOR", 60.0)
+    add_emails(session, *"abcd")
+    finished: list[str] = []
+
+    def is_finished() -> bool:
+        with Session(engine) as other:
+            of_a = select(Email.status).where(Email.recipient == "a")
+            finished.append(other.scalars(of_a).one())
+        return finished[-1] == "done"
+
+    def handle(email: Email) -> None:
+        if email.recipient == "a":
+            time.sleep(0.3)  # the supervisor sees no handled job, and sleeps
+        if email.recipient == "d":
+            until(is_finished)
+
+    work(engine, JobQueue(Email), handle, limit=4, reap_every=None)
+
+    assert finished[-1] == "done"
