@@ -264,11 +264,11 @@ def test_a_lock_without_its_file_is_lost_at_once_and_sure_for_a_moment_only(
     lock = named_lock(make_engine(fresh_database), "report", timeout=NOW)
     assert lock.acquire()
     (file,) = lock_files(fresh_database)
-    assert not lock.lost
+    before = lock.lost
     file.unlink()
 
     monkeypatch.setattr(moment, 60.0)
-    assert lock.sure
-    assert lock.lost
+    within = (lock.sure, lock.lost)
     monkeypatch.setattr(moment, 0.0)
-    assert not lock.sure
+
+    assert (before, within, lock.sure) == (False, (True, True), False)
