@@ -12,21 +12,24 @@ from sa_jobqueue import LockLost, Owner, OwnerState, claim, owner_state
 from sa_jobqueue.dialects import database_of
 from sa_jobqueue.owners.alive import lock_name
 from tests.models import Email, add_emails
-from tests.support import SERVERS
+from tests.support import SERVERS, until
 
 ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
 
 
 def cut(name: str, engine: Engine) -> None:
-    """Have the server end the connection that an owner's lock is on."""
+    """Have the server end the connection that an owner's lock is on, and wait for the end."""
     with engine.connect() as connection:
-        holder = database_of(connection).named_locks().holder(connection, lock_name(name))
+        connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+        locks = database_of(connection).named_locks()
+        holder = locks.holder(connection, lock_name(name))
         assert holder is not None
         process = holder.process
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": process})
         else:
             connection.exec_driver_sql(f"KILL {process}")
+        until(lambda: locks.holder(connection, lock_name(name)) is None)
 
 
 def name_after_loss(owner: Owner, before: str) -> str:
