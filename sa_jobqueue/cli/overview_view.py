@@ -12,6 +12,7 @@ from rich.table import Column, Table
 from ..ages import age_text
 from ..overview import Count, QueueOverview
 from ..owners.alive import OwnerState
+from .harmless import harmless
 
 #: Where a value is not known, since no index serves the question.
 NOT_INDEXED = "not indexed"
@@ -58,6 +59,11 @@ def overview_table(queues: Mapping[str, QueueOverview]) -> Table:
     for target, seen in queues.items():
         table.add_row(*_cells(target, seen))
     return table
+
+
+def pause_text(queue: str, since: datetime) -> str:
+    """Say that a queue is paused, by its name."""
+    return f"{harmless(queue)} is paused since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _cells(target: str, seen: QueueOverview) -> list[str]:

@@ -16,7 +16,7 @@ from ..verbs.stats import QueueStats, count_by_status, stats
 from ..workflow import Step, Workflow
 from .engine import EXAMPLE_URL, open_engine, require_table
 from .options import assume_locks_option, json_option, url_option
-from .overview_view import as_data, overview_table
+from .overview_view import as_data, overview_table, pause_text
 from .targets import load_queue_or_workflow, load_queues, load_target
 
 EXAMPLE = "sa_jobqueue.cli.demo.model:Record"
@@ -69,9 +69,13 @@ def show_counts(url: str | None, queue: str = EXAMPLE) -> None:
             counts, described = count_by_status(session, found.entity), stats(session, found.entity)
         else:  # those that fulfil the queue's criteria
             counts, described = found.count_by_status(session), found.stats(session)
+        seen = overview(session, load_queues([queue]).values())
     console = Console()
     console.print(counts_table(found.mapping.table.fullname, counts))
     console.print(stats_table(described))
+    for each in seen:
+        if each.paused is not None:
+            console.print(pause_text(each.name, each.paused))
 
 
 def counts_table(title: str, counts: dict[str, int]) -> Table:

@@ -14,6 +14,7 @@ from ..control import Pause, WorkerInfo, paused
 from ..control import workers as list_workers
 from .harmless import harmless
 from .options import assume_locks_option, json_option, queue_argument, url_option
+from .overview_view import pause_text
 from .pause import open_control
 from .targets import load_queue
 
@@ -37,9 +38,7 @@ def workers(queue: str, url: str | None, as_json: bool) -> None:
     console = Console()
     console.print(workers_table(found))
     for pause in pauses:
-        console.print(
-            f"{harmless(pause.queue)} is paused since {pause.since:%Y-%m-%d %H:%M:%S} UTC"
-        )
+        console.print(pause_text(pause.queue, pause.since))
 
 
 def as_data(workers: Iterable[WorkerInfo], pauses: Iterable[Pause]) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ from .lanes import Lane
 from .owner_name import OwnerName
 from .transactions import Transactions
 from .tries import Tries
+
+log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
 
@@ -72,6 +75,7 @@ class Control(Generic[T]):
         self._owner_name = owner_name
         self._tries = Tries(transactions, "control")
         self._next_look = self._next_row = 0.0
+        self._paused: frozenset[str] = frozenset()  # as it was last logged
         self._name: str | None = None  # as it stands in the row
         self._jobs = 0  # likewise
         self._told_at = 0.0
@@ -115,6 +119,7 @@ class Control(Generic[T]):
         # A plain read: a transaction of a writer would take SQLite's only lock each time.
         with connected(self._engine) as connection:
             state = read_control(connection, self._queues, owner=owners, tables=self._tables)
+        self._log_pauses(state.paused)
         with self._hands as hands:
             hands.let_rest(
                 self._lanes, [lane for lane in self._lanes if state.is_paused(lane.queue)]
@@ -122,6 +127,13 @@ class Control(Generic[T]):
             for in_hand in hands.all if state.stops else ():
                 if state.asks_to_stop(in_hand.fence):
                     in_hand.asked_to_stop = True
+
+    def _log_pauses(self, paused: frozenset[str]) -> None:
+        for name in sorted(paused - self._paused):
+            log.info("%s is paused: this worker claims none of its jobs until it is resumed", name)
+        for name in sorted(self._paused - paused):
+            log.info("%s is resumed", name)
+        self._paused = paused
 
     def _owners(self) -> set[str]:
         """Return our name, and those of the jobs in hand, which are older if a lock was lost."""

@@ -101,6 +101,16 @@ def test_workers_shows_who_is_alive_and_what_is_paused(run: Run, url: str, engin
 
 
 @pytest.mark.usefixtures("tables")
+def test_status_of_a_queue_says_that_it_is_paused(run: Run, url: str) -> None:
+    before = run("status", LETTERS, "--url", url).stdout
+    run("pause", LETTERS, "--url", url, "--yes")
+    after = run("status", LETTERS, "--url", url).stdout
+
+    assert "paused" not in before
+    assert "letter is paused since" in after
+
+
+@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("command", [("pause", LETTERS, "--yes"), ("workers", LETTERS)])
 def test_a_missing_table_of_pauses_is_named(
     run: Run, url: str, engine: Engine, command: tuple[str, ...]

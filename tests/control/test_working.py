@@ -73,6 +73,22 @@ def test_a_paused_queue_rests_until_it_is_resumed_and_others_go_on(
         assert letter.wait(30)
 
 
+def test_a_worker_logs_a_pause_and_its_end(
+    run: Run, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(session, Letter, 1)
+    commit(session, pause, Letter)
+    handled = threading.Event()
+
+    caplog.set_level(logging.INFO, "sa_jobqueue.worker")
+    with run({Letter: lambda _: handled.set()}):
+        until(lambda: "letter is paused: this worker claims none of its jobs" in caplog.text)
+        commit(session, resume, Letter)
+        assert handled.wait(30)
+
+    assert caplog.text.count("letter is paused") == caplog.text.count("letter is resumed") == 1
+
+
 @pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize("has_interval", [False, True])
 def test_a_queue_that_is_resumed_is_claimed_from_at_once_unless_there_is_an_interval(

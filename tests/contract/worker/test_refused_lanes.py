@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, String, select, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, RetryMixin
 from sa_jobqueue.worker import Worker
 from sa_jobqueue.workflow import Transition, Workflow
+from tests.contract.worker.support import transient
 from tests.support import with_empty_tables
 
 SOON = timedelta(milliseconds=20)
@@ -215,3 +217,31 @@ def test_a_queue_that_is_refused_for_long_ends_the_worker_also_while_others_are_
         worker.run()
 
     assert len(left(shop, Letter)) == 1
+
+
+def test_an_error_that_passes_does_not_end_the_worker_while_another_queue_has_jobs(
+    engine: Engine, shop: Session, db_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.worker.lanes.FAIR_EVERY", 1_000_000)  # the parcels come last
+    monkeypatch.setattr("sa_jobqueue.worker.turns.UNDIVIDED", timedelta(seconds=0))
+    shop.add_all([Parcel(), Letter()])
+    shop.commit()
+    letters, parcels = JobQueue(Letter), JobQueue(Parcel)
+    sent: list[type[object]] = []
+    claim = parcels.claim
+    errors = iter(
+        [LookupError("no such street"), OperationalError("UPDATE", {}, transient(db_alias))]
+    )
+
+    def refuse_twice(session: Session, **options: Any) -> Any:
+        for error in errors:
+            raise error
+        return claim(session, **options)
+
+    letters.handler(lambda letter: sent.append(Letter))
+    parcels.handler(lambda parcel: sent.append(Parcel))
+    monkeypatch.setattr(parcels, "claim", refuse_twice)
+
+    Worker(engine, [letters, parcels], limit=5, poll=SOON, drain=True).run()
+
+    assert sorted(sent, key=str) == [Letter, Parcel]
