@@ -6,6 +6,7 @@ A job that wants a retry counts as a failed job: neither is done.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable
 from datetime import timedelta
@@ -41,6 +42,11 @@ class Brake:
         if not self._pause:
             return wanted
         return min(wanted, 1) if time.monotonic() >= self._next else 0
+
+    @property
+    def ends_at(self) -> float:
+        """When the present pause ends, by time.monotonic(); inf: there is none."""
+        return self._next if self._pause and self._next > time.monotonic() else math.inf
 
     def begin_pause(self) -> None:
         """Have the next job wait for a pause, if the brake is on; call it after each claim."""

@@ -144,16 +144,15 @@ class Control(Generic[T]):
     # -- the worker's row -----------------------------------------------
 
     def _tell_now(self) -> None:
+        pause = TELL_EVERY if self._tries.run(ROW, self._tell) else AGAIN
+        self._next_row = time.monotonic() + pause.total_seconds() * random.uniform(0.8, 1.2)
+
+    def _tell(self) -> None:
         """Write the row, if there is something new to tell, or it was not written for long."""
-        now = time.monotonic()
-        name, jobs = self._owner_name.current, self._jobs_in_hand
-        pause = TELL_EVERY
-        if (
-            (name, jobs) != (self._name, self._jobs)
-            or now - self._told_at >= TELL_AT_LEAST.total_seconds()
-        ) and not self._tries.run(ROW, lambda: self._write_row(name, jobs)):
-            pause = AGAIN
-        self._next_row = now + pause.total_seconds() * random.uniform(0.8, 1.2)
+        name, jobs = self._owner_name.current, self._jobs_in_hand  # may take a new lock
+        age = time.monotonic() - self._told_at
+        if (name, jobs) != (self._name, self._jobs) or age >= TELL_AT_LEAST.total_seconds():
+            self._write_row(name, jobs)
 
     def _write_row(self, name: str, jobs: int) -> None:
         def write(session: Session) -> None:

@@ -141,9 +141,11 @@ class Crew(Generic[T]):
         """Do a turn, and report what it has done; any error ends the run."""
         hands = self.hands
         came: list[InHand[T]] = []
+        put_off = False
         try:
             if batch.wanted:
                 batch = self._with_lock_checked(batch)
+                put_off = not batch.wanted
             result = self.turns.turn(batch)
         except BaseException as error:
             with hands:
@@ -154,7 +156,7 @@ class Crew(Generic[T]):
         try:
             came = result.in_hand
             self.tell(result)
-            self._note(batch, result, found=bool(came))
+            self._note(batch, result, found=bool(came), put_off=put_off)
         except BaseException as error:
             self._fail(error)
         finally:
@@ -173,7 +175,7 @@ class Crew(Generic[T]):
         self._tell_loss()
         return batch
 
-    def _note(self, batch: Batch[T], result: TurnResult[T], *, found: bool) -> None:
+    def _note(self, batch: Batch[T], result: TurnResult[T], *, found: bool, put_off: bool) -> None:
         """Decide when the next claim is due, or whether nothing is left to do."""
         hands = self.hands
         if batch.wanted and not found and not result.refused:
@@ -181,7 +183,8 @@ class Crew(Generic[T]):
         at = self.idle.claim_at(
             claimed=bool(batch.wanted),
             found=found,
-            at_once=result.claim_is_due,
+            at_once=result.claim_is_due or put_off,
+            held_until=math.inf if found else self.turns.held_until,
         )
         hands.next_claim(at)
 
@@ -303,8 +306,8 @@ class Crew(Generic[T]):
         overdue = tuple(hands.running)
         if overdue and self.attempts.calls.interrupt():
             for in_hand in overdue:
-                fate = "rolled back" if in_hand.lane.transactional else "released"
-                log_overdue(in_hand, self.grace, f"its handler is cancelled, and the job {fate}")
+                fate = f"its handler is cancelled, and {_fate_of(in_hand)}"
+                log_overdue(in_hand, self.grace, fate)
             self._wait_for_handlers(INTERRUPTION)
         with hands:
             while hands.in_turn:
@@ -315,7 +318,7 @@ class Crew(Generic[T]):
                 return
             batch = hands.begin_ending_turn() or Batch()
         try:
-            self.tell(self.turns.end(batch))
+            result = self.turns.end(batch)
         except Exception as error:
             if hands.error is None:
                 raise
@@ -323,6 +326,8 @@ class Crew(Generic[T]):
                 "some claimed jobs are not released; a reap returns them to the queue: %s",
                 cause_of(error),
             )
+        else:
+            self.tell(result)
 
     def _wait_for_handlers(self, longest: timedelta) -> None:
         """Wait until no handler runs; meanwhile finish handled jobs and release unstarted jobs."""
@@ -344,8 +349,10 @@ class Crew(Generic[T]):
         for in_hand in tuple(self.hands.running):
             if in_hand.given_up is None:
                 in_hand.given_up = Stopped()
-            fate = "rolled back" if in_hand.lane.transactional else "released"
-            log_overdue(in_hand, self.grace, f"it is {fate}, and its handler goes on")
+            fate = _fate_of(in_hand)
+            log_overdue(
+                in_hand, self.grace, f"{fate}, and its handler goes on until its process ends"
+            )
             if not in_hand.lane.transactional:
                 self.hands.put_back(in_hand)
                 self.hands.abandoned += 1
@@ -354,3 +361,7 @@ class Crew(Generic[T]):
         left = len(self.hands.unstarted) + len(self.hands.handled)
         if left:
             log.error("%d claimed jobs are not released; a reap returns them to the queue", left)
+
+
+def _fate_of(in_hand: InHand[T]) -> str:
+    return "its writes are rolled back" if in_hand.lane.transactional else "its job is released"

@@ -25,6 +25,7 @@ from ..process.runtime import THREADS, Background, Runtime
 from ..sessions.transactions import connected_outside_pool, run_in_transaction
 from .in_hand import InHand
 from .log_records import log_lost
+from .outcomes import NOT_YET
 from .renewal import renew_unlocked
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -132,13 +133,18 @@ class Heartbeat:
             return not self._ended
 
     def _within_their_time(self) -> list[InHand[Any]]:
-        """Return the jobs whose claims are to be renewed."""
+        """Return the jobs whose claims are to be renewed.
+
+        If the handler in every slot runs for too long, the unstarted jobs are left to others.
+        """
         jobs = [job for job in self._in_hand() if not job.locked and not job.lost]
         if self._longest is None:
             return jobs
         latest = time.monotonic() - self._longest
-        in_time = [job for job in jobs if not job.began or job.began > latest]
-        return in_time if len(jobs) - len(in_time) < self._slots else []
+        handled = [job for job in jobs if job.outcome is not NOT_YET]
+        others = [job for job in jobs if job.outcome is NOT_YET]
+        in_time = [job for job in others if not job.began or job.began > latest]
+        return [*handled, *in_time] if len(others) - len(in_time) < self._slots else handled
 
     def _renewed(self, fences: Sequence[Fence]) -> Sequence[Fence]:
         """Renew claims; return the lost ones."""
@@ -176,8 +182,9 @@ class Heartbeat:
         return lost
 
     def _note_refusal(self, fence: Fence, error: SQLAlchemyError) -> None:
-        if fence.identity not in self._refused:
-            self._refused.add(fence.identity)
+        row = (fence.entity, fence.identity)
+        if row not in self._refused:
+            self._refused.add(row)
             _log_failure(1, error)
 
     def _note(self, jobs: Sequence[InHand[Any]], lost: Sequence[Fence]) -> None:
@@ -191,4 +198,4 @@ class Heartbeat:
 def _log_failure(count: int, error: Exception) -> None:
     cause = error.orig if isinstance(error, DBAPIError) else error
     write = log.info if is_transient(error) else log.warning
-    write("renewing %d claims failed, and is tried again: %s", count, cause)
+    write("the renewal of %d claims failed, and is tried again: %s", count, cause)

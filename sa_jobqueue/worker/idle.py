@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from datetime import timedelta
@@ -20,7 +21,7 @@ class Idle:
 
     Args:
         poll: the longest pause while nothing is found.
-        interval: a pause between turns, for gentle use.
+        interval: a pause before each claim, to limit the load.
         wakeups: what wakes the worker meanwhile; None: nothing does.
     """
 
@@ -32,21 +33,24 @@ class Idle:
         self._interval = interval.total_seconds()
         self._empty = 0  # claims in a row that found nothing
 
-    def claim_at(self, *, claimed: bool, found: bool, at_once: bool) -> float:
+    def claim_at(
+        self, *, claimed: bool, found: bool, at_once: bool, held_until: float = math.inf
+    ) -> float:
         """Return when the next claim is due, by time.monotonic().
 
         Args:
             claimed: the turn has claimed, or has tried to.
             found: it has claimed jobs.
             at_once: the turn has not made its claim; the next turn makes it.
+            held_until: by time.monotonic(), when a queue that was left alone may be claimed from.
         """
         if claimed and not at_once:
             self._empty = 0 if found else self._empty + 1
             if self._wakeups is not None:
                 self._wakeups.claimed(found=found)
         pause = self._interval
-        if self._empty:
-            pause = max(pause, self._poll())
+        if self._empty and not at_once:
+            pause = max(pause, min(self._poll(), held_until - time.monotonic()))
         return time.monotonic() + pause if pause else 0.0
 
     def _poll(self) -> float:

@@ -220,12 +220,16 @@ def _jobs_of(done: Sequence[Handled[T]]) -> Sequence[T]:
 
 
 class LaneOrder(Generic[T]):
-    """The order in which a worker claims from its lanes; each iteration is one turn."""
+    """The order in which a worker claims from its lanes; each iteration is one turn.
+
+    Attributes:
+        usual: the lanes as most turns ask them.
+    """
 
     def __init__(self, lanes: Sequence[Lane[T]]) -> None:
         steps = [lane for lane in lanes if lane.last_first]
-        self._lanes = [lane for lane in lanes if not lane.last_first] + steps[::-1]
-        self._asked = dict.fromkeys(self._lanes, 0)
+        self.usual = [lane for lane in lanes if not lane.last_first] + steps[::-1]
+        self._asked = dict.fromkeys(self.usual, 0)
         self._turn = 0
 
     def __iter__(self) -> Iterator[Lane[T]]:
@@ -236,8 +240,8 @@ class LaneOrder(Generic[T]):
 
     def _order(self) -> list[Lane[T]]:
         if self._turn % FAIR_EVERY:
-            return self._lanes
-        return sorted(self._lanes, key=self._asked.__getitem__)
+            return self.usual
+        return sorted(self.usual, key=self._asked.__getitem__)
 
 
 def lanes_of(

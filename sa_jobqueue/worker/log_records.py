@@ -55,7 +55,7 @@ def log_overdue(in_hand: InHand[Any], grace: timedelta, fate: str) -> None:
     """Log that a handler still runs after the grace of a stop, and what becomes of its job."""
     fields = job_fields(in_hand)
     log.error(
-        "%s still runs %s after the worker was asked to stop: %s. It is the job of %r",
+        "%s still runs %s after the worker was asked to stop: %s. The handler is %r",
         job_name(fields),
         grace,
         fate,

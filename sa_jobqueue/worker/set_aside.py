@@ -62,10 +62,10 @@ class SetAside(Generic[T]):
                 cause_of(refused.error),
                 extra=fields,
             )
-        if jobs:
-            self._refused += jobs
+        if jobs and not self._refused:  # later ones do not put off the next try
             self._pause = FIRST_PAUSE
             self._next = time.monotonic() + FIRST_PAUSE.total_seconds()
+        self._refused += jobs
 
     def try_again(self) -> list[InHand[T]]:
         """If a try is due, finish the jobs that the database now takes; return them."""

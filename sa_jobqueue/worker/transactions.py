@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -50,6 +51,10 @@ class Stopped(BaseException):
     """
 
 
+def _always() -> bool:
+    return True
+
+
 class Transactions:
     """Transactions of the worker's own.
 
@@ -93,7 +98,7 @@ class Transactions:
         work: Callable[[Session], R],
         *,
         patience: timedelta | None = None,
-        reads_first: bool = True,
+        reads_first: Callable[[], bool] = _always,
         writes_claims: bool = False,
         kept: KeptConnection | None = None,
     ) -> R:
@@ -101,7 +106,8 @@ class Transactions:
 
         Args:
             patience: for how long; None: for PATIENCE, or until the worker is to stop.
-            reads_first: False if `work` only calls verbs, which write before they read.
+            reads_first: returns False if `work` only calls verbs, which write before they read;
+                called before each try.
             writes_claims: True if `work` finishes or releases jobs, whose rows others may have
                 locked: it then waits for a row for LOCK_WAIT, where the server has no limit.
             kept: the connection to use; None: any of the pool's.
@@ -113,12 +119,12 @@ class Transactions:
         def once() -> R:
             if kept is None:
                 prepare = _limit_lock_wait if writes_claims else None
-                return self._run_once(work, reads_first=reads_first, prepare=prepare)
+                return self._run_once(work, reads_first=reads_first(), prepare=prepare)
             return kept.use(
                 lambda session, limit_lock_wait: self._run(
                     lambda: session,
                     work,
-                    reads_first=reads_first,
+                    reads_first=reads_first(),
                     prepare=limit_lock_wait if writes_claims else None,
                 )
             )
@@ -246,7 +252,13 @@ class Refusals:
     @property
     def is_resting(self) -> bool:
         """Whether another try would come too soon; the pauses grow."""
-        return self._pauses is not None and time.monotonic() < self._next_try
+        return self.rests_until < math.inf
+
+    @property
+    def rests_until(self) -> float:
+        """When the next try is due, by time.monotonic(); inf: none is waited for."""
+        resting = self._pauses is not None and time.monotonic() < self._next_try
+        return self._next_try if resting else math.inf
 
     def note(self, error: Exception) -> None:
         """Note a refusal.

@@ -18,9 +18,10 @@ from .in_hand import Batch, Ended, InHand
 from .kept_connection import KeptConnection
 from .lanes import Lane, LaneOrder, claims_lost_by
 from .log_records import log_lost, log_unreleased
+from .outcomes import Failed
 from .owner_name import OwnerName
 from .passed_over import PassedOver, may_come_from_a_row
-from .refusals import UNDIVIDED, RefusedFinish
+from .refusals import UNDIVIDED, Refused, RefusedFinish
 from .set_aside import SetAside
 from .transactions import Refusals, Transactions, cause_of
 
@@ -115,6 +116,12 @@ class Turns(Generic[T]):
             brake.note(done.outcome for done in result.finished if done.lane is lane)
         return result
 
+    @property
+    def held_until(self) -> float:
+        """When the first lane that is left alone may be claimed from again; inf: there is none."""
+        brakes = (brake.ends_at for brake in self.brakes.values())
+        return min((*brakes, *(each.rests_until for each in self._refusals.values())))
+
     def end(self, batch: Batch[T]) -> TurnResult[T]:
         """Finish the handled jobs, and release all other jobs.
 
@@ -139,7 +146,7 @@ class Turns(Generic[T]):
             result = self.transactions.run(
                 partial(self._turn, batch=batch),
                 patience=patience,
-                reads_first=bool(self._unanswered),
+                reads_first=lambda: bool(self._unanswered),  # a first try adds to them
                 writes_claims=not batch.is_empty,
                 kept=self.kept,
             )
@@ -148,7 +155,7 @@ class Turns(Generic[T]):
                 return self._finish_alone(batch, error)
             if not claim:
                 return self._leave_unanswered(error)
-            lanes = [lane for lane in self._order if self._most(lane, batch.wanted)]
+            lanes = [lane for lane in self._order.usual if self._most(lane, batch.wanted)]
             if len(lanes) <= 1 or self.transactions.is_temporary(error):
                 lane = lanes[0] if lanes else self.lanes[0]
                 return self._after_refused_claim(lane, error, batch.wanted)
@@ -283,10 +290,17 @@ class Turns(Generic[T]):
             self.hopeless = True
             raise
         self._set_aside.add(finishing.refused)
+        for refused in finishing.refused:
+            self._brake_for(refused)
         self._release_parts(batch.unhandled)
         if not batch.wanted:
             self._turn_or_parts(Batch())
         return TurnResult([], finishing.finished, claim_is_due=batch.wanted > 0)
+
+    def _brake_for(self, refused: Refused[T]) -> None:
+        brake = self.brakes.get(refused.in_hand.lane)
+        if brake is not None:
+            brake.note([Failed(refused.error, None)])
 
     def _finishing(self) -> RefusedFinish[T]:
         return RefusedFinish(self.transactions, self._finish, self.delay)

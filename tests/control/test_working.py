@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from sqlalchemy import URL, Engine, func, insert, select
@@ -385,3 +386,19 @@ def test_who_has_no_tables_beside_the_queue_does_not_load_their_modules() -> Non
     )
 
     assert ran.stdout == "[]\n"
+
+
+def test_an_owner_that_cannot_take_a_lock_does_not_end_the_control() -> None:
+    class Cut:
+        @property
+        def current(self) -> str:
+            raise ConnectionError("the server is away")
+
+    named: Any = Cut()
+    own: control.Control[Any] = control.Control(
+        TABLES, [], hands=MagicMock(), transactions=Mock(), owner_name=named
+    )
+
+    own.run()
+
+    assert own.due_at > time.monotonic() + 1

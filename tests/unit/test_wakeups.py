@@ -275,3 +275,25 @@ def test_a_look_that_always_fails_is_told_once_and_tried_after_growing_pauses(
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 30, 30]
     assert len(caplog.messages) == 1
     assert "do not wake this worker" in caplog.text
+
+
+def test_a_claim_that_was_put_off_comes_at_once_however_long_the_worker_was_idle() -> None:
+    idle = Idle(poll=timedelta(minutes=1), interval=timedelta(0))
+    for _ in range(12):
+        idle.claim_at(claimed=True, found=False, at_once=False)
+
+    assert idle.claim_at(claimed=True, found=False, at_once=True) == 0.0
+    assert idle.claim_at(claimed=False, found=False, at_once=True) == 0.0
+
+
+def test_an_idle_worker_claims_when_a_queue_is_to_be_asked_again() -> None:
+    idle = Idle(poll=timedelta(minutes=1), interval=timedelta(seconds=1))
+    for _ in range(12):
+        idle.claim_at(claimed=True, found=False, at_once=False)
+    now = time.monotonic()
+
+    soon = idle.claim_at(claimed=True, found=False, at_once=False, held_until=now + 5)
+    sooner = idle.claim_at(claimed=True, found=False, at_once=False, held_until=now)
+
+    assert soon - now == pytest.approx(5, abs=0.5)
+    assert sooner - now == pytest.approx(1, abs=0.5)  # the interval

@@ -158,5 +158,5 @@ async def test_after_the_grace_of_a_stop_handlers_are_cancelled_and_their_jobs_r
         "c": ("unclaimed", 0),
     }
     (overdue,) = [each for each in caplog.records if "still runs 0:00:00.2" in each.getMessage()]
-    assert "its handler is cancelled, and the job released" in overdue.getMessage()
+    assert "its handler is cancelled, and its job is released" in overdue.getMessage()
     assert vars(overdue)["job_class"] == "Task"

@@ -165,3 +165,20 @@ def test_a_drain_knows_no_brake(engine: Engine, session: Session) -> None:
     Worker(engine, JobQueue(Email), send, drain=True, poll=SOON).run()
 
     assert len(tried) == FAILURES + 30
+
+
+def test_the_pauses_of_the_brake_do_not_depend_on_poll(engine: Engine, session: Session) -> None:
+    add_emails(session, *("a" * (FAILURES + 3)))
+    tried: list[int] = []
+
+    def fail(email: Email) -> None:
+        tried.append(email.id)
+        if len(tried) == FAILURES + 3:
+            worker.stop()
+        raise OSError("no route")
+
+    worker = Worker(engine, JobQueue(Email), fail, poll=timedelta(minutes=10), reap_every=None)
+    began = time.monotonic()
+    worker.run()
+
+    assert time.monotonic() - began < 60  # 0.1 + 0.2 + 0.4 seconds, and not minutes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -235,3 +236,24 @@ def reading_only(engine: Engine) -> Iterator[Engine]:
     theirs = create_engine(f"sqlite:///file:{engine.url.database}?mode=ro&uri=true")
     yield theirs
     theirs.dispose()
+
+
+def test_an_error_of_a_callback_at_the_end_is_not_told_as_a_refused_release(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_emails(session, "a", "b")
+    second = threading.Event()
+
+    def handle(email: Email) -> None:
+        if email.recipient == "b":
+            assert second.wait(30)
+
+    def tell(email: Email, outcome: object) -> None:
+        second.set()
+        raise LookupError("the callback failed")
+
+    with pytest.raises(LookupError, match="the callback failed"):
+        work(engine, JobQueue(Email), handle, concurrency=2, on_outcome=tell)
+
+    assert set(session.scalars(select(Email.status))) == {"done"}
+    assert "not released" not in caplog.text

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import URL, Engine, StaticPool, create_engine, event, select, update
@@ -17,6 +18,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Fence, JobQueue, reap
 from sa_jobqueue.worker import Worker
 from sa_jobqueue.worker.heartbeat import Heartbeat
+from sa_jobqueue.worker.in_hand import InHand
 from tests.contract.worker.support import dates, hands_of, own_database, owners, transient, work
 from tests.models import Base, Email, add_emails
 from tests.support import SERVERS, until
@@ -211,7 +213,7 @@ def test_a_claim_that_cannot_be_renewed_costs_no_other_its_renewal(
 
     session.rollback()
     assert set(session.scalars(select(Email.status))) == {"done"}
-    assert len([text for text in caplog.messages if "renewing 1 claims failed" in text]) == 1
+    assert len([text for text in caplog.messages if "renewal of 1 claims failed" in text]) == 1
 
 
 @pytest.mark.only_on(*SERVERS)
@@ -276,3 +278,26 @@ def test_the_thread_ends_with_the_run(engine: Engine, session: Session) -> None:
 
     assert seen == [True]
     assert not beating()
+
+
+@pytest.mark.parametrize(
+    ("slots", "renewed"), [(1, ["handled"]), (2, ["handled", "unstarted", "begun"])]
+)
+def test_after_max_runtime_the_claims_of_handled_jobs_are_still_renewed(
+    slots: int, renewed: list[str]
+) -> None:
+    names = ("handled", "running for long", "unstarted", "begun")
+    jobs: list[InHand[str]] = [InHand(Mock(), name) for name in names]
+    jobs[0].began = jobs[1].began = time.monotonic() - 100
+    jobs[0].outcome = None
+    jobs[3].began = time.monotonic()
+    heartbeat = Heartbeat(
+        Mock(),
+        Mock(),
+        lambda: jobs,
+        lease=timedelta(seconds=1),
+        max_runtime=timedelta(seconds=50),
+        slots=slots,
+    )
+
+    assert [in_hand.job for in_hand in heartbeat._within_their_time()] == renewed

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, Fence, JobQueue
@@ -20,9 +21,9 @@ from sa_jobqueue.worker import Worker
 from sa_jobqueue.worker.crew import Crew
 from sa_jobqueue.worker.in_hand import Batch
 from sa_jobqueue.worker.turns import TurnResult, Turns
-from tests.contract.worker.support import SOON, hands_of, work
+from tests.contract.worker.support import SOON, hands_of, transient, work
 from tests.models import Email, add_emails
-from tests.support import until
+from tests.support import statements_seen, until
 
 
 @pytest.fixture
@@ -182,3 +183,23 @@ def test_a_signal_handler_may_set_a_flag_that_its_own_thread_begins_to_wait_for(
         flag.set()
 
     assert flag.wait(0)
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_turn_that_is_run_again_begins_for_writing(
+    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_emails(session, "a")
+    commit, failed = Session.commit, list[int]()
+
+    def fail_once(self: Session) -> None:
+        if not failed and any("UPDATE" in text for text in seen):
+            failed.append(len(seen))
+            raise OperationalError("COMMIT", {}, transient("sqlite"))
+        commit(self)
+
+    monkeypatch.setattr(Session, "commit", fail_once)
+    with statements_seen(engine) as seen:
+        work(engine, JobQueue(Email), lambda email: None, reap_every=None, owner="w")
+
+    assert seen[failed[0]] == "BEGIN IMMEDIATE"

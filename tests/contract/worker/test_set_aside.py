@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, select, update
@@ -14,6 +15,10 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.dialects.postgresql.database import PostgreSQL
+from sa_jobqueue.worker import Worker
+from sa_jobqueue.worker.brake import FAILURES
+from sa_jobqueue.worker.refusals import Refused
+from sa_jobqueue.worker.set_aside import SetAside
 from tests.contract.worker.faults import Picky, add_picky, picky_states
 from tests.contract.worker.support import transient, work
 from tests.support import until
@@ -189,3 +194,57 @@ def test_behind_a_pooler_each_transaction_sets_its_own_limit(
     engine.dispose()
 
     assert of_transactions == ([True] * 3 if pooled else [False])
+
+
+def test_jobs_that_are_set_aside_later_do_not_put_off_the_next_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, tries = [0.0], list[float]()
+    monkeypatch.setattr("sa_jobqueue.worker.set_aside.FIRST_PAUSE", timedelta(seconds=1))
+    monkeypatch.setattr("sa_jobqueue.worker.set_aside.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sa_jobqueue.worker.set_aside.job_fields", lambda _: {})
+    monkeypatch.setattr("sa_jobqueue.worker.set_aside.job_name", lambda _: "Picky")
+    aside = SetAside[Any](Mock(), Mock(), Mock())
+
+    def attempt() -> list[Any]:
+        tries.append(round(now[0]))
+        return []
+
+    monkeypatch.setattr(aside, "_try", attempt)
+
+    for tenths in range(320):
+        now[0] = tenths / 10
+        if tenths % 9 == 0:
+            aside.add([Refused(Mock(), ValueError("locked"))])
+        aside.try_again()
+
+    assert tries == [1, 3, 7, 15, 31]  # growing pauses
+
+
+def test_a_queue_whose_jobs_cannot_be_finished_is_slowed_down(
+    engine: Engine, picky: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.worker.brake.FIRST_PAUSE", timedelta(hours=1))
+    monkeypatch.setattr("sa_jobqueue.worker.set_aside.FIRST_PAUSE", timedelta(hours=1))
+    add_picky(picky, *["stuck"] * (FAILURES + 15))
+    handled: list[int] = []
+    worker = Worker(
+        engine,
+        JobQueue(Picky),
+        lambda job: handled.append(job.id),
+        limit=5,
+        poll=timedelta(milliseconds=10),
+        reap_every=None,
+    )
+    turns = 0
+
+    def count_turns(*_: Any) -> None:
+        nonlocal turns
+        turns += len(handled) >= FAILURES
+        if turns == 5:
+            worker.stop()
+
+    monkeypatch.setattr(worker, "_tell", count_turns)
+    worker.run()
+
+    assert FAILURES <= len(handled) <= FAILURES + 5

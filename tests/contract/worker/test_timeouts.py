@@ -175,7 +175,7 @@ def test_after_the_grace_of_a_stop_the_jobs_are_released(
     assert found["a"] == ("unclaimed", 0, None)
     assert found["c"] == ("unclaimed", 0, None)
     (overdue,) = [each for each in caplog.records if "still runs 0:00:00.2" in each.getMessage()]
-    assert "it is released, and its handler goes on" in overdue.getMessage()
+    assert "its job is released, and its handler goes on until its" in overdue.getMessage()
     fields = vars(overdue)
     assert (fields["job_class"], fields["attempt"], fields["status"]) == ("Task", 1, "claimed")
     assert 0.1 < fields["duration"] < 60
