@@ -20,6 +20,7 @@ from sa_jobqueue.process.runtime import THREADS
 from sa_jobqueue.worker import Worker
 from sa_jobqueue.worker.crew import Crew
 from sa_jobqueue.worker.in_hand import Batch
+from sa_jobqueue.worker.owner_name import OwnerName
 from sa_jobqueue.worker.turns import TurnResult, Turns
 from tests.contract.worker.support import SOON, hands_of, transient, work
 from tests.models import Email, add_emails
@@ -203,3 +204,35 @@ def test_a_turn_that_is_run_again_begins_for_writing(
         work(engine, JobQueue(Email), lambda email: None, reap_every=None, owner="w")
 
     assert seen[failed[0]] == "BEGIN IMMEDIATE"
+
+
+def test_a_claim_that_waits_for_the_lock_of_its_owner_is_not_put_off_for_longer(
+    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.worker.idle.Idle._poll", lambda _: 1000.0)
+    is_sure: property = vars(OwnerName)["is_sure"]
+    unsure = threading.Event()
+    add_emails(session, "a")
+
+    def look_again(self: OwnerName) -> bool:
+        if unsure.is_set():
+            unsure.clear()
+            return False
+        return bool(is_sure.__get__(self))
+
+    def handle(email: Email) -> None:
+        if email.recipient == "b":
+            worker.stop()
+            return
+        until(lambda: hands_of(worker).claim_at > time.monotonic())  # a claim has found nothing
+        add_emails(session, "b")
+        unsure.set()
+
+    monkeypatch.setattr(OwnerName, "is_sure", property(look_again))
+    worker = Worker(engine, JobQueue(Email), handle, concurrency=2, limit=2, reap_every=None)
+    monkeypatch.setattr(worker, "_wakeups", lambda: None)
+    worker.run()
+
+    assert not unsure.is_set()
+    session.rollback()
+    assert set(session.scalars(select(Email.status))) == {"done"}
