@@ -229,7 +229,10 @@ class JobQueue(Generic[T]):
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             check_handler(function, transactional=transactional)
             if self._handler is not None:
-                raise ArgumentError(f"{self!r} has a handler already: {self._handler.function!r}")
+                raise ArgumentError(
+                    f"{self!r} has a handler already: {self._handler.function!r}. Other jobs need "
+                    "a JobQueue with criteria of its own"
+                )
             self._handler = Handler(function, transactional, timeout)
             return function
 

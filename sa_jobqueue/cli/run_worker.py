@@ -155,8 +155,8 @@ def source_of_application(target: str, lane: Lane[Any]) -> Source:
         )
     if lane.is_async and not is_async(found):
         raise click.ClickException(
-            f"{handler_name(lane)} is async def, and {target} is a {type(found).__name__}: name an "
-            "AsyncEngine or an async_sessionmaker"
+            f"{handler_name(lane)} is async def, and {target} is not for asyncio: name an "
+            f"AsyncEngine or an async_sessionmaker, not {found!r}"
         )
     if is_async(found) and not lane.is_async:
         raise click.ClickException(plain_on_async(lane, target, "--engine"))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +16,12 @@ import click
 from ..queue import JobQueue
 from ..workflow import Step, Workflow
 from .errors import in_one_line
+
+#: The folders of code that is not the user's.
+LIBRARIES = (
+    str(Path(__file__).parents[1]),
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
 
 
 def load_target(target: str) -> Any:
@@ -139,7 +147,7 @@ def _told(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         return str(error)  # it names the file and the line
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "importlib" not in frame.filename][1:]  # without ours
+    own = [frame for frame in frames if not frame.filename.startswith(("<", *LIBRARIES))]
     where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     return f"{in_one_line(error)}{where}"
 

@@ -156,10 +156,10 @@ def work(
     run = WorkerRun(list(lanes.values()), url, worker_options(**options), stopping, running)
     try:
         stopped = run.run()
-    except SystemExit as error:  # that the jobs are done, only an end of the worker's own says
+    except SystemExit as error:  # that the queues are empty, only an end of the worker's own says
         log.error("SystemExit(%r) has ended this worker: a job's handler raised it", error.code)
         context.exit(error.code if isinstance(error.code, int) and error.code else 1)
-    log.info("the worker was stopped" if stopped else "all jobs are done")
+    log.info("the worker was stopped" if stopped else "no job is due, and no retry waits")
 
 
 def worker_options(reap_every: timedelta, limit: int | None, **options: Any) -> WorkerOptions:

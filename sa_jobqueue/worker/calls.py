@@ -38,7 +38,10 @@ class Calls:
         """
         for lane in lanes:
             if lane.is_async:
-                raise ArgumentError(f"{lane.handler!r} has to be awaited: use an AsyncWorker")
+                raise ArgumentError(
+                    f"{lane.handler!r} has to be awaited: use an AsyncWorker, or "
+                    "sa_jobqueue.testing.asyncio.run_all() in a test"
+                )
 
     def call(self, in_hand: InHand[Any], context: Context) -> Any:
         """Call the handler with the job, and return what it returns."""

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import combinations
 from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import ColumnElement, Executable, or_, select
@@ -252,12 +253,29 @@ def lanes_of(
 
     Raises:
         ArgumentError: no queue, a queue without a handler, a handler beside those of lanes,
-            or a strategy whose claims write nothing.
+            two queues with the same jobs, or a strategy whose claims write nothing.
     """
     lanes = _lanes_of(queue, handler)
     for lane in lanes:
         _check_marks(lane.queue.plan.strategy)
+    for queue, other in combinations([lane.queue for lane in lanes], 2):
+        if _have_the_same_jobs(queue, other):
+            raise ArgumentError(
+                f"{queue!r} and {other!r} claim the same jobs, and either handler would get any of "
+                "them: give each JobQueue criteria of its own"
+            )
     return lanes
+
+
+def _have_the_same_jobs(queue: JobQueue[Any], other: JobQueue[Any]) -> bool:
+    """Tell whether two queues have the same class, status and criteria."""
+    here, there = queue.plan.spec, other.plan.spec
+    return (
+        queue.mapping.mapper is other.mapping.mapper
+        and queue.ready == other.ready
+        and len(here.where) == len(there.where)
+        and all(own.compare(its) for own, its in zip(here.where, there.where, strict=True))
+    )
 
 
 def _lanes_of(queue: Any, handler: Callable[[T], Any] | None) -> tuple[Lane[T], ...]:

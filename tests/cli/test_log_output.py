@@ -103,8 +103,8 @@ def test_the_applications_own_logging_is_left_as_it_is(
     assert code == 0
     assert all(line.startswith("OURS ") for line in errors.splitlines())
     assert "OURS" not in on_demand
-    assert "all jobs are done" in errors
-    assert "all jobs are done" in on_demand
+    assert "no job is due, and no retry waits" in errors
+    assert "no job is due, and no retry waits" in on_demand
 
 
 class Unspeakable:

@@ -52,7 +52,7 @@ def test_a_drain_logs_what_became_of_each_job(drain: Run, engine: Engine) -> Non
     result = drain(MESSAGES, SEND)
 
     assert ends(result) == [(1, "sent"), (2, "sent")]
-    assert messages(result)[-1] == "all jobs are done"
+    assert messages(result)[-1] == "no job is due, and no retry waits"
     assert statuses(engine) == ["sent", "sent"]
 
 
@@ -168,4 +168,4 @@ def test_a_handler_that_exits_is_no_success_of_the_command(
 
     assert result.exit_code == 1
     assert "SystemExit(0) has ended this worker" in caplog.text
-    assert "all jobs are done" not in caplog.text
+    assert "no job is due, and no retry waits" not in caplog.text

@@ -347,7 +347,10 @@ def test_a_step_that_is_awaited_is_for_another_worker(engine: Engine) -> None:
 
 def test_claims_are_renewed_in_time_for_the_shortest_lease(engine: Engine) -> None:
     leases = [timedelta(hours=1), timedelta(seconds=3), timedelta(hours=2)]
-    lanes: list[Lane[Any]] = [Lane(JobQueue(Part, lease=lease), work) for lease in leases]
+    lanes: list[Lane[Any]] = [
+        Lane(JobQueue(Part, Part.id > number, lease=lease), work)
+        for number, lease in enumerate(leases)
+    ]
 
     worker = Worker(engine, lanes)
     heartbeat = worker._heartbeat(Hands(THREADS, threading.Event(), limit=1, slots=1))
