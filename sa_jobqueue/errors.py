@@ -18,7 +18,7 @@ from sqlalchemy.orm.exc import StaleDataError
 class JobQueueError(sa_exc.SQLAlchemyError):
     """The base of all exceptions of this library.
 
-    Catch it where you want to catch them all.
+    Catch it to catch all of them.
     """
 
 
@@ -114,7 +114,7 @@ class LockTimeout(JobQueueError):
 class LockNotHeld(JobQueueError):
     """The caller does not hold the lock that it releases or checks.
 
-    Take the lock first. A forked child has no part in its parent's lock, and takes its own.
+    Take the lock first. A forked child does not share its parent's lock, and must take its own.
     """
 
 

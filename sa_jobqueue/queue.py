@@ -60,7 +60,7 @@ R = TypeVar("R")
 
 #: The verbs of a job's life, in its order. :mod:`sa_jobqueue` and :mod:`sa_jobqueue.asyncio`
 #: have each as a function, JobQueue, AsyncJobQueue and the queue of a workflow's step as a
-#: method: the method has the parameters of the function but for what its queue states already.
+#: method: the method has the function's parameters, except those that the queue states already.
 VERBS = (
     "enqueue",
     "claim",
@@ -357,7 +357,7 @@ class JobQueue(Generic[T]):
     ) -> Claim[Row[Any]]:
         """Claim plain rows: the table's columns, without entities.
 
-        For rows a Connection does as well as a Session, and takes less time.
+        You can pass a Connection instead of a Session, which takes less time.
         Finish the Claim as a whole, or single rows by ``claim.fences[i]``.
         """
         return self.plan.claim(
@@ -408,7 +408,7 @@ class JobQueue(Generic[T]):
     ) -> Claim[Any]:
         """Complete one batch and claim the next, in one transaction of the caller's.
 
-        One commit for each batch instead of two. With ``rows=True`` a Connection will do.
+        One commit for each batch instead of two. With ``rows=True`` you can pass a Connection.
         When you retry the transaction after a deadlock, give the same `finished` again: its
         jobs are finished, not run again.
 
@@ -563,7 +563,7 @@ class JobQueue(Generic[T]):
     def waiting_time(
         self, session: AnySession, job: Any, *, over: timedelta = RECENT
     ) -> timedelta | None:
-        """Estimate in what time a job will be claimed; see :func:`sa_jobqueue.waiting_time`."""
+        """Estimate how long a job still waits; see :func:`sa_jobqueue.waiting_time`."""
         return waiting_time_in(session, self._finishes, job, over)
 
     def statuses_left_by(self, verb: str) -> tuple[str, ...]:
@@ -620,7 +620,7 @@ def claim_statements(
     order_by: Any = (),
     strategy: str = AUTO,
 ) -> list[Executable]:
-    """Return the very statements that claim() runs, in order, to print or EXPLAIN.
+    """Return the statements that claim() runs, in order, to print or EXPLAIN.
 
     On PostgreSQL and SQLite a claim of one job runs a shorter form of them, with the same plan.
 

@@ -47,24 +47,25 @@ AsyncHandler = Callable[[T], Coroutine[Any, Any, Retry | Cancel | None]]
 
 
 class AsyncWorker(Generic[T]):
-    """A loop over one queue, or over steps of a workflow, with handlers that are awaited.
+    """A loop over one queue or several, or over steps of a workflow; its handlers are awaited.
 
     The arguments are those of :class:`sa_jobqueue.worker.Worker`, with these differences:
 
     Args:
         engine: an AsyncEngine or an async_sessionmaker.
-        queue: a JobQueue or an AsyncJobQueue; a Workflow, one of its steps or several.
+        queue: a JobQueue or an AsyncJobQueue, or several; a Workflow, or one or several steps.
         handler: ``async def``; called with each job. The handlers of a workflow's
             steps are ``async def`` too.
         concurrency: how many handlers run at once, each in a task of its own.
-        grace: then the handlers that still run are cancelled, and their jobs released.
+        grace: handlers that run for longer after :meth:`stop` are cancelled, and their jobs
+            released.
         on_claim: a plain function, or ``async def``.
         on_outcome: a plain function, or ``async def``.
         options: the further arguments of a Worker.
 
     Raises:
-        ArgumentError: no AsyncEngine, a handler that is a plain function, or a strategy whose
-            claims write nothing.
+        ArgumentError: neither AsyncEngine nor async_sessionmaker, a handler that is a plain
+            function, two queues with the same jobs, or a strategy whose claims write nothing.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class AsyncWorker(Generic[T]):
         return await greenlet_spawn(self._worker.check_database, check)
 
     def stop(self) -> None:
-        """Finish the running jobs, release the rest, and return from :meth:`run`.
+        """Have :meth:`run` finish the running jobs, release the rest, and return.
 
         Safe to call from a signal handler or another thread.
         """

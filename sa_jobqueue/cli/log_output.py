@@ -30,8 +30,8 @@ def log_options(command: Any) -> Any:
     level = click.option(
         "--log-level",
         type=click.Choice(LEVELS, case_sensitive=False),
-        help="What goes to the error output.  [default: as the application's own logging says, "
-        f"else {DEFAULT_LEVEL}]",
+        help="The lowest level of records that go to stderr.  [default: as the application's own "
+        f"logging says, else {DEFAULT_LEVEL}]",
     )
     as_json = click.option(
         "--log-json", is_flag=True, help="Log a JSON object for each record, in a line of its own."

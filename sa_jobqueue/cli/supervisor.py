@@ -123,7 +123,7 @@ class Supervisor:
             with StopSignals() as stop:
                 while self._posts:
                     if stop.received and not self._ending:
-                        log.info("the workers are to end")
+                        log.info("stopping the workers")
                         self._end_children()
                     self._look()
                     if time.monotonic() >= self._kill_at:

@@ -69,7 +69,8 @@ class WorkCommand(click.Command):
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Hold at most N claimed jobs in a process.  [default: as --concurrency]",
+    help="Hold at most N claimed jobs in a process.  "
+    "[default: --concurrency, and a few more for quick handlers]",
 )
 @click.option("--drain", is_flag=True, help="Stop when the queues are empty.")
 @seconds_option(
@@ -79,7 +80,7 @@ class WorkCommand(click.Command):
     zero=False,
     help="The longest pause of an idle worker between two looks for jobs.",
 )
-@seconds_option("--interval", default=0, help="Pause between two batches.")
+@seconds_option("--interval", default=0, help="The pause before each claim, to limit the load.")
 @seconds_option(
     "--grace",
     default=GRACE.total_seconds(),
@@ -95,7 +96,8 @@ class WorkCommand(click.Command):
 @seconds_option(
     "--max-runtime",
     zero=False,
-    help="Other workers reap a job that runs for longer.  [default: no limit]",
+    help="After this time, the claim of a job is not renewed, and workers with this option reap "
+    "it.  [default: no limit]",
 )
 @seconds_option(
     "--reap-every",

@@ -72,7 +72,7 @@ class QueueCollector(Collector):
 
 def _gauges(found: Mapping[str, QueueOverview]) -> list[Metric]:
     due = _gauge("due_jobs", "Jobs that can be claimed now; counted up to 10,000.")
-    oldest = _gauge("oldest_due_seconds", "For how long the oldest of them has been due.")
+    oldest = _gauge("oldest_due_seconds", "Seconds since the oldest due job became due.")
     claimed = _gauge("claimed_jobs", "Jobs that are claimed; counted up to 10,000.")
     failed = _gauge("failed_jobs", "Jobs that failed; counted up to 10,000.")
     paused = _gauge("paused", "1 while the queue is paused.")

@@ -51,7 +51,10 @@ def count_events(
         ValueError: the registry has these metrics already.
     """
     counter = Counter(
-        metric("events"), "Jobs that something happened to.", [QUEUE, "event"], registry=registry
+        metric("events"),
+        "Jobs, by what happened to them.",
+        [QUEUE, "event"],
+        registry=registry,
     )
     seconds = Histogram(
         metric("job_seconds"),
@@ -61,7 +64,7 @@ def count_events(
     )
     findings = Gauge(
         metric("findings"),
-        "What the last examination of the claim by a worker found.",
+        "Findings of the doctor when a worker last called it.",
         [QUEUE],
         registry=registry,
     )

@@ -34,7 +34,7 @@ def assert_claim_is_indexed(
             mapped class with JobMixin.
 
     Raises:
-        AssertionError: it tells what does not fit, and what mends it.
+        AssertionError: names what does not fit, and how to fix it.
         ArgumentError: `queue` is no queue, or the session is in a transaction.
     """
     report = examine_index(target, queue)

@@ -66,7 +66,10 @@ def run_all(
     Args:
         session: the caller's; it is flushed first, and what it has loaded is expired at the end.
         queue: JobQueues that have handlers, a workflow, or its steps.
-        raising: False: an exception of a handler fails its attempt, and no more.
+        raising: False: a handler's exception fails its attempt, and is not raised here.
+
+    Returns:
+        The handled jobs, in the order in which they were handled.
 
     Raises:
         ArgumentError: a queue without a handler, or an ``async def`` handler.

@@ -29,7 +29,7 @@ class JobContext:
 
     @property
     def attempt(self) -> int | None:
-        """Its number, from 1; None where the class counts none."""
+        """The number of this attempt, from 1; None without RetryMixin."""
         return self._in_hand.attempts
 
     @property
@@ -65,7 +65,7 @@ def job_context() -> JobContext:
     """Return the attempt whose handler runs here, in this thread or task.
 
     Raises:
-        ArgumentError: no worker has called us.
+        ArgumentError: the call is not made in a handler.
     """
     try:
         return JobContext(*_current.get())

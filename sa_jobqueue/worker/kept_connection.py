@@ -74,7 +74,7 @@ class _Kept:
             self.connection.invalidate()
             if not isinstance(error, Exception):
                 raise
-            log.info("a connection is closed instead of given back to its pool: %s", error)
+            log.info("a connection is closed, and not given back to its pool: %s", error)
         finally:
             self.connection.close()
 

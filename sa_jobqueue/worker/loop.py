@@ -87,7 +87,7 @@ class Worker(Generic[T]):
             Jobs that are scheduled for later and were never tried are left
             for another run.
         interval: a pause before each claim, to limit the load; nothing shortens it.
-        poll: the longest pause of an idle worker.
+        poll: the longest pause of an idle worker between two looks for jobs.
         grace: how long running handlers may go on after :meth:`stop`. Then their jobs are
             released, and the writes of transactional handlers are rolled back.
         backoff: the delay of a failed job; by default that of the queue, otherwise
@@ -101,6 +101,10 @@ class Worker(Generic[T]):
             commit of its finish; not for jobs whose claim was lost.
         options: loader options for the claims. The handler gets detached jobs, so load
             here the relationships that it reads.
+
+    Raises:
+        ArgumentError: an argument cannot work, a queue has no handler, two queues have the same
+            jobs, a handler must be awaited, or the claims of a strategy write nothing.
     """
 
     _runtime: Runtime = THREADS
@@ -248,7 +252,7 @@ class Worker(Generic[T]):
         return True
 
     def stop(self) -> None:
-        """Finish the running jobs, release the rest, and return from :meth:`run`.
+        """Have :meth:`run` finish the running jobs, release the rest, and return.
 
         Safe to call from a signal handler or another thread.
         """
