@@ -33,19 +33,24 @@ long as their jobs are in hand, and reaps the claims of dead owners at intervals
 ``lanes``               a queue with its handler; the order of several lanes
 ``turns``               a turn: one transaction that finishes, releases, claims
 ``refusals``            after a refused turn, finishes each job by itself
+``locked_rows``         finds the handled jobs whose rows others have locked
 ``set_aside``           jobs that can be neither finished nor failed
 ``passed_over``         rows that cannot be claimed hold up no other job
 ``transactions``        transactions that are run again after a temporary error
 ``transactional``       the transaction of a handler, which finishes its job
+``kept_connection``     keeps a connection of the pool for the turns of a run
 ``sessions``            whether a worker can use the sessions of a sessionmaker
 ``detached``            logs changes that a handler made to its detached job
 ``job_context``         what a handler may ask about its attempt
 ``outcomes``            what a handler returns, and what became of its job
+``log_records``         the log records of jobs
+``events``              tells the listeners of a queue what its worker does
 ``heartbeat``           renews claims while their jobs are in hand
 ``renewal``             a renewal waits for no row that somebody has locked
 ``pool``                whether the engine has enough connections
 ``reaper``              reaps claims at intervals
 ``beside``              the chores for control tables and schedules
+``plan_check``          has the doctor examine the claims once an hour
 ``control``             pauses, stop requests, and the worker's row
 ``scheduler``           inserts the jobs of schedules that are due
 ``tries``               chores that may fail without ending the worker

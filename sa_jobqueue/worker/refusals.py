@@ -1,10 +1,11 @@
 """The slow way after a refused turn: a job that cannot be finished holds up no other job.
 
 A turn finishes its jobs and makes the next claim in one transaction. If the database refuses this
-transaction with a lasting error, the error does not tell which job causes it. The handled jobs are
-therefore finished without a claim, by halves, until the job is found that the database refuses.
+transaction with a permanent error, the error does not tell which job causes it. The handled jobs
+are therefore finished without a claim, by halves, until the job is found that the database refuses.
 This job is failed, with the reason. All other jobs are finished, and no job is handled again
-because of another job's error.
+because of another job's error. If the turn has waited in vain for a lock, jobs whose rows others
+have locked are found first, by a read that skips locked rows, and left to the caller.
 
 Before a job is failed, its error text is written in simpler forms: a column may be unable to store
 an emoji. While the server is away or its disk is full, no job is the cause, and the finish waits.
@@ -14,7 +15,7 @@ If the database also refuses to fail a job, the job is left to the caller.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -26,6 +27,7 @@ from ..dialects import is_shortage
 from ..model.last_error import error_text, in_ascii
 from .in_hand import InHand
 from .lanes import claims_lost_by
+from .locked_rows import jobs_of_locked_rows
 from .log_records import job_fields, log_lost
 from .outcomes import Cancel, Failed, Outcome, Retry
 from .transactions import Transactions, cause_of
@@ -66,13 +68,18 @@ class RefusedFinish(Generic[T]):
     refused: list[Refused[T]] = field(default_factory=list)
     _waiting: list[tuple[list[InHand[T]], Exception]] = field(default_factory=list)
 
-    def run(self, handled: list[InHand[T]]) -> None:
+    def run(self, handled: list[InHand[T]], error: Exception) -> None:
         """Finish all jobs, or fail those that cannot be finished; wait for the server.
+
+        Args:
+            error: of the turn that was refused.
 
         Raises:
             Exception: the server was still away, or short of room, after PATIENCE.
         """
         pauses = self.transactions.pauses()
+        if self._may_be_a_lock(error):
+            handled = self._without_locked([Refused(in_hand, error) for in_hand in handled])
         parts = [handled] if handled else []
         warned = False
         while True:
@@ -92,15 +99,32 @@ class RefusedFinish(Generic[T]):
             pauses.pause()
             parts, self._waiting = [part for part, _ in self._waiting], []
 
-    def run_once(self, jobs: list[InHand[T]]) -> None:
+    def run_once(self, jobs: Sequence[Refused[T]]) -> None:
         """Finish or fail the jobs that the database takes at once."""
-        self._finish(jobs)
+        free = self._without_locked(jobs)
+        if free:
+            self._finish(free)
 
     @property
     def left(self) -> list[Refused[T]]:
         """The jobs that are neither finished nor failed."""
         waiting = [Refused(in_hand, error) for part, error in self._waiting for in_hand in part]
         return [*self.refused, *waiting]
+
+    def _may_be_a_lock(self, error: Exception) -> bool:
+        is_away = is_shortage(error) or self.transactions.is_away(error)
+        return self.transactions.is_temporary(error) and not is_away
+
+    def _without_locked(self, jobs: Sequence[Refused[T]]) -> list[InHand[T]]:
+        """Note the jobs whose rows others have locked as refused; return the other jobs."""
+        look = partial(jobs_of_locked_rows, jobs=[refused.in_hand for refused in jobs])
+        try:
+            locked = set(self.transactions.run(look, patience=UNDIVIDED))
+        except Exception as error:  # then the finish says what is wrong
+            log.debug("the locked rows cannot be told from the others: %s", cause_of(error))
+            locked = set()
+        self.refused += [refused for refused in jobs if refused.in_hand in locked]
+        return [refused.in_hand for refused in jobs if refused.in_hand not in locked]
 
     def _finish(self, jobs: list[InHand[T]]) -> None:
         """Finish jobs together; if they are refused, by halves."""

@@ -102,7 +102,7 @@ class SetAside(Generic[T]):
         self._trying = True
         self.wait_for_renewal()
         try:
-            finishing.run_once([refused.in_hand for refused in self._refused])
+            finishing.run_once(self._refused)
             self._refused = finishing.left
         finally:
             self._trying = False

@@ -285,7 +285,7 @@ class Turns(Generic[T]):
         )
         finishing = self._finishing()
         try:
-            finishing.run(list(batch.handled))
+            finishing.run(list(batch.handled), error)
         except Exception:
             self.hopeless = True
             raise

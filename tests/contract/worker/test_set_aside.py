@@ -9,7 +9,17 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, select, update
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    NullPool,
+    create_engine,
+    event,
+    select,
+    update,
+)
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -21,7 +31,7 @@ from sa_jobqueue.worker.refusals import Refused
 from sa_jobqueue.worker.set_aside import SetAside
 from tests.contract.worker.faults import Picky, add_picky, picky_states
 from tests.contract.worker.support import transient, work
-from tests.support import until
+from tests.support import SERVERS, until
 
 
 @pytest.fixture(autouse=True)
@@ -248,3 +258,33 @@ def test_a_queue_whose_jobs_cannot_be_finished_is_slowed_down(
     worker.run()
 
     assert FAILURES <= len(handled) <= FAILURES + 5
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_many_locked_rows_cost_no_more_waits_than_one(
+    picky: Session, db_url: URL, db_alias: str
+) -> None:
+    impatient = {"init_command": "SET innodb_lock_wait_timeout = 1"}
+    engine = create_engine(db_url, connect_args={} if db_alias == "postgresql" else impatient)
+    locked = [f"locked {number}" for number in range(8)]
+    add_picky(picky, *locked, "free")
+    keys = list(picky.scalars(select(Picky.id).where(Picky.name != "free")))
+    picky.rollback()
+    waits: list[str] = []
+
+    def handler(job: Picky) -> None:
+        if job.name == locked[-1]:
+            for key in keys:  # InnoDB may read, and lock, the whole table for an IN
+                picky.execute(select(Picky.id).where(Picky.id == key).with_for_update())
+        if job.name == "free":
+            picky.rollback()
+
+    @event.listens_for(engine, "handle_error")
+    def count(context: ExceptionContext) -> None:
+        waits.append(str(context.original_exception))
+
+    work(engine, JobQueue(Picky), handler, limit=8)
+    engine.dispose()
+
+    assert set(picky_states(picky).values()) == {("done", 1)}
+    assert 1 <= len(waits) <= 2
