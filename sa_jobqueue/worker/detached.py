@@ -21,8 +21,9 @@ def log_changes(in_hand: InHand[Any]) -> None:
     state = instance_state(in_hand.job)
     if state.session is not None:
         return
-    columns = {column.key for column in state.mapper.column_attrs}
-    names = sorted(columns.intersection(state.committed_state))
+    saved = {column.key for column in state.mapper.column_attrs}
+    saved |= {each.key for each in state.mapper.relationships if not each.viewonly}
+    names = sorted(saved.intersection(state.committed_state))
     if names:
         log.error(
             "a handler has set %s of %s %s. The job is detached, and this change is not saved: "

@@ -22,7 +22,7 @@ from ..model.last_error import first_line
 from ..model.mapping import QueueMapping, word_of
 from ..model.status import CANCELLED, FAILED
 from .in_hand import InHand
-from .outcomes import Cancel, Failed, NotYet, Retry
+from .outcomes import Cancel, Failed, NotYet, Outcome, Retry
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -70,6 +70,14 @@ def log_lost(lost: Iterable[InHand[Any]]) -> None:
         fields = {**job_fields(in_hand), "status": None}  # the new owner reports the outcome
         text = MAYBE_OURS if in_hand.may_be_finished else LOST
         log.warning("%s: %s", job_name(fields), text, extra=fields)
+
+
+def log_refused(in_hand: InHand[Any], cause: object, outcome: Outcome) -> None:
+    """Log that the database refuses to finish a job, and that its attempt has failed instead."""
+    delay = outcome.retry_in if isinstance(outcome, Failed) else None
+    fields = job_fields(in_hand, _seconds_to_next_try(in_hand, delay))
+    text = f"{_text('cannot be finished, and its attempt fails', fields)}; {_next_try(fields)}"
+    log.error("%s: %s", text, cause, extra=fields)
 
 
 def log_unreleased(jobs: Sequence[InHand[Any]], cause: object) -> None:

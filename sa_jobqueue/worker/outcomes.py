@@ -97,5 +97,5 @@ def check_outcome(outcome: Retry | Cancel | None, mapping: QueueMapping) -> None
         raise ArgumentError(f"{mapping} counts no attempts, which Retry(..) needs: add RetryMixin")
     if outcome.in_ is None:
         return
-    if not isinstance(outcome.in_, timedelta) or not abs(outcome.in_) <= LONGEST_DELAY:
-        raise ArgumentError(f"Retry(in_=) takes a timedelta of at most ten years: {outcome!r}")
+    if not isinstance(outcome.in_, timedelta) or not timedelta(0) <= outcome.in_ <= LONGEST_DELAY:
+        raise ArgumentError(f"Retry(in_=) takes a timedelta from zero to ten years: {outcome!r}")

@@ -28,7 +28,7 @@ from ..model.last_error import error_text, in_ascii
 from .in_hand import InHand
 from .lanes import claims_lost_by
 from .locked_rows import jobs_of_locked_rows
-from .log_records import job_fields, log_lost
+from .log_records import log_lost, log_refused
 from .outcomes import Cancel, Failed, Outcome, Retry
 from .transactions import Transactions, cause_of
 
@@ -164,11 +164,7 @@ class RefusedFinish(Generic[T]):
             is_refused = outcome is not in_hand.outcome
             in_hand.outcome = outcome
             if is_refused:
-                log.error(
-                    "the database refuses to finish a job, and the job is failed: %s",
-                    cause_of(error),
-                    extra=job_fields(in_hand),
-                )
+                log_refused(in_hand, cause_of(error), outcome)
             self.finished += [in_hand] if ours else []
             return True
         return False

@@ -54,7 +54,7 @@ class SetAside(Generic[T]):
     def add(self, jobs: Sequence[Refused[T]]) -> None:
         """Set jobs aside, and log for each what refuses it."""
         for refused in jobs:
-            fields = job_fields(refused.in_hand)
+            fields = {**job_fields(refused.in_hand), "status": None}  # not yet the new one
             log.error(
                 "%s can be neither finished nor failed. The worker goes on with other jobs and "
                 "tries again; find out what refuses or locks its row: %s",
@@ -90,7 +90,7 @@ class SetAside(Generic[T]):
                 break
             pauses.pause()
         for refused in self._refused:
-            fields = job_fields(refused.in_hand)
+            fields = {**job_fields(refused.in_hand), "status": None}  # not yet the new one
             log.error(
                 "%s stays claimed; a reap returns it to the queue", job_name(fields), extra=fields
             )

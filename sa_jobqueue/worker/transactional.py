@@ -156,9 +156,9 @@ class HandlersTransaction(Generic[T]):
         job = self._locked(session)
         try:
             with _kept_open(session, self._connection):
+                self._check_given_up()  # the wait for the lock may have outlasted the grace
                 returned = self.call(session, job=job)
-                if self.in_hand.given_up is not None:
-                    raise self.in_hand.given_up
+                self._check_given_up()
                 outcome = self.in_hand.lane.outcome_of(returned)
                 if not isinstance(outcome, Retry | Cancel):
                     session.flush()
@@ -173,6 +173,10 @@ class HandlersTransaction(Generic[T]):
         self._outcome = outcome
         self.in_hand.may_be_finished = True  # the COMMIT follows
         return outcome
+
+    def _check_given_up(self) -> None:
+        if self.in_hand.given_up is not None:
+            raise self.in_hand.given_up
 
     def _locked(self, session: Session) -> Any:
         """Lock the job's row, and load the job, before it is handled."""

@@ -96,7 +96,7 @@ def test_the_answer_of_any_commit_may_be_lost(
 
 @pytest.mark.parametrize("limit", [1, 5])
 def test_a_job_whose_finish_is_refused_is_failed_alone(
-    engine: Engine, picky: Session, limit: int
+    engine: Engine, picky: Session, limit: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_picky(picky, "a", "b", "bad", "c", "d")
     handled: Counter[str] = Counter()
@@ -118,6 +118,11 @@ def test_a_job_whose_finish_is_refused_is_failed_alone(
     error = picky.scalars(select(Picky.last_error).where(Picky.name == "bad")).one()
     assert "the finish was refused" in str(error)
     assert isinstance(outcomes["bad"], Failed)
+    told = [each for each in caplog.records if "cannot be finished" in each.getMessage()]
+    assert "attempt 1 of 2" in told[0].getMessage()
+    assert "; next try in " in told[0].getMessage()
+    assert "; not tried again: " in told[1].getMessage()
+    assert [vars(each)["status"] for each in told] == ["unclaimed", "failed"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from sa_jobqueue import ArgumentError, JobQueue
 from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.worker import JobContext, Retry, Worker, job_context
 from tests.contract.worker.support import states, work
-from tests.models import Email, Task, add_emails, add_tasks
+from tests.models import Account, Email, Letter, Task, add_emails, add_tasks
 
 SOON = timedelta(milliseconds=20)
 
@@ -155,3 +155,31 @@ def test_a_handler_knows_its_attempt_and_whether_to_stop(engine: Engine, session
     assert seen[-1].asked_to_stop
     with pytest.raises(ArgumentError, match=r"call job_context\(\) in a handler"):
         job_context()
+
+
+def test_a_changed_relationship_of_a_detached_job_is_logged(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    session.add(Letter())
+    session.commit()
+
+    def handle(letter: Letter) -> None:
+        letter.account = Account(name="a")
+
+    work(engine, JobQueue(Letter), handle)
+
+    assert "has set account of Letter" in caplog.text
+
+
+@pytest.mark.parametrize("delay", [timedelta(seconds=-1), timedelta(days=4000)])
+def test_a_retry_with_a_delay_that_cannot_be_fails_the_attempt_alone(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture, delay: timedelta
+) -> None:
+    add_tasks(session, "a", max_attempts=1)
+
+    work(engine, JobQueue(Task), lambda task: Retry(delay))
+
+    status, _, error = states(session)["a"]
+    assert status == "failed"
+    assert "takes a timedelta from zero to ten years" in str(error)
+    assert "refused" not in caplog.text

@@ -61,6 +61,7 @@ def test_a_job_that_can_be_neither_finished_nor_failed_holds_up_no_other(
     assert "find out what refuses or locks its row" in told[0]
     assert "stays claimed" in caplog.messages[-1]
     assert vars(caplog.records[-1])["job_key"] is not None
+    assert vars(caplog.records[-1])["status"] is None  # the job's outcome is not written
 
 
 def test_it_is_finished_as_soon_as_the_database_takes_it(engine: Engine, picky: Session) -> None:

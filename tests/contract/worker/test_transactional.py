@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -655,3 +656,29 @@ def test_a_worker_that_stops_while_its_server_is_away_releases_the_job(
 
     assert (entries(ledger), statuses(ledger)) == ([], {"a": "unclaimed"})
     assert ledger.scalar(select(Invoice.attempts)) == 0
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_handler_that_has_waited_for_its_row_until_the_run_ended_is_not_called(
+    engine: Engine, ledger: Session
+) -> None:
+    add_invoices(ledger, "a")
+    called: list[str] = []
+    queue = JobQueue(Invoice)
+    queue.handler(transactional=True)(lambda session, invoice: called.append(invoice.name))
+
+    def lock(claim: Any) -> None:
+        ledger.execute(select(Invoice.id).where(Invoice.id == claim[0].id).with_for_update())
+        threading.Timer(0.2, worker.stop).start()
+
+    grace = timedelta(seconds=0.5)
+    worker = Worker(engine, queue, grace=grace, poll=SOON, reap_every=None, on_claim=lock)
+    before = set(threading.enumerate())
+    worker.run()
+    waiting = set(threading.enumerate()) - before
+    ledger.rollback()
+    for thread in waiting:
+        thread.join(30)
+
+    assert waiting
+    assert called == []
