@@ -17,10 +17,10 @@ from ..queue import JobQueue
 from ..workflow import Step, Workflow
 from .errors import in_one_line
 
-#: The folders of code that is not the user's.
-LIBRARIES = (
-    str(Path(__file__).parents[1]),
-    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+#: Where our own code is, and where Python's and the installed packages' code is.
+OURS = f"{Path(__file__).parents[1]}{os.sep}"
+INSTALLED = tuple(
+    f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 
 
@@ -147,7 +147,13 @@ def _told(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         return str(error)  # it names the file and the line
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(("<", *LIBRARIES))]
+    named = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith(("<", OURS)) and "importlib" not in frame.filename
+    ]
+    # An application may be installed as a package, too.
+    own = [frame for frame in named if not frame.filename.startswith(INSTALLED)] or named
     where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     return f"{in_one_line(error)}{where}"
 

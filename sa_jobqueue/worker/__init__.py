@@ -33,7 +33,7 @@ long as their jobs are in hand, and reaps the claims of dead owners at intervals
 ``lanes``               a queue with its handler; the order of several lanes
 ``turns``               a turn: one transaction that finishes, releases, claims
 ``refusals``            after a refused turn, finishes each job by itself
-``locked_rows``         finds the handled jobs whose rows others have locked
+``locked_rows``         rows that others have locked, found without a wait
 ``set_aside``           jobs that can be neither finished nor failed
 ``passed_over``         rows that cannot be claimed hold up no other job
 ``transactions``        transactions that are run again after a temporary error

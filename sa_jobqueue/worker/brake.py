@@ -66,8 +66,8 @@ class Brake:
     def _slow_down(self) -> None:
         if not self._pause:
             log.error(
-                "the last %d jobs of %r failed or want a retry: this worker claims from it more "
-                "slowly until a job succeeds",
+                "the last %d jobs of %r failed, want a retry or could not be finished: this worker "
+                "claims from it more slowly until a job succeeds",
                 self._failures,
                 self._queue,
             )

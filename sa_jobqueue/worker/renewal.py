@@ -12,10 +12,8 @@ from collections.abc import Callable, Sequence
 from sqlalchemy.orm import Session
 
 from ..errors import ClaimLost
-from ..fence.claim import jobs_by_token
-from ..fence.lock import lock_unlocked
 from ..fence.token import Fence
-from ..sessions.writer import writing
+from .locked_rows import lock_free_rows
 
 
 def renew_unlocked(
@@ -26,16 +24,7 @@ def renew_unlocked(
     Raises:
         ClaimLost: for lost claims, after all other claims were renewed.
     """
-    unlocked: list[Fence] = []
-    lost: list[Fence] = []
-    for part in jobs_by_token(fences):
-        with writing(session, part.mapping, rows=True, reads=True) as writer:
-            if writer.database.skip_locked:
-                ours, gone = lock_unlocked(writer, part)
-            else:
-                ours, gone = list(part.fences), []
-        unlocked += ours
-        lost += gone
+    unlocked, lost = lock_free_rows(session, fences)
     if unlocked:
         renew(session, unlocked)
     if lost:

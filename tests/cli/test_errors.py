@@ -67,13 +67,24 @@ def test_a_module_that_does_not_compile_is_one_line(run: Run, folder: Path) -> N
     assert_one_line(run("status", "broken_module:Email"), "broken_module.py, line 1")
 
 
-def test_an_error_of_an_import_names_its_place(run: Run, folder: Path) -> None:
+@pytest.mark.parametrize("installed", [False, True])
+def test_an_error_of_an_import_names_its_place(
+    run: Run, folder: Path, installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if installed:  # as an application in site-packages is
+        monkeypatch.setattr("sa_jobqueue.cli.targets.INSTALLED", (str(folder),))
     (folder / "first_module.py").write_text("import second_module")
     (folder / "second_module.py").write_text("\n\nraise LookupError('no such shelf')")
 
     assert_one_line(
         run("status", "first_module:Email"), "no such shelf", "second_module.py, line 3"
     )
+
+
+def test_an_error_that_python_raises_names_the_users_line(run: Run, folder: Path) -> None:
+    (folder / "asking_module.py").write_text("import os\n\nos.environ['NO_SUCH_VARIABLE']")
+
+    assert_one_line(run("status", "asking_module:Email"), "asking_module.py, line 3")
 
 
 @pytest.mark.parametrize("target", ["jobs.py", "./jobs.py", "no_such_module"])

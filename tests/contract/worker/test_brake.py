@@ -43,8 +43,8 @@ def test_after_many_failures_one_job_is_claimed_after_each_pause(
         brake.note([FAILED])
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10], abs=0.11)
     assert caplog.messages == [
-        "the last 20 jobs of 'outbox' failed or want a retry: this worker claims from it more "
-        "slowly until a job succeeds"
+        "the last 20 jobs of 'outbox' failed, want a retry or could not be finished: this worker "
+        "claims from it more slowly until a job succeeds"
     ]
 
     brake.note([FAILED, None])

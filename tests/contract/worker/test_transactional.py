@@ -24,6 +24,7 @@ from sa_jobqueue.worker.heartbeat import Heartbeat
 from tests.contract.asyncio.support import make_async_engine
 from tests.contract.worker.fault_injection import FaultInjection
 from tests.contract.worker.ledger import Base, Entry, Invoice, add_invoices, entries, statuses
+from tests.contract.worker.support import hands_of
 from tests.contract.worker.survival import FEW, MANY, SEED
 from tests.running import ASYNC_DRIVERS
 from tests.support import SERVERS, make_engine, statements_seen, until, with_empty_tables
@@ -669,13 +670,17 @@ def test_a_handler_that_has_waited_for_its_row_until_the_run_ended_is_not_called
 
     def lock(claim: Any) -> None:
         ledger.execute(select(Invoice.id).where(Invoice.id == claim[0].id).with_for_update())
-        threading.Timer(0.2, worker.stop).start()
+        stopper.start()
+
+    def stop_when_it_runs() -> None:
+        until(lambda: hands_of(worker).running)
+        worker.stop()
 
     grace = timedelta(seconds=0.5)
     worker = Worker(engine, queue, grace=grace, poll=SOON, reap_every=None, on_claim=lock)
-    before = set(threading.enumerate())
+    stopper = threading.Thread(target=stop_when_it_runs)
     worker.run()
-    waiting = set(threading.enumerate()) - before
+    waiting = [each for each in threading.enumerate() if each.name == "sa_jobqueue handler 1"]
     ledger.rollback()
     for thread in waiting:
         thread.join(30)
