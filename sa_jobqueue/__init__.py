@@ -5,7 +5,7 @@
     class Email(JobMixin, Base):
         __tablename__ = "email"
         id: Mapped[int] = mapped_column(primary_key=True)
-        recipient: Mapped[str]
+        recipient: Mapped[str] = mapped_column(String(100))
 
     emails = claim(session, Email, Email.recipient.like("a%"), owner="mailer-1", limit=100)
     session.commit()

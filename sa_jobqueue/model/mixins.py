@@ -5,7 +5,7 @@
     class Email(JobMixin, Base):
         __tablename__ = "email"
         id: Mapped[int] = mapped_column(primary_key=True)
-        recipient: Mapped[str]
+        recipient: Mapped[str] = mapped_column(String(100))
 
 Where the class has a ``status`` or an ``owner`` of its own, ours take other
 names, as attributes and as columns::
