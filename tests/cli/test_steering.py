@@ -289,7 +289,7 @@ def test_old_finished_jobs_are_deleted_and_others_stay(
     asked = answered("y\n", *command)
     of_failed = run(*command, "--status", "failed", "--yes", "--json").stdout
 
-    assert "delete the completed jobs of crate that are older than 1:00:00" in asked.stderr
+    assert "delete the completed jobs of crate that are older than 1 h" in asked.stderr
     assert asked.stdout == "prune: 2 jobs\n"
     assert json.loads(of_failed) == {"queue": "crate", "verb": "prune", "deleted": 1}
     assert sorted(statuses(engine)) == [3, 5]
