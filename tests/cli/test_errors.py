@@ -18,7 +18,7 @@ NOWHERE = "127.0.0.1:1"
     ("queue", "said"),
     [
         ("no_such_module:Email", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("tests.cli.shop:Messsage", "has no 'Messsage'; did you mean 'Message'?"),
+        ("tests.cli.shop:Massage", "has no 'Massage'; did you mean 'Message'?"),
         ("tests.cli.shop:Missing", "'tests.cli.shop' has no 'Missing'; it has tests.cli.shop:to_a"),
         ("tests.cli.shop:send", "send is not a mapped class; the queues there are tests.cli.shop:"),
         ("tests.cli.bakery:bake", "bake is not a mapped class: it handles tests.cli.bakery:bread"),
