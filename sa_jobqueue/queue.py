@@ -34,6 +34,7 @@ from .model.mapping import QueueMapping, mapping_of, word_of
 from .model.status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED
 from .model.transitions import ended, retried
 from .owners.owner import Owner
+from .process.name import function_name
 from .queue_position.finish_rate import RECENT, Finishes
 from .queue_position.position import finish_rate_of, positions_in, waiting_time_in
 from .sessions.writer import AnyConnection, AnySession
@@ -229,9 +230,10 @@ class JobQueue(Generic[T]):
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             check_handler(function, transactional=transactional)
             if self._handler is not None:
+                there = function_name(self._handler.function)
                 raise ArgumentError(
-                    f"{self!r} has a handler already: {self._handler.function!r}. Other jobs need "
-                    "a JobQueue with criteria of its own"
+                    f"{self!r} has a handler already: {there}. Other jobs need a JobQueue "
+                    "with criteria of its own"
                 )
             self._handler = Handler(function, transactional, timeout)
             return function

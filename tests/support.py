@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -222,3 +223,16 @@ def translating_errors(engine: Engine) -> Iterator[None]:
         yield
     finally:
         event.remove(engine, "handle_error", translate)
+
+
+@contextmanager
+def variables_hidden(engine: Engine) -> Iterator[None]:
+    """Have the server lack the table of its variables, as a look-alike of MySQL may."""
+    table = re.compile(r"_schema\.global_variables", re.IGNORECASE)
+
+    def hide(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> tuple[str, Any]:
+        return table.sub("_schema.no_such_table", statement), parameters
+
+    event.listen(engine, "before_cursor_execute", hide, retval=True)
+    yield
+    event.remove(engine, "before_cursor_execute", hide)

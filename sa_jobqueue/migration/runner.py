@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Column, Connection, Executable, MetaData, Table, text
 
+from ..ages import duration_text
 from ..dialects import (
     Database,
     database_of,
@@ -265,12 +266,16 @@ class Runner:
                     waited += min(timedelta(seconds=time.monotonic() - began), limit)
                 if waited >= self.patience:
                     raise LockTimeout(
-                        f"{what}: another transaction kept its lock for {self.patience}. "
-                        f"{leaves()} Find that transaction among the longest open ones, and end it "
-                        "or wait for it; then run the migration again. patience= gives it more "
-                        "time."
+                        f"{what}: another transaction kept its lock for "
+                        f"{duration_text(self.patience)}. {leaves()} Find that transaction among "
+                        "the longest open ones, and end it or wait for it; then run the "
+                        "migration again. patience= gives it more time."
                     ) from error
-                log.info("%s: another transaction has it locked; next try in %s", what, _PAUSE)
+                log.info(
+                    "%s: another transaction has it locked; next try in %s",
+                    what,
+                    duration_text(_PAUSE),
+                )
             time.sleep(_PAUSE.total_seconds())
             waited += _PAUSE
 

@@ -35,6 +35,7 @@ from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import InstrumentedAttribute, Mapper
 
 from ..errors import ArgumentError
+from ..process.name import function_name
 from .options import QueueArgs
 from .status import CLAIMED, JobStatus, status_is, status_word
 
@@ -322,7 +323,7 @@ def any_mapping_of(entity: Any) -> QueueMapping:
     try:
         mapper = sa_inspect(entity)
     except NoInspectionAvailable as error:
-        raise ArgumentError(f"{entity!r} is not a mapped class") from error
+        raise ArgumentError(_no_class(entity)) from error
     if not isinstance(mapper, Mapper):
         raise ArgumentError(f"a mapped class is needed, not {entity!r}")
     kept = vars(mapper)
@@ -330,6 +331,18 @@ def any_mapping_of(entity: Any) -> QueueMapping:
         kept.setdefault(_KEPT, QueueMapping(mapper))
     mapping: QueueMapping = kept[_KEPT]
     return mapping
+
+
+def _no_class(given: Any) -> str:
+    """Say what was given in the place of a mapped class, and the way out."""
+    queue = getattr(given, "sync_queue", getattr(given, "queue", given))
+    mapping = getattr(queue, "mapping", None)
+    if isinstance(mapping, QueueMapping):
+        return (
+            f"{given!r} is a queue, not a mapped class: call its method of the same name, as in "
+            f"queue.stats(session), or give the class {mapping}"
+        )
+    return f"{function_name(given)} is not a mapped class"
 
 
 def _listeners_of(mapper: Mapper[Any] | None) -> tuple[Any, ...]:

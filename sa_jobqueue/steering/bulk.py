@@ -58,7 +58,7 @@ class Steering:
             until: leave jobs alone that failed later, by the database's clock.
 
         Raises:
-            ArgumentError: no index finds the failed jobs.
+            ArgumentError: no index finds the failed jobs, and the table has more than 10,000 rows.
         """
         last: FailedJob | None = None
         verb = partial(_retry_older, self.queue, until)
@@ -89,7 +89,9 @@ class Steering:
         return run_with_retries(self.engine, limited, within=limit)
 
     def _failed(self, last: FailedJob | None, until: datetime, session: Session) -> list[FailedJob]:
-        return failed_jobs(session, self.queue, limit=BATCH, before=last, until=until)
+        return failed_jobs(
+            session, self.queue, limit=BATCH, before=last, until=until, complete=True
+        )
 
 
 def retry_jobs(queue: JobQueue[Any], statuses: Mapping[str, str]) -> Verb:

@@ -22,6 +22,7 @@ from ..dialects.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import Claim
 from ..owners.owner import Owner
+from ..process.name import function_name
 from ..queue import JobQueue, turn_in_one_go
 from ..sessions.writer import writing
 from ..strategies import AUTO, STRATEGIES
@@ -106,9 +107,9 @@ class Lane(Generic[T]):
         if not self._has_warned:
             self._has_warned = True
             log.warning(
-                "%r returned %.200r, which a worker does not understand. Its job is done: return "
+                "%s returned %.200r, which a worker does not understand. Its job is done: return "
                 "None, Retry(..) or Cancel(..)",
-                self.handler,
+                function_name(self.handler),
                 returned,
             )
         return None
@@ -129,7 +130,8 @@ class Lane(Generic[T]):
             if outcome is None or isinstance(outcome, str):
                 by_outcome.setdefault(outcome, []).append(in_hand)
             elif isinstance(outcome, NotYet):
-                raise RuntimeError(f"{self.handler!r} has not returned: its job has no outcome yet")
+                name = function_name(self.handler)
+                raise RuntimeError(f"{name} has not returned: its job has no outcome yet")
             else:
                 others.append((in_hand.job, outcome))
         for then, done in by_outcome.items():
@@ -299,9 +301,10 @@ def _lanes_of(queue: Any, handler: Callable[[T], Any] | None) -> tuple[Lane[T], 
 
 def _lane_with(queue: JobQueue[T], handler: Callable[[T], Any]) -> Lane[T]:
     if queue.handled_by is not None:
+        there = function_name(queue.handled_by.function)
         raise ArgumentError(
-            f"{queue!r} has a handler already: {queue.handled_by.function!r}. Give the worker no "
-            "handler, or another JobQueue"
+            f"{queue!r} has a handler already: {there}. Give the worker no handler, or "
+            "another JobQueue"
         )
     return Lane(queue, handler)
 

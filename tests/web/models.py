@@ -45,6 +45,7 @@ class Scan(JobMixin, Base):
     """A queue with UUIDs, and no index of failed jobs."""
 
     __tablename__ = "page_scan"
+    __queue_args__ = {"failed_index": False}  # noqa: RUF012 - as users write it
     id: Mapped[uuid.UUID] = mapped_column(Uuid(), primary_key=True, default=uuid.uuid4)
 
 

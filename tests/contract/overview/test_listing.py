@@ -182,13 +182,6 @@ def test_failed_and_cancelled_jobs_are_listed_the_newest_first(
     assert listed[0][0].last_error == "x" * 300
 
 
-@pytest.mark.only_on("sqlite", "postgresql")
-def test_what_no_index_finds_is_refused(session: Session) -> None:
-    for which in (Listed.FAILED, Listed.CANCELLED):
-        with pytest.raises(ArgumentError, match="failed_index"):
-            list_jobs(session, Pigeon, which, limit=1)
-
-
 def test_a_page_has_at_least_one_job(session: Session) -> None:
     with pytest.raises(ArgumentError, match="at least 1"):
         list_jobs(session, Parcel, Listed.DUE, limit=0)
