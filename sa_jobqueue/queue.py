@@ -524,7 +524,7 @@ class JobQueue(Generic[T]):
             older_than=older_than,
             statuses=(self.then,) if statuses is None else statuses,
             limit=limit,
-            unfinished=(self.ready, self.during),
+            unfinished=(self.ready, *self.plan.spec.in_progress),
         )
 
     # -- looking at the queue -------------------------------------------
@@ -537,7 +537,8 @@ class JobQueue(Generic[T]):
         reads all rows of the class, as :func:`sa_jobqueue.count_by_status` does.
         """
         counts = count_jobs(session, self._mapping_of_jobs, *self.plan.spec.where)
-        return {word: counts.get(word, 0) for word in (self.ready, self.during, *self._ends)}
+        words = (self.ready, *self.plan.spec.in_progress, *self._ends)
+        return {word: counts.get(word, 0) for word in words}
 
     def stats(self, session: AnySession) -> QueueStats:
         """Describe this queue as it is now; see :func:`sa_jobqueue.stats`.
@@ -545,7 +546,7 @@ class JobQueue(Generic[T]):
         It counts the jobs in its `ready` and `during` that fulfil its criteria now.
         """
         spec = self.plan.spec
-        counted = Counted(self._mapping_of_jobs, (spec.ready,), (spec.during,), spec.where)
+        counted = Counted(self._mapping_of_jobs, (spec.ready,), spec.in_progress, spec.where)
         return stats_of(session, counted)
 
     def position(self, session: AnySession, job: Any) -> int | None:
@@ -574,7 +575,8 @@ class JobQueue(Generic[T]):
         """
         if verb == "retry":
             return self._finished_words(self.mapping)
-        return (self.during,) if verb == "release" else self._ready_words(self.mapping)
+        leaves_claim = verb == "release"
+        return self.plan.spec.in_progress if leaves_claim else self._ready_words(self.mapping)
 
     # -- for the verbs --------------------------------------------------
 

@@ -203,7 +203,7 @@ def _change(
 
 def is_ours(mapping: QueueMapping, database: Database, kind: FenceKind) -> ColumnElement[bool]:
     """Return the criterion of a fence; its parameters are KEYS, OWNER and DATES."""
-    claim = status_is(mapping.column("status"), kind.status)
+    claim = status_is(mapping.column("status"), *mapping.in_progress(kind.status))
     if not kind.unmarked:
         owner, date = mapping.column("owner"), mapping.column("owner_date")
         dates = bindparam(DATES, type_=date.type, expanding=kind.renewed)
