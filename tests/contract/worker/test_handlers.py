@@ -81,17 +81,19 @@ def test_own_columns_that_handlers_return_are_written_with_the_finishes(
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("bad", "error"),
     [
-        Done({Render.status: "x"}),
-        Done({Render.frames: object()}),
-        Done({Render.frames: 10**30}),
-        Done(then="x"),
-        Done(7),  # type: ignore[arg-type]  # the mistake
+        (Done({Render.status: "x"}), "ArgumentError: complete() writes Render.status itself"),
+        (Done({Render.frames: object()}), "the finish was refused"),
+        (Done({Render.frames: 10**30}), "the finish was refused"),
+        (Done(then="x"), "ArgumentError: Done(then='x') names a branch"),
+        (Done(7), "ArgumentError: values= takes"),  # type: ignore[arg-type]  # the mistake
     ],
     ids=["status", "object", "range", "branch", "number"],
 )
-def test_bad_values_fail_the_attempt_alone(engine: Engine, session: Session, bad: Done) -> None:
+def test_bad_values_fail_the_attempt_alone(
+    engine: Engine, session: Session, bad: Done, error: str
+) -> None:
     first = add_renders(session, 2)[0]
     session.execute(update(Render).values(max_attempts=1))
     session.commit()
@@ -103,7 +105,26 @@ def test_bad_values_fail_the_attempt_alone(engine: Engine, session: Session, bad
 
     found = session.execute(select(Render.status, Render.frames).order_by(Render.id))
     assert found.all() == [("failed", None), ("done", 1)]
-    assert session.scalars(select(Render.last_error).where(Render.id == first.id)).one()
+    (told, _) = session.scalars(select(Render.last_error).order_by(Render.id))
+    assert told is not None
+    assert told.startswith(error)
+
+
+def test_values_for_a_row_that_the_worker_deletes_fail_the_attempt_alone(
+    engine: Engine, session: Session
+) -> None:
+    first = add_renders(session, 2)[0]
+    session.execute(update(Render).values(max_attempts=1))
+    session.commit()
+
+    def run(render: Render) -> Done | None:
+        return Done({Render.frames: 1}) if render.id == first.id else None
+
+    work(engine, JobQueue(Render), run, limit=2, delete=True)
+
+    (told,) = session.execute(select(Render.status, Render.last_error)).all()
+    assert told.status == "failed"
+    assert "keep the rows by delete=False" in told.last_error
 
 
 def test_a_queue_has_one_handler(engine: Engine) -> None:
