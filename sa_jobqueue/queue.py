@@ -546,7 +546,7 @@ class JobQueue(Generic[T]):
             older_than=older_than,
             statuses=(self.then,) if statuses is None else statuses,
             limit=limit,
-            unfinished=(self.ready, *self.plan.spec.in_progress),
+            unfinished=(self.ready, self.during),
         )
 
     # -- looking at the queue -------------------------------------------

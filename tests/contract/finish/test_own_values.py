@@ -85,17 +85,20 @@ def test_a_function_gives_each_job_its_values(
     ]
 
 
-def test_nothing_is_written_to_the_row_of_a_lost_claim(session: Session, other: Session) -> None:
-    add_renders(session, 2)
-    lost, kept = claim(session, Render, owner="w", limit=2)
-    session.execute(update(Render).where(Render.id == lost.id).values(owner="thief"))
+def test_nothing_is_written_to_the_rows_of_lost_claims_which_are_told_in_order(
+    session: Session, other: Session
+) -> None:
+    add_renders(session, 4)
+    claimed = claim(session, Render, owner="w", limit=4)
+    *lost, kept = claimed
+    session.execute(update(Render).where(Render.id != kept.id).values(owner="thief"))
 
     with pytest.raises(ClaimLost) as raised:
-        complete(session, [lost, kept], values=lambda job: {Render.frames: job.id})
+        complete(session, claimed, values=lambda job: {Render.frames: int(job is lost[2])})
     session.commit()
 
-    assert (list(raised.value.lost), list(raised.value.kept)) == ([lost], [kept])
-    assert results(other) == [("claimed", None, None), ("done", None, kept.id)]
+    assert (list(raised.value.lost), list(raised.value.kept)) == (lost, [kept])
+    assert results(other) == [("claimed", None, None)] * 3 + [("done", None, 0)]
 
 
 def test_plain_rows_are_finished_with_values_too(engine: Engine, session: Session) -> None:
