@@ -98,7 +98,11 @@ def test_a_queue_reaps_its_own_statuses_back_to_its_ready_status(session: Sessio
     assert statuses(session) == ["checked", "claimed"]
 
 
-@pytest.mark.parametrize("of", [reap, lambda session, entity: JobQueue(entity).reap(session)])
+@pytest.mark.parametrize(
+    "of",
+    [reap, lambda session, entity: JobQueue(entity).reap(session)],
+    ids=["reap", "JobQueue.reap"],
+)
 def test_a_job_that_its_owner_has_moved_on_is_reaped(
     session: Session, of: Callable[..., Reaped]
 ) -> None:
