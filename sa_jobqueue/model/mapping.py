@@ -208,6 +208,16 @@ class QueueMapping:
         """The statuses of claimed jobs, which the reap index serves."""
         return tuple(dict.fromkeys((self.claimed, *self.args.during)))
 
+    def in_progress(self, during: str) -> tuple[str, ...]:
+        """Return the statuses that a job may have while a claim that wrote `during` lasts.
+
+        The application may move its claimed job from one to another. In a class that is claimed
+        from several statuses, as by the steps of a workflow, each queue has its own: the status
+        tells which queue a job goes back to.
+        """
+        shared = during in self.during and len(self.ready) == 1
+        return self.during if shared else (during,)
+
     # -- the claim order, and what leads its index ----------------------
 
     @property

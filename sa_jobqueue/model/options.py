@@ -21,7 +21,8 @@ class QueueArgs:
         equality: attributes that every claim compares for equality; they lead
             the claim index.
         ready: further statuses that jobs are claimed from; the claim index serves them.
-        during: further statuses of claimed jobs; the reap index serves them.
+        during: further statuses of claimed jobs, to which the application may move its own; the
+            reap index serves them.
         names: the table's own words for the statuses.
         order_by: attributes that replace the claim order, each with an
             optional ``" desc"``; the primary key is always the last.

@@ -161,7 +161,9 @@ def _claimed(
 ) -> list[ListedJob]:
     mapping, spec = columns.mapping, columns.spec
     found: Any = select(*columns.selected).where(
-        mapping.has_status(spec.during), *spec.where, *_behind(columns, after, newest_first=False)
+        mapping.has_status(*spec.in_progress),
+        *spec.where,
+        *_behind(columns, after, newest_first=False),
     )
     found = found.order_by(mapping.attribute("owner_date"), *columns.keys)
     return [columns.job(row, _by_date) for row in writer.rows(found.limit(limit))]

@@ -167,7 +167,7 @@ def states_of(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> di
 
 
 def _state(queue: JobQueue[Any], status: str, owner: str | None) -> JobState:
-    return JobState(status, owner if status == queue.during else None)
+    return JobState(status, owner if status in queue.plan.spec.in_progress else None)
 
 
 def keys_without(keys: Iterable[Key], others: Iterable[Key]) -> list[Key]:

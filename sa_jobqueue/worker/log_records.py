@@ -24,7 +24,7 @@ from ..model.mapping import QueueMapping, word_of
 from ..model.status import CANCELLED, FAILED
 from ..process.name import function_name
 from .in_hand import InHand
-from .outcomes import Cancel, Failed, NotYet, Outcome, Retry
+from .outcomes import Cancel, Failed, NotYet, Outcome, Retry, branch_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -161,7 +161,7 @@ def _status(in_hand: InHand[Any], next_try_in: float | None) -> str:
         return word_of(queue.mapping, in_hand.fence.token.status)
     if isinstance(outcome, Retry | Failed):
         return queue.ready if next_try_in is not None else queue.mapping.word(FAILED)
-    return word_of(queue.mapping, queue.then if outcome is None else outcome)
+    return word_of(queue.mapping, branch_of(outcome) or queue.then)
 
 
 def _seconds_to_next_try(in_hand: InHand[Any], delay: timedelta | None) -> float | None:

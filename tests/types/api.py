@@ -95,7 +95,7 @@ from sa_jobqueue.evidence import Fault, HistoryTable, Ledger, check_files, histo
 from sa_jobqueue.rounds import RoundProgress, RoundStart
 from sa_jobqueue.schedules import Ran, ScheduleInfo, Schedules
 from sa_jobqueue.verbs import QueueStats, Reaped, ReapedJob
-from sa_jobqueue.worker import Cancel, JobContext, Retry, Worker, job_context
+from sa_jobqueue.worker import Cancel, Done, JobContext, Retry, Worker, job_context
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting, Step, Transition, Workflow
 
 
@@ -215,6 +215,8 @@ def consume_one(session: scoped_session[Session]) -> None:
         return
     try:
         complete(session, email, delete=True)
+        complete(session, email, delete=False, values={Email.recipient: "x", Email.id: 1})
+        release(session, email, values=lambda job: {Email.recipient: job.recipient})
     except ClaimLost as lost:
         assert_type(lost.kept, tuple[Any, ...])
     except NotClaimed:
@@ -337,7 +339,9 @@ def rounds(session: Session, engine: Engine) -> None:
     claim(session, Email, Email.round == number, owner="w")
 
 
-def handle(email: Email) -> Retry | Cancel | None:
+def handle(email: Email) -> Done | Retry | Cancel | None:
+    if email.attempts > 8:
+        return Done({Email.recipient: "x"})
     if email.attempts > 3:
         return Cancel("too often")
     return Retry(in_=timedelta(seconds=5), reason="not yet") if email.owner else None
@@ -480,7 +484,7 @@ async def queues_awaiting(session: AsyncSession, replica: AsyncSession) -> None:
     assert_type(await AWAITED.stats(session), QueueStats)
 
 
-async def handle_awaiting(email: Email) -> Retry | Cancel | None:
+async def handle_awaiting(email: Email) -> Done | Retry | Cancel | None:
     return handle(email)
 
 

@@ -33,10 +33,10 @@ class Email(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, TraceMixin, Base
 
 
 class Visit(JobMixin, Base):
-    """A queue with a key of two columns, one of which may have any characters."""
+    """A queue with a wide key of any characters, and two statuses of claimed jobs."""
 
     __tablename__ = "page_visit"
-    __queue_args__ = {"failed_index": True}  # noqa: RUF012 - as users write it
+    __queue_args__ = {"failed_index": True, "during": ["waiting"]}  # noqa: RUF012 - as users write it
     region: Mapped[str] = mapped_column(String(50), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
 

@@ -60,6 +60,22 @@ async def test_a_batch_is_enqueued_claimed_and_completed(
 
 
 @in_event_loop
+async def test_awaited_finishes_write_own_columns(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_emails(session, "a", "b")
+    async with new_async_session(async_engine) as own:
+        first, second = await claim(own, Email, owner="w", limit=2)
+        await complete(own, first, values={Email.subject: "x"})
+        queue = AsyncJobQueue(JobQueue(Email))
+        await queue.release(own, second, values=lambda email: {Email.subject: email.recipient})
+        await own.commit()
+
+        assert (first.subject, second.subject) == ("x", "b")
+    assert session.scalars(select(Email.subject).order_by(Email.id)).all() == ["x", "b"]
+
+
+@in_event_loop
 async def test_jobs_are_failed_released_cancelled_and_deleted(
     async_engine: AsyncEngine, session: Session
 ) -> None:

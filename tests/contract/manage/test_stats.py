@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import text
+from sqlalchemy import text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import claim, count_by_status, stats
+from sa_jobqueue import JobQueue, claim, claimed_by, count_by_status, release, stats
 from sa_jobqueue.dialects.clock import LONG_AGO
-from tests.models import Email, Message, Task, add_emails, add_tasks
+from tests.models import Email, Message, Render, Task, add_emails, add_renders, add_tasks
 
 
 def test_statuses_are_counted_in_the_tables_own_words(session: Session) -> None:
@@ -40,6 +40,21 @@ def test_stats_tell_depth_schedule_age_and_owners(session: Session) -> None:
     assert (seen.depth, seen.scheduled, seen.claimed) == (2, 1, {"w": 1})
     assert seen.oldest_waiting is not None
     assert timedelta(minutes=59) < seen.oldest_waiting < timedelta(minutes=61)
+
+
+def test_a_job_that_its_owner_has_moved_on_counts_as_claimed_and_is_the_owners(
+    session: Session,
+) -> None:
+    first, _ = add_renders(session, 2)
+    claim(session, Render, owner="w", limit=2)
+    session.execute(update(Render).where(Render.id == first.id).values(status="running"))
+    queue = JobQueue(Render)
+
+    assert stats(session, Render).claimed == queue.stats(session).claimed == {"w": 2}
+    assert queue.count_by_status(session)["running"] == 1
+    assert len(claimed_by(session, Render, "w")) == len(queue.claimed_by(session, "w")) == 2
+    release(session, claimed_by(session, Render, "w"))
+    assert stats(session, Render).depth == 2
 
 
 def test_the_waiting_age_of_a_row_by_plain_sql_is_known(session: Session) -> None:
