@@ -55,10 +55,10 @@ class Adoption:
         given: object = self.existing_rows
         if given is ...:  # as autogenerate writes it; type checkers refuse it, too
             raise ArgumentError(
-                f"{self.queue.table.description!r} has rows, and the migration does not say what "
-                'becomes of them: replace the dots of existing_rows=... by "done", so that none '
-                'becomes a job, by "unclaimed", so that each does, or by a criterion for those '
-                'that do, as in existing_rows="shipped_at IS NULL"'
+                "the migration does not say yet what becomes of the rows that "
+                f"{self.queue.table.description!r} has: replace the dots of existing_rows=... by "
+                '"done", so that none becomes a job, by "unclaimed", so that each does, or by a '
+                'criterion for those that do, as in existing_rows="shipped_at IS NULL"'
             )
         if self.adds_status and self.existing_rows is None:
             raise ArgumentError(

@@ -74,7 +74,9 @@ def used(request: pytest.FixtureRequest, project: Config, engine: Engine) -> Con
 def test_an_upgrade_refuses_until_it_says_what_becomes_of_the_rows(
     used: Config, engine: Engine
 ) -> None:
-    with pytest.raises(ArgumentError, match=r'bill.* has rows.*"done".*"unclaimed".*criterion'):
+    with pytest.raises(
+        ArgumentError, match=r'rows that .*bill.* has: .*"done".*"unclaimed".*criterion'
+    ):
         migrate(used, "a2", bill(JobMixin, PriorityMixin))
 
     assert column_names(engine, "bill") == ["id", "amount"]
