@@ -23,6 +23,9 @@ that a verb returns, and that nobody constructs, live with the verb: in
 :mod:`sa_jobqueue.verbs`, :mod:`sa_jobqueue.rounds` and :mod:`sa_jobqueue.owners`.
 """
 
+import sys
+from importlib import import_module
+
 from .dialects import assume_locks, is_transient
 from .dialects.clock import utc_now
 from .errors import (
@@ -125,3 +128,8 @@ __all__ = [
     "waiting_time",
     "with_fence",
 ]
+
+# In an env.py of Alembic: so that autogenerate asks what becomes of old rows, and makes no job of
+# each. An application that does not load Alembic does not load our migrations either.
+if "alembic.autogenerate" in sys.modules:
+    import_module(f"{__name__}.migration")

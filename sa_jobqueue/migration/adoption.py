@@ -52,6 +52,14 @@ class Adoption:
 
     def check(self) -> None:
         """Refuse what cannot work, before anything is changed."""
+        given: object = self.existing_rows
+        if given is ...:  # as autogenerate writes it; type checkers refuse it, too
+            raise ArgumentError(
+                "the migration does not say yet what becomes of the rows that "
+                f"{self.queue.table.description!r} has: replace the dots of existing_rows=... by "
+                '"done", so that none becomes a job, by "unclaimed", so that each does, or by a '
+                'criterion for those that do, as in existing_rows="shipped_at IS NULL"'
+            )
         if self.adds_status and self.existing_rows is None:
             raise ArgumentError(
                 "existing_rows=None is for mixins without a status; say what happens to the rows "

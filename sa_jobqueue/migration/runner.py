@@ -134,10 +134,14 @@ class Runner:
         if not self.offline:
             options = self.connection.get_execution_options()
             if options.get("isolation_level") == "AUTOCOMMIT":  # the caller has left it already
-                yield
+                with self.changes.without_transaction(self.connection):
+                    yield
                 return
             broken_off = self._end_transaction_that_alembic_does_not_end()
-            with self.context.autocommit_block():
+            with (
+                self.context.autocommit_block(),
+                self.changes.without_transaction(self.connection),
+            ):
                 yield
             if broken_off:
                 self.context._transaction = self.connection.begin()  # as autocommit_block() does

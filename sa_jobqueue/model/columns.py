@@ -23,6 +23,9 @@ MAX_ATTEMPTS = 20
 #: The key in Column.info by which we recognise our columns.
 MARK = "sa_jobqueue"
 
+#: The key in a status column's info for the table's own words, by status.
+WORDS = "sa_jobqueue_words"
+
 
 def timestamp_type() -> TypeEngine[datetime]:
     """Return the type of every point in time: UTC with microseconds, on each database."""

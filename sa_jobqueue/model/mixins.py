@@ -43,7 +43,7 @@ from sqlalchemy.types import NullType, TypeEngine
 from ..dialects import dialect_of
 from ..dialects.clock import as_utc
 from ..errors import ArgumentError
-from .columns import MARK, column_of, timestamp_type
+from .columns import MARK, WORDS, column_of, timestamp_type
 from .indexes import add_indexes
 from .last_error import SHORTEST_LENGTH
 from .mapping import QueueMapping
@@ -262,6 +262,8 @@ def _become_queue(mapper: Mapper[Any], class_: type) -> None:
     _check_run_at(mapping)
     for role in mapping.attributes:
         _check_column(mapping, role)
+    if mapping.is_queue and (names := mapping.args.names):  # for migrations, which see the table
+        mapping.column("status").info[WORDS] = {str(key): word for key, word in names.items()}
     if mapping.is_ordered:
         add_indexes(mapping)
     if mapping.has("round"):

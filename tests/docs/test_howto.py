@@ -188,7 +188,9 @@ def test_the_old_orders_of_a_large_table_become_no_jobs(
             [{"shipped_at": None if row <= 3 else shipped} for row in range(1, rows + 1)],
         )
     with reader(tmp_path, environment={"DATABASE_URL": shown(fresh_database)}) as following:
-        model, migration = divided(page("docs/howto-adopt-a-large-table.md"), "Do not let Alembic")
+        model, migration = divided(
+            page("docs/howto-adopt-a-large-table.md"), "Write the migration with"
+        )
         following.follow(model)
         begin_migrations(following, "models")
 

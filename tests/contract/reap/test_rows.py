@@ -204,6 +204,7 @@ def test_criteria_of_the_session_hold(new_session: Sessions) -> None:
     assert statuses(session) == ["claimed", "unclaimed"]
 
 
+@pytest.mark.driver_begins
 def test_autocommit_reaps_in_a_transaction_of_its_own(
     engine: Engine, new_session: Sessions
 ) -> None:
@@ -216,6 +217,7 @@ def test_autocommit_reaps_in_a_transaction_of_its_own(
     assert statuses(new_session(), Task) == ["failed", "unclaimed"]
 
 
+@pytest.mark.driver_begins
 def test_autocommit_writes_all_of_a_batch_or_nothing(engine: Engine, new_session: Sessions) -> None:
     session = new_session(engine.execution_options(isolation_level="AUTOCOMMIT"))
     add_tasks(session, "last", max_attempts=1)
