@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, literal_column, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from ..dialects.clock import EPOCH, as_utc, utc_now
+from ..dialects import dialect_of
+from ..dialects.clock import as_utc, naive_utc_now, utc_now
 from ..model.mapping import QueueMapping, mapping_of
+from ..model.microseconds import has_no_zone
 from ..model.status import JobStatus
 from ..sessions.writer import AnySession, Writer, writing
 
@@ -117,9 +119,10 @@ def _oldest_waiting(writer: Writer, counted: Counted) -> timedelta | None:
         since = mapping.attribute("run_at")
     else:
         return None
-    known = since >= EPOCH + timedelta(days=2)  # the constant of plain SQL inserts is no time
-    ages = select(utc_now().label("now"), func.min(since).label("oldest"))
-    found = writer.orm(ages.where(*counted.unclaimed, known, since <= utc_now())).one()
+    now = naive_utc_now() if has_no_zone(since.type, dialect_of("postgresql")) else utc_now()
+    known = since >= literal_column("'1970-01-03'")  # the constant of plain SQL inserts is no time
+    ages = select(now.label("now"), func.min(since).label("oldest"))
+    found = writer.orm(ages.where(*counted.unclaimed, known, since <= now)).one()
     return None if found.oldest is None else as_utc(found.now) - as_utc(found.oldest)
 
 
