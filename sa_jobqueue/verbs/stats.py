@@ -70,9 +70,13 @@ def count_by_status(session: AnySession, entity: type[Any]) -> dict[str, int]:
 def count_jobs(
     session: AnySession, mapping: QueueMapping, *where: ColumnElement[bool]
 ) -> dict[str, int]:
-    """Count the jobs that fulfil the criteria, by status; statuses without jobs are left out."""
+    """Count the jobs that fulfil the criteria, by status; statuses without jobs are left out.
+
+    A row whose status is NULL is no job.
+    """
     status = mapping.attribute("status")
-    counting = select(status, func.count()).where(*where).group_by(status)
+    counting = select(mapping.status_word, func.count()).where(status.is_not(None), *where)
+    counting = counting.group_by(status)
     with writing(session, mapping, reads=True) as writer:
         return dict(map(tuple, writer.orm(counting).all()))
 
