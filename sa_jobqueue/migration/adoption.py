@@ -281,8 +281,10 @@ class Adoption:
         if own := [column for column in same_name if not any(column is each for each in shared)]:
             name = own[0].name
             raise ArgumentError(
-                f"{table.description!r} has a column {name!r} of its own: give the queue's column "
-                f'another name, in the model and here, as in JobMixin.named({name}="job_{name}")'
+                f"{table.description!r} has a column {name!r} of its own. If it is to serve as the "
+                "queue's, declare it in the model, and add the other columns with op.add_column. "
+                "Else give the queue's column another name, in the model and here, as in "
+                f'JobMixin.named({name}="job_{name}")'
             )
         return [column for column in self.columns if column.name not in existing]
 

@@ -15,7 +15,7 @@ from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from ..model.keys import row_like
 from ..model.mapping import mapping_of
-from ..model.status import CANCELLED, FAILED, JobStatus, exact_pattern
+from ..model.status import CANCELLED, FAILED, JobStatus, status_again
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
 from ..strategies.parts.ready_rows import ReadyRows
@@ -302,8 +302,8 @@ def _not_due(columns: _Columns, writer: Writer) -> list[ColumnElement[bool]]:
     run_at = columns.mapping.attribute("run_at")
     if not writer.database.forgets_implied:
         return [run_at > utc_now()]
-    pattern = exact_pattern(columns.spec.ready)  # see ReadyRows._status_again
-    return [columns.mapping.attribute("status").like(pattern), run_at > utc_now()]
+    again = status_again(columns.mapping.attribute("status"), columns.spec.ready)
+    return [again, run_at > utc_now()]  # see ReadyRows._status_again
 
 
 _READERS: dict[Listed, Callable[..., list[ListedJob]]] = {

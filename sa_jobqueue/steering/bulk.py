@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine, select
@@ -102,9 +103,11 @@ def retry_jobs(queue: JobQueue[Any], statuses: Mapping[str, str]) -> Verb:
     """
 
     def work(session: Session, jobs: list[Any]) -> list[Any]:
-        status = queue.mapping.attributes["status"]
-        pairs = zip(jobs, _keys(jobs), strict=True)
-        same = [job for job, key in pairs if statuses.get(key_text(key)) == getattr(job, status)]
+        mapping, pairs = queue.mapping, zip(jobs, _keys(jobs), strict=True)
+        status = attrgetter(mapping.attributes["status"])
+        same = [
+            job for job, key in pairs if statuses.get(key_text(key)) == mapping.told(status(job))
+        ]
         return queue.retry(session, same)
 
     return work

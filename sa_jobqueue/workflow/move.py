@@ -64,7 +64,7 @@ def status_now(session: AnySession, mapping: QueueMapping, identity: tuple[Any, 
     """Read the status of a row; None: there is no such row."""
     with writing(session, mapping, reads=True) as writer:
         here = key_is_in(mapping, CHANGE_KEYS, writer.database)
-        read = select(mapping.column("status")).where(here)
+        read = select(mapping.status_word).where(here)
         status: str | None = writer.core(read, {CHANGE_KEYS: key_values([identity])}).scalar()
     return status
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, assert_type
 
-from sqlalchemy import Engine, Row, String, create_engine, select
+from sqlalchemy import Engine, Enum, Row, String, create_engine, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import (
     DeclarativeBase,
@@ -156,6 +156,25 @@ class Parcel(ParcelJob, ParcelPriority, ParcelSchedule, ParcelRetries, ParcelRou
     status: Mapped[int]
 
 
+class State(StrEnum):
+    NEW = "new"
+    SENT = "sent"
+
+
+@JobMixin.renamed(status="state")
+class OwnStatus(QueueColumns):
+    state: Mapped[State | None]
+    owner: Mapped[str | None]
+    owner_date: Mapped[datetime | None]
+
+
+class Delivery(OwnStatus, Base):
+    __tablename__ = "delivery"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    state: Mapped[State | None] = mapped_column(Enum(State, native_enum=False), index=True)
+
+
 engine = create_engine("sqlite://")
 Sessions = sessionmaker(engine, expire_on_commit=False)
 
@@ -261,6 +280,8 @@ def renamed(session: Session) -> None:
     if order is not None:
         assert_type(order.status, str)
         complete(session, order)
+    for delivery in claim(session, Delivery, owner="packer"):
+        assert_type(delivery.state, State | None)
 
 
 def renamed_and_typed(session: Session) -> None:

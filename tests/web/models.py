@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import uuid
 from typing import Any
 
-from sqlalchemy import Index, String, Text, Uuid
+from sqlalchemy import Enum, Index, String, Text, Uuid
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -62,11 +63,22 @@ class PlainUuid(TypeDecorator[uuid.UUID]):
         return uuid.UUID(value)
 
 
-class Ticket(JobMixin, Base):
-    """A queue whose key has a type of the user's own."""
+class Stage(enum.Enum):
+    """The statuses of tickets; a member is no string."""
+
+    unclaimed = 1
+    claimed = 2
+    done = 3
+    failed = 4
+    cancelled = 5
+
+
+class Ticket(JobMixin.named(status="stage"), Base):  # type: ignore[misc]  # a call
+    """A queue whose key and status have types of the user's own."""
 
     __tablename__ = "page_ticket"
     id: Mapped[uuid.UUID] = mapped_column(PlainUuid(), primary_key=True, default=uuid.uuid4)
+    stage: Mapped[Stage] = mapped_column(Enum(Stage, name="page_stage"))
 
 
 class ApartBase(DeclarativeBase):

@@ -25,8 +25,8 @@ from sqlalchemy.orm import Session
 from ...dialects import database_of
 from ...dialects.clock import as_utc, utc_now
 from ...errors import ArgumentError
-from ...model.mapping import mapping_of
-from ...model.status import UNCLAIMED, status_word
+from ...model.mapping import mapping_of, word_of
+from ...model.status import UNCLAIMED
 from ...sessions.transactions import transaction
 from ..source import Metadata
 from .connections import connected
@@ -112,7 +112,11 @@ class EnqueueSource(InsertSource):
         """Return status, priority and time of new jobs; existing jobs keep theirs."""
         status = self.mapping.attributes["status"]
         word = LOADING if self.visible == "at the end" else self.mapping.word(UNCLAIMED)
-        return {status: status_word(word), **self._given_defaults, **self._default_run_at()}
+        return {
+            status: word_of(self.mapping, word),
+            **self._given_defaults,
+            **self._default_run_at(),
+        }
 
     def finish(self, batches: Iterator[RowBatch]) -> None:
         """Make the jobs claimable that are not claimable yet; tell the planner of all of them."""
@@ -134,7 +138,7 @@ class EnqueueSource(InsertSource):
             database_of(connection)
             .update_by_key(self.mapping.table, self.destination.keys)
             .where(self.mapping.has_status(LOADING))
-            .values({status: self.mapping.word(UNCLAIMED)})
+            .values({status: self.mapping.literal(self.mapping.word(UNCLAIMED))})
         )
         self.destination.execute_by_key(connection, change, batch.keys)
 
