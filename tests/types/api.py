@@ -544,7 +544,7 @@ async def workflows_awaiting(engine: AsyncEngine, session: AsyncSession) -> None
 
 
 def load_emails(rows: Sequence[dict[str, Any]]) -> None:
-    load = BulkLoad(InsertSource(engine, Email, rows, total=10), FileLog("loads/may"), workers=4)
+    load = BulkLoad(InsertSource(engine, Email, rows, total=10), FileLog("loads/may"))
     load.run()
     assert_type(load, BulkLoad[InsertSource])
     assert_type(load.state, LoadState)

@@ -29,15 +29,17 @@ from sqlalchemy import (
     func,
     select,
 )
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.schema import CreateSchema, DropSchema
 from sqlalchemy.types import UserDefinedType
 
 from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
-from sa_jobqueue.bulk.sources.copy import Copy
-from tests.bulk.models import Item
+from sa_jobqueue.bulk.copy import Copy  # what only COPY does: its texts, and a lost connection
 from tests.support import statements_seen
+
+from .models import Item
+from .support import add_items, expected, load_of, texts
 
 pytestmark = pytest.mark.only_on("postgresql")
 
@@ -148,18 +150,21 @@ def stored(engine: Engine, entity: type[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 100])
-def test_copy_stores_what_insert_stores(engine: Engine, log: FileLog, batch_size: int) -> None:
+def test_copy_stores_what_insert_stores(
+    engine: Engine, log: FileLog, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [{"id": n, **NOTHING, name: value} for n, (name, value) in enumerate(NASTY)]
-
-    def load(copy: bool) -> BulkLoad[Any]:
-        return BulkLoad(InsertSource(engine, Value, rows, batch_size=batch_size, copy=copy), log)
-
-    load(copy=False).run()
+    load = BulkLoad(InsertSource(engine, Value, rows, batch_size=batch_size), log)
+    with monkeypatch.context() as patched:
+        patched.setattr(Copy, "prepare", lambda *_: None)
+        load.run()
     inserted = stored(engine, Value)
-    load(copy=False).rollback()
-    load(copy=False).clean()
+    load.rollback()
+
     with statements_seen(engine) as seen:
-        load(copy=True).run()
+        load = BulkLoad(InsertSource(engine, Value, rows, batch_size=batch_size), log)
+        load.clean()
+        BulkLoad(load.source, log).run()
 
     assert stored(engine, Value) == inserted
     assert [statement for statement in seen if "INSERT" in statement] == []
@@ -226,4 +231,19 @@ def test_a_connection_that_is_lost_in_copy_counts_as_lost(engine: Engine, driver
             copy.insert(connection, [{"id": 1}])
 
     assert raised.value.connection_invalidated
+    other.dispose()
+
+
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_an_error_in_copy_is_raised_as_sqlalchemys(
+    engine: Engine, log: FileLog, driver: str
+) -> None:
+    pytest.importorskip(driver)
+    other = create_engine(engine.url.set(drivername=f"postgresql+{driver}"))
+    add_items(engine, 4)
+
+    with pytest.raises(IntegrityError, match="COPY"):
+        load_of(other, log).run()
+
+    assert texts(engine) == {**expected(3), 4: "foreign"}
     other.dispose()
