@@ -24,7 +24,6 @@
     sa-jobqueue load shop.imports:emails --log loads/may
     sa-jobqueue sql shop.models:Email --dialect postgresql
     sa-jobqueue doctor shop.models:Email    # does an index serve the claim, at what cost
-    sa-jobqueue check history.jsonl         # did a recorded run keep every promise
 
 Commands on your own queue take the database from ``--url``, from ``--engine MODULE:ENGINE``,
 or from SA_JOBQUEUE_URL in the environment, and do not guess. The first three, on the example
@@ -38,7 +37,6 @@ import click
 
 from ..version import __version__
 from .change_jobs import cancel, release, reprioritize, retry
-from .check import check
 from .demo.demo import demo
 from .demo.setup_tables import setup_tables
 from .demo.start_processing import start_processing
@@ -90,5 +88,4 @@ cli.add_command(schedules)
 cli.add_command(load)
 cli.add_command(sql)
 cli.add_command(doctor)
-cli.add_command(check)
 cli.add_command(demo)

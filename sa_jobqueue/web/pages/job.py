@@ -10,7 +10,7 @@ from sqlalchemy import Column, select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from ...evidence import JobRecord, job_records
+from ...events import JobRecord, job_records
 from ...model.beside import HISTORY, beside
 from ...overview.schema import has_table
 from ...owners.alive import OwnerState, owner_state
