@@ -62,7 +62,7 @@ def test_the_proof_believes_only_the_database(start: Start, url: str, engine: En
     with engine.begin() as connection:
         for harm in (
             "record_finished (record_id) SELECT min(record_id) FROM record_finished",
-            "record_inserted (record_id) VALUES (-1)",  # and two finishes make up for it
+            "record_inserted (record_id) VALUES (-1), (-4)",  # two finishes make up for them
             "record_finished (record_id) VALUES (-2)",
             "record (d, status) VALUES ('x', 'claimed')",
         ):
@@ -70,9 +70,9 @@ def test_the_proof_believes_only_the_database(start: Start, url: str, engine: En
     demo.send_signal(signal.SIGINT)
 
     code, output, errors = finished(demo)
-    wrong = ("finished twice", "never finished", "finished, never inserted", "left in the table")
+    wrong = "twice 1, never finished 2, finished, never inserted 1, left in the table 1"
     assert (code, "PROOF:" in output) == (1, False)
-    assert f"{', '.join(f'{name} 1' for name in wrong)}" in errors
+    assert wrong in errors
 
 
 def test_a_killed_consumer_fails_loudly(start: Start, url: str) -> None:
