@@ -48,7 +48,8 @@ def test_samples_are_taken_while_somebody_looks_and_no_longer(
 def test_a_database_that_is_away_ends_no_samples(
     page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken, away = page.app.state.site.samples, []  # type: ignore[attr-defined]
+    away: list[int] = []
+    taken = page.app.state.site.samples  # type: ignore[attr-defined]  # it is a Starlette
     read = taken._read
 
     def read_or_fail() -> object:

@@ -43,5 +43,6 @@ def show_doctor(visit: Visit) -> Response:
     site, again = visit.site, "again" in visit.asked
     with reading(site.engine) as session:
         tables = {name: queue.mapping.table for name, queue in site.queues.items()}
-        there = [name for name, one in tables.items() if has_table(session.connection(), one)]
+        connection = session.connection()
+        there = [name for name, table in tables.items() if has_table(connection, table)]
     return visit.page("doctor", reports={name: site.report(name, again=again) for name in there})
