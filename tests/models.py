@@ -85,7 +85,7 @@ class Message(JobMixin, Base):
 class Render(JobMixin, RetryMixin, Base):
     """A queue whose claimed jobs the application moves on, with results of its own."""
 
-    __tablename__ = "render"
+    __tablename__ = "moved_render"
     __queue_args__ = {"during": ["running"]}  # noqa: RUF012 - as users write it
     id: Mapped[int] = mapped_column(primary_key=True)
     result: Mapped[str | None] = mapped_column(String(20))

@@ -16,7 +16,7 @@ from typing import Any
 FORKSERVER = multiprocessing.get_context("forkserver")
 PRELOADED = [
     *("pytest", "psycopg2", "pymysql", "sqlalchemy.orm"),
-    *("sa_jobqueue.bulk", "sa_jobqueue.evidence", "sa_jobqueue.schedules", "tests.models"),
+    *("sa_jobqueue.bulk", "sa_jobqueue.events", "sa_jobqueue.schedules", "tests.models"),
 ]
 FORKSERVER.set_forkserver_preload(PRELOADED)
 

@@ -3,8 +3,6 @@
 ::
 
     sa-jobqueue demo                        # producers, consumers, and the proof
-    sa-jobqueue setup-tables                # the example model's table
-    sa-jobqueue start-processing            # the workload, until Ctrl-C
     sa-jobqueue status shop.models:Email    # a queue of your own
     sa-jobqueue status shop.queues --json   # all queues of a module, by indexes alone
     sa-jobqueue top shop.queues             # the same, live
@@ -24,11 +22,10 @@
     sa-jobqueue load shop.imports:emails --log loads/may
     sa-jobqueue sql shop.models:Email --dialect postgresql
     sa-jobqueue doctor shop.models:Email    # does an index serve the claim, at what cost
-    sa-jobqueue check history.jsonl         # did a recorded run keep every promise
 
 Commands on your own queue take the database from ``--url``, from ``--engine MODULE:ENGINE``,
-or from SA_JOBQUEUE_URL in the environment, and do not guess. The first three, on the example
-model, work on an SQLite file in the current directory, or on ``--url``.
+or from SA_JOBQUEUE_URL in the environment, and do not guess. ``demo`` works on an SQLite file
+in the current directory, or on ``--url``.
 ``docs/adding-a-command.md`` says how to add a command.
 """
 
@@ -38,10 +35,7 @@ import click
 
 from ..version import __version__
 from .change_jobs import cancel, release, reprioritize, retry
-from .check import check
-from .demo.demo import demo
-from .demo.setup_tables import setup_tables
-from .demo.start_processing import start_processing
+from .demo import demo
 from .doctor import doctor
 from .errors import OneLineErrors
 from .failed import failed
@@ -68,8 +62,6 @@ def cli() -> None:
     """Turn a table of your SQLAlchemy application into a job queue."""
 
 
-cli.add_command(setup_tables)
-cli.add_command(start_processing)
 cli.add_command(status)
 cli.add_command(top)
 cli.add_command(web)
@@ -90,5 +82,4 @@ cli.add_command(schedules)
 cli.add_command(load)
 cli.add_command(sql)
 cli.add_command(doctor)
-cli.add_command(check)
 cli.add_command(demo)

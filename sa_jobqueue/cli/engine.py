@@ -181,8 +181,8 @@ def _check_file(engine: Engine, *, create_file: bool) -> None:
         )
     if not create_file and not str(name).startswith("file:") and not Path(str(name)).exists():
         raise click.ClickException(
-            f"there is no file {name}; your migration creates it (alembic upgrade head), and for "
-            "the example `setup-tables`. Or name another database with --url"
+            f"there is no file {name}; your migration creates it (alembic upgrade head). "
+            "Or name another database with --url"
         )
 
 

@@ -19,7 +19,7 @@ from .options import assume_locks_option, json_option, url_option
 from .overview_view import as_data, overview_table, pause_text
 from .targets import load_queue_or_workflow, load_queues, load_target
 
-EXAMPLE = "sa_jobqueue.cli.demo.model:Record"
+EXAMPLE = "sa_jobqueue.cli.demo:Record"
 
 
 @click.command()
@@ -31,7 +31,7 @@ def status(url: str | None, queues: tuple[str, ...], as_json: bool) -> None:
     """Count the jobs of a queue by status.
 
     MODULE:QUEUE names a JobQueue, a workflow or a mapped class. Without it the command shows the
-    example model. A JobQueue counts only the jobs that fulfil its criteria.
+    table of the demo. A JobQueue counts only the jobs that fulfil its criteria.
 
     For one queue the command reads all rows. For several queues, for a whole MODULE, and with
     --json it reads only indexes, and is fast on a big table.

@@ -12,6 +12,7 @@
 ======================  =====================================================
 ``event``               Event and EventJob: what a listener is told
 ``listeners``           listen, listens_for, remove
+``history_table``       history_table, HistoryTable: events as rows; job_records reads them
 ``listener``            a function or a recorder, and which events it is told of
 ``notes``               what the verbs call, and when the listeners are called
 ``connection_end``      the same for a verb on a plain Connection
@@ -22,6 +23,18 @@
 """
 
 from .event import EVENTS, Event, EventJob
+from .history_table import HistoryTable, JobRecord, history_table, job_records
 from .listeners import listen, listens_for, remove
 
-__all__ = ["EVENTS", "Event", "EventJob", "listen", "listens_for", "remove"]
+__all__ = [
+    "EVENTS",
+    "Event",
+    "EventJob",
+    "HistoryTable",
+    "JobRecord",
+    "history_table",
+    "job_records",
+    "listen",
+    "listens_for",
+    "remove",
+]

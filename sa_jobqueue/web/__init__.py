@@ -14,14 +14,11 @@ says so. On the command line: ``sa-jobqueue web shop.queues``. docs/web.md has t
 ======================  =====================================================
 ``application``         app: the routes
 ``visitors``            Visitor, Access: who may see, and who may change
-``site``                what the pages share: the engine, the queues, the samples
-``door``                each request: who asks, from where, and what an error looks like
-``headers``             what every answer forbids the browser
+``site``                what the pages share: the engine, the queues, samples and reports
+``door``                each request: who asks, from where, what an error looks like, headers
 ``reading``             transactions that read, with a time limit
 ``samples``             numbers of the last half hour, taken while somebody looks
-``reports``             what the doctor found in the last minute
-``plots``               these numbers as lines
-``rendering``           templates, and how they write times and numbers
+``rendering``           templates, and how they write times, numbers and plots
 ``pages``               what each page shows, and what its buttons do
 ``local``               the page of the command line: a token, and which hosts are served
 ======================  =====================================================

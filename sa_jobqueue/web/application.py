@@ -13,16 +13,12 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from ..errors import ArgumentError
-from .door import Problem, View, Visit, endpoint
-from .headers import StrictHeaders
-from .pages.actions import act
-from .pages.doctor import show_doctor
+from .door import Problem, StrictHeaders, View, Visit, endpoint
+from .pages.actions import act, show_preview
 from .pages.job import show_job
-from .pages.overview import show_overview
-from .pages.previews import show_preview
 from .pages.queue import show_queue
 from .pages.schedules import change_schedule, show_run, show_schedules
-from .pages.workers import show_workers
+from .pages.summaries import show_doctor, show_overview, show_workers
 from .site import Site
 from .visitors import Authorize
 
@@ -33,10 +29,7 @@ FILES = {"style.css": "text/css", "refresh.js": "text/javascript", "icon.svg": "
 
 
 def app(
-    engine: Engine,
-    queues: Mapping[str, Any] | Iterable[Any],
-    *,
-    authorize: Authorize,
+    engine: Engine, queues: Mapping[str, Any] | Iterable[Any], *, authorize: Authorize
 ) -> Starlette:
     """Return the page of some queues, to mount in a Starlette or FastAPI application.
 
@@ -71,18 +64,13 @@ def show_file(visit: Visit) -> Response:
     """Send a file that pages load."""
     name = visit.parameter("name")
     if name not in FILES:
-        raise not_found()
+        show_nothing(visit)
     return FileResponse(STATIC / name, media_type=FILES[name])
 
 
 def show_nothing(visit: Visit) -> Response:
     """Say that there is no such page."""
-    raise not_found()
-
-
-def not_found() -> Problem:
-    """Return the problem of an address that leads nowhere."""
-    return Problem(404, "Nothing is here", "There is no such page.")
+    raise Problem(404, "Nothing is here", "There is no such page.")
 
 
 _GET, _POST, _BOTH = ["GET"], ["POST"], ["GET", "POST"]

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+from urllib.parse import urlencode
 
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData, ImmutableMultiDict
+from starlette.datastructures import FormData, ImmutableMultiDict, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..dialects import is_mistake, is_time_limit, is_transient
 from ..errors import ArgumentError
 from ..model.last_error import first_line
+from ..queue import JobQueue
+from ..steering import Key, keys_text
 from .reading import drivers_words
 from .rendering import Links, page
 from .site import Site
@@ -35,6 +39,36 @@ SAFE = ("GET", "HEAD")
 
 #: What a form may hold: 500 jobs, each with a key and an owner.
 MOST_FIELDS, MOST_BYTES = 1_100, 16_384
+
+
+#: What the browser may not do with any answer.
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    # With no-referrer a browser sends `Origin: null` with our own forms, too.
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class StrictHeaders:
+    """Add HEADERS to every answer of an ASGI application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
 
 
 class Problem(Exception):
@@ -69,15 +103,42 @@ class Visit:
         """The addresses of the site's pages."""
         return Links(self.request)
 
+    @property
+    def queue(self) -> tuple[str, JobQueue[Any]]:
+        """The queue that the path names; another name raises a Problem."""
+        name = self.parameter("name")
+        if name not in self.site.queues:
+            raise Problem(404, "No such queue", f"This site has no queue {name!r}.")
+        return name, self.site.queues[name]
+
     def parameter(self, name: str) -> str:
         """Return a part of the path."""
         value: str = self.request.path_params[name]
         return value
 
-    def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
+    def value(self, name: str, default: str = "") -> str:
+        """Return what the visitor asks for by a name."""
+        return str(self.asked.get(name, default))
+
+    def page(self, template: str, **values: Any) -> Response:
         """Render a page of the site."""
-        shared = {"visitor": self.visitor, "links": self.links}
-        return page(template, {**shared, **values}, status=status)
+        return page(template, {"visitor": self.visitor, "links": self.links, **values})
+
+    def redirect(self, address: str, **query: str) -> Response:
+        """Send the browser to another page."""
+        text = f"?{urlencode(query)}" if query else ""
+        return RedirectResponse(f"{address}{text}", status_code=303)
+
+    def log(self, verb: str, queue: str, keys: Sequence[Key], changed: Collection[Key]) -> None:
+        """Log what the visitor has done, and to which jobs."""
+        done = {"visitor": self.visitor.name, "verb": verb, "queue": queue}
+        log.info(
+            "%r: %s of %s: %s changed, of %r",
+            *done.values(),
+            len(changed),
+            keys_text(keys) or "the queue itself",
+            extra={**done, "keys": [list(key) for key in keys], "changed": len(changed)},
+        )
 
 
 View: TypeAlias = Callable[[Visit], Response]
@@ -93,7 +154,10 @@ def endpoint(site: Site, authorize: Authorize, view: View) -> Endpoint:
             _refuse_other_sites(request)
             visitor = await _visitor(authorize, request)
             visit = Visit(site, request, visitor, await _form(request))
-            return await run_in_threadpool(_view, view, visit)
+            return await run_in_threadpool(view, visit)
+        except ArgumentError as error:  # a form asks for what the queue cannot do
+            problem = Problem(400, "Nothing was done", f"{error}.")
+            return _problem_page(request, visitor, problem if visitor else error)
         except HTTPException:
             raise  # authorize() answers by itself, such as by a redirect to its login
         except Exception as error:
@@ -102,8 +166,13 @@ def endpoint(site: Site, authorize: Authorize, view: View) -> Endpoint:
     return answer
 
 
-def read_only() -> Problem:
-    """Return the problem of a reader who is about to change something."""
+def refuse_readers(visit: Visit) -> None:
+    """Refuse the preview of a change to who may read only."""
+    if not visit.visitor.may_change:
+        raise _read_only()
+
+
+def _read_only() -> Problem:
     return Problem(403, "You may read only", "You may see this page, and change nothing.")
 
 
@@ -132,18 +201,11 @@ async def _visitor(authorize: Authorize, request: Request) -> Visitor:
     if found is None:
         raise Problem(403, "Not for you", "This page is not open to you.")
     if not isinstance(found, Visitor):
-        raise ArgumentError(f"authorize() returns a Visitor or None, not {type(found).__name__}")
+        raise TypeError(f"authorize() returns a Visitor or None, not {type(found).__name__}")
     if request.method not in SAFE and not found.may_change:
         log.warning("refused: %r may read only: %r", found.name, request.url.path)
-        raise read_only()
+        raise _read_only()
     return found
-
-
-def _view(view: View, visit: Visit) -> Response:
-    try:
-        return view(visit)
-    except ArgumentError as error:  # a form asks for what the queue cannot do
-        raise Problem(400, "Nothing was done", f"{error}.") from error
 
 
 async def _form(request: Request) -> FormData:
@@ -176,11 +238,8 @@ def _problem_of(error: Exception) -> Problem:
     if is_transient(error):
         return Problem(503, "Somebody else is writing", "Rows are locked: try again soon.")
     if is_mistake(error) and isinstance(error, DBAPIError):
-        return Problem(
-            500,
-            "The database refuses",
-            "A table, a column or a right is missing: the log says which.",
-        )
+        text = "A table, a column or a right is missing: the log says which."
+        return Problem(500, "The database refuses", text)
     if isinstance(error, OperationalError | InterfaceError | PoolTimeout | OSError):
         return Problem(503, "The database does not answer", "The next request asks it again.")
     return Problem(500, "Something is wrong here", "The log of the server says what.")

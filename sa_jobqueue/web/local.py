@@ -10,13 +10,12 @@ import getpass
 import ipaddress
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from sqlalchemy import Engine
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse
@@ -29,12 +28,7 @@ TOKEN = "token"
 
 
 def local_app(
-    engine: Engine,
-    queues: Mapping[str, Any] | Iterable[Any],
-    *,
-    token: str,
-    access: Access,
-    host: str,
+    engine: Engine, queues: Mapping[str, Any], *, token: str, access: Access, host: str
 ) -> Starlette:
     """Return the page for this machine's user.
 
@@ -49,10 +43,8 @@ def local_app(
         return visitor if _equal(given, token) else None
 
     made = app(engine, queues, authorize=authorize)
-    made.user_middleware += [
-        Middleware(KnownHosts, names={host, "localhost", socket.gethostname()}),
-        Middleware(TokenLogin, token=token),
-    ]
+    names = {name.lower() for name in (host, "localhost", socket.gethostname())}
+    made.user_middleware.append(Middleware(Guard, names=names, token=token))
     return made
 
 
@@ -69,54 +61,39 @@ def user_name() -> str:
         return "local user"
 
 
-class KnownHosts:
-    """Refuse requests to a name that is not ours.
+class Guard:
+    """Refuse requests to a name that is not ours, and make the token in an address a cookie.
 
     A page of another site may have its own name resolve to this machine, and would then be of the
     same origin as we are. It cannot do so with an address.
     """
 
-    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
-        self._app = app
-        self._names = {name.lower() for name in names}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        if scope["type"] == "http" and not self._is_known(Headers(scope=scope).get("host", "")):
-            answer: ASGIApp = PlainTextResponse("This server has another name.", 400)
-            await answer(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-    def _is_known(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
-        return name in self._names or _is_address(name)
-
-
-class TokenLogin:
-    """Make the token in the address a cookie, by a redirect to the address without it."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app, self._token = app, token
+    def __init__(self, app: ASGIApp, names: set[str], token: str) -> None:
+        self._app, self._names, self._token = app, names, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         answer = self._app
-        if scope["type"] == "http" and scope["method"] == "GET":
+        if scope["type"] == "http":
             request = Request(scope)
-            if _equal(request.query_params.get(TOKEN, ""), self._token):
-                answer = self._redirect(request)
+            given = request.query_params.get(TOKEN, "")
+            if not self._is_known(request.headers.get("host", "")):
+                answer = PlainTextResponse("This server has another name.", 400)
+            elif request.method == "GET" and _equal(given, self._token):
+                answer = self._without_token(request)
         await answer(scope, receive, send)
 
-    def _redirect(self, request: Request) -> RedirectResponse:
+    def _is_known(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in self._names or bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False
+
+    def _without_token(self, request: Request) -> RedirectResponse:
         here = "/" + request.url.path.lstrip("/")  # two slashes would begin another host's address
-        answer = RedirectResponse(here, status_code=303)
-        answer.set_cookie(
-            cookie_name(request.scope), self._token, httponly=True, samesite="strict", path="/"
-        )
+        answer, name = RedirectResponse(here, status_code=303), cookie_name(request.scope)
+        answer.set_cookie(name, self._token, httponly=True, samesite="strict", path="/")
         return answer
 
 
@@ -128,11 +105,3 @@ def cookie_name(scope: Scope) -> str:
 
 def _equal(given: str, token: str) -> bool:
     return secrets.compare_digest(given.encode(), token.encode())
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -1,8 +1,9 @@
-"""Templates, and how they write times, numbers and keys. Everything is escaped."""
+"""Templates, and how they write times, numbers, keys and plots. Everything is escaped."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from typing import Any
@@ -27,6 +28,32 @@ UNKNOWN = "\u2013"
 
 #: Characters of a value that a page shows.
 SHOWN = 2_000
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Samples as a line in a box of SVG.
+
+    Attributes:
+        line, area: points of a polyline, and of the polygon beneath it.
+        most: the largest value.
+    """
+
+    width: int
+    height: int
+    line: str
+    area: str
+    most: float
+
+
+def plot(values: Sequence[float], width: int, height: int) -> Plot | None:
+    """Lay out values from left to right; None: a line needs two of them."""
+    if len(values) < 2:
+        return None
+    most, step = max(values), width / (len(values) - 1)
+    heights = (height - 1 - (value * (height - 2) / most if most else 0) for value in values)
+    line = " ".join(f"{index * step:.1f},{high:.1f}" for index, high in enumerate(heights))
+    return Plot(width, height, line, f"0,{height} {line} {width},{height}", most)
 
 
 class Links:

@@ -45,18 +45,10 @@ class Samples:
 
     Args:
         read: reads the queues; called in a thread of our own.
-        every: the time between two samples.
-        watched: for how long they are taken after the last look.
     """
 
-    def __init__(
-        self,
-        read: Callable[[], dict[str, QueueOverview]],
-        *,
-        every: timedelta = EVERY,
-        watched: timedelta = WATCHED,
-    ) -> None:
-        self._read, self._every, self._watched = read, every, watched
+    def __init__(self, read: Callable[[], dict[str, QueueOverview]]) -> None:
+        self._read = read
         self._kept: dict[str, deque[Sample]] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -71,24 +63,16 @@ class Samples:
         """
         with self._lock:
             self._looked = time.monotonic()
-            if seen is not None:
-                self._add(seen)
+            self._add(seen or {})
             if self._thread is None:
                 self._stopped.clear()
-                self._thread = threading.Thread(
-                    target=self._run, name="sa_jobqueue samples", daemon=True
-                )
+                self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()
 
     def of(self, name: str) -> Sequence[Sample]:
         """Return the samples of a queue, the oldest first."""
         with self._lock:
             return tuple(self._kept.get(name, ()))
-
-    @property
-    def running(self) -> bool:
-        """Whether samples are being taken."""
-        return self._thread is not None
 
     def stop(self) -> None:
         """Take no more samples until somebody looks again."""
@@ -98,35 +82,25 @@ class Samples:
             thread.join()
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._every.total_seconds()):
-            if self._is_unwatched():
-                return
-            self._take()
+        while not self._stopped.wait(EVERY.total_seconds()):
+            with self._lock:
+                if time.monotonic() - self._looked > WATCHED.total_seconds():
+                    self._thread = None  # before somebody can look again
+                    return
+            try:
+                seen = self._read()
+            except Exception as error:  # the page tells what is wrong with the database
+                log.debug("no sample: %s", drivers_words(error))
+                continue
+            with self._lock:
+                self._add(seen)
         self._thread = None
-
-    def _is_unwatched(self) -> bool:
-        """Tell whether nobody has looked for a while; if so, the thread is gone."""
-        with self._lock:
-            if time.monotonic() - self._looked <= self._watched.total_seconds():
-                return False
-            self._thread = None
-            return True
-
-    def _take(self) -> None:
-        try:
-            seen = self._read()
-        except Exception as error:  # the page tells what is wrong with the database
-            log.debug("no sample: %s", drivers_words(error))
-            return
-        with self._lock:
-            self._add(seen)
 
     def _add(self, seen: dict[str, QueueOverview]) -> None:
         """Keep a sample, unless the last one is too young: several visitors are as one."""
         now = time.monotonic()
-        if now - self._taken < self._every.total_seconds() * 0.8:
-            return
-        self._taken = now
-        for name, queue in seen.items():
-            sample = Sample(queue.due.number, queue.rate or 0.0)
-            self._kept.setdefault(name, deque(maxlen=KEPT)).append(sample)
+        if seen and now - self._taken > EVERY.total_seconds() * 0.8:
+            self._taken = now
+            for name, queue in seen.items():
+                kept = self._kept.setdefault(name, deque(maxlen=KEPT))
+                kept.append(Sample(queue.due.number, queue.rate or 0.0))

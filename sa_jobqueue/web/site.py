@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
@@ -11,14 +14,30 @@ from sqlalchemy import Engine
 
 from ..doctor import Report, examine
 from ..errors import ArgumentError
+from ..model.beside import beside
 from ..model.queue_name import queue_name, queues_by_name
 from ..overview import QueueOverview, overview
 from ..overview.queue import job_queue_of, queues_there
 from ..queue import JobQueue
 from ..steering import Steering
 from .reading import TIME_LIMIT, reading, reading_again
-from .reports import Reports
 from .samples import Samples
+
+#: How long a report of the doctor is kept, and how soon somebody may have another one.
+KEPT, SOONEST = timedelta(seconds=60), timedelta(seconds=5)
+
+
+@dataclass(frozen=True)
+class KeptReport:
+    """A report of the doctor, and its time by time.monotonic()."""
+
+    report: Report
+    made: float
+
+    @property
+    def age(self) -> timedelta:
+        """How old the report is."""
+        return timedelta(seconds=time.monotonic() - self.made)
 
 
 @dataclass(eq=False)
@@ -27,6 +46,8 @@ class Site:
 
     engine: Engine
     queues: Mapping[str, JobQueue[Any]]
+    _reports: dict[str, KeptReport] = field(default_factory=dict)
+    _examining: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, engine: Engine, queues: Mapping[str, Any] | Iterable[Any]) -> Site:
@@ -49,11 +70,6 @@ class Site:
         return Samples(self.overview)
 
     @cached_property
-    def reports(self) -> Reports:
-        """What the doctor found in the last minute."""
-        return Reports(self._examine)
-
-    @cached_property
     def names_of(self) -> dict[str, list[str]]:
         """The names on the site of the queues that workers and schedules call by one name."""
         found: dict[str, list[str]] = {}
@@ -69,9 +85,20 @@ class Site:
             there = queues_there(session.connection(), asked)
             return dict(zip(there, overview(session, there.values()), strict=True))
 
-    def _examine(self, name: str) -> Report:
-        with reading_again(self.engine) as session:
-            return examine(session, self.queues[name], run=False)
+    def report(self, name: str, *, again: bool = False) -> KeptReport:
+        """Have the doctor examine a queue; for a minute, or, again, for 5 s, a report is kept."""
+        with self._examining:  # who comes meanwhile gets the same report
+            kept = self._reports.get(name)
+            if kept is None or kept.age > (SOONEST if again else KEPT):
+                with reading_again(self.engine) as session:
+                    report = examine(session, self.queues[name], run=False)
+                kept = self._reports[name] = KeptReport(report, time.monotonic())
+            return kept
+
+    def beside(self, what: str) -> list[Any]:
+        """List the tables of a kind that are beside the queues, each once."""
+        found = [beside(queue.mapping, what) for queue in self.queues.values()]
+        return list({id(each): each for each in found if each is not None}.values())
 
     def steering(self, name: str) -> Steering:
         """Return what changes the jobs of a queue."""

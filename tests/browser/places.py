@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim
 from sa_jobqueue.control import pause, register_worker
-from sa_jobqueue.evidence import HistoryTable
+from sa_jobqueue.events import HistoryTable
 from sa_jobqueue.owners.owner import Owner
 from tests.web.models import HISTORY, SCHEDULES, TABLES, Email, Plain, Scan, Visit, emails, visits
 

@@ -92,43 +92,6 @@ def test_markup_in_a_value_is_text(page: Page, path: str) -> None:
     assert is_wide(page) == {}
 
 
-@pytest.mark.parametrize(
-    ("path", "selector"),
-    [("/queues/emails/jobs/901", "#error"), ("/queues/emails/jobs/902", "#facts")],
-)
-def test_the_whole_value_is_shown_as_it_is(page: Page, path: str, selector: str) -> None:
-    go(page, path)
-
-    shown = page.locator(selector).text_content() or ""
-
-    assert (MARKUP + WORD if selector == "#error" else SHORT) in shown
-
-
-@pytest.mark.parametrize(
-    ("path", "button"),
-    [
-        ("/queues/emails", "Retry…"),
-        ("/queues/emails", "Retry all failed…"),
-        ("/queues/visits?show=due", "Cancel…"),
-        ("/schedules", f"Run {SHORT} now"),
-    ],
-)
-def test_a_preview_and_a_result_show_markup_as_text(page: Page, path: str, button: str) -> None:
-    go(page, path)
-    for box in page.get_by_role("checkbox").all():
-        box.check()
-
-    with page.expect_navigation():
-        page.get_by_role("button", name=button, exact=True).click()
-    preview = is_made_of_our_own(page), is_wide(page)
-    with page.expect_navigation():
-        page.locator("#confirm").click()
-    be_touched(page)
-
-    assert preview == (True, {})
-    assert (is_made_of_our_own(page), is_wide(page)) == (True, {})
-
-
 def test_a_refresh_shows_markup_as_text(page: Page, session: Session) -> None:
     go(page, "/queues/emails")
 

@@ -1,4 +1,4 @@
-"""Everything works without JavaScript; with `--full` test_actions.py runs so as well."""
+"""Every page and every action works without JavaScript, and so all of them work in a browser."""
 
 from __future__ import annotations
 

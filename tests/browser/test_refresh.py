@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import Page, Request, expect
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.schedules import Schedules
 from tests.web.conftest import add, failed
-from tests.web.models import SCHEDULES, Email, emails
+from tests.web.models import Email
 
 from .conftest import Open
-from .people import title
+from .people import press, title
 
 pytestmark = pytest.mark.only_on("postgresql")
 
@@ -62,30 +60,8 @@ def test_a_new_job_appears_without_a_reload(visit: Open, session: Session) -> No
     assert page.evaluate("() => window.same")
 
 
-def test_it_refreshes_itself_again_and_again(visit: Open, session: Session) -> None:
-    page = visit("/", clock=True)
-
-    for count in range(1, 6):
-        add(session, Email(id=count))
-        refresh(page)
-        expect(page.get_by_role("cell").first).to_have_text(str(count))
-
-
-@pytest.mark.parametrize("path", ["/workers", "/schedules", "/queues/emails/jobs/1"])
-def test_other_pages_refresh_themselves_too(visit: Open, session: Session, path: str) -> None:
-    add(session, Email(id=1))
-    page = visit(path, clock=True)
-    first = page.get_by_role("main").element_handle()
-
-    refresh(page)
-
-    expect(page.locator("main")).to_have_count(1)
-    page.wait_for_function("first => !first.isConnected", arg=first)
-
-
-@pytest.mark.parametrize("path", ["/doctor"])
-def test_a_page_that_is_dear_does_not(visit: Open, path: str) -> None:
-    page = visit(path, clock=True)
+def test_a_page_that_is_dear_does_not(visit: Open) -> None:
+    page = visit("/doctor", clock=True)
 
     assert requests_while(page, lambda: page.clock.run_for(10 * REFRESH)) == []
 
@@ -184,23 +160,10 @@ def test_the_place_to_which_somebody_has_scrolled_stays(visit: Open, session: Se
     assert page.evaluate("() => scrollY") == pytest.approx(before, abs=60)
 
 
-def test_a_schedule_that_is_added_appears(visit: Open, session: Session) -> None:
-    page = visit("/schedules", clock=True)
-    schedules: Schedules = SCHEDULES
-    schedules.add(session, "new", emails, "0 7 * * *")
-    session.commit()
+def test_a_pause_by_somebody_else_is_seen_without_a_reload(visit: Open) -> None:
+    ann, bob = visit("/queues/emails", "ann"), visit("/queues/emails", "bob")
 
-    refresh(page)
+    press(ann, "Pause")
 
-    expect(page.get_by_role("rowheader", name="new")).to_be_visible()
-
-
-def test_a_job_that_is_gone_is_told(visit: Open, session: Session, watch: object) -> None:
-    watch.expect("404")  # type: ignore[attr-defined]  # it is a Watch
-    add(session, Email(id=1, run_at=datetime.now(UTC) + timedelta(hours=1)))
-    page = visit("/queues/emails/jobs/1")
-
-    session.query(Email).delete()
-    session.commit()
-
-    expect(title(page)).to_have_text("No such job")
+    expect(title(bob)).to_have_text("emails paused")
+    expect(bob.get_by_role("button", name="Resume")).to_be_visible()

@@ -19,7 +19,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.evidence import Ledger
 from sa_jobqueue.worker import Worker
 from tests.chaos.clock import under
 from tests.chaos.jobs import (
@@ -43,6 +42,7 @@ from tests.contract.worker.fault_injection import (
     Fault,
     FaultInjection,
 )
+from tests.evidence.ledger import Ledger
 from tests.models import Task
 
 #: The async driver of each database.

@@ -16,7 +16,6 @@ from pathlib import Path
 from sqlalchemy import URL, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.evidence import Ledger
 from sa_jobqueue.worker import Worker
 from tests.chaos.clock import under
 from tests.chaos.fault import NOTHING, Fault, everywhere
@@ -32,6 +31,7 @@ from tests.chaos.jobs import (
 )
 from tests.chaos.pace import Pace
 from tests.chaos.players import DRIVERS, Player, play
+from tests.evidence.ledger import Ledger
 from tests.models import Task
 from tests.processes import FORKSERVER, PRELOADED
 from tests.support import until

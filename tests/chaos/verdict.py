@@ -14,10 +14,10 @@ from typing import Any
 from sqlalchemy import func, outerjoin, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.evidence import History, check
-from sa_jobqueue.evidence.history import COMMITTED, UNKNOWN, Record
 from tests.chaos.jobs import Booking, Entry, Handled
 from tests.chaos.storm import Storm
+from tests.evidence.checker import check
+from tests.evidence.history import COMMITTED, UNKNOWN, History, Record
 from tests.models import Task
 from tests.support import make_engine
 

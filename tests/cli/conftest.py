@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -98,6 +99,11 @@ def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait for a command; return its exit code, its output and its errors."""
     output, errors = process.communicate(timeout=120)
     return process.returncode, output, errors
+
+
+def plain(output: str) -> str:
+    """Return the text of tables without their lines."""
+    return re.sub(r"[^\w.,\n-]+", " ", output)
 
 
 @pytest.fixture

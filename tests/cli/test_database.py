@@ -101,13 +101,3 @@ def test_an_engine_that_cannot_serve_is_one_line(
 
     assert result.exit_code != 0
     assert said in result.output
-
-
-def test_the_example_keeps_to_its_own_file(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SA_JOBQUEUE_URL", "sqlite:///of_the_shop.db")
-
-    assert run("setup-tables").exit_code == 0
-
-    assert [path.name for path in folder.glob("*.db")] == ["sa_jobqueue.db"]

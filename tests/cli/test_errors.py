@@ -119,7 +119,7 @@ def test_a_missing_database_is_one_line(
 ) -> None:
     monkeypatch.setattr("sa_jobqueue.worker.transactions.PATIENCE", timedelta(0))
 
-    for command in (("status",), ("start-processing",), ("work", MESSAGES, "--handler", SEND)):
+    for command in (("status",), ("work", MESSAGES, "--handler", SEND)):
         assert_one_line(run(*command, "--url", url), said)
 
 

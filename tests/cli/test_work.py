@@ -12,10 +12,9 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim
 
-from .conftest import Run, Start
+from .conftest import Run, Start, plain
 from .records import PATIENCE, Listener, ends, messages
 from .shop import Base, Message, Order
-from .test_demo import plain
 
 MESSAGES = "tests.cli.shop:Message"
 SEND = "tests.cli.shop:send"
@@ -118,15 +117,6 @@ def test_status_counts_in_the_tables_own_words(run: Run, url: str, engine: Engin
     shown = plain(result.output)
     for line in ("unclaimed 1", "claimed 1", "sent 0", "depth due 1", "claimed by mailer-1 1"):
         assert line in shown
-
-
-def test_status_of_the_example_needs_no_name(run: Run, url: str) -> None:
-    run("setup-tables", "--url", url)
-
-    result = run("status", "--url", url)
-
-    assert result.exit_code == 0
-    assert "unclaimed 0" in plain(result.output)
 
 
 @pytest.mark.usefixtures("jobs")

@@ -8,10 +8,9 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from .conftest import Run
+from .conftest import Run, plain
 from .films import Base, Film, cut
 from .records import ends
-from .test_demo import plain
 
 WORKFLOW = "tests.cli.films:workflow"
 

@@ -58,7 +58,7 @@ def tables_of(block: str, names: dict[str, Any]) -> Iterator[Table]:
 
 def is_needed(node: ast.stmt, used: set[str]) -> bool:
     match node:
-        case ast.ImportFrom(module=str(module)):
+        case ast.ImportFrom(module=str(module)) | ast.Import(names=[ast.alias(name=module)]):
             return module.partition(".")[0] in LIBRARIES
         case ast.Assign(targets=[ast.Name(id=name)]):
             return name in used

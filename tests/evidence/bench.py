@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +13,8 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Claim, ClaimLost, reap
-from sa_jobqueue.evidence import Fault, Ledger, check_files
+from tests.evidence.checker import Fault, check_files
+from tests.evidence.ledger import Ledger
 
 ALL = timedelta(0)
 
@@ -34,13 +35,14 @@ class Bench:
     @contextmanager
     def recording(self, *classes: type[Any]) -> Any:
         """Record what is done to the jobs of classes."""
-        with Ledger(self.path) as ledger:
-            ledger.listen(*classes)
-            try:
-                yield
-            finally:
-                for session in self.opened:
-                    session.close()
+        with Ledger(self.path).listen(*classes), ExitStack() as stack:
+            stack.callback(self.close)
+            yield
+
+    def close(self) -> None:
+        """Close the sessions."""
+        for session in self.opened:
+            session.close()
 
     def faults(self, *, drained: bool = False) -> list[Fault]:
         """Judge what was recorded; the clocks of one machine agree."""

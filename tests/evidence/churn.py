@@ -26,9 +26,9 @@ from sa_jobqueue import (
     renew,
     retry,
 )
-from sa_jobqueue.evidence import Ledger
 from tests.contract.serial.keyed import Mail
 from tests.evidence.bench import Bench
+from tests.evidence.ledger import Ledger
 from tests.models import Email, Task
 from tests.processes import FORKSERVER
 from tests.support import make_engine

@@ -61,6 +61,8 @@ from tests.support import SERVERS, until
 
 Patch = pytest.MonkeyPatch
 EVERYWHERE = ("sqlite", *SERVERS)
+RETURNING = ("sqlite", "postgresql")
+POSTGRESQL = ("postgresql",)
 
 
 @dataclass(frozen=True)
@@ -91,28 +93,20 @@ def without_fence(patch: Patch) -> None:
     patch.setattr(fence_statements, "is_ours", keys_are)
 
 
-def without_owner_date(patch: Patch) -> None:
+def without_date(patch: Patch) -> None:
     def fence(mapping: Any, database: Any, kind: Any) -> ColumnElement[bool]:
-        owner = mapping.column("owner")
+        owner, status = mapping.column("owner"), mapping.column("status")
         same = owner == bindparam(OWNER, type_=owner.type)
-        return and_(
-            keys_are(mapping, database, kind),
-            status_is(mapping.column("status"), kind.status),
-            same,
-        )
+        return and_(keys_are(mapping, database, kind), status_is(status, kind.status), same)
 
     patch.setattr(fence_statements, "is_ours", fence)
 
 
-def finish_after_a_reap(bench: Bench) -> None:
-    _finish_after_a_reap(bench, "b")
+def finish_by_namesake(bench: Bench) -> None:
+    finish_after_a_reap(bench, "a")
 
 
-def finish_after_a_reap_under_the_same_name(bench: Bench) -> None:
-    _finish_after_a_reap(bench, "a")
-
-
-def _finish_after_a_reap(bench: Bench, second: str) -> None:
+def finish_after_a_reap(bench: Bench, second: str = "b") -> None:
     queue, slow, quick = JobQueue(Task), bench.session(), bench.session()
     bench.add(Task(name="a"))
     old = committed(slow, queue.claim, owner="a")
@@ -121,7 +115,7 @@ def _finish_after_a_reap(bench: Bench, second: str) -> None:
     tried(slow, complete, old)
 
 
-def same_owner_date(patch: Patch) -> None:
+def same_date(patch: Patch) -> None:
     def values(mark: Mark, owner_date: Any = None) -> Any:
         date = literal(EPOCH, mark.mapping.column("owner_date").type)
         return claimed(mark.mapping, mark.spec.during, date)
@@ -129,7 +123,7 @@ def same_owner_date(patch: Patch) -> None:
     patch.setattr(Mark, "values", values)
 
 
-def claim_twice_under_one_name(bench: Bench) -> None:
+def claim_twice(bench: Bench) -> None:
     queue, session = JobQueue(Task), bench.session()
     bench.add(Task(name="a"))
     committed(session, queue.claim, owner="a")
@@ -157,7 +151,7 @@ def two_claims(bench: Bench) -> None:
         committed(bench.session(), queue.claim, owner=owner)
 
 
-def without_row_locks(patch: Patch) -> None:
+def without_locks(patch: Patch) -> None:
     # The proof of the first held claim would refuse the database.
     patch.setattr("sa_jobqueue.strategies.held.prove_locks", lambda *of_claim: None)
     patch.setattr(ReadyRows, "locked", lambda ready, statement, **how: statement)
@@ -173,7 +167,7 @@ def two_held_claims(bench: Bench) -> None:
         session.commit()
 
 
-def without_post_check(patch: Patch) -> None:
+def no_post_check(patch: Patch) -> None:
     def select_locked(strategy: Advisory, *columns: Any) -> Any:
         return select(*columns).where(strategy.ready.key_is_in("sa_jobqueue_keys"))
 
@@ -184,20 +178,20 @@ def without_post_check(patch: Patch) -> None:
 GATE = 4711
 
 
-def claim_by_an_old_snapshot(bench: Bench) -> None:
+def claim_late(bench: Bench) -> None:
     """Finish a job after another claim's snapshot, and before that claim locks the job."""
     bench.add(Email(recipient="a"))
     at_gate = cast(func.pg_advisory_xact_lock_shared(GATE), String).is_not(None)
     first, second = (JobQueue(Email, *where, strategy="advisory") for where in ((), (at_gate,)))
 
-    def claim_late() -> None:
+    def wait() -> None:
         with advisory_session(bench.engine) as late:
             committed(late, second.claim, owner="b")
 
     with advisory_session(bench.engine) as session, bench.engine.connect() as gate:
         claim = committed(session, first.claim, owner="a")
         gate.execute(select(func.pg_advisory_lock(GATE)))
-        thread = Thread(target=claim_late)
+        thread = Thread(target=wait)
         thread.start()
         until(lambda: gate.exec_driver_sql(WAITING_AT_LOCKS).scalar())
         tried(session, complete, claim)
@@ -211,7 +205,7 @@ SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
 WHERE NOT granted AND objid = {GATE} AND datname = current_database()"""
 
 
-def clock_of_the_client(patch: Patch) -> None:
+def client_clock(patch: Patch) -> None:
     ahead = [timedelta(hours=1), timedelta(0)]  # the first claimer's clock, and the second's
 
     def values(mark: Mark, owner_date: Any = None) -> Any:
@@ -221,14 +215,14 @@ def clock_of_the_client(patch: Patch) -> None:
     patch.setattr(Mark, "values", values)
 
 
-def release_to_another(bench: Bench) -> None:
+def release_twice(bench: Bench) -> None:
     bench.add(Email(recipient="a"))
     for owner in "ab":
         queue, session = JobQueue(Email), bench.session()
         tried(session, release, committed(session, queue.claim, owner=owner))
 
 
-def marks_more_than_it_returns(patch: Patch) -> None:
+def marks_more(patch: Patch) -> None:
     parts = ClaimPlan._parts
 
     def fewer(plan: Any, request: Any, taken: Any) -> Any:
@@ -250,14 +244,13 @@ def drain(bench: Bench) -> None:
 
 def life_is_ignored(patch: Patch) -> None:
     def dead(connection: Any, names: list[str]) -> dict[str, OwnerState]:
-        return {
-            name: OwnerState.DEAD if SEPARATOR in name else OwnerState.UNKNOWN for name in names
-        }
+        states = (OwnerState.UNKNOWN, OwnerState.DEAD)
+        return {name: states[SEPARATOR in name] for name in names}
 
     patch.setattr(reap_, "owner_states", dead)
 
 
-def reap_beside_a_living_owner(bench: Bench) -> None:
+def reap_beside_owner(bench: Bench) -> None:
     queue, session, other = JobQueue(Email), bench.session(), bench.session()
     bench.add(Email(recipient="a"), Email(recipient="b"))
     with Owner(bench.engine) as owner:
@@ -283,7 +276,7 @@ def renew_and_reap(bench: Bench) -> None:
     bench.take_all_back(Email)
 
 
-def reaps_without_a_second_look(patch: Patch) -> None:
+def looks_once(patch: Patch) -> None:
     locking = reap_._Reaper._locking
 
     class Careless(reap_._Reaper):
@@ -303,7 +296,7 @@ def reaps_without_a_second_look(patch: Patch) -> None:
     patch.setattr(reap_._Reaper, "_update", update)
 
 
-def finish_during_a_reap(bench: Bench) -> None:
+def finish_in_reap(bench: Bench) -> None:
     """Finish a job between the reap's plain read, which proposes rows, and its locking read."""
     queue, session, reaper = JobQueue(Email), bench.session(), bench.session()
     bench.add(Email(recipient="a"))
@@ -362,7 +355,7 @@ def claim_after(verb: Callable[..., None]) -> Callable[[Bench], None]:
     return drive
 
 
-def completes_nothing(patch: Patch) -> None:
+def no_completion(patch: Patch) -> None:
     def values(row: Any) -> Any:
         owner = row.mapping.column("owner")
         return {owner: owner}
@@ -391,26 +384,26 @@ def last_comes_first(patch: Patch) -> None:
     patch.setattr(ReadyRows, "select", reversed_)
 
 
-def last_of_a_key_comes_first(patch: Patch) -> None:
+def last_of_key_first(patch: Patch) -> None:
     last_comes_first(patch)
-    counts_no_claims_of_keys(patch)  # which also looks whether a job is its key's first
+    counts_no_claims(patch)  # which also looks whether a job is its key's first
 
 
-def claim_in_strict_order(bench: Bench) -> None:
+def claim_in_order(bench: Bench) -> None:
     queue, session = JobQueue(Email, strict_order=True), bench.session()
     bench.add(*(Email(recipient=recipient) for recipient in "abc"))
     while claim := committed(session, queue.claim, owner="w"):
         tried(session, complete, claim)
 
 
-def claim_in_order_of_a_key(bench: Bench) -> None:
+def claim_keys_in_order(bench: Bench) -> None:
     queue, session = JobQueue(Mail, serial_by=Mail.account_id), bench.session()
     bench.add(*(Mail(account_id=1) for _ in "abc"))
     while claim := committed(session, queue.claim, owner="w"):
         tried(session, complete, claim)
 
 
-def counts_no_claims_of_keys(patch: Patch) -> None:
+def counts_no_claims(patch: Patch) -> None:
     def allowed(self: Any, writer: Any, candidates: Any) -> Any:
         return [replace(job, claimed=(0,) * len(job.locks)) for job in candidates]
 
@@ -430,7 +423,7 @@ def locks_no_keys(patch: Patch) -> None:
         patch.setattr(locks, "take", lambda self, connection, tokens: set(tokens))
 
 
-def two_open_claims_of_a_key(bench: Bench) -> None:
+def two_open_claims(bench: Bench) -> None:
     """Claim by two queues of different jobs, before either has committed."""
     bench.add(*(Mail(account_id=1, region=region) for region in "ab"))
     claims = []
@@ -446,62 +439,21 @@ def two_open_claims_of_a_key(bench: Bench) -> None:
 
 MUTANTS = (
     Mutant("finish without a fence", "fenced finish", without_fence, finish_after_a_reap),
-    Mutant(
-        "fence without its owner_date",
-        "fenced finish",
-        without_owner_date,
-        finish_after_a_reap_under_the_same_name,
-    ),
-    Mutant(
-        "claims that share an owner_date",
-        "own fence",
-        same_owner_date,
-        claim_twice_under_one_name,
-        ("sqlite", "postgresql"),
-    ),
+    Mutant("fence without its owner_date", "fenced finish", without_date, finish_by_namesake),
+    Mutant("claims that share an owner_date", "own fence", same_date, claim_twice, RETURNING),
     Mutant("claim and mark without the status", "one fence", without_status, two_claims),
-    Mutant(
-        "held claim without row locks", "one fence", without_row_locks, two_held_claims, SERVERS
-    ),
-    Mutant(
-        "advisory claim without post-check",
-        "finished",
-        without_post_check,
-        claim_by_an_old_snapshot,
-        ("postgresql",),
-    ),
-    Mutant(
-        "owner_date by the client's clock",
-        "clock",
-        clock_of_the_client,
-        release_to_another,
-        ("sqlite", "postgresql"),
-    ),
-    Mutant(
-        "mark of more jobs than are returned",
-        "lost job",
-        marks_more_than_it_returns,
-        drain,
-        drained=True,
-    ),
-    Mutant("reap that ignores life", "owner life", life_is_ignored, reap_beside_a_living_owner),
+    Mutant("held claim without row locks", "one fence", without_locks, two_held_claims, SERVERS),
+    Mutant("advisory claim without post-check", "finished", no_post_check, claim_late, POSTGRESQL),
+    Mutant("owner_date by the client's clock", "clock", client_clock, release_twice, RETURNING),
+    Mutant("mark of more jobs than are returned", "lost job", marks_more, drain, drained=True),
+    Mutant("reap that ignores life", "owner life", life_is_ignored, reap_beside_owner),
     Mutant("renewal without its date", "renewal", renews_no_date, renew_and_reap),
-    Mutant(
-        "reap without a second look",
-        "fenced finish",
-        reaps_without_a_second_look,
-        finish_during_a_reap,
-        SERVERS,
-    ),
+    Mutant("reap without a second look", "fenced finish", looks_once, finish_in_reap, SERVERS),
     Mutant("fail that forgets attempts", "attempts", fail_forgets_attempts, claim_after(try_again)),
     Mutant("release that counts", "attempts", release_counts, claim_after(release)),
-    Mutant(
-        "complete that leaves the status", "fenced finish", completes_nothing, complete_and_reap
-    ),
-    Mutant("strict order reversed", "claim order", last_comes_first, claim_in_strict_order),
-    Mutant(
-        "order of a key reversed", "key order", last_of_a_key_comes_first, claim_in_order_of_a_key
-    ),
-    Mutant("limit of a key not counted", "key limit", counts_no_claims_of_keys, two_jobs_of_a_key),
-    Mutant("key without its lock", "key limit", locks_no_keys, two_open_claims_of_a_key, SERVERS),
+    Mutant("complete that leaves the status", "fenced finish", no_completion, complete_and_reap),
+    Mutant("strict order reversed", "claim order", last_comes_first, claim_in_order),
+    Mutant("order of a key reversed", "key order", last_of_key_first, claim_keys_in_order),
+    Mutant("limit of a key not counted", "key limit", counts_no_claims, two_jobs_of_a_key),
+    Mutant("key without its lock", "key limit", locks_no_keys, two_open_claims, SERVERS),
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sa_jobqueue.evidence import check_files
 from tests.evidence.bench import Bench
+from tests.evidence.checker import check_files
 from tests.evidence.churn import run_churn
 
 #: How long the processes churn: in CI size, and with --full.

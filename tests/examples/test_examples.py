@@ -92,3 +92,14 @@ def test_an_example_runs_on_every_server_that_it_is_for(
     printed = run(example, "--url", url)
 
     assert printed == promised(example, db_alias)
+
+
+def test_the_commands_of_the_first_example_run_processes(tmp_path: Path) -> None:
+    batches, url = ROOT / "examples" / "01_batches.py", f"sqlite:///{tmp_path / 'batches.db'}"
+    run(batches, "setup-tables", "--url", url)
+
+    printed = run(batches, "start-processing", "--url", url, "--seconds", "3")
+
+    sizes = re.findall(r"^consumer \d #records = (\d+) - \[(.*)\]$", printed, re.M)
+    assert sizes
+    assert all(int(size) == len(ids.split(", ")) for size, ids in sizes)

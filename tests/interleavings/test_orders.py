@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import URL, Engine, NullPool, create_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.evidence import Ledger, check_files
+from tests.evidence.checker import check_files
+from tests.evidence.ledger import Ledger
 from tests.interleavings.scripts import SCRIPTS, SERIAL_SCRIPTS, Actor, Base
 from tests.interleavings.stepper import Script, Stepped, Stepper
 from tests.interleavings.workflows import WORKFLOW_SCRIPTS, Sender

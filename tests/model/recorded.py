@@ -17,8 +17,8 @@ from dataclasses import astuple, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from sa_jobqueue.evidence.history import ROLLED_BACK, UNKNOWN, Entry, History, Record
 from sa_jobqueue.owners.alive import SEPARATOR
+from tests.evidence.history import ROLLED_BACK, UNKNOWN, Entry, History, Record
 
 #: How each verb ends a claim, in the words of the model.
 ENDINGS = {

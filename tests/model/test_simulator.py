@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import Engine, select
 
 from sa_jobqueue import JobQueue, retry
-from sa_jobqueue.evidence.history import History
 from sa_jobqueue.worker import Worker
 from tests.contract.serial.keyed import Mail
 from tests.evidence.bench import Bench
 from tests.evidence.churn import run_churn
 from tests.evidence.conftest import CLASSES
+from tests.evidence.history import History
 from tests.evidence.mutants import MUTANTS, Mutant
 from tests.model.histories import accepted
 from tests.model.replay import Base, replaying

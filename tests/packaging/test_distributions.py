@@ -94,8 +94,8 @@ def test_an_installed_wheel_works_without_the_extras_and_with_them(
 
     run(python, "-m", "pip", "install", "--quiet", f"{built.wheel}[cli]", cwd=tmp_path)
 
-    assert "setup-tables" in run(command, "--help", cwd=tmp_path)
-    assert "setup-tables" in run(python, "-m", "sa_jobqueue", "--help", cwd=tmp_path)
+    assert "request-stop" in run(command, "--help", cwd=tmp_path)
+    assert "request-stop" in run(python, "-m", "sa_jobqueue", "--help", cwd=tmp_path)
 
 
 # Helpers

@@ -10,9 +10,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import is_transient
-from sa_jobqueue.evidence import Ledger
 from sa_jobqueue.model.columns import timestamp_type
 from sa_jobqueue.schedules import Ran
+from tests.evidence.ledger import Ledger
 from tests.support import make_engine
 
 from .models import SCHEDULES, Base, Report, reports

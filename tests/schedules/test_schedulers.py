@@ -15,8 +15,8 @@ from sqlalchemy import Engine, func, insert, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.dialects.clock import as_utc
-from sa_jobqueue.evidence import check_files
 from sa_jobqueue.schedules.cron import Cron
+from tests.evidence.checker import check_files
 from tests.processes import FORKSERVER
 
 from .models import SCHEDULES, reports, ticks_of

@@ -12,7 +12,7 @@ from sqlalchemy.types import TypeDecorator
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin, ScheduleMixin
 from sa_jobqueue.control import control_tables
-from sa_jobqueue.evidence import history_table
+from sa_jobqueue.events import history_table
 from sa_jobqueue.otel import TraceMixin
 from sa_jobqueue.schedules import Schedules
 

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue import ClaimLost, JobQueue, claim, complete
+from sa_jobqueue import JobQueue, claim, complete
 from sa_jobqueue.control import paused
 from sa_jobqueue.steering import Steering
 from sa_jobqueue.web.pages import actions
@@ -84,19 +84,6 @@ def test_a_confirmed_action_changes_the_jobs_and_says_which_it_left_alone(
         assert session.get_one(Email, 1).priority == 7
 
 
-def test_the_second_of_two_people_is_told(page: TestClient, session: Session) -> None:
-    add(session, failed(1), failed(2))
-    form = {"verb": "retry", "key": ["1", "2"]}
-    page.post(EMAILS, data=form)
-    page.post(EMAILS, data={**form, "key": "1", "confirm": "yes"})
-
-    answer = page.post(EMAILS, data={**form, "confirm": "yes"})
-
-    assert texts(answer, "h1") == ["1 job retried"]
-    assert "1 job left alone: somebody else, or a worker, was first." in texts(answer, "p")
-    assert "left alone: its status is unclaimed now" in texts(answer, "td")
-
-
 def test_a_job_that_is_done_since_the_preview_is_not_run_again(
     page: TestClient, session: Session
 ) -> None:
@@ -122,18 +109,6 @@ def test_a_job_that_is_gone_meanwhile_is_named(page: TestClient, session: Sessio
 
     assert "not in this queue" in texts(preview, "td")
     assert "left alone: it is not in this queue any more" in texts(result, "td")
-
-
-def test_a_released_job_is_lost_to_its_owner(page: TestClient, session: Session) -> None:
-    session.expire_on_commit = False
-    add(session, Email(id=1))
-    (job,) = claim(session, Email, owner="w")
-    session.commit()
-
-    page.post(EMAILS, data={"verb": "release", "key": "1", "confirm": "yes"})
-
-    with pytest.raises(ClaimLost):
-        complete(session, job)
 
 
 def test_a_claim_that_somebody_else_has_since_the_preview_is_not_released(
@@ -189,16 +164,6 @@ def test_a_job_that_its_owner_has_moved_on_is_released(page: TestClient, session
     preview = preview_of(page, "/queues/visits", {"verb": "release", "key": key})
 
     assert texts(confirmed(page, preview), "h1") == ["1 job released"]
-
-
-def test_a_wide_key_with_a_comma_is_changed(page: TestClient, session: Session) -> None:
-    add(session, Visit(region=r"a,\b", number=7))
-
-    listed = page.get("/queues/visits?show=due")
-    (key,) = keys_shown(listed)
-    answer = page.post("/queues/visits", data={"verb": "cancel", "key": key, "confirm": "yes"})
-
-    assert texts(answer, "h1") == ["1 job cancelled"]
 
 
 def test_all_failed_jobs_are_retried(page: TestClient, session: Session) -> None:

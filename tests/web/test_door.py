@@ -203,11 +203,12 @@ def test_no_page_has_a_script_or_a_style_of_its_own(
     assert " on" not in {attribute[:3] for attribute in text.split('"')}
 
 
-def test_an_error_of_our_own_is_a_plain_page_and_its_traceback_is_in_the_log(
-    engine: Any, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("error", [RuntimeError, ArgumentError])
+def test_an_error_of_authorize_is_a_plain_page_and_its_traceback_is_in_the_log(
+    engine: Any, caplog: pytest.LogCaptureFixture, error: type[Exception]
 ) -> None:
     def broken(_: Request) -> Visitor:
-        raise RuntimeError("secret words")
+        raise error("secret words")
 
     answer = TestClient(app(engine, QUEUES, authorize=broken)).get("/")
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
 from sa_jobqueue import claim, fail
-from sa_jobqueue.evidence import HistoryTable
+from sa_jobqueue.events import HistoryTable
 from sa_jobqueue.owners.owner import Owner
 
 from .conftest import LONG_AGO, add, confirmed, failed, keys_shown, preview_of, texts

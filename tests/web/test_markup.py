@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from html.parser import HTMLParser
 from typing import Any
 
@@ -12,6 +13,7 @@ from starlette.testclient import TestClient
 
 from sa_jobqueue import claim
 from sa_jobqueue.control import register_worker
+from tests.support import until
 
 from .conftest import Open, add, failed
 from .models import SCHEDULES, TABLES, Email, absent, emails, plain
@@ -68,7 +70,7 @@ class Markup(HTMLParser):
 
 
 @pytest.fixture
-def page(open_page: Open, session: Session) -> TestClient:
+def page(open_page: Open, session: Session, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     """A page with something of everything."""
     add(session, Email(id=3))
     claim(session, Email, owner="w")
@@ -83,9 +85,8 @@ def page(open_page: Open, session: Session) -> TestClient:
     register_worker(session, "w", [emails], tables=TABLES)
     session.commit()
     made = open_page(queues={"emails": emails, "plain": plain, "absent": absent})
-    for _ in range(2):
-        made.app.state.site.samples._taken = -1e9  # type: ignore[attr-defined]
-        made.get("/")
+    monkeypatch.setattr("sa_jobqueue.web.samples.EVERY", timedelta(milliseconds=20))
+    until(lambda: "<svg" in made.get("/").text)
     return made
 
 

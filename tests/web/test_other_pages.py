@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,6 @@ from sa_jobqueue.control import register_worker
 from sa_jobqueue.doctor import examine
 from sa_jobqueue.model.indexes import index_of
 from sa_jobqueue.owners.owner import Owner
-from sa_jobqueue.web import reports
-from sa_jobqueue.web.reports import Reports
 from tests.support import make_engine
 
 from .conftest import LONG_AGO, Open, add, keys_shown, preview_of, texts
@@ -193,35 +192,21 @@ def test_a_finding_is_shown_with_its_fix(open_page: Open, engine: Engine) -> Non
 
 
 def test_a_report_is_kept_for_a_minute_unless_somebody_asks_again(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[str] = []
-    now = 0.0
-    monkeypatch.setattr("sa_jobqueue.web.reports.time.monotonic", lambda: now)
-
-    def note(name: str) -> Any:
-        made.append(name)
-        return examine(engine, plain, run=False)
-
-    kept = Reports(note)
-    for moment, again in [(0, False), (59, False), (61, False), (62, True), (67, True)]:
-        now = moment
-        kept.of("plain", again=again)
-
-    assert len(made) == 3  # at 0, 61 and 67 seconds
-
-
-def test_looking_again_makes_a_new_report(page: TestClient, monkeypatch: Any) -> None:
-    monkeypatch.setattr(reports, "SOONEST", timedelta(0))
-    made: list[int] = []
+    page, made, now = open_page(queues={"plain": plain}), [], [0.0]
 
     def count(session: Session, queue: Any, *, run: bool) -> Any:
-        made.append(1)
+        made.append(now[0])
         return examine(session, queue, run=run)
 
     monkeypatch.setattr("sa_jobqueue.web.site.examine", count)
+    monkeypatch.setattr("sa_jobqueue.web.site.time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    for path in ("/doctor", "/doctor", "/doctor?again=1"):
+    for now[0], path in [
+        *((0, "/doctor"), (59, "/doctor"), (61, "/doctor")),
+        *((62, "/doctor?again=1"), (67, "/doctor?again=1")),
+    ]:
         page.get(path)
 
-    assert len(made) == 2 * 4
+    assert made == [0, 61, 67]

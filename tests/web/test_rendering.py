@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from sa_jobqueue.ages import age_text, duration_text
-from sa_jobqueue.web.rendering import from_path, in_path, plural, rate_text, value_text
+from sa_jobqueue.web.rendering import from_path, in_path
 
 
 @given(some.text(some.sampled_from("ab~012/.%")))
@@ -55,18 +55,3 @@ def test_a_duration_in_a_sentence_is_as_people_say_it(
     duration: timedelta | float, text: str
 ) -> None:
     assert duration_text(duration) == text
-
-
-def test_numbers_are_short() -> None:
-    assert [rate_text(rate) for rate in (None, 0, 0.123, 3.14159, 1_234.5)] == [
-        "\u2013",
-        "\u2013",
-        "0.12",
-        "3.1",
-        "1,234",
-    ]
-    assert [plural(count, "job") for count in (0, 1, 1_234)] == ["0 jobs", "1 job", "1,234 jobs"]
-
-
-def test_a_value_of_bytes_is_written_as_python_writes_it() -> None:
-    assert value_text(b"\x00<b>") == "b'\\x00<b>'"

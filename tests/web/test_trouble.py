@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, NullPool, event, text
-from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue.dialects import database_of, is_time_limit
+from sa_jobqueue.dialects import database_of
 from sa_jobqueue.web import reading, site
-from sa_jobqueue.web.reading import reading as read
 from tests.support import SERVERS, cut_connections, impatient, make_engine
 
 from .conftest import Open, add, failed, statuses, texts
@@ -33,20 +32,6 @@ SLOW = {
 }
 
 SHORT = timedelta(seconds=1)
-
-
-@pytest.mark.parametrize("level", [None, "AUTOCOMMIT"])
-def test_a_statement_that_takes_too_long_is_ended_by_the_database(
-    engine: Engine, db_alias: str, level: Any
-) -> None:
-    used = engine if level is None else engine.execution_options(isolation_level=level)
-    begun = time.monotonic()
-
-    with pytest.raises(DBAPIError) as raised, read(used, SHORT) as session:
-        session.execute(text(SLOW[db_alias])).all()
-
-    assert is_time_limit(raised.value)
-    assert time.monotonic() - begun < 10
 
 
 #: How a connection is asked for its limits, and its answer within a limit of one second.
@@ -70,19 +55,6 @@ def test_a_connection_has_its_own_limits_again_afterwards(engine: Engine, db_ali
 
     assert tuple(within) == limited
     assert before == after != within
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_write_that_waits_for_a_lock_is_ended_too(session: Session, engine: Engine) -> None:
-    add(session, failed(1))
-    write = text("UPDATE page_email SET priority = 3 WHERE id = 1")
-    session.execute(write)
-    begun = time.monotonic()
-
-    with pytest.raises(DBAPIError), read(engine, SHORT) as other:
-        other.execute(write)
-
-    assert time.monotonic() - begun < 8
 
 
 @pytest.mark.only_on("sqlite")

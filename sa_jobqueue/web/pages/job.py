@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Column, select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from ...evidence import JobRecord, job_records
+from ...events import JobRecord, job_records
 from ...model.beside import HISTORY, beside
 from ...overview.schema import has_table
-from ...owners.alive import OwnerState, owner_state
+from ...owners.alive import owner_state
 from ...queue import JobQueue
 from ...steering import Key
 from ..door import Problem, Visit
 from ..reading import reading
 from ..rendering import from_path
-from .queue import named_queue, typed_key
-from .verbs import verbs_for
+from .actions import ACTIONS
+from .queue import typed_key
 
 #: How many records of the history are shown.
 RECORDS = 100
@@ -29,104 +27,69 @@ RECORDS = 100
 TRACEPARENT = "traceparent"
 
 
-@dataclass(frozen=True)
-class JobRow:
-    """The row of a job.
-
-    Attributes:
-        key: its key, as the database has it.
-        roles: the values of the queue's columns, by their roles.
-        serial_keys: the values that serial_by and limit_by go by, by their attributes.
-        trace: the id of the trace in which it was enqueued.
-        others: the other columns of the class, by their attributes.
-        not_read: the deferred columns.
-    """
-
-    key: Key
-    roles: Mapping[str, Any]
-    serial_keys: Mapping[str, Any]
-    trace: str | None
-    others: Mapping[str, Any]
-    not_read: tuple[str, ...]
-
-
 def show_job(visit: Visit) -> Response:
     """Show the whole story of a job."""
-    name, queue = named_queue(visit)
-    key = typed_key(queue, from_path(visit.parameter("key")))
+    name, queue = visit.queue
+    asked = typed_key(queue, from_path(visit.parameter("key")))
     with reading(visit.site.engine) as session:
-        row = read_row(session, queue, key)
+        values = _read(session, queue, asked)
+        mapping = queue.mapping
+        key = tuple(values[each.key] for each in mapping.key_attributes)  # as the database has it
+        roles = {role: values[each] for role, each in mapping.attributes.items() if each in values}
+        roles["status"] = mapping.told(roles["status"])
+        owner = roles.get("owner")
         return visit.page(
             "job",
             name=name,
-            key=row.key,
-            row=row,
-            key_names=[column.name for column in queue.mapping.keys],
-            owner_state=_owner_state(session, row),
-            records=_records(session, queue, row.key),
-            verbs=verbs_for(queue, row.roles["status"]),
+            key=key,
+            row={"roles": roles, **_other_values(queue, values)},
+            key_names=[column.name for column in mapping.keys],
+            owner_state=None if owner is None else owner_state(session, owner),
+            records=_records(session, queue, key),
+            verbs=_verbs(queue, roles["status"]),
         )
 
 
-def read_row(session: Session, queue: JobQueue[Any], key: Key) -> JobRow:
-    """Read a job of a queue.
-
-    Raises:
-        Problem: the queue has no job with this key.
-    """
-    spec, mapping = queue.plan.spec, queue.mapping
-    columns = _columns(queue)
-    is_it = [column == value for column, value in zip(mapping.key_attributes, key, strict=True)]
-    found = session.execute(select(*columns.values()).where(*is_it, *spec.where)).first()
-    if found is None:
-        raise Problem(404, "No such job", "The queue has no job with this key, or not any more.")
-    values = dict(zip(columns, found, strict=True))
-    return _job_row(queue, values)
-
-
-def _columns(queue: JobQueue[Any]) -> dict[str, Any]:
-    """Return the attributes of the class that are columns, but for the deferred ones."""
-    entity = queue.entity
-    return {
-        attribute.key: getattr(entity, attribute.key)
+def _read(session: Session, queue: JobQueue[Any], key: Key) -> dict[str, Any]:
+    """Read the columns of a job by their attributes, but for the deferred ones."""
+    columns = {
+        attribute.key: getattr(queue.entity, attribute.key)
         for attribute in queue.mapping.mapper.column_attrs
         if isinstance(attribute.columns[0], Column) and not attribute.deferred
     }
+    attributes = queue.mapping.key_attributes
+    is_it = [column == value for column, value in zip(attributes, key, strict=True)]
+    wanted = select(*columns.values()).where(*is_it, *queue.plan.spec.where)
+    found = session.execute(wanted).first()
+    if found is None:
+        raise Problem(404, "No such job", "The queue has no job with this key, or not any more.")
+    return dict(zip(columns, found, strict=True))
 
 
-def _job_row(queue: JobQueue[Any], values: dict[str, Any]) -> JobRow:
+def _other_values(queue: JobQueue[Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Sort what is no column of the queue's own: serial keys, the trace, and all others."""
     mapping = queue.mapping
-    roles = {role: values[name] for role, name in mapping.attributes.items() if name in values}
-    if "status" in roles:
-        roles["status"] = mapping.told(roles["status"])
     serial = {column.key for limit in queue.plan.spec.limits for column in limit.columns}
     known = {*mapping.attributes.values(), *(each.key for each in mapping.key_attributes)}
-    deferred = tuple(each.key for each in mapping.mapper.column_attrs if each.deferred)
-    return JobRow(
-        key=tuple(values[each.key] for each in mapping.key_attributes),
-        roles=roles,
-        serial_keys={name: values[name] for name in sorted(serial) if name in values},
-        trace=_trace_id(values.get(TRACEPARENT)),
-        others={name: value for name, value in values.items() if name not in known},
-        not_read=deferred,
-    )
-
-
-def _trace_id(traceparent: Any) -> str | None:
-    """Return the second part of a W3C traceparent."""
-    parts = traceparent.split("-") if isinstance(traceparent, str) else []
-    return parts[1] if len(parts) == 4 else None
-
-
-def _owner_state(session: Session, row: JobRow) -> OwnerState | None:
-    owner = row.roles.get("owner")
-    return None if owner is None else owner_state(session, owner)
+    parts = str(values.get(TRACEPARENT)).split("-")  # W3C: the second is the trace's id
+    return {
+        "serial_keys": {name: values[name] for name in sorted(serial) if name in values},
+        "trace": parts[1] if len(parts) == 4 else None,
+        "others": {name: value for name, value in values.items() if name not in known},
+        "not_read": [each.key for each in mapping.mapper.column_attrs if each.deferred],
+    }
 
 
 def _records(session: Session, queue: JobQueue[Any], key: Key) -> list[JobRecord] | None:
     """Return what the history knows; None: there is no history."""
-    table = beside(queue.mapping, HISTORY)
-    connection = session.connection()
+    table, connection = beside(queue.mapping, HISTORY), session.connection()
     if table is None or not has_table(connection, table):
         return None
     return job_records(connection, table, queue, key, limit=RECORDS)
+
+
+def _verbs(queue: JobQueue[Any], status: str) -> list[str]:
+    """List the verbs for a job of this status."""
+    has_priority = queue.mapping.has("priority")
+    known = [verb for verb in ACTIONS if verb != "reprioritize" or has_priority]
+    return [verb for verb in known if status in queue.statuses_left_by(verb)]

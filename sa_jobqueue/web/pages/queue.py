@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from sqlalchemy.orm import Session
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from ...dialects.clock import as_utc
 from ...errors import ArgumentError
@@ -24,12 +22,12 @@ from ...overview import (
     why_incomplete,
 )
 from ...overview.listing import position_types
-from ...owners.alive import OwnerState, owner_states
+from ...owners.alive import owner_states
 from ...queue import JobQueue
 from ...steering import key_from, key_text
 from ..door import Problem, Visit
-from ..plots import Plot, plot
 from ..reading import reading
+from ..rendering import Plot, plot
 
 #: How many jobs a page lists.
 PAGE = 50
@@ -37,24 +35,13 @@ PAGE = 50
 #: The largest number of a position: that of a smallint, or of jobs in an order of one's own.
 LARGEST = 2**31 - 1
 
-#: Width and height of a plot on this page, in its own units.
-PLOT = (480, 90)
-
+#: The title of each list, and the verbs for its ticked jobs.
 TABS = {
-    Listed.FAILED: "Failed",
-    Listed.CLAIMED: "Claimed",
-    Listed.DUE: "Due",
-    Listed.LATER: "Later",
-    Listed.CANCELLED: "Cancelled",
-}
-
-#: The verbs for ticked jobs, by what is listed.
-VERBS = {
-    Listed.FAILED: ("retry",),
-    Listed.CANCELLED: ("retry",),
-    Listed.CLAIMED: ("release",),
-    Listed.DUE: ("cancel", "reprioritize"),
-    Listed.LATER: ("cancel", "reprioritize"),
+    Listed.FAILED: ("Failed", ["retry"]),
+    Listed.CLAIMED: ("Claimed", ["release"]),
+    Listed.DUE: ("Due", ["cancel", "reprioritize"]),
+    Listed.LATER: ("Later", ["cancel", "reprioritize"]),
+    Listed.CANCELLED: ("Cancelled", ["retry"]),
 }
 
 
@@ -64,71 +51,39 @@ UNSUCCESSFUL = {Listed.FAILED: FAILED, Listed.CANCELLED: CANCELLED}
 
 def show_queue(visit: Visit) -> Response:
     """Show a queue and a page of its jobs, or go to the job whose key was typed."""
-    name, queue = named_queue(visit)
-    asked = visit.request.query_params
-    if asked.get("key"):
-        key = typed_key(queue, asked["key"].strip())
-        return RedirectResponse(visit.links.job(name, key), status_code=303)
+    name, queue = visit.queue
+    if visit.value("key"):
+        key = typed_key(queue, visit.value("key").strip())
+        return visit.redirect(visit.links.job(name, key))
     seen = visit.site.overview(name).get(name)
     if seen is None:
         return visit.page("no_table", name=name, table=queue.mapping.table.fullname)
     visit.site.samples.look()
-    which = _listed(asked.get("show"), seen)
-    listed = _list(visit, queue, which)
+    which = _listed(visit.asked.get("show"), seen)
+    has_priority = queue.mapping.has("priority")
     return visit.page(
         "queue",
         name=name,
         seen=seen,
-        plots=_plots(visit, name),
-        key_names=key_names(queue),
-        tabs=TABS,
+        plots=plots(visit, name, 480, 90),
+        key_names=",".join(column.name for column in queue.mapping.keys),
+        tabs={tab: title for tab, (title, _) in TABS.items()},
         which=which,
-        listed=listed,
-        verbs=_verbs(queue, which),
-        first_page="after" not in asked,
+        listed=_list(visit, queue, which),
+        verbs=[verb for verb in TABS[which][1] if verb != "reprioritize" or has_priority],
+        first_page="after" not in visit.asked,
     )
 
 
-@dataclass(frozen=True)
-class JobList:
-    """A page of jobs.
-
-    Attributes:
-        states: of the owners, by their names.
-        next_page: the query of the next page; None: there is none.
-        incomplete: why it may lack jobs; None: it has all.
-    """
-
-    jobs: Sequence[ListedJob] = ()
-    states: Mapping[str, OwnerState] = field(default_factory=dict)
-    next_page: str | None = None
-    incomplete: str | None = None
-
-
-def named_queue(visit: Visit) -> tuple[str, JobQueue[Any]]:
-    """Return the queue that the path names.
-
-    Raises:
-        Problem: the site has no such queue.
-    """
-    name = visit.parameter("name")
-    queue = visit.site.queues.get(name)
-    if queue is None:
-        raise Problem(404, "No such queue", f"This site has no queue {name!r}.")
-    return name, queue
-
-
-def key_names(queue: JobQueue[Any]) -> str:
-    """Name the columns of a queue's key, as they are typed."""
-    return ",".join(column.name for column in queue.mapping.keys)
+def plots(visit: Visit, name: str, width: int, height: int) -> dict[str, Plot | None]:
+    """Draw the samples of a queue, for boxes of this size."""
+    samples = visit.site.samples.of(name)
+    due, rate = [each.due for each in samples], [each.rate for each in samples]
+    return {"due": plot(due, width, height), "rate": plot(rate, width, height)}
 
 
 def typed_key(queue: JobQueue[Any], text: str) -> tuple[Any, ...]:
-    """Read a key.
-
-    Raises:
-        Problem: it cannot be a key of the queue.
-    """
+    """Read a key; a text that cannot be a key of the queue raises a Problem."""
     try:
         return key_from(queue.mapping, text)
     except ArgumentError as error:
@@ -145,58 +100,31 @@ def _listed(word: str | None, seen: QueueOverview) -> Listed:
         raise Problem(404, "Nothing is here", f"No jobs are listed as {word!r}.") from None
 
 
-def _list(visit: Visit, queue: JobQueue[Any], which: Listed) -> JobList:
-    """Read a page of jobs, and whether their owners live."""
-    after = _position(queue, which, visit.request.query_params.get("after"))
+def _list(visit: Visit, queue: JobQueue[Any], which: Listed) -> dict[str, Any]:
+    """Read a page of jobs, whether their owners live, and the query of the next page."""
+    after = _position(queue, which, visit.asked.get("after"))
     with reading(visit.site.engine) as session:
         jobs = list_jobs(session, queue, which, limit=PAGE + 1, after=after)
         shown, status = jobs[:PAGE], UNSUCCESSFUL.get(which)
         why = None if status is None else why_incomplete(session, queue, status)
-        return JobList(shown, _states(session, shown), _next_page(which, jobs), why)
-
-
-def _states(session: Session, jobs: Sequence[ListedJob]) -> dict[str, OwnerState]:
-    return owner_states(session.connection(), {job.owner for job in jobs if job.owner})
-
-
-def _verbs(queue: JobQueue[Any], which: Listed) -> list[str]:
-    has_priority = queue.mapping.has("priority")
-    return [verb for verb in VERBS[which] if verb != "reprioritize" or has_priority]
-
-
-def _plots(visit: Visit, name: str) -> dict[str, Plot | None]:
-    width, height = PLOT
-    samples = visit.site.samples.of(name)
-    due, rate = [each.due for each in samples], [each.rate for each in samples]
-    return {
-        "due": plot(due, width=width, height=height),
-        "rate": plot(rate, width=width, height=height),
-    }
+        states = owner_states(session.connection(), {job.owner for job in shown if job.owner})
+    next_page = _next_page(which, shown[-1]) if len(jobs) > PAGE else None
+    return {"incomplete": why, "jobs": shown, "states": states, "next_page": next_page}
 
 
 # -- pages by key -------------------------------------------------------------
 
 
-def _next_page(which: Listed, jobs: Sequence[ListedJob]) -> str | None:
-    """Return the query of the page behind the last job that is shown."""
-    if len(jobs) <= PAGE:
-        return None
-    after = _position_text(jobs[PAGE - 1])
+def _next_page(which: Listed, job: ListedJob) -> str:
+    """Return the query of the page behind a job."""
+    values: Sequence[Any] = job.position[: -len(job.key)]
+    plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]
+    after = json.dumps([*plain, key_text(job.key)])
     return "?" + urlencode({"show": which.value, "after": after})
 
 
-def _position_text(job: ListedJob) -> str:
-    values = job.position[: -len(job.key)]
-    plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]
-    return json.dumps([*plain, key_text(job.key)])
-
-
 def _position(queue: JobQueue[Any], which: Listed, text: str | None) -> Position | None:
-    """Read a position.
-
-    Raises:
-        Problem: it is not one of this list.
-    """
+    """Read a position; what is none of this list raises a Problem."""
     if text is None:
         return None
     try:
@@ -211,11 +139,6 @@ def _position(queue: JobQueue[Any], which: Listed, text: str | None) -> Position
 
 
 def _value(kind: type[Any], value: Any) -> Any:
-    """Read a value of a position.
-
-    Raises:
-        ValueError, TypeError, OverflowError: it is not of this type.
-    """
     if kind is datetime:
         return as_utc(datetime.fromisoformat(value))
     if type(value) is not int or abs(value) > LARGEST:

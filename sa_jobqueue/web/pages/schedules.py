@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urlencode
+from typing import Any, NamedTuple
 
-from sqlalchemy.orm import Session
-from starlette.responses import RedirectResponse, Response
+from sqlalchemy import Table
+from starlette.responses import Response
 
-from ...model.beside import SCHEDULES, beside
+from ...model.beside import SCHEDULES
 from ...model.mapping import mapping_of
 from ...overview.schema import has_table
-from ...queue import JobQueue
 from ...schedules import ScheduleInfo, Schedules
-from ..door import Problem, Visit, read_only
+from ..door import Problem, Visit, refuse_readers
 from ..reading import reading
-from ..site import Site
-from .actions import log_action
+from .actions import refused
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A schedule of a queue of the site.
-
-    Attributes:
-        queue: the queue's name on the site.
-    """
+class Listed(NamedTuple):
+    """A schedule of a queue of the site; `queue` is the queue's name on the site."""
 
     queue: str
     info: ScheduleInfo
@@ -36,98 +26,57 @@ class Listed:
 
 def show_schedules(visit: Visit) -> Response:
     """Show the schedules of the site's queues."""
-    sets = _schedules(visit.site)
-    with reading(visit.site.engine) as session:
-        there = [each for each in sets if _has_table(session, each)]
-        listed = list(_listed(session, visit.site, there))
-    missing = [_table(each).fullname for each in sets if each not in there]
-    return visit.page("schedules", listed=listed, declared=bool(sets), missing=missing)
+    listed, missing = _list(visit)
+    declared = bool(visit.site.beside(SCHEDULES))
+    return visit.page("schedules", listed=listed, declared=declared, missing=missing)
 
 
 def show_run(visit: Visit) -> Response:
-    """Show which job a schedule would insert now.
-
-    Raises:
-        Problem: there is no such schedule, or the visitor may not change anything.
-    """
-    if not visit.visitor.may_change:
-        raise read_only()
-    found = _named(visit, visit.request.query_params.get("name", ""))
-    return visit.page("preview_schedule", listed=found)
+    """Show which job a schedule would insert now."""
+    refuse_readers(visit)
+    return visit.page("preview_schedule", listed=_named(visit, visit.value("name")))
 
 
 def change_schedule(visit: Visit) -> Response:
     """Do what a button asks for; before a job is inserted, go to a preview."""
-    verb, name = str(visit.form.get("verb", "")), str(visit.form.get("name", ""))
-    change = _CHANGES.get(verb)
-    if change is None:
-        raise Problem(400, "Nothing was done", f"There is no action {verb!r}.")
-    found = _named(visit, name)
+    verb, name = visit.value("verb"), visit.value("name")
+    if verb not in ("run", "pause", "resume"):
+        raise refused(f"There is no action {verb!r}.")
+    queue, _, schedules = _named(visit, name)
     if verb == "run" and "confirm" not in visit.form:
-        address = f"{visit.links('schedules', 'run')}?{urlencode({'name': name})}"
-        return RedirectResponse(address, status_code=303)
-    queue = visit.site.queues[found.queue]
-    changed = visit.site.steering(found.queue).run(
-        lambda session: change(session, found.schedules, name, queue)
-    )
-    log_action(visit, f"{verb} schedule", found.queue, [(name,)], [(name,)] if changed else [])
-    return RedirectResponse(visit.links("schedules"), status_code=303)
+        return visit.redirect(visit.links("schedules", "run"), name=name)
 
+    def change(session: Any) -> bool:
+        if verb == "run":
+            schedules.run_now(session, name, visit.site.queues[queue])
+            return True
+        return (
+            schedules.pause(session, name) if verb == "pause" else schedules.resume(session, name)
+        )
 
-def _run(session: Session, schedules: Schedules, name: str, queue: JobQueue[Any]) -> bool:
-    schedules.run_now(session, name, queue)
-    return True
-
-
-def _pause(session: Session, schedules: Schedules, name: str, queue: JobQueue[Any]) -> bool:
-    return schedules.pause(session, name)
-
-
-def _resume(session: Session, schedules: Schedules, name: str, queue: JobQueue[Any]) -> bool:
-    return schedules.resume(session, name)
-
-
-_CHANGES: dict[str, Callable[[Session, Schedules, str, JobQueue[Any]], bool]] = {
-    "run": _run,
-    "pause": _pause,
-    "resume": _resume,
-}
+    changed = visit.site.steering(queue).run(change)
+    visit.log(f"{verb} schedule", queue, [(name,)], [(name,)] if changed else [])
+    return visit.redirect(visit.links("schedules"))
 
 
 def _named(visit: Visit, name: str) -> Listed:
-    """Find a schedule of the site's queues.
-
-    Raises:
-        Problem: there is none of this name.
-    """
-    with reading(visit.site.engine) as session:
-        there = [each for each in _schedules(visit.site) if _has_table(session, each)]
-        found = [each for each in _listed(session, visit.site, there) if each.info.name == name]
+    found = [each for each in _list(visit)[0] if each.info.name == name]
     if not found:
         raise Problem(404, "No such schedule", f"The queues have no schedule {name!r}.")
     return found[0]
 
 
-def _schedules(site: Site) -> list[Schedules]:
-    """List the schedules beside the queues, each set once."""
-    found: dict[int, Schedules] = {}
-    for queue in site.queues.values():
-        schedules = beside(queue.mapping, SCHEDULES)
-        if schedules is not None:
-            found[id(schedules)] = schedules
-    return list(found.values())
-
-
-def _listed(session: Session, site: Site, sets: list[Schedules]) -> Iterator[Listed]:
-    for schedules in sets:
-        for info in schedules.all(session):
-            for name in site.names_of.get(info.queue, ())[:1]:
-                yield Listed(name, info, schedules)
-
-
-def _table(schedules: Schedules) -> Any:
-    return mapping_of(schedules.entity).table
-
-
-def _has_table(session: Session, schedules: Schedules) -> bool:
-    return has_table(session.connection(), _table(schedules))
+def _list(visit: Visit) -> tuple[list[Listed], list[str]]:
+    """Read the schedules beside the queues, and name the tables that are not there."""
+    site = visit.site
+    listed, missing = [], []
+    with reading(site.engine) as session:
+        for schedules in site.beside(SCHEDULES):
+            table: Table = mapping_of(schedules.entity).table
+            if not has_table(session.connection(), table):
+                missing.append(table.fullname)
+                continue
+            for info in schedules.all(session):
+                names = site.names_of.get(info.queue, ())[:1]
+                listed += [Listed(name, info, schedules) for name in names]
+    return listed, missing

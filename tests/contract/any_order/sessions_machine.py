@@ -29,7 +29,8 @@ from sqlalchemy import Engine, delete
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.dialects import database_of
-from sa_jobqueue.evidence import Ledger, check_files
+from tests.evidence.checker import check_files
+from tests.evidence.ledger import Ledger
 
 WORKERS = 3
 

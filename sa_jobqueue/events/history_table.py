@@ -19,6 +19,7 @@ of a claim are inserted together.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -39,9 +40,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 
 from ..dialects.clock import as_utc, utc_now
-from ..events.event import Event, EventJob
-from ..events.listener import Recorder
-from ..events.listeners import add_listener, remove_listener
 from ..model.beside import HISTORY
 from ..model.columns import OWNER_LENGTH, timestamp_type
 from ..model.mapping import any_mapping_of
@@ -49,7 +47,9 @@ from ..model.queue_name import mapping_of_queue
 from ..model.status import LONGEST_WORD
 from ..sessions.transaction_end import TransactionEnd
 from ..sessions.writer import Writer
-from .lines import key_text
+from .event import Event, EventJob
+from .listener import Recorder
+from .listeners import add_listener, remove_listener
 
 #: The longest text of a primary key, such as ``[7]``; a longer one is cut.
 KEY_LENGTH = 100
@@ -104,7 +104,7 @@ def job_records(
     columns = [table.c[field.name] for field in fields(JobRecord)]
     found = select(*columns).where(
         table.c.queue_table == mapping_of_queue(queue).table.fullname,
-        table.c.job_key == key_text(key)[:KEY_LENGTH],
+        table.c.job_key == _key_text(key),
     )
     rows = connection.execute(found.order_by(table.c.id.desc()).limit(limit))
     return [JobRecord(**{**row._asdict(), "noted_at": as_utc(row.noted_at)}) for row in rows]
@@ -151,9 +151,20 @@ class HistoryTable(Recorder):
         """Do nothing: the rows were committed with the verb, or not at all."""
 
 
+def _key_text(key: tuple[Any, ...]) -> str:
+    return json.dumps(key, default=_text)[:KEY_LENGTH]
+
+
+def _text(value: Any) -> str:
+    """Write what JSON does not know: times as UTC, everything else as its text."""
+    if not isinstance(value, datetime):
+        return str(value)
+    return f"{as_utc(value).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
 def _of_job(job: EventJob) -> dict[str, Any]:
     return {
-        "job_key": key_text(job.key)[:KEY_LENGTH],
+        "job_key": _key_text(job.key),
         "status": job.status,
         "owner": job.owner,
         "owner_date": job.owner_date,

@@ -1,0 +1,279 @@
+"""``demo``: producers and consumers, each a process, drain a table, and the database proves it.
+
+A process writes its figures to memory of its own that it shares with the parent, and reads there
+what it is to do. Neither needs a lock, so a process that is killed blocks no other.
+
+The proof believes no figure of a process: it reads the logs that producers and consumers wrote to
+the database, each in the transaction that did the work.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import signal
+import string
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from sqlalchemy import Engine, String, func, inspect, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from ..dialects import database_of
+from ..model.mixins import JobMixin
+from ..queue import JobQueue
+from ..sessions.transactions import run_with_retries
+from ..verbs.stats import count_by_status
+from .engine import make_engine, open_engine, shown_url
+from .errors import in_one_line
+from .options import example_url_option
+from .stop_signals import StopSignals
+
+ROWS_PER_COMMIT, BATCH, PAUSE, TICK, LINE_EVERY = 10, 100, 0.1, 0.5, 2.0
+
+#: What the processes are to do: wait; work; without producers; end when nothing is left.
+STARTING, RUNNING, CLOSING, DRAINING = range(4)
+
+#: The figures of a process: whether it waits, its transactions, its rows, and its largest batch.
+READY, BATCHES, ROWS, LARGEST = range(4)
+
+
+class Base(DeclarativeBase):
+    """The base of the example's tables."""
+
+
+class Record(JobMixin, Base):
+    """A job: random letters."""
+
+    __tablename__ = "record"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    d: Mapped[str] = mapped_column(String(64), index=True)
+
+
+class Inserted(Base):
+    """A row for each insert; the producer writes it in the same transaction."""
+
+    __tablename__ = "record_inserted"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    record_id: Mapped[int]
+
+
+class Finished(Base):
+    """A row for each finish, in the same transaction; it has no unique key, to note a second."""
+
+    __tablename__ = "record_finished"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    record_id: Mapped[int]
+
+
+count = click.IntRange(min=1)
+
+
+@click.command()
+@example_url_option
+@click.option("--seconds", type=click.FloatRange(min=1), default=30, show_default=True, metavar="N")
+@click.option("--producers", type=count, default=2, show_default=True)
+@click.option("--consumers", type=count, default=10, show_default=True)
+def demo(url: str, seconds: float, producers: int, consumers: int) -> None:
+    """Run producers and consumers, and prove the result.
+
+    The producers insert rows for --seconds. The consumers then finish what is left. The proof
+    counts in the database that each row was finished once. The command drops the tables of the
+    example, and creates them again. Ctrl-C stops the producers.
+    """
+    engine, console = open_engine(url, create_file=True), Console(highlight=False)
+    recreate_tables(engine)
+    console.print(f"database: {shown_url(engine)}", soft_wrap=True, markup=False)
+    with StopSignals() as stop, Run(engine, url, console, producers, consumers) as run:
+        run.watch("starting", lambda: any(not figures[READY] for *_, figures in run.children))
+        run.phase.value, end = RUNNING, time.monotonic() + seconds
+        run.watch("running", lambda: not stop.received and time.monotonic() < end)
+        run.phase.value = CLOSING
+        run.watch("stopping the producers", lambda: run.any_left("producer"))
+        run.phase.value = DRAINING
+        run.watch("draining", lambda: run.any_left("consumer"))
+        run.show("drained", now=True)
+    prove(engine, console)
+
+
+def recreate_tables(engine: Engine) -> None:
+    """Drop the example's tables, and create them again; refuse a user's own table."""
+    for table in Base.metadata.sorted_tables:
+        there = inspect(engine).has_table(table.name)
+        columns = inspect(engine).get_columns(table.name) if there else []
+        if there and {column["name"] for column in columns} != set(table.columns.keys()):
+            raise click.ClickException(
+                f"the table {table.name!r} in {shown_url(engine)} is not the example's, and is not "
+                "dropped; use another database"
+            )
+    with engine.connect() as connection:
+        if database_of(connection).one_writer:
+            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+
+
+class Run:
+    """The processes of a run, and the display of their figures; leaving the block ends them."""
+
+    def __init__(
+        self, engine: Engine, url: str, console: Console, producers: int, consumers: int
+    ) -> None:
+        self.engine, self.console = engine, console
+        self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self.next_line, self.begin = 0.0, time.monotonic()
+        context = multiprocessing.get_context("spawn")
+        self.phase = context.RawValue("i", STARTING)
+        self.children: list[tuple[SpawnProcess, str, Any]] = []
+        for role, work, number in (
+            ("consumer", consume, consumers),
+            ("producer", produce, producers),
+        ):
+            for _ in range(number):
+                figures = context.RawArray("q", 4)
+                asked = (role, work, url, self.phase, figures)
+                child = context.Process(target=run_child, args=asked, daemon=True)
+                self.children.append((child, role, figures))
+
+    def __enter__(self) -> Run:
+        # Only the parent handles Ctrl-C: children inherit that the signal is ignored.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for child, *_ in self.children:
+            child.start()
+        signal.signal(signal.SIGINT, before)
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+        for child, *_ in self.children:
+            child.kill()
+            child.join()
+
+    def any_left(self, role: str) -> bool:
+        """Tell whether a process of a role still runs."""
+        return any(child.exitcode is None for child, of, _ in self.children if of == role)
+
+    def watch(self, doing: str, go_on: Callable[[], bool]) -> None:
+        """Show the figures until it is time for the next phase; a process that failed ends it."""
+        while go_on():
+            for child, role, _ in self.children:
+                if child.exitcode:  # None: it runs; 0: it has ended
+                    raise click.ClickException(f"a {role} ended with exit code {child.exitcode}")
+            self.show(doing)
+            time.sleep(TICK)
+
+    def show(self, doing: str, *, now: bool = False) -> None:
+        """Show the present figures: in the live table, or in a line if it is time or `now`."""
+        if self.live is None and not now and time.monotonic() < self.next_line:
+            return
+        self.next_line = time.monotonic() + LINE_EVERY
+        table = Table(f"{time.monotonic() - self.begin:.1f} s {doing}")
+        for name in ("batches", "rows", "largest batch"):
+            table.add_column(name, justify="right")
+        for number, (_, role, figures) in enumerate(self.children, 1):
+            table.add_row(f"{role} {number}", *(f"{figure:,}" for figure in figures[BATCHES:]))
+        with Session(self.engine) as session:
+            counts = count_by_status(session, Record)
+        table.caption = ", ".join(f"{word} {number:,}" for word, number in counts.items())
+        if self.live is not None:
+            self.live.update(table, refresh=True)
+        else:
+            self.console.print(f"{table.columns[0].header}: {table.caption}", soft_wrap=True)
+            if now:
+                self.console.print(table)
+
+
+def run_child(role: str, work: Callable[..., bool], url: str, phase: Any, figures: Any) -> None:
+    """Do a role's work, transaction by transaction, until the phase or the parent ends."""
+    parent, engine = multiprocessing.parent_process(), make_engine(url)
+    figures[READY], last = True, DRAINING if role == "consumer" else RUNNING
+    try:
+        while parent is not None and parent.is_alive() and phase.value <= last:
+            if phase.value != STARTING and not work(engine, figures, phase.value == DRAINING):
+                return
+            time.sleep(PAUSE if phase.value != DRAINING else 0)
+    except SQLAlchemyError as error:
+        sys.exit(in_one_line(error))
+
+
+def produce(engine: Engine, figures: Any, _: bool) -> bool:
+    """Insert rows, and log them in the same transaction."""
+
+    def insert(session: Session) -> None:
+        letters = (random.choices(string.ascii_lowercase, k=64) for _ in range(ROWS_PER_COMMIT))
+        records = [Record(d="".join(text)) for text in letters]
+        session.add_all(records)
+        session.flush()
+        session.add_all(Inserted(record_id=record.id) for record in records)
+
+    run_with_retries(engine, insert)
+    note(figures, ROWS_PER_COMMIT)
+    return True
+
+
+def consume(engine: Engine, figures: Any, draining: bool) -> bool:
+    """Claim the rows of a random letter, in a drain all rows; finish and log them."""
+    queue = queue_of("" if draining else random.choice(string.ascii_lowercase))
+    owner = multiprocessing.current_process().name
+    claimed = run_with_retries(
+        engine, lambda session: queue.claim(session, owner=owner, limit=BATCH)
+    )
+
+    def finish(session: Session) -> None:
+        session.add_all(Finished(record_id=record.id) for record in claimed)
+        queue.complete(session, claimed)
+
+    if claimed:
+        run_with_retries(engine, finish)
+        note(figures, len(claimed))
+    return bool(claimed) or not draining
+
+
+def note(figures: Any, rows: int) -> None:
+    """Add a batch to the figures of this process."""
+    figures[BATCHES] += 1
+    figures[ROWS] += rows
+    figures[LARGEST] = max(figures[LARGEST], rows)
+
+
+@cache
+def queue_of(letter: str) -> JobQueue[Record]:
+    """Return the queue of the rows that begin with a letter, or of all rows."""
+    return JobQueue(Record, Record.d.like(f"{letter}%"))
+
+
+def prove(engine: Engine, console: Console) -> None:
+    """Print what the logs and the table show; fail unless each row was finished once."""
+    inserts, finishes = select(Inserted.record_id), select(Finished.record_id)
+    again = finishes.group_by(Finished.record_id).having(func.count() > 1)
+    found = {
+        "inserted": inserts,
+        "finished": finishes,
+        "finished twice": again,
+        "never finished": inserts.where(Inserted.record_id.not_in(finishes)),
+        "finished, never inserted": finishes.where(Finished.record_id.not_in(inserts)),
+        "left in the table": select(Record.id).where(Record.status != "done"),
+    }
+    with Session(engine) as session:
+        counts = {
+            name: session.scalar(select(func.count()).select_from(rows.subquery())) or 0
+            for name, rows in found.items()
+        }
+    told = ", ".join(f"{name} {number:,}" for name, number in counts.items())
+    inserted, finished, *wrong = counts.values()
+    if not inserted or inserted != finished or any(wrong):
+        raise click.ClickException(f"PROOF FAILED: {told}")
+    console.print(f"from the log in the database: {told}", soft_wrap=True)
+    console.print(f"PROOF: inserted = finished = {inserted:,}, none twice, none left")
