@@ -41,6 +41,7 @@ from sa_jobqueue import (
     round_progress,
     start_round,
 )
+from sa_jobqueue.events import Event, listens_for
 from sa_jobqueue.rounds import RoundProgress
 
 MAILERS = 3
@@ -127,13 +128,12 @@ def mail_some(engine: Engine, owner: Owner) -> bool:
 def start_and_report(url: str, chunk: int, reports: Connection) -> None:
     """Start a mailing; after each chunk, report its rows and wait for an answer."""
 
-    def report(rows: int) -> None:
-        reports.send(rows)
+    @listens_for(Subscriber, "after_change")
+    def report(chunk: Event) -> None:
+        reports.send(chunk.count)
         reports.recv()
 
-    start_round(
-        connect(url), Subscriber, chunk=chunk, on_progress=lambda progress: report(progress.rows)
-    )
+    start_round(connect(url), Subscriber, chunk=chunk)
 
 
 def start_killed(url: str, chunk: int) -> int:
@@ -142,9 +142,9 @@ def start_killed(url: str, chunk: int) -> int:
     parent, child = context.Pipe()
     starter = context.Process(target=start_and_report, args=(url, chunk, child))
     starter.start()
-    parent.recv()
-    parent.send("go on")
     rows: int = parent.recv()
+    parent.send("go on")
+    rows += parent.recv()
     starter.kill()
     starter.join()
     return rows

@@ -66,9 +66,14 @@ def round_table(mapping: QueueMapping) -> Table:
     """Return the table of a queue's rounds.
 
     Raises:
-        ArgumentError: a class without RoundMixin.
+        ArgumentError: a class without RoundMixin, or with it in another table than the status.
     """
     if not mapping.has("round"):
         raise ArgumentError(f"{mapping} has no rounds: add RoundMixin to its bases")
+    if mapping.column("round").table is not mapping.table:
+        raise ArgumentError(
+            f"the round of {mapping} is in another table than its status: put RoundMixin into the "
+            "class that has JobMixin"
+        )
     rounds: Table = vars(mapping.table)[_KEPT]
     return rounds

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, literal_column, select
+from sqlalchemy import ColumnElement, and_, case, false, func, literal_column, or_, select
 
-from ..model.mapping import QueueMapping
+from ..model.mapping import QueueMapping, any_mapping_of
 from ..model.round_table import round_table
-from ..model.status import JobStatus, status_is
-from ..model.transitions import FINISHED, words_of
+from ..model.transitions import FINISHED
 from ..sessions.writer import AnySession, writing
-from .start import mapping_with_rounds
+
+COUNTED = ("unclaimed", "claimed", "joining", *map(str, FINISHED))
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,7 @@ class RoundProgress:
 def round_progress(
     session: AnySession, entity: type[Any], number: int | None = None
 ) -> RoundProgress:
-    """Count the rows of a round by what has become of them.
-
-    On PostgreSQL and SQLite the claim index finds the unclaimed rows, and the reap index
-    the claimed rows; the finished rows are counted in the table. MySQL and MariaDB may
-    read an index or the table for all of them.
+    """Count the rows of a round by what has become of them, in one read of the table.
 
     Args:
         session: the caller's session.
@@ -69,56 +65,32 @@ def round_progress(
     Raises:
         ArgumentError: a class without RoundMixin.
     """
-    mapping = mapping_with_rounds(entity)
-    rounds = round_table(mapping)
+    mapping = any_mapping_of(entity)
+    rounds = round_table(mapping).c
     with writing(session, mapping, reads=True) as writer:
-        newest = select(func.max(rounds.c.round))
+        newest = select(func.max(rounds.round))
         round_: int = (writer.core(newest).scalar() or 0) if number is None else number
-        started = writer.core(select(rounds.c.started_at).where(rounds.c.round == round_)).scalar()
-        count = _count_jobs if mapping.is_queue else _count_rows
-        counted = writer.orm(count(mapping, round_)).one()
-    counts = {name: int(value or 0) for name, value in counted._mapping.items()}
-    return RoundProgress(round_, started is not None, **counts)
+        started = writer.core(select(rounds.started_at).where(rounds.round == round_)).scalar()
+        counted = writer.orm(_count(mapping, round_)).one()
+    return RoundProgress(round_, started is not None, **counted._mapping)
 
 
-def _count_jobs(mapping: QueueMapping, number: int) -> Any:
-    """Count the jobs of a round by status, in one statement, so that none is counted twice."""
-    status, round_ = mapping.attribute("status"), mapping.attribute("round")
-    in_round = round_ == number
+def _count(mapping: QueueMapping, number: int) -> Any:
+    """Count the rows in one statement, so that none is counted twice.
 
-    def counted(*criteria: ColumnElement[bool]) -> Any:
-        counting = select(func.count(mapping.key_attributes[0])).where(*criteria)
-        return counting.correlate(None).scalar_subquery()
-
-    def of(word: JobStatus) -> Any:
-        is_so = status_is(status, mapping.word(word))
-        return func.sum(case((is_so, literal_column("1")), else_=literal_column("0")))
-
-    unclaimed, claimed = mapping.has_status(*mapping.ready), mapping.has_status(*mapping.during)
-    finished = words_of(mapping, FINISHED)
-    joining = round_ == -number if number else literal_column("1") == literal_column("0")
-    return select(
-        counted(unclaimed, in_round).label("unclaimed"),
-        counted(claimed, in_round).label("claimed"),
-        counted(claimed, joining).label("joining"),
-        *(of(status).label(str(status)) for status in FINISHED),
-    ).where(mapping.has_status(*finished), in_round)
-
-
-def _count_rows(mapping: QueueMapping, number: int) -> Any:
-    """Count the rows of a class without JobMixin: still in the round, or done in it."""
+    Minus the number says that a claimed row joins the round when its claim ends; and of a
+    class without JobMixin, that the round is done with the row.
+    """
     round_ = mapping.attribute("round")
-
-    def counted(wanted: int) -> Any:
-        counting = select(func.count(mapping.key_attributes[0])).where(round_ == wanted)
-        return counting.correlate(None).scalar_subquery()
-
-    none: Any = literal_column("0")
-    return select(
-        counted(number).label("unclaimed"),
-        none.label("claimed"),
-        none.label("joining"),
-        (counted(-number) if number else none).label("done"),
-        none.label("failed"),
-        none.label("cancelled"),
-    )
+    here, minus = round_ == number, and_(round_ == -number, round_ < 0)
+    which: dict[str, ColumnElement[bool]] = dict.fromkeys(COUNTED, false())
+    if mapping.is_queue:
+        claimed = mapping.has_status(*mapping.during)
+        which |= {word: and_(here, mapping.has_status(mapping.word(word))) for word in FINISHED}
+        which["unclaimed"] = and_(here, mapping.has_status(*mapping.ready))
+        which["claimed"], which["joining"] = and_(here, claimed), and_(minus, claimed)
+    else:
+        which["unclaimed"], which["done"] = here, minus
+    one: Any = literal_column("1")
+    counts = (func.count(case((is_so, one))).label(str(name)) for name, is_so in which.items())
+    return select(*counts).where(or_(here, minus))

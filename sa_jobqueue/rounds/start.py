@@ -11,40 +11,67 @@
 
     round_progress(session, Subscriber)          # 12,000 of 100,000 are done
 
-A round is a number that rows have. Starting a round makes its rows claimable once more;
-rows that somebody has claimed join it when their claim ends. With an Engine each chunk
-commits, and the next call with the same criteria finishes a start that was killed. See
-docs/rounds.md.
+A round is a number that rows have. A chunk is one read of keys along the primary key, and
+one UPDATE of these rows. Why every row is put in exactly once:
+
+* The number is the primary key of a row in the table of the rounds. So two starts cannot
+  take the same number: the second waits until the first one's transaction has ended.
+* A row is put in where its round is older. So no row is put in twice, however often the
+  chunks are repeated, and no row leaves a newer round.
+* With an Engine, ``started_at`` of the round is NULL until its last chunk, and the start
+  holds a named lock, which dies with its process. If ``started_at`` is NULL and nobody holds
+  the lock, the start was interrupted.
 
 Limits: a row is in one round at a time, the newest that took it. Rows whose status is a
-JobQueue's own, which the class does not declare, are left alone.
+JobQueue's own, which the class does not declare, are left alone. See docs/rounds.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias, TypeVar, cast
 
-from sqlalchemy import ColumnElement, Engine
+from sqlalchemy import ColumnElement, Engine, Table, and_, func, insert, or_, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
+from ..dialects.clock import utc_now
 from ..errors import ArgumentError
 from ..events.claimable import note_claimable
-from ..events.notes import note
+from ..events.event import Event
+from ..events.notes import note, tell
+from ..model.keys import by_key, key_batches, key_is_in, key_values, row_like
 from ..model.mapping import QueueMapping, any_mapping_of
 from ..model.round_table import round_table
-from ..sessions.writer import AnySession, writing
-from .starter import RoundStart, RoundStarter, round_event
+from ..model.status import CLAIMED, UNCLAIMED, status_is
+from ..model.transitions import left_by, put_in_round, words_of
+from ..owners.named_lock import named_lock
+from ..sessions.show import show_expired
+from ..sessions.transactions import run_with_retries
+from ..sessions.writer import AnySession, Writer, writing
+
+log = logging.getLogger("sa_jobqueue.rounds")
+
+R = TypeVar("R")
 
 #: How many rows one UPDATE, and with an Engine one transaction, puts into a round.
 CHUNK = 10_000
+
+#: A primary key; the empty key comes before all others.
+Key: TypeAlias = tuple[Any, ...]
+
+_KEYS = "sa_jobqueue_keys"
 
 
 def start_round(
     session_or_engine: AnySession | Engine,
     entity: type[Any],
     *where: ColumnElement[bool],
-    chunk: int | None = CHUNK,
-    on_progress: Callable[[RoundStart], object] | None = None,
+    chunk: int = CHUNK,
 ) -> int:
     """Make rows claimable once more, in the next round; return its number.
 
@@ -61,8 +88,7 @@ def start_round(
             after the other.
         entity: a mapped class with RoundMixin.
         where: criteria, joined by AND; each row is compared once.
-        chunk: how many rows one UPDATE takes; None takes all of them in one UPDATE.
-        on_progress: called after each chunk; with an Engine, after its commit.
+        chunk: how many rows one UPDATE takes.
 
     Raises:
         ArgumentError: a class without RoundMixin, a chunk below 1, or criteria that join
@@ -72,38 +98,182 @@ def start_round(
         UnsupportedDatabase: with an Engine, there is no named lock, as through a pooler.
         DBAPIError: the database's own error; see :func:`is_transient`.
     """
-    mapping = mapping_with_rounds(entity)
+    mapping = any_mapping_of(entity)
+    rounds = round_table(mapping)
     mapping.refuse_other_tables(where)
-    starter = RoundStarter(mapping, where, _checked_chunk(chunk), on_progress)
+    if not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1:
+        raise ArgumentError(f"chunk is the number of rows for one UPDATE, at least 1: {chunk!r}")
+    start = _Start(mapping, rounds, where, chunk)
     if isinstance(session_or_engine, Engine):
-        return starter.start_in_chunks(session_or_engine)
+        return start.in_own_transactions(session_or_engine)
     with writing(session_or_engine, mapping) as writer:
         with writer.atomically():
-            number = starter.start_in_transaction(writer)
+            number = start.in_transaction(writer)
         if mapping.listeners:
-            note(writer, mapping, round_event(mapping, None))
+            note(writer, mapping, _event(mapping, None))
         if mapping.wakes:
             note_claimable(writer, mapping)
     return number
 
 
-def mapping_with_rounds(entity: Any) -> QueueMapping:
-    """Return the mapping of a class with RoundMixin.
+@dataclass(frozen=True)
+class _Start:
+    """One call of start_round(); `rounds` is the table of the rounds."""
 
-    Raises:
-        ArgumentError: a class without RoundMixin, or with it in another table than the status.
-    """
-    mapping = any_mapping_of(entity)
-    round_table(mapping)  # refuses a class without rounds
-    if mapping.column("round").table is not mapping.table:
-        raise ArgumentError(
-            f"the round of {mapping} is in another table than its status: put RoundMixin into the "
-            "class that has JobMixin"
+    mapping: QueueMapping
+    rounds: Table
+    where: Sequence[ColumnElement[bool]]
+    chunk: int
+
+    def in_transaction(self, writer: Writer) -> int:
+        """Start a round in the caller's transaction; return its number."""
+        writer.lock_writes(self.mapping.table)
+        number = self._take_number(writer, started_at=utc_now())
+        # Our round takes the rows of unfinished starts. One that is still under way then ends.
+        self._mark_started(writer, *self._is_unfinished(writer))
+        after: Key | None = ()
+        while after is not None:
+            _, after = self._put_chunk(writer, number, after)
+        loaded = writer.session.identity_map.values()
+        of_class = [entity for entity in loaded if isinstance(entity, self.mapping.entity)]
+        show_expired(writer.session, self.mapping, of_class)
+        return number
+
+    def in_own_transactions(self, engine: Engine) -> int:
+        """Start a round and commit each chunk, or finish an interrupted start."""
+        with named_lock(engine, f"sa_jobqueue rounds of {self.mapping.table.fullname}") as lock:
+            number = self._run(engine, self._take_or_resume_number)
+
+            rows, after = 0, cast("Key | None", ())
+            while after is not None:
+                lock.check()
+                put = partial(self._put_if_open, number=number, after=after)
+                rows, after = self._run(engine, put)
+                log.debug("%s: %d more rows are in round %d", self.mapping, rows, number)
+                if self.mapping.listeners and rows:
+                    tell(self.mapping, _event(self.mapping, rows))
+        return number
+
+    def _run(self, engine: Engine, work: Callable[[Writer], R]) -> R:
+        def in_session(session: Session) -> R:
+            with writing(session, self.mapping) as writer, writer.atomically():
+                writer.lock_writes(self.mapping.table)
+                return work(writer)
+
+        return run_with_retries(engine, in_session)
+
+    # -- the number -----------------------------------------------------
+
+    def _take_or_resume_number(self, writer: Writer) -> int:
+        found = select(func.max(self.rounds.c.round)).where(*self._is_unfinished(writer))
+        number: int | None = writer.core(found).scalar()
+        if number is None:
+            return self._take_number(writer, started_at=None)
+        log.info("%s: resuming round %d, whose start was interrupted", self.mapping, number)
+        return number
+
+    def _take_number(self, writer: Writer, started_at: Any) -> int:
+        """Take the next number; wait for a transaction that is taking the same number."""
+        number: int | None = writer.core(select(func.max(self.rounds.c.round))).scalar()
+        if number is None:  # the rounds may be older than their table
+            column = self.mapping.column("round")
+            number = writer.core(select(func.max(func.abs(column)))).scalar() or 0
+        taken = insert(self.rounds).values(
+            criteria=self._digest(writer), begun_at=utc_now(), started_at=started_at
         )
-    return mapping
+        while True:
+            number += 1
+            try:
+                with writer.connection.begin_nested():
+                    writer.core(taken.values(round=number))
+            except IntegrityError:
+                continue
+            log.info("%s: starting round %d", self.mapping, number)
+            return number
+
+    def _is_unfinished(self, writer: Writer) -> list[ColumnElement[bool]]:
+        rounds = self.rounds.c
+        return [rounds.criteria == self._digest(writer), rounds.started_at.is_(None)]
+
+    def _mark_started(self, writer: Writer, *which: ColumnElement[bool]) -> None:
+        writer.core(update(self.rounds).where(*which).values(started_at=utc_now()))
+
+    def _digest(self, writer: Writer) -> str:
+        """Hash the criteria with their values; the hash is the same in each process."""
+        compiled = and_(True, *self.where).compile(dialect=writer.connection.dialect)
+        values = sorted((name, _value_text(value)) for name, value in compiled.params.items())
+        return hashlib.sha256(f"{self.mapping} {compiled} {values}".encode()).hexdigest()
+
+    # -- its rows -------------------------------------------------------
+
+    def _put_if_open(self, writer: Writer, number: int, after: Key) -> tuple[int, Key | None]:
+        """Put in the next chunk, unless a start in a Session has ended ours.
+
+        The lock of the round's row also makes us wait for the last statement of a killed
+        start, which the server may still be running.
+        """
+        rounds = self.rounds.c
+        found = select(rounds.round).where(rounds.round == number, rounds.started_at.is_(None))
+        if writer.core(found.with_for_update()).first() is None:
+            return 0, None
+        rows, last = self._put_chunk(writer, number, after)
+        if self.mapping.wakes and rows:
+            note_claimable(writer, self.mapping)
+        if last is None:
+            self._mark_started(writer, rounds.round == number)
+        return rows, last
+
+    def _put_chunk(self, writer: Writer, number: int, after: Key) -> tuple[int, Key | None]:
+        """Put in the next chunk; return how many rows, and its last key or None at the end."""
+        mapping, keys = self.mapping, self.mapping.key_attributes
+        behind = _follows(keys, after) if after else []
+        found = select(*keys).where(
+            *self.where, _older(mapping.attribute("round"), number), *behind
+        )
+        found = by_key(found, mapping.table, writer.database).order_by(*keys).limit(self.chunk)
+        taken = [tuple(key) for key in writer.orm(found)]
+        put = self._update(writer, number)
+        batches = map(key_values, key_batches(taken))
+        rows = sum(writer.core(put, {_KEYS: batch}).rowcount for batch in batches)
+        return rows, taken[-1] if len(taken) == self.chunk else None
+
+    def _update(self, writer: Writer, number: int) -> Any:
+        """Make the UPDATE that puts rows into the round; claimed rows get a note to join it.
+
+        It is one statement for both: between two statements a row may be claimed or
+        finished.
+        """
+        mapping = self.mapping
+        put = writer.database.update_by_key(mapping.table, mapping.keys).where(
+            _older(mapping.column("round"), number), key_is_in(mapping, _KEYS, writer.database)
+        )
+        if mapping.is_queue:
+            known = words_of(mapping, (UNCLAIMED, CLAIMED, *left_by("start_round")))
+            status = mapping.column("status")
+            put = put.where(or_(*(status_is(status, word) for word in known)))
+        # The round comes first and the status last: MySQL's assignments see the values that
+        # the earlier ones wrote.
+        return put.ordered_values(*put_in_round(mapping, number).items())
 
 
-def _checked_chunk(chunk: int | None) -> int | None:
-    if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
-        raise ArgumentError(f"chunk is the number of rows for one UPDATE, at least 1: {chunk!r}")
-    return chunk
+def _event(mapping: QueueMapping, rows: int | None) -> Event:
+    """Make the event of rows that were put into a round; nobody knows their keys."""
+    return Event("after_change", "start_round", mapping.entity, count=rows)
+
+
+def _older(round_: Any, number: int) -> ColumnElement[bool]:
+    """Return the criterion that a row is in an older round, or will join an older round."""
+    older: ColumnElement[bool] = round_.between(1 - number, number - 1)
+    return older
+
+
+def _follows(keys: Sequence[Any], after: Key) -> list[ColumnElement[bool]]:
+    """Return criteria of which the first bounds the index on every database."""
+    if len(after) < 2:
+        return [key > value for key, value in zip(keys, after, strict=False)]
+    return [keys[0] >= after[0], tuple_(*keys) > row_like(keys, after)]
+
+
+def _value_text(value: Any) -> str:
+    """Write a value of the criteria; the values of IN sorted, since a set has any order."""
+    return str(sorted(map(repr, value))) if isinstance(value, list | set | tuple) else repr(value)

@@ -12,7 +12,7 @@ from sqlalchemy import URL, Engine, event
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim, complete, round_progress, start_round
-from sa_jobqueue.rounds import RoundStart
+from sa_jobqueue.events import Event, listens_for
 from tests.contract.round_models import RoundBase, Subscriber, add, state
 from tests.processes import FORKSERVER
 from tests.support import make_engine
@@ -33,24 +33,25 @@ def engine(fresh_database: URL) -> Iterator[Engine]:
 def start_and_wait(url: str, chunks: int, moment: str, told: Connection) -> None:
     """Start a round, and wait to be killed after some chunks or before the commit of the next."""
     engine = make_engine(url)
-    rows: list[int] = []
+    committed: list[Event] = []
 
     def wait() -> None:
-        told.send(len(rows))
+        told.send(len(committed))
         signal.pause()
 
     @event.listens_for(engine, "after_cursor_execute")
     def written(conn: object, cursor: object, statement: str, *_: object) -> None:
         in_chunk = statement.startswith("UPDATE round_subscriber") and "status=CASE" in statement
-        if moment == "in the next chunk" and in_chunk and len(rows) == chunks:
+        if moment == "in the next chunk" and in_chunk and len(committed) == chunks:
             wait()
 
-    def tell(progress: RoundStart) -> None:
-        rows.append(progress.rows)
-        if moment == "between two chunks" and len(rows) == chunks:
+    @listens_for(Subscriber, "after_change")
+    def tell(chunk: Event) -> None:
+        committed.append(chunk)
+        if moment == "between two chunks" and len(committed) == chunks:
             wait()
 
-    start_round(engine, Subscriber, chunk=CHUNK, on_progress=tell)
+    start_round(engine, Subscriber, chunk=CHUNK)
 
 
 def kill_a_starter(engine: Engine, chunks: int, moment: str) -> None:
@@ -83,13 +84,11 @@ def test_the_next_call_finishes_the_same_round_and_no_row_comes_into_it_twice(
         done = claim(session, Subscriber, owner="w", limit=5)
         complete(session, done)
         session.commit()
-        told: list[RoundStart] = []
 
-        number = start_round(engine, Subscriber, chunk=CHUNK, on_progress=told.append)
+        number = start_round(engine, Subscriber, chunk=CHUNK)
 
         assert (interrupted.started, interrupted.total) == (False, chunks * CHUNK)
         assert number == interrupted.round == 1
-        assert told[-1] == RoundStart(1, rows=ROWS - chunks * CHUNK, skipped=0)
         finished = dict.fromkeys(range(1, len(done) + 1), ("done", 1))
         waiting = dict.fromkeys(range(1, ROWS + 1), ("unclaimed", 1))
         assert state(session) == waiting | finished

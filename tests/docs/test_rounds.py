@@ -69,7 +69,6 @@ def test_the_rounds_of_the_page_mail_everybody_once_in_each(
 
     assert capsys.readouterr().out.splitlines() == [
         "3 are done in round 1",
-        "3",
         "3 are done in round 4",
     ]
     assert names["sent"] == Counter({(id_, round_): 1 for id_ in (1, 2, 3) for round_ in (1, 4)})

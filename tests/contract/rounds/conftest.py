@@ -1,14 +1,16 @@
-"""An engine with empty tables of rounds."""
+"""An engine with empty tables of rounds, and steps between the chunks of a start."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from sqlalchemy import Engine
 
-from sa_jobqueue.owners.named_lock import lock_holder
-from tests.contract.round_models import emptied
+from sa_jobqueue.events import Event, listen, remove
+from tests.contract.round_models import Subscriber, emptied
+
+OnChunk = Callable[[Callable[[Event], object]], None]
 
 
 @pytest.fixture
@@ -16,11 +18,15 @@ def engine(engine: Engine) -> Engine:
     return emptied(engine)
 
 
-@pytest.fixture(autouse=True)
-def _no_lock_is_left(engine: Engine) -> Iterator[None]:
-    yield
-    with engine.connect() as connection:
-        assert lock_holder(connection, LOCK) is None
+@pytest.fixture
+def on_chunk() -> Iterator[OnChunk]:
+    """Call a function after the commit of each chunk of subscribers."""
+    called: list[Callable[[Event], object]] = []
 
+    def call(function: Callable[[Event], object]) -> None:
+        listen(Subscriber, "after_change", function)
+        called.append(function)
 
-LOCK = "sa_jobqueue rounds of round_subscriber"
+    yield call
+    for function in called:
+        remove(Subscriber, "after_change", function)

@@ -6,20 +6,23 @@ import threading
 from collections import Counter
 
 import pytest
-from sqlalchemy import URL, Engine, insert, select, text, update
+from sqlalchemy import URL, Engine, insert, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import LockLost, claim, complete, is_transient, round_progress, start_round
-from sa_jobqueue.owners.named_lock import lock_holder
-from sa_jobqueue.rounds import RoundStart
+from sa_jobqueue import LockLost, claim, complete, named_lock, round_progress, start_round
+from sa_jobqueue.events import Event
 from tests.contract.claimers import committed
 from tests.contract.round_models import Line, Subscriber, add, state
 from tests.contract.steps import before
-from tests.support import SERVERS, Sessions, cut_connections, impatient
+from tests.support import SERVERS, Sessions, cut_connections
+
+from .conftest import OnChunk
 
 
-def test_two_starts_by_engines_run_one_after_the_other(engine: Engine, session: Session) -> None:
+def test_two_starts_by_engines_run_one_after_the_other(
+    engine: Engine, session: Session, on_chunk: OnChunk
+) -> None:
     add(session, Subscriber, 6)
     numbers: list[int] = []
     second = threading.Thread(
@@ -27,14 +30,15 @@ def test_two_starts_by_engines_run_one_after_the_other(engine: Engine, session: 
     )
     rows_of_the_first: list[int] = []
 
-    def meet(progress: RoundStart) -> None:
+    def meet(_: Event) -> None:
         if not second.ident:
             second.start()
+        assert named_lock(engine, "sa_jobqueue rounds of round_subscriber").holder() is not None
         with Session(engine) as reader:
-            assert lock_holder(reader.connection(), LOCK) is not None
-            rows_of_the_first.append(round_progress(reader, Subscriber, progress.round).total)
+            rows_of_the_first.append(round_progress(reader, Subscriber, 1).total)
 
-    first = start_round(engine, Subscriber, chunk=2, on_progress=meet)
+    on_chunk(meet)
+    first = start_round(engine, Subscriber, chunk=2)
     second.join(30)
 
     assert (first, numbers) == (1, [2])
@@ -72,28 +76,27 @@ def test_a_start_in_a_session_overtakes_another_between_its_chunks_only(
         session.rollback()
 
     with before(engine, "UPDATE round_subscriber SET round", overtake) as tried:
-        start_round(engine, Subscriber, chunk=None)
+        start_round(engine, Subscriber)
 
     assert tried
 
 
-LOCK = "sa_jobqueue rounds of round_subscriber"
-
-
 @pytest.mark.only_on(*SERVERS)
 def test_a_start_that_lost_its_lock_changes_no_more_rows_and_can_be_finished(
-    engine: Engine, session: Session, db_url: URL, db_alias: str
+    engine: Engine, session: Session, db_url: URL, db_alias: str, on_chunk: OnChunk
 ) -> None:
     add(session, Subscriber, 4)
     session.close()
+    cut: list[Event] = []
 
+    def cut_once(event: Event) -> None:
+        if not cut:
+            cut.append(event)
+            cut_connections(db_url, db_alias)
+
+    on_chunk(cut_once)
     with pytest.raises(LockLost):
-        start_round(
-            engine,
-            Subscriber,
-            chunk=2,
-            on_progress=lambda _: cut_connections(db_url, db_alias),
-        )
+        start_round(engine, Subscriber, chunk=2)
 
     engine.dispose()
     assert round_progress(session, Subscriber).total == 2
@@ -126,39 +129,6 @@ def test_two_starts_in_sessions_take_two_numbers(
     assert first == 1
     assert numbers == [2 if first_ends == "commit" else 1]
     assert state(session) == dict.fromkeys(range(1, 5), ("unclaimed", numbers[0]))
-
-
-@pytest.mark.only_on("sqlite")
-def test_a_chunk_that_finds_a_lock_is_tried_again(
-    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(session, Subscriber, 2)
-    session.execute(update(Subscriber).values(kind=2))  # not committed
-    waited: list[float] = []
-
-    def wait(seconds: float) -> None:
-        waited.append(seconds)
-        session.commit()
-
-    monkeypatch.setattr("sa_jobqueue.sessions.transactions.time.sleep", wait)
-
-    number = start_round(impatient(engine), Subscriber)
-
-    assert (number, len(waited)) == (1, 1)
-    assert state(session) == dict.fromkeys((1, 2), ("unclaimed", 1))
-
-
-@pytest.mark.only_on("sqlite")
-def test_a_second_start_waits_for_the_only_writer(
-    engine: Engine, session: Session, new_session: Sessions
-) -> None:
-    add(session, Subscriber, 2)
-    start_round(session, Subscriber)
-
-    with pytest.raises(Exception, match="locked") as refused:
-        start_round(new_session(impatient(engine)), Subscriber)
-
-    assert is_transient(refused.value)
 
 
 def test_rows_are_done_once_in_a_round_that_starts_while_claimers_work(

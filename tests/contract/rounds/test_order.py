@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,14 +10,10 @@ import pytest
 from sqlalchemy import Engine, insert
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, claim, claim_statements, round_progress
+from sa_jobqueue import JobQueue, claim, claim_statements
 from tests.contract.plans import analyze, explained, fill, locking, rows_read, sorts_the_queue
 from tests.contract.round_models import Device, Pet, Sensor, Subscriber
 from tests.innodb_locks import locked_rows
-from tests.support import statements_seen
-
-Start = Callable[..., int]
-
 
 # -- the order of claims --------------------------------------------------------
 
@@ -60,20 +55,6 @@ def test_claims_go_by_round_priority_and_time(session: Session, strategy: str, r
     assert [job.id for job in take(session, owner="w", limit=9)] == [6, 3, 2, 1, 5, 4]
     session.rollback()
     assert [job.id for job in take(session, owner="w", limit=2)] == [6, 3]
-    session.rollback()
-
-
-def test_claims_without_priorities_go_by_round_and_time(session: Session, strategy: str) -> None:
-    put(
-        session,
-        Sensor,
-        round=[2, 1, 1, 1, 3],
-        run_at=[SOON, LATER, SOON, SOONER, SOON],
-    )
-
-    claimed = claim(session, Sensor, owner="w", limit=9, strategy=strategy)
-
-    assert [job.id for job in claimed] == [4, 3, 1, 5]
     session.rollback()
 
 
@@ -141,25 +122,3 @@ def test_a_claim_of_one_round_needs_no_candidates(many: Engine) -> None:
         if many.dialect.name in ("mysql", "mariadb"):
             assert locked_rows(session.connection(), "round_pet") <= 30
         session.rollback()
-
-
-def test_progress_counts_what_waits_by_the_claim_index(many: Engine) -> None:
-    with Session(many) as session:
-        with statements_seen(many) as seen:
-            progress = round_progress(session, Pet, 2)
-        (counting,) = [one for one in seen if "unclaimed" in one]
-        plan = explained_text(session, counting)
-
-        assert (progress.unclaimed, progress.done) == (100, 4_900)
-        # InnoDB's optimizer may read the whole table for all rows.
-        if many.dialect.name not in ("mysql", "mariadb"):
-            assert "ix_round_pet_claim" in plan
-            assert "ix_round_pet_reap" in plan
-        session.rollback()
-
-
-def explained_text(session: Session, statement: str) -> str:
-    """Return the plan of a statement in round 2."""
-    words = "EXPLAIN QUERY PLAN" if session.get_bind().dialect.name == "sqlite" else "EXPLAIN"
-    said = re.sub(r"%\(round_\d\)s|%s|\?", "2", statement)
-    return "\n".join(map(str, session.connection().exec_driver_sql(f"{words} {said}")))

@@ -28,8 +28,7 @@ from sa_jobqueue import (
     round_progress,
     start_round,
 )
-from sa_jobqueue.model.round_table import round_table
-from sa_jobqueue.rounds import RoundProgress, RoundStart
+from sa_jobqueue.rounds import RoundProgress
 from tests.contract.round_models import Reader, Sheet, Subscriber, add, finish_all, state
 from tests.contract.steps import before, unless_refused
 from tests.models import Email
@@ -72,9 +71,9 @@ def test_a_row_comes_into_a_round_without_owner_attempts_or_error(
     assert (row.attempts, row.last_error) == (0, None)
 
 
-@pytest.mark.parametrize("chunk", [None, 2, 5])
+@pytest.mark.parametrize("chunk", [2, 5])
 def test_rows_outside_of_the_criteria_stay_as_they_are(
-    session: Session, start_either: Start, chunk: int | None
+    session: Session, start_either: Start, chunk: int
 ) -> None:
     add(session, Subscriber, 5)
     session.execute(update(Subscriber).where(Subscriber.id.in_([2, 4])).values(kind=2))
@@ -130,15 +129,6 @@ def test_rows_that_are_new_are_in_no_round_and_join_the_next(
 
 
 def test_numbers_go_on_after_the_table_of_rounds_was_lost(session: Session, start: Start) -> None:
-    add(session, Subscriber, 2, round=6, status="done")
-
-    assert start(Subscriber) == 7
-    assert state(session) == dict.fromkeys((1, 2), ("unclaimed", 7))
-
-
-def test_a_row_that_joins_a_round_counts_where_the_table_of_rounds_was_lost(
-    session: Session, start: Start
-) -> None:
     add(session, Subscriber, 1, round=6, status="done")
     session.add(Subscriber(id=2, round=-8, status="claimed", owner="w"))
     session.commit()
@@ -234,17 +224,6 @@ def test_a_claim_that_was_lost_writes_nothing_to_a_row_that_joined(
     assert state(session) == {1: ("done", 1)}
 
 
-def test_reap_does_not_fail_a_row_that_joins_a_round(session: Session, start: Start) -> None:
-    add(session, Subscriber, 1, max_attempts=1)
-    claim(session, Subscriber, owner="w")
-    session.commit()
-    start(Subscriber)
-
-    reaped = reap(session, Subscriber, max_runtime=timedelta(0))
-
-    assert (reaped.failed, reaped.unclaimed) == (0, 1)
-
-
 def test_a_deleting_finish_deletes_a_row_that_joins_a_round(session: Session, start: Start) -> None:
     add(session, Subscriber, 1)
     jobs = claim(session, Subscriber, owner="w")
@@ -256,23 +235,22 @@ def test_a_deleting_finish_deletes_a_row_that_joins_a_round(session: Session, st
     assert state(session) == {}
 
 
-def test_a_row_in_a_status_that_the_class_does_not_know_is_left_alone_and_counted(
-    session: Session, start: Start
+def test_rows_in_a_status_that_the_class_does_not_know_are_left_alone(
+    session: Session, start_either: Start
 ) -> None:
-    add(session, Subscriber, 3)
-    JobQueue(Subscriber, during="rendering").claim(session, owner="w")
+    """A chunk of such rows only does not stop the start, and is not repeated forever."""
+    add(session, Subscriber, 5)
+    JobQueue(Subscriber, during="rendering").claim(session, owner="w", limit=2)
     session.commit()
-    told: list[RoundStart] = []
 
-    number = start(Subscriber, on_progress=told.append)
+    number = start_either(Subscriber, chunk=2)
 
-    assert state(session)[1] == ("rendering", 0)
-    assert told[-1] == RoundStart(number, rows=2, skipped=1)
+    left = dict.fromkeys((1, 2), ("rendering", 0))
+    assert state(session) == left | dict.fromkeys((3, 4, 5), ("unclaimed", number))
 
 
-@pytest.mark.parametrize("chunk", [None, 10])
 def test_rows_in_further_statuses_of_the_class_come_into_a_round_too(
-    session: Session, start: Start, chunk: int | None
+    session: Session, start: Start
 ) -> None:
     """One job is ready for its second step; the second step has claimed the other."""
     add(session, Sheet, 2, status="printed")
@@ -280,7 +258,7 @@ def test_rows_in_further_statuses_of_the_class_come_into_a_round_too(
     jobs = folding.claim(session, owner="w")
     session.commit()
 
-    number = start(Sheet, chunk=chunk)
+    number = start(Sheet)
 
     assert state(session, Sheet) == {1: ("folding", -number), 2: ("unclaimed", number)}
     assert round_progress(session, Sheet).joining == 1
@@ -309,22 +287,6 @@ def test_a_row_that_a_new_round_waits_for_keeps_the_values_of_its_finish(
     assert state(session) == {1: ("unclaimed", number)}
 
 
-def test_rows_that_are_left_alone_are_looked_at_once(session: Session, start: Start) -> None:
-    """Else a chunk of such rows only would be repeated forever."""
-    add(session, Subscriber, 6)
-    JobQueue(Subscriber, during="rendering").claim(session, owner="w", limit=2)
-    session.commit()
-    told: list[RoundStart] = []
-
-    def tell(progress: RoundStart) -> None:
-        told.append(progress)
-        assert len(told) < 6
-
-    number = start(Subscriber, chunk=2, on_progress=tell)
-
-    assert told[-1] == RoundStart(number, rows=4, skipped=2)
-
-
 def test_a_retried_row_stays_in_its_round(session: Session, start: Start) -> None:
     add(session, Subscriber, 1)
     start(Subscriber)
@@ -336,10 +298,9 @@ def test_a_retried_row_stays_in_its_round(session: Session, start: Start) -> Non
     assert state(session) == {1: ("unclaimed", 1)}
 
 
-@pytest.mark.parametrize("chunk", [None, 10])
 @pytest.mark.parametrize("step", ["claimed", "claimed and finished"])
 def test_a_row_that_is_claimed_just_before_the_update_is_not_forgotten(
-    engine: Engine, session: Session, new_session: Sessions, chunk: int | None, step: str
+    engine: Engine, session: Session, new_session: Sessions, step: str
 ) -> None:
     add(session, Subscriber, 1)
     other = new_session(impatient(engine))
@@ -353,7 +314,7 @@ def test_a_row_that_is_claimed_just_before_the_update_is_not_forgotten(
 
     step_in = unless_refused(take, other)
     with before(engine, "UPDATE round_subscriber SET round", step_in) as stepped:
-        start_round(engine, Subscriber, chunk=chunk)
+        start_round(engine, Subscriber)
 
     assert stepped
     if theirs and step == "claimed":
@@ -365,9 +326,8 @@ def test_a_row_that_is_claimed_just_before_the_update_is_not_forgotten(
 
 
 @pytest.mark.only_on(*SERVERS)
-@pytest.mark.parametrize("chunk", [None, 10])
 def test_a_row_whose_finish_is_under_way_is_waited_for(
-    engine: Engine, session: Session, new_session: Sessions, chunk: int | None
+    engine: Engine, session: Session, new_session: Sessions
 ) -> None:
     add(session, Subscriber, 2)
     other = new_session()
@@ -406,23 +366,15 @@ def test_progress_counts_the_rows_of_a_round_by_status(session: Session, start: 
     assert (progress.total, progress.finished) == (7, 4)
 
 
-def test_before_the_first_round_progress_counts_no_rows(session: Session) -> None:
+def test_before_the_first_round_progress_counts_the_rows_of_no_round(session: Session) -> None:
     add(session, Subscriber, 3)
     claim(session, Subscriber, owner="w")
 
     progress = round_progress(session, Subscriber)
 
+    assert progress == round_progress(session, Subscriber, 0)
     assert (progress.round, progress.started) == (0, False)
     assert (progress.unclaimed, progress.claimed, progress.joining, progress.total) == (2, 1, 0, 3)
-
-
-def test_rows_in_no_round_are_counted_as_round_0(session: Session, start: Start) -> None:
-    add(session, Subscriber, 3)
-    start(Subscriber, Subscriber.id > 1)
-
-    progress = round_progress(session, Subscriber, 0)
-
-    assert (progress.round, progress.started, progress.total) == (0, False, 1)
 
 
 def test_with_round_mixin_alone_no_row_is_done_before_the_first_round(session: Session) -> None:
@@ -436,30 +388,42 @@ def test_with_round_mixin_alone_no_row_is_done_before_the_first_round(session: S
 # -- refusals -------------------------------------------------------------------
 
 
-def test_invalid_arguments_are_refused_with_the_way_out(engine: Engine, session: Session) -> None:
-    with pytest.raises(ArgumentError, match="Email has no rounds: add RoundMixin"):
-        start_round(session, Email)
-    with pytest.raises(ArgumentError, match="Email has no rounds: add RoundMixin"):
-        round_progress(session, Email)
-    for chunk in (0, True, 1.5):
-        with pytest.raises(ArgumentError, match="at least 1"):
-            start_round(session, Subscriber, chunk=chunk)  # type: ignore[arg-type]  # the mistake under test
-    for where_to in (session, engine):
-        with pytest.raises(ArgumentError, match=r"other tables than that of Subscriber: .* exists"):
-            start_round(where_to, Subscriber, Email.id == 1)
+@pytest.mark.parametrize(
+    ("entity", "options", "said"),
+    [
+        (Email, {}, "Email has no rounds: add RoundMixin"),
+        (Subscriber, {"chunk": 0}, "at least 1"),
+        (Subscriber, {"chunk": True}, "at least 1"),
+        (Subscriber, {"chunk": None}, "at least 1"),
+        (Subscriber, {"where": Email.id == 1}, r"other tables than that of Subscriber: .* exists"),
+    ],
+)
+def test_invalid_arguments_are_refused_with_the_way_out(
+    start_either: Start, entity: Any, options: dict[str, Any], said: str
+) -> None:
+    where = [options["where"]] if "where" in options else []
+    options = {name: given for name, given in options.items() if name != "where"}
+    with pytest.raises(ArgumentError, match=said):
+        start_either(entity, *where, **options)
+
+
+def test_a_connection_starts_no_round_and_a_class_without_rounds_has_no_progress(
+    engine: Engine, session: Session
+) -> None:
     with engine.connect() as connection, pytest.raises(ArgumentError, match="a Connection"):
         start_round(connection, Subscriber)  # type: ignore[arg-type]  # the mistake under test
+    with pytest.raises(ArgumentError, match="Email has no rounds: add RoundMixin"):
+        round_progress(session, Email)
 
 
 def test_the_rounds_are_recorded_in_a_table_of_their_own(session: Session, start: Start) -> None:
     add(session, Subscriber, 1)
-    rounds = round_table(JobQueue(Subscriber).mapping)
+    rounds = Subscriber.metadata.tables["round_subscriber_rounds"]
 
     start(Subscriber)
     start(Subscriber, Subscriber.kind == 1)
 
     found = session.execute(select(rounds).order_by(rounds.c.round)).all()
-    assert rounds.name == "round_subscriber_rounds"
     assert [row.round for row in found] == [1, 2]
     assert len({row.criteria for row in found}) == 2
     assert all(row.begun_at <= row.started_at for row in found)
