@@ -21,7 +21,7 @@ from alembic.operations import ops
 from sqlalchemy import Table
 
 from ..model.mixins import JobMixin, PriorityMixin, QueueColumns, RetryMixin, ScheduleMixin
-from .tables import names_by_role, words_of
+from .tables import args_of, names_by_role
 
 #: The mixins whose columns we add. RoundMixin's second table is autogenerate's, and its column is
 #: like any other.
@@ -35,7 +35,7 @@ class JobColumns(ops.ModifyTableOps):
 
     Attributes:
         mixins: the mixins as they stand in the call.
-        words: the table's own words for the statuses.
+        args: those of the model's ``__queue_args__`` that the columns need.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class JobColumns(ops.ModifyTableOps):
         *,
         schema: str | None,
         mixins: Sequence[str],
-        words: Mapping[str, str],
+        args: Mapping[str, Any],
     ) -> None:
         super().__init__(table, columns, schema=schema)
         self.mixins = mixins
-        self.words = words
+        self.args = args
 
     def as_other(self, kind: type[JobColumns]) -> Any:
         """Return the call that undoes this one."""
         columns = [column.reverse() for column in reversed(self.ops)]
-        about = {"schema": self.schema, "mixins": self.mixins, "words": self.words}
+        about = {"schema": self.schema, "mixins": self.mixins, "args": self.args}
         return kind(self.table_name, columns, **about)  # type: ignore[arg-type]  # of various types
 
 
@@ -111,12 +111,13 @@ def _ours_of(change: ops.ModifyTableOps) -> AddJobColumns | None:
         return None
     mixins = [mixin for mixin in _MIXINS if _is_new(mixin, new)]
     roles = {role for mixin in mixins for role in mixin.__queue_attributes__}
+    used = {"names", *roles}
     return AddJobColumns(
         change.table_name,
         [operation for role, operation in new.items() if role in roles],
         schema=change.schema,
         mixins=[_written(mixin, names) for mixin in mixins],
-        words=words_of(table),
+        args={name: value for name, value in args_of(table).items() if name in used},
     )
 
 
@@ -141,8 +142,8 @@ def _written(mixin: type[QueueColumns], names: Mapping[str, str]) -> str:
 def _render_add(context: Any, change: AddJobColumns) -> list[str]:
     has_status = any("JobMixin" in mixin for mixin in change.mixins)
     more = [f"existing_rows={'...' if has_status else None}"]
-    if change.words:
-        more.append(f"queue_args={{'names': {dict(change.words)!r}}}")
+    if change.args:
+        more.append(f"queue_args={dict(change.args)!r}")
     call = _call(context, change, "add_job_columns", *more)
     return [*_QUESTION, call] if has_status else [call]
 

@@ -27,6 +27,7 @@ from ..model.mixins import (
     RoundMixin,
     ScheduleMixin,
 )
+from ..model.options import MAX_ATTEMPTS
 from .runner import Runner
 
 #: A table's name, a Table, or a mapped class.
@@ -55,7 +56,7 @@ def mapping_for(
         if isinstance(table, Table):
             naming, schema = table.metadata.naming_convention, schema or table.schema
             mixins = mixins or _mixins_of(table)
-            queue_args = {"names": words_of(table)} if queue_args is None else queue_args
+            queue_args = args_of(table) if queue_args is None else queue_args
             table = table.name
         private = _map_class(
             table,
@@ -138,9 +139,19 @@ def names_by_role(table: Table) -> dict[str, str]:
     return {column.info[MARK]: column.name for column in table.columns if MARK in column.info}
 
 
-def words_of(table: Table) -> dict[str, str]:
-    """Return a mapped table's own words for the statuses."""
-    return next((column.info[WORDS] for column in table.columns if WORDS in column.info), {})
+def args_of(table: Table) -> dict[str, Any]:
+    """Return a mapped table's ``__queue_args__``, as far as its new columns need them."""
+    words = [column.info[WORDS] for column in table.columns if column.info.get(WORDS)]
+    args: dict[str, Any] = {"names": dict(words[0])} if words else {}
+    most = names_by_role(table).get("max_attempts")
+    if most is not None and (given := _number_of(table.c[most])) != MAX_ATTEMPTS:
+        args["max_attempts"] = given
+    return args
+
+
+def _number_of(column: Column[Any]) -> int | None:
+    default: Any = column.server_default
+    return None if default is None else int(default.arg)
 
 
 def _map_class(

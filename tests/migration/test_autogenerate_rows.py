@@ -97,19 +97,22 @@ def test_rows_are_jobs_only_if_the_filled_in_migration_says_so(
     assert column_names(engine, "bill") == ["id", "amount"]
 
 
-def test_the_migration_has_the_names_and_the_words_of_the_model(
+def test_the_migration_has_the_names_words_and_attempts_of_the_model(
     project: Config, engine: Engine
 ) -> None:
     project.attributes["settings"] = HOOK
     migrate(project, "a1", bill())
-    queue = bill(JobMixin.named(status="state"), names={"unclaimed": "unsent", "done": "sent"})
+    words = {"unclaimed": "unsent", "done": "sent"}
+    queue = bill(JobMixin.named(status="state"), RetryMixin, names=words, max_attempts=5)
 
     written = migrate(project, "a2", queue, existing_rows='"done"')
 
-    assert "JobMixin.named(status='state'), existing_rows=..., queue_args={'names': " in written
+    call = "JobMixin.named(status='state'), RetryMixin, existing_rows=..., queue_args={'names': "
+    assert call in written
     with engine.begin() as connection:
         connection.execute(text("INSERT INTO bill (id, amount) VALUES (1, 7)"))
     assert scalar(engine, "SELECT state FROM bill") == "unsent"
+    assert scalar(engine, "SELECT max_attempts FROM bill") == 5
 
 
 @pytest.mark.parametrize("settings", [{}, {**HOOK, "render_as_batch": True}])
