@@ -93,7 +93,7 @@ class Log(ABC):
 
     @abstractmethod
     def read(self) -> Head | None:
-        """Read the head, :attr:`marks` and :attr:`redo_ended`."""
+        """Read the head, ``marks`` and ``redo_ended``."""
 
     @abstractmethod
     def begin(self, head: Head) -> None:

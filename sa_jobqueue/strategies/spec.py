@@ -60,7 +60,7 @@ class ClaimSpec:
 
     @cached_property
     def in_progress(self) -> tuple[str, ...]:
-        """The statuses that its claimed jobs may have; see :meth:`QueueMapping.in_progress`."""
+        """The statuses that its claimed jobs may have; see ``QueueMapping.in_progress``."""
         own = self.ready in self.mapping.ready
         return self.mapping.in_progress(self.during) if own else (self.during,)
 
