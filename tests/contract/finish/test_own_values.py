@@ -75,7 +75,9 @@ def test_a_function_gives_each_job_its_values(
         complete(session, claimed, values=lambda job: given[job.id])
     session.commit()
 
-    assert len([statement for statement in seen if statement.startswith("UPDATE moved_render")]) == 3
+    assert (
+        len([statement for statement in seen if statement.startswith("UPDATE moved_render")]) == 3
+    )
     assert [job.frames for job in claimed] == [1, 2, 1, None]
     assert results(other) == [
         ("done", None, 1),
