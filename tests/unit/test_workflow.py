@@ -121,18 +121,12 @@ def test_an_existing_declaration_is_repeated_in_the_message() -> None:
         _ = declared.steps
 
 
-def test_signals_of_a_status_are_declared_once() -> None:
-    declared = Workflow(Part)
+def test_signals_are_declared_once_and_lead_somewhere() -> None:
+    declared = workflow(("unclaimed", "claimed", "away"))
     declared.waiting("away", signals="back")
 
     with pytest.raises(ArgumentError, match="name all signals of a status in one declaration"):
         declared.waiting("away", signals="gone")
-
-
-def test_a_signal_to_nowhere_is_refused() -> None:
-    declared = workflow(("unclaimed", "claimed", "away"))
-    declared.waiting("away", signals=["back"])
-
     with pytest.raises(ArgumentError, match="a signal in 'away' leads to 'back'"):
         _ = declared.steps
 
