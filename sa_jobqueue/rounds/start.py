@@ -174,7 +174,7 @@ class _Start:
 
     def _take_number(self, writer: Writer, started_at: Any) -> int:
         """Take the next number; wait for a transaction that is taking the same number."""
-        number: int | None = writer.core(select(func.max(self.rounds.c.round))).scalar()
+        number = writer.core(select(func.max(self.rounds.c.round))).scalar()
         if number is None:  # the rounds may be older than their table
             column = self.mapping.column("round")
             number = writer.core(select(func.max(func.abs(column)))).scalar() or 0
