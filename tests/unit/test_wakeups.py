@@ -6,6 +6,7 @@ Inner modules are imported since the figures of docs/wake-ups.md are too short t
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +18,7 @@ from unittest.mock import Mock
 import pytest
 from sqlalchemy import create_engine
 
+from sa_jobqueue.process.runtime import THREADS
 from sa_jobqueue.wakeups import alarm as alarm_module
 from sa_jobqueue.wakeups.alarm import Alarm
 from sa_jobqueue.wakeups.data_version import DataVersion
@@ -25,6 +27,7 @@ from sa_jobqueue.wakeups.looking import Looking
 from sa_jobqueue.wakeups.pace import Pace
 from sa_jobqueue.wakeups.source import Source
 from sa_jobqueue.wakeups.watcher import Watcher
+from sa_jobqueue.worker.hands import Hands
 from sa_jobqueue.worker.idle import Idle
 
 
@@ -212,6 +215,23 @@ def test_the_file_of_sqlite_is_asked_for_commits_every_3_ms(tmp_path: Path) -> N
     assert pauses == [0.003] * 5
 
 
+def test_a_wake_up_during_a_claim_brings_another_claim() -> None:
+    hands: Hands[Any] = Hands(THREADS, threading.Event(), limit=1, slots=1)
+    later = time.monotonic() + 60
+    with hands:
+        assert hands.begin_turn(in_slot=True) is not None
+
+    hands.wake()
+
+    with hands:
+        hands.next_claim(later)
+        assert hands.claim_at == 0
+        hands.end_turn()
+        assert hands.begin_turn(in_slot=True) is not None
+        hands.next_claim(later)
+        assert later == hands.claim_at < math.inf
+
+
 @pytest.mark.parametrize(
     ("healthy", "looks", "poll", "least", "most"),
     [
@@ -230,6 +250,43 @@ def test_a_worker_claims_rarely_while_its_watcher_looks_for_it(
     pause = idle.claim_at(claimed=True, found=False, at_once=False) - time.monotonic()
 
     assert least - 0.1 < pause <= most
+
+
+def test_a_look_that_always_fails_is_told_once_and_tried_after_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    alarm, pauses = Alarm(lambda: None, lambda: None), list[float]()
+    alarm.claimed(found=False)
+    source: Any = Mock(tells=True, often=False, rings=False)
+    source.opened = nullcontext
+    source.wait.return_value = False
+    source.ask.side_effect = LookupError("the look fails")
+    watcher = Watcher(alarm, Mock(knows_times=True), poll=timedelta(minutes=1))
+    watcher._source = source
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 9:
+            watcher.end()
+
+    monkeypatch.setattr(watcher, "_pause_for", pause)
+    monkeypatch.setattr("sa_jobqueue.wakeups.watcher.random.uniform", lambda low, high: 1.0)
+    watcher.look_soon()
+
+    watcher._run()
+
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30, 30]
+    assert len(caplog.messages) == 1
+    assert "do not wake this worker" in caplog.text
+
+
+def test_a_claim_that_was_put_off_comes_at_once_however_long_the_worker_was_idle() -> None:
+    idle = Idle(poll=timedelta(minutes=1), interval=timedelta(0))
+    for _ in range(12):
+        idle.claim_at(claimed=True, found=False, at_once=False)
+
+    assert idle.claim_at(claimed=True, found=False, at_once=True) == 0.0
+    assert idle.claim_at(claimed=False, found=False, at_once=True) == 0.0
 
 
 def test_an_idle_worker_claims_when_a_queue_is_to_be_asked_again() -> None:
