@@ -91,6 +91,6 @@ def _count(mapping: QueueMapping, number: int) -> Any:
         which["claimed"], which["joining"] = and_(here, claimed), and_(minus, claimed)
     else:
         which["unclaimed"], which["done"] = here, minus
-    one: Any = literal_column("1")
-    counts = (func.count(case((is_so, one))).label(str(name)) for name, is_so in which.items())
+    counted: Any = literal_column("1")
+    counts = (func.count(case((is_so, counted))).label(str(name)) for name, is_so in which.items())
     return select(*counts).where(or_(here, minus))

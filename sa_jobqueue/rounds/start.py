@@ -36,9 +36,9 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 from sqlalchemy import ColumnElement, Engine, Table, and_, func, insert, or_, select, tuple_, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from ..dialects import is_integrity_error
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError
 from ..events.claimable import note_claimable
@@ -174,7 +174,7 @@ class _Start:
 
     def _take_number(self, writer: Writer, started_at: Any) -> int:
         """Take the next number; wait for a transaction that is taking the same number."""
-        number: int | None = writer.core(select(func.max(self.rounds.c.round))).scalar()
+        number = writer.core(select(func.max(self.rounds.c.round))).scalar()
         if number is None:  # the rounds may be older than their table
             column = self.mapping.column("round")
             number = writer.core(select(func.max(func.abs(column)))).scalar() or 0
@@ -186,7 +186,9 @@ class _Start:
             try:
                 with writer.connection.begin_nested():
                     writer.core(taken.values(round=number))
-            except IntegrityError:
+            except Exception as error:  # a handle_error listener may raise what it likes
+                if not is_integrity_error(error):
+                    raise
                 continue
             log.info("%s: starting round %d", self.mapping, number)
             return number

@@ -10,19 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from sa_jobqueue import ArgumentError, ConstantBackoff, ExponentialBackoff, JobQueue
-from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.verbs.backoff import (
-    DEFAULT_BACKOFF,
-    LONGEST_DELAY,
-    Backoff,
-    delay_after,
-    delay_or_default,
-)
 from tests.models import Email, Pair, Task
 
+LONGEST_DELAY = timedelta(days=3650)
 NOTHING = timedelta(0)
 SECOND = timedelta(seconds=1)
 
@@ -97,14 +89,10 @@ def test_the_first_delays_are_as_on_the_page() -> None:
     assert waits == [1, 1, 2, 4, 2_048, 3_600, 3_600]
 
 
-def test_with_a_factor_of_one_every_delay_is_the_first() -> None:
-    backoff = ExponentialBackoff(SECOND, factor=1.0, jitter=0)
-
-    assert {backoff(10**power) for power in (0, 9, 400)} == {SECOND}
-
-
-@pytest.mark.parametrize("backoff", [DEFAULT_BACKOFF, ConstantBackoff(timedelta(hours=1))])
-def test_jobs_that_failed_together_do_not_come_back_together(backoff: Backoff) -> None:
+@pytest.mark.parametrize("backoff", [ExponentialBackoff(), ConstantBackoff(timedelta(hours=1))])
+def test_jobs_that_failed_together_do_not_come_back_together(
+    backoff: ExponentialBackoff | ConstantBackoff,
+) -> None:
     waits = {backoff(20) for _ in range(100)}
 
     assert len(waits) > 50
@@ -148,32 +136,3 @@ def test_policies_with_equal_arguments_are_equal() -> None:
 def test_an_invalid_policy_is_refused_when_it_is_made(wrong: Any, said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         wrong()
-
-
-def test_an_async_worker_goes_by_the_same_policies() -> None:
-    async def handler(task: Task) -> None: ...
-
-    engine, own = create_async_engine("sqlite+aiosqlite://"), ConstantBackoff(SECOND)
-    queue = JobQueue(Task, backoff=ConstantBackoff(2 * SECOND))
-
-    workers = AsyncWorker(engine, queue, handler, backoff=own), AsyncWorker(engine, queue, handler)
-
-    assert [worker._worker.backoff for worker in workers] == [own, None]  # None: the queue's
-    with pytest.raises(ArgumentError, match="not 5"):
-        AsyncWorker(engine, queue, handler, backoff=5)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("returned", [-SECOND, timedelta.max, None, 5])
-def test_what_a_function_returns_is_checked(returned: Any) -> None:
-    with pytest.raises(ArgumentError, match="for 3 attempts must be a timedelta from zero"):
-        delay_after(lambda attempts: returned, 3)
-
-
-def test_the_default_replaces_a_policy_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(attempts: int) -> timedelta:
-        raise ZeroDivisionError
-
-    wait = delay_or_default(broken, 1)
-
-    assert timedelta(seconds=0.9) <= wait <= SECOND
-    assert "a backoff failed, and the default backoff is used" in caplog.text

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.orm import Session
 
-from sa_jobqueue.dialects import database_of
+from sa_jobqueue import claim
+from tests.models import Email
 
 
 def test_a_closed_connection_is_told_of_by_the_next_statement() -> None:
-    engine = create_engine("sqlite://")
-    with engine.connect() as connection:
+    with create_engine("sqlite://").connect() as connection:
         driver: Any = connection.connection.dbapi_connection
         driver.close()
 
-        assert not database_of(connection).in_autocommit(connection)
-        with pytest.raises(ProgrammingError, match="closed"):
-            connection.exec_driver_sql("SELECT 1")
+        with Session(connection) as session, pytest.raises(ProgrammingError, match="closed"):
+            claim(session, Email, owner="w")
         connection.invalidate()

@@ -45,10 +45,6 @@ def run_on(name: str, **options: Any) -> list[str]:
     ]
 
 
-def test_a_test_runs_on_every_database() -> None:
-    assert run_on("test_a") == list(DATABASES)
-
-
 def test_by_turns_a_test_runs_on_exactly_one_of_two_databases() -> None:
     names = [f"test_on_mysql_{number}" for number in range(20)]
 
@@ -68,13 +64,6 @@ def test_the_reverse_order_chooses_the_other_database() -> None:
         assert len(kept) == len(kept_else) == 3
 
 
-def test_two_pairs_of_databases_take_turns() -> None:
-    kept = run_on("test_a", by_turns=["sqlite,postgresql", "mysql,mariadb"])
-
-    assert len(kept) == 2
-    assert len({"sqlite", "postgresql"}.intersection(kept)) == 1
-
-
 def test_a_test_under_load_and_the_full_run_take_no_turns() -> None:
     assert run_on("test_a", by_turns=["mysql,mariadb"], load=True) == list(DATABASES)
     assert run_on("test_a", by_turns=["mysql,mariadb"], full=True) == list(DATABASES)
@@ -89,12 +78,6 @@ def test_by_turns_a_test_of_one_of_the_databases_alone_runs_there() -> None:
 def test_a_test_with_the_marker_runs_on_exactly_one_of_its_databases_and_on_all_in_full() -> None:
     assert len(run_on("test_a", turns=DATABASES)) == 1
     assert run_on("test_a", turns=DATABASES, full=True) == list(DATABASES)
-
-
-def test_by_turns_leaves_the_two_databases_of_a_folder_alone() -> None:
-    kept = run_on("test_a", on_two="tests/contract", by_turns=["mysql,mariadb"])
-
-    assert set(kept) == {"sqlite", "mysql"}
 
 
 def test_a_marker_that_names_no_database_ends_the_run() -> None:

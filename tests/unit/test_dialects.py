@@ -20,7 +20,7 @@ from sa_jobqueue import (
     claim_statements,
     is_transient,
 )
-from sa_jobqueue.dialects import Database, database_of, database_of_dialect, dialect_of
+from sa_jobqueue.dialects import Database, database_of_dialect, dialect_of
 
 
 class Base(DeclarativeBase):
@@ -127,10 +127,6 @@ def test_a_strategy_that_is_not_for_this_database_is_refused(alias: str, strateg
         claim_statements(Email, dialect=alias, strategy=strategy)
 
 
-def test_without_a_server_the_newest_version_is_assumed() -> None:
-    assert automatic(dialect_of("mysql+pymysql")) == "skip_locked"
-
-
 def test_mariadb_is_known_behind_a_mysql_url() -> None:
     dialect = mysql_server("5.5.5-10.6.18-MariaDB-log")  # MariaDB adds the prefix for old replicas
 
@@ -155,13 +151,6 @@ def test_the_first_claim_on_an_old_server_is_refused(monkeypatch: pytest.MonkeyP
 
     with Session(engine) as session, pytest.raises(UnsupportedDatabase, match=r"SQLite 3\.34\.1"):
         claim(session, Email, owner="w")
-    engine.dispose()
-
-
-def test_a_dialect_is_asked_once() -> None:
-    engine = create_engine("sqlite://")
-    with engine.connect() as connection:
-        assert database_of(connection) is database_of(connection)
     engine.dispose()
 
 

@@ -34,7 +34,6 @@ from sa_jobqueue import (
     start_round,
 )
 from sa_jobqueue.dialects import database_of
-from sa_jobqueue.model.mapping import mapping_of
 
 
 def new_class() -> type[Any]:
@@ -94,16 +93,17 @@ def class_and_engine() -> list[ref[Any]]:
     engine = new_engine(entity)
     queue = JobQueue(entity)
     use(engine, queue)
-    mapping = mapping_of(entity)
+    mapping = queue.mapping
     return [ref(found) for found in (entity, mapping, mapping.table, queue.plan, engine)]
 
 
 def class_with_its_metadata_alive() -> list[ref[Any]]:
     entity = new_class()
     engine = new_engine(entity)
-    use(engine, JobQueue(entity))
+    queue = JobQueue(entity)
+    use(engine, queue)
     kept.append(entity.metadata)
-    return [ref(entity), ref(mapping_of(entity))]
+    return [ref(entity), ref(queue.mapping)]
 
 
 kept: list[Any] = []

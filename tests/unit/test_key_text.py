@@ -1,4 +1,7 @@
-"""Keys as people write them: what is written is read again."""
+"""Keys as people write them: what is written is read again.
+
+A parser, which the commands and the page share: the inner module is imported to try each text.
+"""
 
 from __future__ import annotations
 

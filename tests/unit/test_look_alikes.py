@@ -1,4 +1,7 @@
-"""What servers say about themselves: which of them is another product."""
+"""What servers say about themselves: which of them is another product.
+
+A rule about texts of servers that no test has: the inner module is imported to try each.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The names of queues."""
+"""The names of queues.
+
+A rule that the commands, the page and the schedules share, so the inner module is imported.
+"""
 
 from __future__ import annotations
 

@@ -12,12 +12,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from tests.plugin import Run
-from tests.servers import DATABASES, PROVIDERS, Server, ServerUnavailable, alias_of, provide
+from tests.servers import Server, ServerUnavailable, provide
 from tests.servers.errors import NotHere
-from tests.servers.given import find_given, read_setup_cfg, with_driver
-from tests.servers.mysql import MySQL, MySQLBinaries
-from tests.servers.provider import Provider, binaries_of
+from tests.servers.given import find_given, read_setup_cfg
 from tests.servers.search import search
 from tests.servers.sqlite import SQLite, refuse_to_open
 
@@ -72,22 +69,6 @@ def test_the_first_place_that_has_a_server_ends_the_search(
     assert provider.looked == looked
 
 
-def test_programs_that_are_missing_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[MySQLBinaries] = []
-
-    def binaries(_: MySQL) -> MySQLBinaries:
-        if not found:
-            raise NotHere("mysqld is not on this machine")
-        return found[0]
-
-    monkeypatch.setattr(MySQL, "binaries", binaries)
-    monkeypatch.setattr(
-        MySQL, "install", lambda _: found.append(MySQLBinaries(command=("mysqld",)))
-    )
-
-    assert binaries_of(MySQL()).command == ("mysqld",)
-
-
 def test_a_failed_search_tells_every_reason_and_the_way_out() -> None:
     with pytest.raises(ServerUnavailable) as raised:
         search(Scripted())
@@ -102,11 +83,6 @@ def test_a_failed_search_tells_every_reason_and_the_way_out() -> None:
     assert str(error) == f"postgresql: {error.why}. {error.way_out}"
 
 
-@pytest.mark.parametrize("database", DATABASES)
-def test_every_database_has_a_provider_of_its_name(database: str) -> None:
-    assert PROVIDERS[database].name == database
-
-
 def test_a_given_url_ends_the_search(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'given.db'}"
 
@@ -114,16 +90,6 @@ def test_a_given_url_ends_the_search(tmp_path: Path) -> None:
 
     assert server.origin == "given"
     assert server.url == make_url(url)
-
-
-def test_a_url_in_the_environment_is_found_by_the_search(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SA_JOBQUEUE_SQLITE_URL", f"sqlite:///{tmp_path / 'environment.db'}")
-
-    server = provide("sqlite")
-
-    assert server.origin == "given"
 
 
 @pytest.mark.parametrize("database", ["postgresql", "mysql", "mariadb"])
@@ -134,22 +100,6 @@ def test_a_given_url_that_does_not_serve_is_not_replaced_by_another(database: st
         provide(database, nobody_listens)
 
 
-def test_a_given_url_of_another_database_is_refused() -> None:
-    with pytest.raises(ServerUnavailable, match="does not serve: it is for mariadb"):
-        provide("mysql", "mariadb+pymysql://root@127.0.0.1/test")
-
-
-@pytest.mark.parametrize("database", DATABASES)
-def test_a_given_text_that_is_no_url_is_refused(database: str) -> None:
-    with pytest.raises(ServerUnavailable, match="not a database URL: 'localhost'"):
-        provide(database, "localhost")
-
-
-def test_a_given_sqlite_database_in_memory_is_refused() -> None:
-    with pytest.raises(ServerUnavailable, match="in memory"):
-        provide("sqlite", "sqlite://")
-
-
 def test_the_environment_comes_before_setup_cfg(tmp_path: Path) -> None:
     path = setup_cfg(tmp_path, "[db]", "mysql = mysql://from-setup-cfg/x")
     environ = {"SA_JOBQUEUE_MYSQL_URL": "mysql://from-environment/x"}
@@ -158,69 +108,10 @@ def test_the_environment_comes_before_setup_cfg(tmp_path: Path) -> None:
     assert find_given("mysql", environ={}, setup_cfg=path) == "mysql://from-setup-cfg/x"
 
 
-def test_an_empty_value_means_to_search(tmp_path: Path) -> None:
-    path = setup_cfg(tmp_path, "[db]", "mysql =", "mariadb = ")
-    environ = {"SA_JOBQUEUE_MYSQL_URL": ""}
-
-    assert find_given("mysql", environ=environ, setup_cfg=path) is None
-    assert read_setup_cfg(path) == {}
-
-
 def test_a_password_with_percent_signs_survives_setup_cfg(tmp_path: Path) -> None:
     path = setup_cfg(tmp_path, "[db]", "postgresql = postgresql://a:%40%25@host/db")
 
     assert read_setup_cfg(path) == {"postgresql": "postgresql://a:%40%25@host/db"}
-
-
-def test_a_setup_cfg_without_the_section_gives_nothing(tmp_path: Path) -> None:
-    assert read_setup_cfg(setup_cfg(tmp_path, "[metadata]")) == {}
-    assert read_setup_cfg(tmp_path / "absent.cfg") == {}
-
-
-@pytest.mark.parametrize(
-    ("url", "alias"),
-    [
-        ("sqlite:///x.db", "sqlite"),
-        ("postgresql://host/db", "postgresql"),
-        ("postgresql+psycopg2://user@host/db", "postgresql"),
-        ("mysql+pymysql://host/db", "mysql"),
-        ("mariadb+pymysql://host/db", "mariadb"),
-    ],
-)
-def test_the_alias_is_the_database_of_the_scheme(url: str, alias: str) -> None:
-    assert alias_of(url) == alias
-
-
-@pytest.mark.parametrize(
-    ("url", "message"), [("oracle://host/db", "known: sqlite"), ("host/db", "not a database URL")]
-)
-def test_a_url_of_an_unknown_database_is_refused(url: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        alias_of(url)
-
-
-@pytest.mark.parametrize(
-    ("url", "drivername"),
-    [
-        ("postgresql://host/db", "postgresql+psycopg2"),
-        ("mysql://host/db", "mysql+pymysql"),
-        ("mysql+mysqldb://host/db", "mysql+mysqldb"),
-        ("mariadb://host/db", "mariadb+pymysql"),
-    ],
-)
-def test_a_url_without_a_driver_gets_ours(url: str, drivername: str) -> None:
-    assert with_driver(url).drivername == drivername
-
-
-def test_a_sqlite_server_is_a_folder_that_goes_with_it() -> None:
-    server = search(PROVIDERS["sqlite"])
-    url = server.create_database("one")
-    path = Path(url.database or "")
-    assert path.exists()
-
-    server.stop()
-
-    assert not path.parent.exists()
 
 
 def test_a_sqlite_database_is_created_in_wal_mode_and_dropped_with_its_files(
@@ -260,17 +151,6 @@ def test_dropping_by_prefix_leaves_other_databases_alone(tmp_path: Path) -> None
     server.drop_databases(prefix="ours_")
 
     assert server.databases(prefix="") == ["theirs"]
-
-
-@pytest.mark.parametrize("provider", PROVIDERS.values(), ids=lambda provider: provider.name)
-def test_a_worker_reads_the_servers_that_the_controller_wrote(provider: Provider) -> None:
-    url = make_url(f"{provider.name}://user:p%40ss@host/db")
-    server = provider.server(database=provider.name, url=url, origin="given", version="1.0")
-    written = Run(servers={provider.name: server}, prefix="test_ab").to_worker()
-
-    read = Run.in_worker(written)
-
-    assert read == Run(servers={provider.name: server}, prefix="test_ab")
 
 
 def test_a_keeper_stops_its_command_when_its_starter_is_gone(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""SQLite: how a list of integer keys is written, by the version."""
+"""SQLite: how a list of integer keys is written, by the version.
+
+A rule by versions that no test has: the inner module is imported to make up a version.
+"""
 
 from __future__ import annotations
 

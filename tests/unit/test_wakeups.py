@@ -1,4 +1,7 @@
-"""The parts of wake-ups that need no database."""
+"""The pauses of wake-ups, by a clock of the test.
+
+Inner modules are imported since the figures of docs/wake-ups.md are too short to be measured.
+"""
 
 from __future__ import annotations
 

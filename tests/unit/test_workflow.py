@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
-from collections.abc import Iterable
-from datetime import timedelta
 from enum import Enum, StrEnum
 from typing import Any
 
@@ -14,10 +11,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import ArgumentError, JobMixin, JobQueue, JobStatus, RetryMixin
-from sa_jobqueue.process.runtime import THREADS
-from sa_jobqueue.worker import Lane, Worker
-from sa_jobqueue.worker.hands import Hands
-from sa_jobqueue.worker.lanes import FAIR_EVERY, LaneOrder
+from sa_jobqueue.worker import Worker
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting, Workflow
 
 
@@ -127,36 +121,12 @@ def test_an_existing_declaration_is_repeated_in_the_message() -> None:
         _ = declared.steps
 
 
-@pytest.mark.parametrize("word", ["x" * 65, "it's", "", "é"])
-def test_a_word_that_cannot_be_a_status_is_refused_where_it_is_written(word: str) -> None:
-    with pytest.raises(ArgumentError, match="cannot be a status"):
-        workflow((word, "claimed", "done"))
-    with pytest.raises(ArgumentError, match="cannot be a status"):
-        workflow(("unclaimed", "claimed", ["done", word]))
-    with pytest.raises(ArgumentError, match="cannot be a status"):
-        Workflow(Part, final=[word])
-
-
-def test_a_status_that_is_both_waited_in_and_claimed_is_refused() -> None:
-    declared = workflow(CUT, DRILL, PACK)
-    declared.waiting("drilled", signals="cut")
-
-    with pytest.raises(ArgumentError, match="'drilled' cannot be the status both"):
-        _ = declared.steps
-
-
-def test_signals_of_a_status_are_declared_once() -> None:
-    declared = Workflow(Part)
+def test_signals_are_declared_once_and_lead_somewhere() -> None:
+    declared = workflow(("unclaimed", "claimed", "away"))
     declared.waiting("away", signals="back")
 
     with pytest.raises(ArgumentError, match="name all signals of a status in one declaration"):
         declared.waiting("away", signals="gone")
-
-
-def test_a_signal_to_nowhere_is_refused() -> None:
-    declared = workflow(("unclaimed", "claimed", "away"))
-    declared.waiting("away", signals=["back"])
-
     with pytest.raises(ArgumentError, match="a signal in 'away' leads to 'back'"):
         _ = declared.steps
 
@@ -184,15 +154,6 @@ def test_later_declarations_are_checked_too() -> None:
     again.step("end", during="packing", then="done")(work)
     with pytest.raises(ArgumentError, match="'packing' is the status"):
         _ = again.steps
-
-
-def test_a_status_cannot_be_ready_and_claimed_in_one_model() -> None:
-    with pytest.raises(ArgumentError, match="'both' cannot both wait for a claim and be claimed"):
-
-        class Both(JobMixin, Base):
-            __tablename__ = "both"
-            __queue_args__ = {"ready": "both", "during": ["both"]}  # noqa: RUF012
-            id: Mapped[int] = mapped_column(primary_key=True)
 
 
 # -- an enum of the user's --------------------------------------------------
@@ -343,60 +304,6 @@ def test_a_step_that_is_awaited_is_for_another_worker(engine: Engine) -> None:
 
     with pytest.raises(ArgumentError, match="AsyncWorker"):
         Worker(engine, declared)
-
-
-def test_claims_are_renewed_in_time_for_the_shortest_lease(engine: Engine) -> None:
-    leases = [timedelta(hours=1), timedelta(seconds=3), timedelta(hours=2)]
-    lanes: list[Lane[Any]] = [
-        Lane(JobQueue(Part, Part.id > number, lease=lease), work)
-        for number, lease in enumerate(leases)
-    ]
-
-    worker = Worker(engine, lanes)
-    heartbeat = worker._heartbeat(Hands(THREADS, threading.Event(), limit=1, slots=1))
-
-    assert heartbeat._every == 1
-
-
-def asked(rota: Iterable[Any], until: Iterable[Any]) -> list[Any]:
-    """Return the lane that served each turn, where the lanes in `until` always have jobs."""
-    served = []
-    for _ in range(2 * FAIR_EVERY):
-        lane = next(lane for lane in rota if lane in until)
-        served.append(lane.name)
-    return served
-
-
-class NamedLane(Lane[Any]):
-    """A lane with a name, to tell it from others."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(JobQueue(Part), work)
-        self.name = name
-
-
-def lanes_named(names: str) -> list[NamedLane]:
-    return [NamedLane(name) for name in names]
-
-
-def test_later_steps_come_first_but_not_forever() -> None:
-    lanes = lanes_named("abc")
-    for lane in lanes:
-        lane.last_first = True  # as steps are
-
-    everywhere = asked(LaneOrder(lanes), lanes)
-    last_is_empty = asked(LaneOrder(lanes), lanes[:2])
-
-    turns = FAIR_EVERY - 1
-    assert everywhere == [*"c" * turns, "b", *"c" * turns, "a"]
-    assert last_is_empty == [*"b" * turns, "a", *"b" * turns, "a"]
-
-
-def test_the_first_queues_come_first_but_not_forever() -> None:
-    lanes = lanes_named("ab")
-
-    turns = FAIR_EVERY - 1
-    assert asked(LaneOrder(lanes), lanes) == [*"a" * turns, "b", *"a" * turns, "b"]
 
 
 @pytest.mark.parametrize(

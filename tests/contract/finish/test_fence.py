@@ -27,7 +27,7 @@ from sa_jobqueue import (
 )
 from tests.contract.finish.support import statuses
 from tests.models import Email, Render, add_emails, add_renders
-from tests.support import MARKING, Sessions, statements_seen
+from tests.support import MARKING, SERVERS, Sessions, statements_seen
 
 pytestmark = pytest.mark.strategies(*MARKING)
 
@@ -167,6 +167,17 @@ def test_a_fence_is_carried_to_another_session_and_process(
     assert [status for _, status, _ in statuses(session)] == ["done", "done", "claimed"]
     with pytest.raises(ArgumentError, match="not the row"):
         with_fence(same, fence_of(claimed[2]))
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_held_claim_refuses_to_be_carried_to_another_process(session: Session) -> None:
+    add_emails(session, "a")
+    (held,) = claim(session, Email, strategy="held")
+
+    with pytest.raises(ArgumentError, match="belongs to its connection"):
+        pickle.dumps(fence_of(held))
+
+    assert (fence_of(held).owner, fence_of(held).owner_date) == (None, None)
 
 
 def test_the_fence_survives_expiry_and_costs_no_reload(

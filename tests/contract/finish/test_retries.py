@@ -240,14 +240,16 @@ def test_a_worker_uses_its_own_policy_else_the_queues_else_the_default(
     assert timedelta(seconds=1.8) <= found[2] <= timedelta(seconds=2)
 
 
+@pytest.mark.parametrize("backoff", [lambda attempts: 1 // 0, lambda attempts: -MINUTE])
 def test_a_worker_whose_policy_fails_uses_the_default_policy(
-    engine: Engine, session: Session
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture, backoff: Any
 ) -> None:
     add_tasks(session, "a", "b", max_attempts=1)
 
-    found = waits(engine, JobQueue(Task), None, backoff=lambda attempts: 1 // 0)
+    found = waits(engine, JobQueue(Task), None, backoff=backoff)
 
-    assert [wait <= timedelta(seconds=1) for wait in found] == [True, True]
+    assert all(timedelta(seconds=0.9) <= wait <= timedelta(seconds=1) for wait in found)
+    assert "a backoff failed, and the default backoff is used" in caplog.text
     assert states(session) == {"a": ("failed", 1), "b": ("failed", 1)}
 
 

@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     ArgumentError,
-    ClaimLost,
     JobQueue,
     cancel_claimed,
     claim,
@@ -83,35 +82,6 @@ def test_rows_outside_of_the_criteria_stay_as_they_are(
 
     new, old = ("unclaimed", 1), ("done", 0)
     assert state(session) == {1: new, 2: old, 3: new, 4: old, 5: new}
-
-
-def test_rows_that_an_older_round_has_not_finished_move_to_the_new_one(
-    session: Session, start_either: Start
-) -> None:
-    add(session, Subscriber, 4)
-    start_either(Subscriber)
-    complete(session, claim(session, Subscriber, owner="w", limit=2))
-    session.commit()
-
-    number = start_either(Subscriber)
-
-    assert round_progress(session, Subscriber, 1).total == 0
-    assert round_progress(session, Subscriber, number).unclaimed == 4
-
-
-def test_two_rounds_at_once_do_not_mix(session: Session, start: Start, strategy: str) -> None:
-    add(session, Subscriber, 9)
-    odd = start(Subscriber, Subscriber.id % 2 == 1)
-    even = start(Subscriber, Subscriber.id % 2 == 0)
-
-    found = {}
-    for number in (odd, even):
-        of_round = Subscriber.round == number
-        jobs = claim(session, Subscriber, of_round, owner="w", limit=9, strategy=strategy)
-        found[number] = [job.id for job in jobs]
-
-    assert found == {odd: [1, 3, 5, 7, 9], even: [2, 4, 6, 8]}
-    session.rollback()
 
 
 def test_rows_that_are_new_are_in_no_round_and_join_the_next(
@@ -204,24 +174,6 @@ def test_a_row_that_is_claimed_over_two_starts_joins_the_newest(
     session.commit()
 
     assert state(session) == {1: ("unclaimed", number)}
-
-
-def test_a_claim_that_was_lost_writes_nothing_to_a_row_that_joined(
-    session: Session, start: Start
-) -> None:
-    add(session, Subscriber, 1)
-    jobs = claim(session, Subscriber, owner="w")
-    session.commit()
-    start(Subscriber)
-    reap(session, Subscriber, max_runtime=timedelta(0))
-    session.commit()
-    complete(session, claim(session, Subscriber, owner="other"))
-    session.commit()
-
-    with pytest.raises(ClaimLost):
-        complete(session, jobs)
-
-    assert state(session) == {1: ("done", 1)}
 
 
 def test_a_deleting_finish_deletes_a_row_that_joins_a_round(session: Session, start: Start) -> None:

@@ -48,7 +48,12 @@ def test_a_long_running_job_and_the_jobs_behind_it_keep_their_claims_beyond_the_
             # Not by a reap in between: a busy machine may renew late.
             until(lambda: renewed_for_two_leases(claimed))
 
-    work(engine, JobQueue(Email, lease=SHORT_LEASE), handler, limit=2, owner="plain")
+    # Claims are renewed in time for the shortest lease.
+    others, emails = JobQueue(Render, lease=timedelta(hours=1)), JobQueue(Email, lease=SHORT_LEASE)
+    others.handler(lambda render: None)
+    emails.handler(handler)
+    queues: list[JobQueue[Any]] = [others, emails]
+    Worker(engine, queues, limit=2, owner="plain", drain=True, poll=SOON).run()
 
     assert owners(session) == ["plain", "plain"]
     assert set(session.scalars(select(Email.status))) == {"done"}
