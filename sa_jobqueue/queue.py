@@ -245,26 +245,6 @@ class JobQueue(Generic[T]):
 
     # -- new jobs -------------------------------------------------------
 
-    @overload
-    def enqueue(
-        self,
-        session: AnySession,
-        rows: Iterable[Mapping[str, Any]],
-        *,
-        priority: int | None = None,
-        run_at: datetime | None = None,
-        skip_duplicates: Literal[False] = False,
-    ) -> int: ...
-    @overload
-    def enqueue(
-        self,
-        session: AnySession,
-        rows: Iterable[Mapping[str, Any]],
-        *,
-        priority: int | None = None,
-        run_at: datetime | None = None,
-        skip_duplicates: bool,
-    ) -> int | None: ...
     def enqueue(
         self,
         session: AnySession,
