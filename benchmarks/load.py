@@ -7,8 +7,10 @@ load has a log that is new each time.
 from __future__ import annotations
 
 import tempfile
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 from sqlalchemy import Engine, MetaData, create_engine
 
@@ -18,6 +20,7 @@ from benchmarks.harness.databases import Database
 from benchmarks.harness.inserts import Rows, Way, by_insert, by_session, compare_inserts
 from benchmarks.harness.report import Figures, table
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, Log, load_tables
+from sa_jobqueue.bulk.copy import Copy
 
 if __name__ == "__main__":
     run_by_name(__spec__.name)
@@ -25,29 +28,26 @@ if __name__ == "__main__":
 PLAIN = "session.execute(insert(), rows)"
 
 
-def by_load(*, workers: int, copy: bool = True, in_database: bool = False) -> Way:
+def by_load(*, copy: bool = True, in_database: bool = False) -> Way:
     """Make a way to insert by a load with a log."""
 
     def load(engine: Engine, rows: Rows) -> None:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, nullcontext() if copy else WITHOUT_COPY:
             log: Log = DatabaseLog(engine) if in_database else FileLog(Path(folder))
-            BulkLoad(InsertSource(engine, Plain, rows, copy=copy), log, workers=workers).run()
+            BulkLoad(InsertSource(engine, Plain, rows), log).run()
 
     return Way(Plain, load, PLAIN)
 
 
 WAYS = {
     PLAIN: by_session(Plain, by_insert, PLAIN),
-    "load, 1 worker": by_load(workers=1),
-    "load, 1 worker, DatabaseLog": by_load(workers=1, in_database=True),
-    "load, 4 workers": by_load(workers=4),
+    "load, FileLog": by_load(),
+    "load, DatabaseLog": by_load(in_database=True),
 }
 
-#: PostgreSQL alone has COPY, which a load uses unless it is told not to.
-WITHOUT_COPY = {
-    "load, 1 worker, no COPY": by_load(workers=1, copy=False),
-    "load, 4 workers, no COPY": by_load(workers=4, copy=False),
-}
+#: PostgreSQL alone has COPY, which a load uses where it can.
+NO_COPY = {"load, FileLog, no COPY": by_load(copy=False)}
+WITHOUT_COPY = mock.patch.object(Copy, "prepare", return_value=None)
 
 
 def tables(figures: Figures) -> str:
@@ -63,7 +63,7 @@ def tables(figures: Figures) -> str:
 @benchmark(number("--rows", 200_000), number("--rounds", 9), tables=tables)
 def main(database: Database, *, rows: int, rounds: int) -> Figures:
     """Insert rows in each way in turn, and compare with one plain insert."""
-    ways = WAYS | (WITHOUT_COPY if database.name == "postgresql" else {})
+    ways = WAYS | (NO_COPY if database.name == "postgresql" else {})
     metadatas = (Base.metadata, load_tables(MetaData()).loads.metadata)
     make_rows = partial(payloads, rows)
     results = compare_inserts(create_engine(database.url), ways, metadatas, make_rows, rounds)

@@ -5,8 +5,8 @@
 
 Ten thousand customers come from a file. The power fails in the middle of the load: the example
 raises an error, and kill -9 would have the same effect. A log in a folder says which batches are
-in the table. The same call resumes the load: it reads the file from the right line and inserts
-the missing batches. A customer who was in the table before does not belong to the load, and
+in the table. The same call resumes the load: it reads the file again and inserts the missing
+batches. A customer who was in the table before does not belong to the load, and
 stays when the load is rolled back. The comment at the end shows the output.
 """
 
@@ -15,7 +15,10 @@ from __future__ import annotations
 import argparse
 import csv
 import tempfile
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Engine, create_engine, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -49,9 +52,17 @@ def write_file(path: Path) -> None:
         writer.writerows([number, f"customer {number}"] for number in range(1, 10_001))
 
 
+def read_file(path: Path) -> Iterator[dict[str, Any]]:
+    """Read the file of customers; a key has the type of its column."""
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            yield {"number": int(row["number"]), "name": row["name"]}
+
+
 def source(engine: Engine, file: Path) -> InsertSource:
     """Return the source of the load; the source is the same after the power cut."""
-    return InsertSource(engine, Customer, file, total=10_000, batch_size=1_000)
+    rows = partial(read_file, file)
+    return InsertSource(engine, Customer, rows, total=10_000, batch_size=1_000)
 
 
 def fail_in_the_middle(progress: Progress) -> None:

@@ -5,7 +5,7 @@
     class Email(JobMixin, Base):
         __tablename__ = "email"
         id: Mapped[int] = mapped_column(primary_key=True)
-        recipient: Mapped[str]
+        recipient: Mapped[str] = mapped_column(String(100))
 
     emails = claim(session, Email, Email.recipient.like("a%"), owner="mailer-1", limit=100)
     session.commit()
@@ -22,6 +22,9 @@ Workers live in :mod:`sa_jobqueue.worker`, workflows in :mod:`sa_jobqueue.workfl
 that a verb returns, and that nobody constructs, live with the verb: in
 :mod:`sa_jobqueue.verbs`, :mod:`sa_jobqueue.rounds` and :mod:`sa_jobqueue.owners`.
 """
+
+import sys
+from importlib import import_module
 
 from .dialects import assume_locks, is_transient
 from .dialects.clock import utc_now
@@ -125,3 +128,8 @@ __all__ = [
     "waiting_time",
     "with_fence",
 ]
+
+# In an env.py of Alembic: so that autogenerate asks what becomes of old rows, and makes no job of
+# each. An application that does not load Alembic does not load our migrations either.
+if "alembic.autogenerate" in sys.modules:
+    import_module(f"{__name__}.migration")

@@ -1,10 +1,13 @@
-"""How long something has lasted, for people to read."""
+"""How long something lasts or has lasted, for people to read."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+
+#: The units of a sentence, each with the next smaller one.
+_UNITS = ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "min"), (_MINUTE, "min", 1, "s"))
 
 
 def age_text(age: timedelta | None, unknown: str = "-") -> str:
@@ -19,3 +22,13 @@ def age_text(age: timedelta | None, unknown: str = "-") -> str:
     if seconds < _DAY:
         return f"{seconds // _HOUR}h {seconds % _HOUR // _MINUTE}m"
     return f"{seconds // _DAY}d {seconds % _DAY // _HOUR}h"
+
+
+def duration_text(duration: timedelta | float) -> str:
+    """Write a duration, or so many seconds, as in a sentence: ``1.2 s``, ``2 h 5 min``."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if seconds < _MINUTE:
+        return f"{round(seconds, 3):.3g} s"
+    unit, name, part, part_name = next(each for each in _UNITS if seconds >= each[0])
+    whole, rest = divmod(round(seconds / part), unit // part)
+    return f"{whole} {name} {rest} {part_name}" if rest else f"{whole} {name}"

@@ -34,6 +34,7 @@ from .model.mapping import QueueMapping, mapping_of, word_of
 from .model.status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED
 from .model.transitions import ended, retried
 from .owners.owner import Owner
+from .process.name import function_name
 from .queue_position.finish_rate import RECENT, Finishes
 from .queue_position.position import finish_rate_of, positions_in, waiting_time_in
 from .sessions.writer import AnyConnection, AnySession
@@ -50,6 +51,7 @@ from .verbs.backoff import (
 from .verbs.claim import claim_plan
 from .verbs.enqueue import insert_jobs
 from .verbs.handler_check import check_handler
+from .verbs.own_values import OwnValues
 from .verbs.reap import Reaped, reap_claims
 from .verbs.stats import Counted, QueueStats, count_jobs, stats_of
 from .verbs.turn import turn_in_one
@@ -229,9 +231,10 @@ class JobQueue(Generic[T]):
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             check_handler(function, transactional=transactional)
             if self._handler is not None:
+                there = function_name(self._handler.function)
                 raise ArgumentError(
-                    f"{self!r} has a handler already: {self._handler.function!r}. Other jobs need "
-                    "a JobQueue with criteria of its own"
+                    f"{self!r} has a handler already: {there}. Other jobs need a JobQueue "
+                    "with criteria of its own"
                 )
             self._handler = Handler(function, transactional, timeout)
             return function
@@ -406,9 +409,16 @@ class JobQueue(Generic[T]):
         self.complete(session, finished, delete=delete)
         return self.plan.claim(session, owner=owner, limit=limit, rows=rows)
 
-    def complete(self, session: AnyConnection, jobs: Any, *, delete: bool | None = None) -> None:
+    def complete(
+        self,
+        session: AnyConnection,
+        jobs: Any,
+        *,
+        delete: bool | None = None,
+        values: OwnValues | None = None,
+    ) -> None:
         """Finish jobs with the queue's `then`; see :func:`sa_jobqueue.complete`."""
-        finish.complete(session, jobs, delete=delete, then=self.then)
+        finish.complete(session, jobs, delete=delete, then=self.then, values=values)
 
     def fail(
         self,
@@ -417,24 +427,38 @@ class JobQueue(Generic[T]):
         *,
         error: str | BaseException | None = None,
         retry_in: timedelta | None = None,
+        values: OwnValues | None = None,
     ) -> None:
         """Report failed jobs; see :func:`sa_jobqueue.fail`.
 
         Without `retry_in` the queue's backoff gives the delay.
         """
         finish.fail(
-            session, jobs, error=error, retry_in=retry_in, backoff=self.backoff, ready=self.ready
+            session,
+            jobs,
+            error=error,
+            retry_in=retry_in,
+            backoff=self.backoff,
+            ready=self.ready,
+            values=values,
         )
 
-    def release(self, session: AnyConnection, jobs: Any) -> None:
+    def release(
+        self, session: AnyConnection, jobs: Any, *, values: OwnValues | None = None
+    ) -> None:
         """Give jobs back; see :func:`sa_jobqueue.release`."""
-        finish.release(session, jobs, ready=self.ready)
+        finish.release(session, jobs, ready=self.ready, values=values)
 
     def cancel_claimed(
-        self, session: AnyConnection, jobs: Any, *, reason: str | None = None
+        self,
+        session: AnyConnection,
+        jobs: Any,
+        *,
+        reason: str | None = None,
+        values: OwnValues | None = None,
     ) -> None:
         """Cancel jobs that we have claimed; see :func:`sa_jobqueue.cancel_claimed`."""
-        finish.cancel_claimed(session, jobs, reason=reason)
+        finish.cancel_claimed(session, jobs, reason=reason, values=values)
 
     # -- jobs that nobody has claimed -----------------------------------
 
@@ -517,7 +541,8 @@ class JobQueue(Generic[T]):
         reads all rows of the class, as :func:`sa_jobqueue.count_by_status` does.
         """
         counts = count_jobs(session, self._mapping_of_jobs, *self.plan.spec.where)
-        return {word: counts.get(word, 0) for word in (self.ready, self.during, *self._ends)}
+        words = (self.ready, *self.plan.spec.in_progress, *self._ends)
+        return {word: counts.get(word, 0) for word in words}
 
     def stats(self, session: AnySession) -> QueueStats:
         """Describe this queue as it is now; see :func:`sa_jobqueue.stats`.
@@ -525,7 +550,7 @@ class JobQueue(Generic[T]):
         It counts the jobs in its `ready` and `during` that fulfil its criteria now.
         """
         spec = self.plan.spec
-        counted = Counted(self._mapping_of_jobs, (spec.ready,), (spec.during,), spec.where)
+        counted = Counted(self._mapping_of_jobs, (spec.ready,), spec.in_progress, spec.where)
         return stats_of(session, counted)
 
     def position(self, session: AnySession, job: Any) -> int | None:
@@ -554,7 +579,8 @@ class JobQueue(Generic[T]):
         """
         if verb == "retry":
             return self._finished_words(self.mapping)
-        return (self.during,) if verb == "release" else self._ready_words(self.mapping)
+        leaves_claim = verb == "release"
+        return self.plan.spec.in_progress if leaves_claim else self._ready_words(self.mapping)
 
     # -- for the verbs --------------------------------------------------
 

@@ -82,6 +82,16 @@ class Message(JobMixin, Base):
     status = mapped_column("message_status", String(16))
 
 
+class Render(JobMixin, RetryMixin, Base):
+    """A queue whose claimed jobs the application moves on, with results of its own."""
+
+    __tablename__ = "render"
+    __queue_args__ = {"during": ["running"]}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+    result: Mapped[str | None] = mapped_column(String(20))
+    frames: Mapped[int | None]
+
+
 class Pair(JobMixin, PriorityMixin, ScheduleMixin, Base):
     """A queue with a composite key."""
 
@@ -139,6 +149,16 @@ def add_tasks(session: Session, *names: str, **columns: object) -> list[Task]:
     return tasks
 
 
+def add_renders(session: Session, count: int) -> list[Render]:
+    """Commit so many jobs."""
+    renders = [Render() for _ in range(count)]
+    for render in renders:
+        session.add(render)
+        session.flush()
+    session.commit()
+    return renders
+
+
 def recipients(emails: object) -> list[str]:
     return [email.recipient for email in emails]  # type: ignore[attr-defined]  # any iterable
 
@@ -159,8 +179,10 @@ __all__ = [
     "Message",
     "Order",
     "Pair",
+    "Render",
     "Task",
     "add_emails",
+    "add_renders",
     "add_tasks",
     "names",
     "recipients",

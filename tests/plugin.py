@@ -17,6 +17,7 @@ import gc
 import itertools
 import os
 import secrets
+import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from sqlalchemy import URL, make_url
 from tests.servers import DATABASES, Server, ServerUnavailable, alias_of, provide, server_as_written
 from tests.servers.sqlite import SQLiteServer, refuse_to_open
 from tests.servers.sweeping import Sweeper
+from tests.support import SQLITE
 
 WORKER_INPUT = "sa_jobqueue"
 
@@ -84,6 +86,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--full", action="store_true", help="run the long variants of the tests")
     group.addoption(
+        "--sqlite-begin",
+        choices=("driver", "listener", "autocommit"),
+        default="driver",
+        help="who begins SQLite's transactions: Python's driver by itself, a listener of "
+        "SQLAlchemy's, or the driver with autocommit=False (from Python 3.12 on)",
+    )
+    group.addoption(
         "--on-two",
         action="append",
         default=[],
@@ -120,12 +129,15 @@ def given_urls(config: pytest.Config) -> dict[str, str]:
 # What makes a run of thousands of tests quicker
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Have PyMySQL read no certificates: for each connection it reads all of the machine, in 40 ms.
 
     Processes that tests start inherit it.
     """
     os.environ.setdefault("SSL_CERT_FILE", os.devnull)
+    SQLITE["begin"] = config.getoption("sqlite_begin")
+    if SQLITE["begin"] == "autocommit" and sys.version_info < (3, 12):
+        raise pytest.UsageError("--sqlite-begin autocommit needs Python 3.12, whose driver has it")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -261,6 +273,11 @@ def belongs(item: pytest.Item) -> bool:
     callspec = getattr(item, "callspec", None)
     if callspec is None or "db_alias" not in callspec.params:
         return True
+    if (
+        item.get_closest_marker("driver_begins")
+        and item.config.getoption("sqlite_begin") != "driver"
+    ):
+        return False
     return callspec.params["db_alias"] in databases_of(item, callspec.params["db_alias"])
 
 

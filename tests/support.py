@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import (
     URL,
+    Connection,
     Engine,
     Executable,
     MetaData,
@@ -88,12 +90,42 @@ def make_engine(
     alias = url.get_backend_name()
     plain = {} if tls or _names_tls(url) else PLAIN[alias]
     connect = (DURABLE if durable else CONNECT)[alias]
-    return create_engine(url, connect_args={**connect, **plain}, **options)
+    begin = AUTOCOMMIT_OFF if alias == "sqlite" and SQLITE["begin"] == "autocommit" else {}
+    engine = create_engine(url, connect_args={**connect, **plain, **begin}, **options)
+    return with_begin(engine) if alias == "sqlite" and SQLITE["begin"] == "listener" else engine
+
+
+#: Who begins the transactions of SQLite in this run, as --sqlite-begin says; else the driver.
+SQLITE = {"begin": "driver"}
+
+#: What SQLAlchemy's page on SQLite recommends from Python 3.12 on: a transaction is always open.
+AUTOCOMMIT_OFF: dict[str, Any] = {"autocommit": False}
+
+
+def with_begin(engine: Engine) -> Engine:
+    """Have SQLAlchemy begin SQLite's transactions, as its page on SQLite recommends."""
+
+    @event.listens_for(engine, "connect")
+    def leave_it_to_us(driver: Any, record: Any) -> None:
+        driver.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.connection.cursor().execute("BEGIN")  # which no test counts
+
+    return engine
 
 
 def _names_tls(url: URL) -> bool:
     """Tell whether the user's URL says how to connect with TLS."""
     return any(name.startswith("ssl") for name in url.query)
+
+
+def begin_deferred(connection: Connection) -> None:
+    """Begin on SQLite, unless a transaction is open: its driver begins none before a SAVEPOINT."""
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name == "sqlite" and not driver.in_transaction:
+        connection.exec_driver_sql("BEGIN")
 
 
 def as_new(engine: Engine) -> Engine:
@@ -222,3 +254,16 @@ def translating_errors(engine: Engine) -> Iterator[None]:
         yield
     finally:
         event.remove(engine, "handle_error", translate)
+
+
+@contextmanager
+def variables_hidden(engine: Engine) -> Iterator[None]:
+    """Have the server lack the table of its variables, as a look-alike of MySQL may."""
+    table = re.compile(r"_schema\.global_variables", re.IGNORECASE)
+
+    def hide(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> tuple[str, Any]:
+        return table.sub("_schema.no_such_table", statement), parameters
+
+    event.listen(engine, "before_cursor_execute", hide, retval=True)
+    yield
+    event.remove(engine, "before_cursor_execute", hide)

@@ -15,7 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.util import await_only
 
+from ..ages import duration_text
 from ..errors import ArgumentError, HandlerTimeout
+from ..process.name import function_name
 from ..worker import Lane
 from ..worker.awaited import is_plain
 from ..worker.calls import Calls
@@ -67,13 +69,13 @@ class AwaitedCalls(Calls):
         for lane in lanes:
             if lane.transactional and not lane.is_async:
                 raise ArgumentError(
-                    f"{lane.handler!r} is transactional, and an AsyncWorker gives it an "
-                    "AsyncSession: make it async def, or use a Worker on a synchronous engine"
+                    f"{function_name(lane.handler)} is transactional, and an AsyncWorker gives "
+                    "it an AsyncSession: make it async def, or use a Worker on a synchronous engine"
                 )
             if is_plain(lane.handler):
                 raise ArgumentError(
-                    f"{lane.handler!r} is a plain function, and an AsyncWorker awaits its "
-                    "handlers: make it async def, or use a Worker on a synchronous engine"
+                    f"{function_name(lane.handler)} is a plain function, and an AsyncWorker awaits "
+                    "its handlers: make it async def, or use a Worker on a synchronous engine"
                 )
 
     def call(self, in_hand: InHand[Any], context: Context) -> Any:
@@ -157,7 +159,8 @@ def _coroutine_of(called: Any, lane: Lane[Any]) -> Coroutine[Any, Any, Any]:
         ArgumentError: it cannot be awaited.
     """
     if not isawaitable(called):
-        raise ArgumentError(f"an AsyncWorker awaits its handlers: make {lane.handler!r} async def")
+        name = function_name(lane.handler)
+        raise ArgumentError(f"an AsyncWorker awaits its handlers: make {name} async def")
     return _awaited(called)
 
 
@@ -176,7 +179,7 @@ async def caught(awaited: Awaitable[Any]) -> tuple[Any, BaseException | None]:
 async def _within(timeout: timedelta, called: Awaitable[Any]) -> Any:
     """Await a handler, and cancel it at its timeout; it has failed then, whatever it returns."""
     limit = asyncio.timeout(timeout.total_seconds())
-    late = HandlerTimeout(f"the handler did not end within {timeout}")
+    late = HandlerTimeout(f"the handler did not end within {duration_text(timeout)}")
     try:
         async with limit:
             returned = await called

@@ -28,7 +28,7 @@ from sqlalchemy.util import await_only, greenlet_spawn
 from ..errors import ArgumentError
 from ..fence.claim import Claim
 from ..queue import JobQueue
-from ..worker import Cancel, Lane, Outcome, Retry, Worker, WorkerOptions
+from ..worker import Cancel, Done, Lane, Outcome, Retry, Worker, WorkerOptions
 from ..worker.hands import Hands
 from ..worker.sessions import what_to_give
 from .calls import AwaitedCalls, SyncSessions, caught
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 else:
     T = TypeVar("T")
 
-AsyncHandler = Callable[[T], Coroutine[Any, Any, Retry | Cancel | None]]
+AsyncHandler = Callable[[T], Coroutine[Any, Any, Done | Retry | Cancel | None]]
 
 
 class AsyncWorker(Generic[T]):

@@ -3,37 +3,32 @@
 ::
 
     source = InsertSource(engine, Email, rows, total=1_000_000)
-    load = BulkLoad(source, FileLog("loads/may"), workers=4)
+    load = BulkLoad(source, FileLog("loads/may"))
     load.run()          # after a crash: run() again to go on, or rollback()
-    load.clean()        # the logs are not needed any more
+    load.clean()        # the log is not needed any more
 
 docs/bulk.md has the states, what each log promises, the command line, and how to
 write a source of your own.
 """
 
 from ..errors import BatchInDoubt, BrokenLog, InvalidState, LoadStopped, SourceChanged
-from .log import Entry, Head, Log
-from .logs.database_log import DatabaseLog
-from .logs.file_log import FileLog
-from .logs.tables import LoadTables, load_tables
-from .manager import BulkLoad
-from .progress import Progress
-from .source import BatchWriter, DivisibleSource, Metadata
-from .sources.enqueue_source import EnqueueSource
-from .sources.insert_source import InsertSource
+from .database_log import DatabaseLog, LoadTables, load_tables
+from .enqueue_source import EnqueueSource
+from .file_log import FileLog
+from .insert_source import InsertSource
+from .log import Log
+from .manager import BulkLoad, Progress
+from .source import DivisibleSource, Metadata, Source
 from .states import LoadState
 
 __all__ = [
     "BatchInDoubt",
-    "BatchWriter",
     "BrokenLog",
     "BulkLoad",
     "DatabaseLog",
     "DivisibleSource",
     "EnqueueSource",
-    "Entry",
     "FileLog",
-    "Head",
     "InsertSource",
     "InvalidState",
     "LoadState",
@@ -42,6 +37,7 @@ __all__ = [
     "Log",
     "Metadata",
     "Progress",
+    "Source",
     "SourceChanged",
     "load_tables",
 ]

@@ -10,21 +10,18 @@ Limits: the log is on one machine's disk (FileLog) or in the loaded database (Da
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import uuid
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, replace
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from ..errors import ArgumentError, InvalidState, LoadStopped
-from ..process.signals import first_signal_stops, raises_keyboard_interrupt
-from .batches import Batches, Write, write_batches
-from .log import Entry, Head, Log
-from .progress import Progress, peek_at, progress_of, status_of, way_on
-from .source import DivisibleSource, metadata_of
+from ..errors import ArgumentError, LoadStopped
+from .log import INSERTED, NOTHING, REMOVED, Entry, Head, Log
+from .source import Metadata, Source, sync_iterator
 from .states import (
     BLOCKED,
     CANCELLED,
@@ -33,22 +30,56 @@ from .states import (
     INSERTING,
     NOTHING_TO_DO,
     PREPARING,
-    RUN_CALLS,
     STARTING,
+    TRANSITIONS,
     UNPREPARED,
     LoadState,
-    after_kill,
-    calls_in,
     check_call,
-    check_change,
 )
 
-S = TypeVar("S", bound=DivisibleSource[Any])
+S = TypeVar("S", bound=Source[Any])
+
+#: Batches, each with its number.
+Numbered: TypeAlias = Generator[tuple[int, Any], None, None]
 
 log = logging.getLogger("sa_jobqueue.bulk")
 
-#: How long restore and rollback wait for the server to end a killed process's connections.
+#: How long a call waits for the server to end what a killed process began.
 WAIT = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a load is.
+
+    Attributes:
+        state: the load's state.
+        divided: how many batches the redo log has.
+        inserted: how many of them are in the table.
+        batches: how many batches there are in all; None: nobody knows yet.
+        batch_size: rows of a batch; the last may have fewer.
+        total: rows in all; None: nobody knows yet.
+    """
+
+    state: LoadState
+    divided: int = 0
+    inserted: int = 0
+    batches: int | None = None
+    batch_size: int = 1
+    total: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows are in the table, to within the last batch."""
+        rows = self.inserted * self.batch_size
+        return rows if self.total is None else min(rows, self.total)
+
+    def __str__(self) -> str:
+        of_batches = "" if self.batches is None else f" of {self.batches:,}"
+        # The last batch may have fewer rows.
+        at_most = "at most " if self.total is None and self.batches and self.inserted else ""
+        rows = f"{at_most}{self.rows:,} rows"
+        return f"{self.state}: {self.inserted:,}{of_batches} batches, {rows} inserted"
 
 
 class BulkLoad(Generic[S]):
@@ -57,13 +88,11 @@ class BulkLoad(Generic[S]):
     Args:
         source: what is loaded; after a crash, the same source again.
         log: a log for this load alone.
-        workers: how many connections work in parallel.
-        progress: called after each batch, from several threads but never from two at
-            once.
+        progress: called after each batch.
         wait: how long to wait until the server has ended what a killed process began.
 
     Raises:
-        ArgumentError: `workers` is below 1, or `log` is not a Log.
+        ArgumentError: `log` is not a Log.
     """
 
     def __init__(
@@ -71,12 +100,9 @@ class BulkLoad(Generic[S]):
         source: S,
         log: Log,
         *,
-        workers: int = 1,
         progress: Callable[[Progress], object] | None = None,
         wait: timedelta = WAIT,
     ) -> None:
-        if workers < 1:
-            raise ArgumentError(f"a load has at least one worker: {workers!r}")
         if not isinstance(log, Log):
             raise ArgumentError(
                 f"a load's log is an object like FileLog({str(log)!r}) or DatabaseLog(engine), "
@@ -84,13 +110,10 @@ class BulkLoad(Generic[S]):
             )
         self.source = source
         self.log = log
-        self.workers = workers
         self.progress = progress
         self.wait = wait
         self._head: Head | None = None
         self._finished = False
-        self._calling = threading.Lock()
-        self._reporting = threading.Lock()
         self._stopping = threading.Event()
 
     # -- calls ----------------------------------------------------------
@@ -103,21 +126,20 @@ class BulkLoad(Generic[S]):
             LockTimeout: another manager works with this log.
             LoadStopped: :meth:`stop` was called.
         """
-        with self._call("prepare"):
-            self._begin("prepare", PREPARING)
-            for _ in self._batches.newly_divided():
-                self._report()
+        with self._called("prepare"):
+            self._enter(PREPARING)
+            with closing(self._divide()) as batches:
+                for _ in batches:
+                    self._report()
 
     def insert(self) -> None:
         """Insert all batches of a prepared load; ends CLEANING.
 
         Raises:
             InvalidState: the state is not PREPARING.
-            LoadStopped: :meth:`stop` was called.
+            SourceChanged, LockTimeout, LoadStopped: as in :meth:`run`.
         """
-        with self._call("insert"):
-            self._change_state("insert", INSERTING)
-            self._insert("insert")
+        self._insert_all("insert")
 
     def restore(self) -> None:
         """Go on after a crash: insert what is not in the table yet; ends CLEANING.
@@ -125,79 +147,49 @@ class BulkLoad(Generic[S]):
         Does nothing where there is nothing to restore.
 
         Raises:
+            SourceChanged, LockTimeout, LoadStopped: as in :meth:`run`.
+        """
+        self._insert_all("restore")
+
+    def run(self) -> None:
+        """Do what is left to do, from any state of the load; ends CLEANING.
+
+        Raises:
+            InvalidState: the load was rolled back or cleaned: call clean(), and begin a
+                new load.
             SourceChanged: this is not the source that the load began with.
             LockTimeout: another manager works with this log, or the server still
                 works for the killed process.
             LoadStopped: :meth:`stop` was called.
         """
-        with self._call("restore") as state:
-            if state in NOTHING_TO_DO["restore"]:
-                return
-            self._wait_for_killed()
-            self._begin("restore", INSERTING)
-            self._insert("restore")
+        self._insert_all("run")
 
     def rollback(self) -> None:
         """Delete what this load inserted, in any state but FINISHED; ends CANCELLED.
 
         Raises:
-            InvalidState: the state is FINISHED, or cleaning has begun.
-            LockTimeout, LoadStopped: as in :meth:`restore`.
+            InvalidState: the state is FINISHED.
+            LockTimeout, LoadStopped: as in :meth:`run`.
         """
-        with self._call("rollback") as state:
-            if state is CANCELLED:
-                return
+        with self._called("rollback") as state:
             if state in (BLOCKED, CLEANING):
-                self._wait_for_killed()
-                self._change_state("rollback", BLOCKED)
-                self._write(
-                    self._batches.to_roll_back(),
-                    lambda writer, batch, entry: writer.rollback(batch, entry),
-                )
-            if self._head is None:
-                self._create_log(CANCELLED)
-            else:
-                self._change_state("rollback", CANCELLED)
+                self._enter(BLOCKED)
+                self._write("rollback", self._to_roll_back())
+            if state is not CANCELLED:
+                self._enter(CANCELLED)
 
     def clean(self) -> None:
-        """Delete the logs of a load that is complete or rolled back; ends FINISHED.
+        """Delete the log of a load that is complete or rolled back; ends FINISHED.
 
         Raises:
             InvalidState: the state is neither CLEANING nor CANCELLED.
         """
-        with self._call("clean", even_cleaning=True) as state:
-            check_change("clean", state, FINISHED)
-            assert self._head is not None
-            # From here on only clean() is possible, also after a crash.
-            self.log.store(replace(self._head, cleaning=True))
+        with self._called("clean"):
             self.log.clear()
-            self._head, self._finished = None, True
-
-    def run(self) -> None:
-        """Do what is left to do, from any state of the load; ends CLEANING.
-
-        In CLEANING it does nothing, except to go on with a clean() that was killed.
-
-        Raises:
-            InvalidState: the load was rolled back or cleaned: call clean(), and begin a
-                new load.
-            SourceChanged, LockTimeout, LoadStopped: as in :meth:`restore`.
-        """
-        state, cleaning = self._peek()
-        if cleaning:
-            return self.clean()
-        if state in RUN_CALLS:
-            return getattr(self, RUN_CALLS[state])()  # type: ignore[no-any-return]  # None
-        with self._call("run") as state:
-            if state is STARTING:
-                self._begin("run", INSERTING)
-                self._insert("run")
-            elif state not in NOTHING_TO_DO["run"]:  # the state has changed since we peeked
-                raise InvalidState("run", state, calls_in(state))
-        return None
+            self._finished = True
 
     def stop(self) -> None:
-        """Make the call under way raise LoadStopped after its current batches."""
+        """Make the call under way raise LoadStopped after its current batch."""
         self._stopping.set()
 
     @property
@@ -206,160 +198,153 @@ class BulkLoad(Generic[S]):
         return self.status().state
 
     def status(self) -> Progress:
-        """Return how far the load is, also while another process works for it."""
-        if self._finished:
-            return Progress(state=FINISHED)
-        head = self._head
-        if head is None:
-            return status_of(self.log)
-        return progress_of(self.log, head.state, head)
-
-    def close(self) -> None:
-        """Unlock a log that prepare() has kept open for insert()."""
-        self._head = None
-        self.log.close()
-
-    def __enter__(self) -> BulkLoad[S]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def stopping_on_signals(self, *signals: signal.Signals) -> AbstractContextManager[None]:
-        """Make SIGTERM and SIGINT, or the given signals, stop the load; main thread only.
-
-        Ctrl-C stops the load without this too, unless SIGINT has a handler already.
-        """
-        return first_signal_stops(self.stop, *(signals or (signal.SIGTERM, signal.SIGINT)))
+        """Return how far the load is, also while another thread or process works for it."""
+        return Progress(state=FINISHED) if self._finished else status_of(self.log)
 
     # -- a call ---------------------------------------------------------
 
     @contextmanager
-    def _call(self, verb: str, *, even_cleaning: bool = False) -> Iterator[LoadState]:
-        """Open the log for one call; keep it open where insert() is still to come."""
-        if not self._calling.acquire(blocking=False):
-            raise InvalidState(verb, INSERTING, calls_in(INSERTING))
-        try:
-            state = self._open(verb, even_cleaning)
-            with self._left_as_killed(verb):
-                yield state
-        finally:
-            self._stopping.clear()
-            if self._head is None or self._head.state is not PREPARING:
-                self.close()
-            self._calling.release()
-
-    def _open(self, verb: str, even_cleaning: bool) -> LoadState:
+    def _called(self, verb: str) -> Iterator[LoadState]:
+        """Open the log for one call; a call that fails leaves the load as if killed."""
         if self._finished:
             check_call(verb, FINISHED)
-            return FINISHED
-        if self._head is None:
-            self._head = self._read_head()
-        state = self._head.state if self._head is not None else STARTING
-        check_call(verb, state)
-        if self._head is not None and self._head.cleaning and not even_cleaning:
-            raise InvalidState(verb, f"{state}, with part of its logs gone", ["clean"])
-        return state
-
-    def _read_head(self) -> Head | None:
-        head = self.log.open()
-        if head is None:
-            return None
-        self.source.resume(metadata_of(head))
-        return replace(head, state=after_kill(head.state))
-
-    @contextmanager
-    def _left_as_killed(self, verb: str) -> Iterator[None]:
-        """Leave the load of a call that fails as if its process had been killed."""
-        catching = (
-            first_signal_stops(self.stop, signal.SIGINT)
-            if raises_keyboard_interrupt()
-            else nullcontext()
-        )
-        try:
-            with catching:
-                yield
-        except BaseException as error:
-            if not isinstance(error, InvalidState | LoadStopped):
-                error.add_note(f"{verb}() of a bulk load: {way_on(self.log, self._head)}")
-            self._head = None
-            raise
-
-    def _peek(self) -> tuple[LoadState, bool]:
-        """Return the state, and whether cleaning has begun."""
-        if self._finished or self._head is not None:
-            return self.state, False
-        _, head, state = peek_at(self.log)
-        return state, head is not None and head.cleaning
-
-    # -- states ---------------------------------------------------------
-
-    def _begin(self, verb: str, state: LoadState) -> None:
-        """Change to a state in which the redo log is written or continued."""
-        if self._head is None:
-            check_change(verb, STARTING, state)
-            self._create_log(state)
+            yield FINISHED
             return
-        if self._head.state is UNPREPARED:
-            self.log.clear_redo()
-            metadata = self.source.metadata()
-            self.source.resume(metadata)  # not that of the rows before they were corrected
-            self._head = replace(self._head, metadata=asdict(metadata))
-        self._change_state(verb, state)
+        self._head = self.log.open()
+        try:
+            state = _state_of(self.log, self._head)
+            check_call(verb, state)
+            if self._head is not None and state is not UNPREPARED:
+                self.source.resume(Metadata(**self._head.metadata))
+            try:
+                yield state
+            except BaseException as error:
+                error.add_note(f"{verb}() of a bulk load: {self._way_on()}")
+                raise
+        finally:
+            self._stopping.clear()
+            self.log.close()
 
-    def _create_log(self, state: LoadState) -> None:
-        head = Head(
-            id=uuid.uuid4().hex,
-            state=state,
-            metadata=asdict(self.source.metadata()),
-            workers=self.workers,
-        )
-        self.log.begin(head)
-        self._head = head
-
-    def _change_state(self, verb: str, state: LoadState) -> None:
-        head = self._head
-        assert head is not None
-        if head.state is not state:
-            check_change(verb, head.state, state)
-        self._head = replace(head, state=state, workers=max(head.workers, self.workers))
-        self.log.store(self._head)
+    def _enter(self, state: LoadState) -> None:
+        """Store a state; begin the log, or begin it again where it was never complete."""
+        if self._head is None or _state_of(self.log, self._head) is UNPREPARED:
+            metadata = asdict(self.source.metadata())
+            self._head = Head(id=uuid.uuid4().hex, state=state, metadata=metadata)
+            self.log.begin(self._head)
+        else:
+            self._head = replace(self._head, state=state)
+            self.log.store(self._head)
         log.debug("%s: %s", self.log.name, state)
+
+    def _insert_all(self, verb: str) -> None:
+        with self._called(verb) as state:
+            if state in NOTHING_TO_DO.get(verb, ()):
+                return
+            self._enter(INSERTING)
+            self._write("update", self._to_insert())
+            self.source.finish(batch for _, batch in self._logged(range(len(self.log.marks))))
+            self._enter(CLEANING)
+
+    def _write(self, verb: Literal["update", "rollback"], batches: Numbered) -> None:
+        assert self._head is not None
+        with closing(batches), self.source.open_writer(self._head.id, self.wait) as writer:
+            # A killed process's last COMMIT may have come after the log was opened.
+            self.log.read()
+            for number, batch in batches:
+                entry = Entry(self.log, number, self.log.marks[number])
+                getattr(writer, verb)(batch, entry)
+                self._report()
 
     # -- batches --------------------------------------------------------
 
-    @property
-    def _batches(self) -> Batches:
-        # Not an attribute: in a cycle of references, open generators are closed in any order.
-        return Batches(self.source, self.log, self._check_stop)
+    def _to_insert(self) -> Numbered:
+        """Yield logged batches that are not in the table, then batches that are not logged yet."""
+        for number, batch in self._logged(self._marked_other_than(INSERTED)):
+            yield number, self.source.refill(batch)
+        yield from self._divide()
 
-    def _insert(self, verb: str) -> None:
-        self._write(
-            self._batches.to_insert(), lambda writer, batch, entry: writer.update(batch, entry)
-        )
-        self.source.finish(batch for _, batch in self._batches.logged())
-        self._change_state(verb, CLEANING)
+    def _to_roll_back(self) -> Numbered:
+        """Yield the batches that are in the table or may be; the last first.
 
-    def _write(self, batches: Generator[tuple[Entry, Any], None, None], write: Write) -> None:
-        assert self._head is not None
-        write_batches(
-            self.source,
-            batches,
-            write,
-            load=self._head.id,
-            workers=self.workers,
-            after_each=self._report,
-        )
+        Its rows may refer to those of earlier batches.
+        """
+        yield from self._logged(self._marked_other_than(NOTHING, REMOVED)[::-1])
 
-    def _wait_for_killed(self) -> None:
-        assert self._head is not None
-        self.source.wait_for_slots(self._head.id, self._head.workers, self.wait)
+    def _marked_other_than(self, *marks: int) -> list[int]:
+        return [number for number, mark in enumerate(self.log.marks) if mark not in marks]
+
+    def _logged(self, numbers: Iterable[int]) -> Numbered:
+        """Yield batches of the redo log, without the rows, which are not logged."""
+        for number, logged in self.log.redo(list(numbers)):
+            self._check_stop()
+            yield number, self.source.decode(logged)
+
+    def _divide(self) -> Numbered:
+        """Divide the source after the last logged batch; log each batch before it is yielded."""
+        if self.log.redo_ended:
+            return
+        count = len(self.log.marks)
+        rest = self.source.divide_after(count) if count else self.source.divide()
+        for number, batch in enumerate(sync_iterator(rest), count):
+            self._check_stop()
+            self.log.add_redo(self.source.encode(batch))
+            yield number, batch
+        self.log.end_redo()
+
+    # -- meanwhile ------------------------------------------------------
 
     def _report(self) -> None:
         if self.progress is not None:
-            with self._reporting:
-                self.progress(self.status())
+            assert self._head is not None
+            self.progress(_progress_of(self.log, self._head, self._head.state))
 
     def _check_stop(self) -> None:
         if self._stopping.is_set():
-            raise LoadStopped(f"Stopped. {way_on(self.log, self._head)}")
+            raise LoadStopped(f"Stopped. {self._way_on()}")
+
+    def _way_on(self) -> str:
+        """Describe how far an interrupted load is, and which calls go on with it."""
+        if self._head is None:
+            return "it has not begun."
+        state = _state_of(self.log, self._head)
+        calls = (
+            "run() goes on, rollback() deletes what the load has inserted"
+            if state is BLOCKED
+            else "run() begins again; no row is in the table"
+        )
+        return f"{_progress_of(self.log, self._head, state)}; {calls}."
+
+
+def status_of(log: Log) -> Progress:
+    """Read from the log how far its load is, also while a manager works with it.
+
+    Raises:
+        BrokenLog: the log cannot be read.
+    """
+    log = copy(log)  # another thread may be working with it
+    head, busy = log.peek()
+    if head is None:
+        return Progress(state=STARTING)
+    return _progress_of(log, head, head.state if busy else _state_of(log, head))
+
+
+def _state_of(log: Log, head: Head | None) -> LoadState:
+    """Return the state of a load for which no process works."""
+    if head is None:
+        return STARTING
+    if head.state is PREPARING and log.redo_ended:
+        return PREPARING  # it is complete
+    return TRANSITIONS["killed"].get(head.state, head.state)
+
+
+def _progress_of(log: Log, head: Head, state: LoadState) -> Progress:
+    metadata = Metadata(**head.metadata)
+    of_total = None if metadata.total is None else -(-metadata.total // metadata.batch_size)
+    return Progress(
+        state=state,
+        divided=len(log.marks),
+        inserted=log.marks.count(INSERTED),
+        batches=len(log.marks) if log.redo_ended else of_total,
+        batch_size=metadata.batch_size,
+        total=metadata.total,
+    )

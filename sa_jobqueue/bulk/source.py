@@ -1,4 +1,4 @@
-"""The contract of a source: it divides what is loaded into batches, and writes each.
+"""What a source must provide: it divides what is loaded into batches, and writes each.
 
 ::
 
@@ -15,8 +15,7 @@
         def rollback(self, name):
             remove(name)                         # idempotent
 
-`sources/` has a source for rows of a mapped class and a source for jobs; docs/bulk.md
-tells how to write your own.
+docs/bulk.md tells how to write your own. InsertSource loads rows, EnqueueSource jobs.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import ArgumentError
-from .log import INSERTED, REMOVED, Entry, Head
+from .log import INSERTED, REMOVED, Entry
 
 B = TypeVar("B")
 Written = TypeVar("Written", contravariant=True)
@@ -60,19 +59,9 @@ class Metadata:
                 f"a batch has at least one row, and the total is not negative: {self}"
             )
 
-    @property
-    def batches(self) -> int | None:
-        """How many batches there are."""
-        return None if self.total is None else -(-self.total // self.batch_size)
-
-
-def metadata_of(head: Head) -> Metadata:
-    """Return the metadata that the source gave when the load began."""
-    return Metadata(**head.metadata)
-
 
 class BatchWriter(Protocol[Written]):
-    """Writes batches for one of the threads that work at the same time."""
+    """Brings batches in and takes them back, each together with its entry in the log."""
 
     def update(self, batch: Written, entry: Entry) -> None:
         """Bring a batch in, and write its entry."""
@@ -81,11 +70,11 @@ class BatchWriter(Protocol[Written]):
         """Take a batch back, and write its entry."""
 
 
-class DivisibleSource(ABC, Generic[B]):
-    """A source of batches; a subclass defines at least the first four methods.
+class Source(ABC, Generic[B]):
+    """What a load asks of its source.
 
     Every batch may be brought in, and undone, more than once. After a crash nobody
-    knows which of the last batches were.
+    knows whether the last batch was.
     """
 
     @abstractmethod
@@ -97,12 +86,12 @@ class DivisibleSource(ABC, Generic[B]):
         """Yield the batches lazily, on every call the same batches in the same order."""
 
     @abstractmethod
-    def update(self, batch: B) -> None:
-        """Bring a batch in; idempotent."""
+    def open_writer(self, load: str, wait: timedelta) -> AbstractContextManager[BatchWriter[B]]:
+        """Open the writer of a load, once nothing of a killed process works for it any more.
 
-    @abstractmethod
-    def rollback(self, batch: B) -> None:
-        """Take a batch back; idempotent."""
+        Raises:
+            LockTimeout: something still works for the load after this wait.
+        """
 
     def resume(self, metadata: Metadata) -> None:
         """Accept what :meth:`metadata` returned when the load began.
@@ -120,94 +109,74 @@ class DivisibleSource(ABC, Generic[B]):
         batch: B = logged
         return batch
 
-    def refill(self, batches: Iterator[tuple[int, B]]) -> Iterator[tuple[int, B]]:
-        """Complete decoded batches, which come with their numbers, by what was not logged."""
-        return batches
+    def refill(self, batch: B) -> B:
+        """Complete a decoded batch by what was not logged; they come in their order."""
+        return batch
 
-    def divide_after(self, count: int, last: B | None) -> Iterator[B] | AsyncIterator[B]:
-        """Yield the batches after the first `count`, the last of which is `last`."""
+    def divide_after(self, count: int) -> Iterator[B] | AsyncIterator[B]:
+        """Yield the batches after the first `count`."""
         return islice(sync_iterator(self.divide()), count, None)
-
-    def worker_count(self, wanted: int) -> int:
-        """Return how many threads may work at once; 0: the calling thread works."""
-        return wanted
-
-    def wait_for_slots(self, load: str, slots: int, wait: timedelta) -> None:
-        """Wait until nothing of a killed process works for a load any more.
-
-        Args:
-            load: the load's id.
-            slots: how many workers the load has had at the same time.
-            wait: how long to wait at most.
-
-        Raises:
-            LockTimeout: something still works for the load.
-        """
-
-    def open_writer(self, load: str, slot: int) -> AbstractContextManager[BatchWriter[B]]:
-        """Open the writer of one thread.
-
-        Args:
-            load: the load's id.
-            slot: the thread's number, from 0.
-        """
-        return nullcontext(PlainWriter(self))
 
     def finish(self, batches: Iterator[B]) -> None:
         """Do what is done once, when all batches are in; idempotent."""
 
 
-class PlainWriter(Generic[B]):
-    """Write the log entries around a source's own `update` and `rollback`."""
+class DivisibleSource(Source[B]):
+    """A source of batches of anything; a subclass defines four methods."""
 
+    @abstractmethod
+    def update(self, batch: B) -> None:
+        """Bring a batch in; idempotent."""
+
+    @abstractmethod
+    def rollback(self, batch: B) -> None:
+        """Take a batch back; idempotent."""
+
+    def open_writer(self, load: str, wait: timedelta) -> AbstractContextManager[BatchWriter[B]]:
+        """Write log entries around :meth:`update` and :meth:`rollback`."""
+        return nullcontext(_PlainWriter(self))
+
+
+class _PlainWriter(Generic[B]):
     def __init__(self, source: DivisibleSource[B]) -> None:
         self._source = source
 
     def update(self, batch: B, entry: Entry) -> None:
-        """Bring a batch in."""
         entry.before_commit(INSERTED)
         self._source.update(batch)
         entry.after_commit(INSERTED)
 
     def rollback(self, batch: B, entry: Entry) -> None:
-        """Take a batch back."""
         entry.before_commit(REMOVED)
         self._source.rollback(batch)
         entry.after_commit(REMOVED)
 
 
-def sync_iterator(batches: Iterable[B] | AsyncIterable[B]) -> Iterator[B]:
+def sync_iterator(items: Iterable[B] | AsyncIterable[B]) -> Iterator[B]:
     """Iterate over a plain iterable, or an asynchronous iterable in an event loop of its own.
 
     Raises:
         ArgumentError: an event loop runs in this thread already.
     """
-    if not isinstance(batches, AsyncIterable):
-        return iter(batches)
-    _refuse_running_loop()
-    return _awaited(aiter(batches))
+    return _in_own_loop(aiter(items)) if isinstance(items, AsyncIterable) else iter(items)
 
 
-def _refuse_running_loop() -> None:
-    try:
+def _in_own_loop(items: AsyncIterator[B]) -> Iterator[B]:
+    with suppress(RuntimeError):  # there is none
         asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise ArgumentError(
-        "an asynchronous source is read in an event loop of its own, but this thread runs an event "
-        "loop already: call from another thread, as by `await asyncio.to_thread(load.run)`"
-    )
+        raise ArgumentError(
+            "an asynchronous source is read in an event loop of its own, but this thread runs an "
+            "event loop already: call from another thread, as by "
+            "`await asyncio.to_thread(load.run)`"
+        )
 
+    async def next_item() -> B:
+        return await anext(items)
 
-async def _next(batches: AsyncIterator[B]) -> B:
-    return await anext(batches)
-
-
-def _awaited(batches: AsyncIterator[B]) -> Iterator[B]:
     with asyncio.Runner() as runner:
         while True:
             try:
-                batch = runner.run(_next(batches))
+                item = runner.run(next_item())
             except StopAsyncIteration:
                 return
-            yield batch
+            yield item

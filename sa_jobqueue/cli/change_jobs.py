@@ -30,7 +30,9 @@ keys_argument = click.argument("keys", metavar="[KEY]...", nargs=-1)
 @url_option
 @assume_locks_option
 @click.option(
-    "--failed", is_flag=True, help="Retry all failed jobs. This needs the index of failed jobs."
+    "--failed",
+    is_flag=True,
+    help="Retry all failed jobs. Beyond 10,000 rows this needs the index of failed jobs.",
 )
 @yes_option
 @json_option
@@ -195,7 +197,7 @@ class Change:
     def retry_failed(self, *, yes: bool, as_json: bool) -> None:
         """Retry the failed jobs that the question counts, and none that fails later."""
         with Session(self.engine) as session:
-            newest = failed_jobs(session, self.queue, limit=1)
+            newest = failed_jobs(session, self.queue, limit=1, complete=True)
             until = newest[0].owner_date if newest else None
             count = until and count_failed(session, self.queue, until=until)
         self.ask(f"retry {count or 0} failed jobs", yes=yes)

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from sqlalchemy.orm import Session
 
 from ..model.last_error import first_line
-from ..overview import FailedJob, failed_jobs
+from ..overview import FailedJob, failed_jobs, why_incomplete
 from ..steering import key_text
 from .engine import open_engine, require_table
 from .harmless import harmless
@@ -36,13 +36,17 @@ from .targets import load_queue
 def failed(queue: str, url: str | None, limit: int, as_json: bool) -> None:
     """List the failed jobs of MODULE:QUEUE, the newest first.
 
-    This needs the index of failed jobs, which __queue_args__ = {"failed_index": True} declares.
+    Without the index of failed jobs, which __queue_args__ = {"failed_index": True} declares, only
+    the 10,000 rows with the largest keys are looked at.
     """
     found = load_queue(queue)
     engine = open_engine(url)
     require_table(engine, found.mapping.table)
     with Session(engine) as session:
         jobs = failed_jobs(session, found, limit=limit)
+        incomplete = why_incomplete(session, found)
+    if incomplete is not None:
+        click.echo(f"this list may lack jobs: {incomplete}", err=True)
     if as_json:
         click.echo(json.dumps([as_data(job) for job in jobs], indent=2, default=str))
     else:

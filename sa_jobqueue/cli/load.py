@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..bulk import BulkLoad, DivisibleSource, FileLog, LoadState, Progress
-from ..bulk.progress import status_of
+from ..bulk import BulkLoad, FileLog, LoadState, Progress, Source
+from ..bulk.manager import status_of
 from ..errors import BrokenLog, InvalidState, LoadStopped, LockTimeout
+from ..process.signals import first_signal_stops
 from .engine import open_engine
 from .errors import in_one_line
 from .options import assume_locks_option, url_option
@@ -37,23 +39,15 @@ STATUS = "status"
 )
 @url_option
 @assume_locks_option
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Connections that insert in parallel.",
-)
 @click.option("--resume", "verb", flag_value="restore", help="Continue after a crash or Ctrl-C.")
 @click.option("--rollback", "verb", flag_value="rollback", help="Delete what was inserted.")
 @click.option("--clean", "verb", flag_value="clean", help="Delete the log of a finished load.")
-def load(source: str, folder: Path, url: str | None, workers: int, verb: str | None) -> None:
+def load(source: str, folder: Path, url: str | None, verb: str | None) -> None:
     """Insert many rows; resume or roll back after a crash.
 
     MODULE:SOURCE names a source, such as an InsertSource, or a function that returns a
     source. The function takes no argument, or the Engine of --url or --engine. Ctrl-C stops
-    the load after the current batches. Give `status` instead of MODULE:SOURCE to see the
+    the load after the current batch. Give `status` instead of MODULE:SOURCE to see the
     progress of a load.
     """
     log = FileLog(folder)
@@ -65,8 +59,9 @@ def load(source: str, folder: Path, url: str | None, workers: int, verb: str | N
         click.echo(before)
         return
     refuse(before.state, verb, folder)
-    bulk_load = BulkLoad(load_source(source, url), log, workers=workers)
-    with bulk_load.stopping_on_signals(), progress_bar(bulk_load, before):
+    bulk_load = BulkLoad(load_source(source, url), log)
+    stopping = first_signal_stops(bulk_load.stop, signal.SIGTERM, signal.SIGINT)
+    with stopping, progress_bar(bulk_load, before):
         call(bulk_load, verb or "run")
     click.echo(bulk_load.status())
 
@@ -121,18 +116,18 @@ def ways_on() -> str:
     return "--resume continues the load, --rollback deletes what it has inserted"
 
 
-def load_source(target: str, url: str | None) -> DivisibleSource[Any]:
+def load_source(target: str, url: str | None) -> Source[Any]:
     """Import a source, or import a function and have it make the source.
 
     Raises:
         ClickException: the target is neither.
     """
     found = load_target(target)
-    if not isinstance(found, DivisibleSource) and callable(found):
+    if not isinstance(found, Source) and callable(found):
         found = make_source(found, url)
-    if not isinstance(found, DivisibleSource):
+    if not isinstance(found, Source):
         raise click.ClickException(
-            f"{target!r} is neither a DivisibleSource nor a function that returns one"
+            f"{target!r} is neither a source nor a function that returns one"
         )
     return found
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +12,7 @@ import click
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from ..model.queue_name import queue_name
 from ..overview import overview, workers_needed
 from ..queue import JobQueue
 from .engine import open_engine, require_table
@@ -19,6 +22,9 @@ from .stop_signals import StopSignals
 from .targets import load_queues
 
 MISSING = "prometheus_client is missing: pip install 'sa_jobqueue[prometheus]'"
+
+#: Names the folder where processes count; the name is that of prometheus_client.
+COUNTS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 @click.command()
@@ -38,7 +44,8 @@ def metrics(
     """Serve metrics of queues to Prometheus until Ctrl-C.
 
     MODULE stands for all queues of a module. Each scrape reads the depth and age of the queues and
-    their workers from the database, by indexes alone.
+    their workers from the database, by indexes alone. If PROMETHEUS_MULTIPROC_DIR names a folder,
+    each scrape also has what other processes count there.
     """
     found = load_queues(queues)
     engine = open_engine(url)
@@ -61,16 +68,31 @@ def needed(
     }
 
 
+def by_label(queues: dict[str, JobQueue[Any]]) -> dict[str, JobQueue[Any]]:
+    """Return the queues by their names, as count_events has them; by targets if these are equal."""
+    shared = Counter(map(queue_name, queues.values()))
+    return {
+        target if shared[queue_name(queue)] > 1 else queue_name(queue): queue
+        for target, queue in queues.items()
+    }
+
+
 def serve(engine: Engine, queues: dict[str, JobQueue[Any]], host: str, port: int) -> None:
     """Serve metrics until a signal comes."""
     try:
         from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client.multiprocess import MultiProcessCollector
     except ImportError as error:
         raise click.ClickException(MISSING) from error
     from ..prometheus import QueueCollector
 
     registry = CollectorRegistry()
-    registry.register(QueueCollector(engine, queues))
+    registry.register(QueueCollector(engine, by_label(queues)))
+    if COUNTS in os.environ:
+        try:
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # theirs
+        except ValueError as error:
+            raise click.ClickException(f"{COUNTS}={os.environ[COUNTS]} is no folder") from error
     with StopSignals() as stop:
         try:
             server, thread = start_http_server(port, host, registry)

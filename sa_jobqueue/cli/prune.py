@@ -10,6 +10,7 @@ from typing import Any
 import click
 from sqlalchemy import Engine
 
+from ..ages import duration_text
 from ..model.queue_name import queue_name
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
@@ -53,7 +54,8 @@ def prune(
     engine = open_engine(url)
     require_table(engine, found.mapping.table)
     which = " and ".join(statuses) or "completed"
-    ask(f"delete the {which} jobs of {queue_name(found)} that are older than {older_than}", yes=yes)
+    age = duration_text(older_than)
+    ask(f"delete the {which} jobs of {queue_name(found)} that are older than {age}", yes=yes)
     with StopSignals() as stop:
         deleted = sum(batches(engine, found, stop, older_than, statuses or None))
     if as_json:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.orm import sessionmaker
 
 from ..dialects import database_of
+from ..process.name import function_name
 from ..worker import Lane, Worker, WorkerOptions
 from .engine import (
     chosen_target,
@@ -192,5 +193,4 @@ def plain_on_async(lane: Lane[Any], source: str, option: str) -> str:
 
 def handler_name(lane: Lane[Any]) -> str:
     """Return the name of a handler, as its user wrote it."""
-    name: str = getattr(lane.handler, "__qualname__", repr(lane.handler))
-    return name
+    return function_name(lane.handler)

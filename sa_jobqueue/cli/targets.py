@@ -8,11 +8,14 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import click
+from sqlalchemy import Engine
 
+from ..errors import ArgumentError
 from ..queue import JobQueue
 from ..workflow import Step, Workflow
 from .errors import in_one_line
@@ -32,14 +35,42 @@ def load_target(target: str) -> Any:
     """
     module_name, _, name = target.partition(":")
     if not module_name or not name:
-        raise click.ClickException(f"{target!r} is not MODULE:NAME, as in shop.models:Email")
+        raise click.ClickException(f"{target!r} is not MODULE:NAME, {_example(module_name)}")
     found: Any = _import(module_name)
     for part in name.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise click.ClickException(f"{module_name!r} has no {name!r}") from None
+            hint = _other_names(module_name, part, found)
+            raise click.ClickException(f"{module_name!r} has no {name!r}{hint}") from None
     return found
+
+
+def _example(module_name: str) -> str:
+    """Return a target that may have been meant: what the module has, or an example."""
+    try:
+        named = _names_in(module_name) if module_name else []
+    except click.ClickException:  # there is no such module
+        named = []
+    return f"such as {', '.join(named)}" if named else "as in shop.models:Email"
+
+
+def _other_names(module_name: str, name: str, found: Any) -> str:
+    """Name what is there: names like the one that is missing, or else the module's queues."""
+    close = get_close_matches(name, dir(found))
+    if close:
+        return f"; did you mean {' or '.join(map(repr, close))}?"
+    named = _names_in(module_name)
+    return f"; it has {', '.join(named)}" if named else ""
+
+
+def _names_in(module_name: str) -> list[str]:
+    """Name what a command may want of a module: its queues, workflows and Engine."""
+    kinds = (JobQueue, Step, Workflow, Engine)
+    named = vars(_import(module_name)).items()
+    return [
+        f"{module_name}:{name}" for name, found in named if isinstance(_synchronous(found), kinds)
+    ]
 
 
 def load_queue(target: str) -> JobQueue[Any]:
@@ -58,7 +89,26 @@ def load_queue(target: str) -> JobQueue[Any]:
 def load_queue_or_workflow(target: str) -> JobQueue[Any] | Step[Any] | Workflow[Any]:
     """Import a JobQueue, a workflow or one of its steps, or the queue of a mapped class."""
     found = _synchronous(load_target(target))
-    return found if isinstance(found, JobQueue | Step | Workflow) else JobQueue(found)
+    if isinstance(found, JobQueue | Step | Workflow):
+        return found
+    try:
+        return JobQueue(found)
+    except ArgumentError as error:
+        hint = _queue_instead(target.partition(":")[0], found)
+        raise click.ClickException(f"{in_one_line(error)}{hint}") from error
+
+
+def _queue_instead(module_name: str, found: Any) -> str:
+    """Name the queue that a handler handles, or else the queues of the module."""
+    there = [
+        (name, queue)
+        for name, queue in load_queues_of_module(module_name)
+        if isinstance(queue, JobQueue)
+    ]
+    for name, queue in there:
+        if queue.handled_by is not None and queue.handled_by.function is found:
+            return f": it handles {name}, name this queue"
+    return f"; the queues there are {', '.join(name for name, _ in there)}" if there else ""
 
 
 def load_queues_of_module(

@@ -32,6 +32,14 @@ class utc_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL funct
     type: Any = DateTime(timezone=True)
 
 
+class naive_utc_now(utc_now):  # noqa: N801 - as above
+    """The same in UTC without a time zone, to compare with a column that has none."""
+
+    name = "naive_utc_now"
+    inherit_cache = True
+    type: Any = DateTime()
+
+
 def as_utc(value: datetime) -> datetime:
     """Attach UTC to a naive value, convert an aware one."""
     if value.tzinfo is None:

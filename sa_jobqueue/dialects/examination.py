@@ -204,6 +204,10 @@ class Examination:
         """Return how many digits of a second a column of times keeps; None: the database cannot."""
         return None
 
+    def lacks_zone(self, connection: Connection, column: Column[Any]) -> bool:
+        """Tell whether a column's times are compared in the time zone of each session."""
+        return False
+
     # -- what a claim costs ---------------------------------------------
 
     def waiting_at_most(

@@ -92,6 +92,10 @@ class SchemaChanges:
         """
         return [OnlineIndex(index, drop=True), RenameIndex(built, index)]
 
+    def without_transaction(self, connection: Connection) -> AbstractContextManager[None]:
+        """Inside, no transaction is open that an application's settings begin under AUTOCOMMIT."""
+        return nullcontext()
+
     def longest_wait(self, connection: Connection) -> timedelta:
         """Return how long one attempt of a change waits for a lock, at most."""
         return self.database.lock_wait(connection)

@@ -92,7 +92,7 @@ class Case:
         mapping = self.mapping
         oldest = (
             select(*mapping.key_attributes)
-            .where(mapping.has_status(self.spec.during))
+            .where(mapping.has_status(*self.spec.in_progress))
             .order_by(mapping.attribute("owner_date"))
             .limit(self.limit)
         )

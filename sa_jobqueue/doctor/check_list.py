@@ -41,6 +41,7 @@ OF_LOCKS: Mapping[str, Check] = {
     "table": server_checks.check_table,
     "strategy": server_checks.check_strategy,
     "locks": lock_checks.check_locks,
+    "owners": lock_checks.check_owner,
 }
 
 #: An error of one of these ends the examination: the later checks need what it looks for.

@@ -13,7 +13,7 @@ from ..sessions.writer import writing
 from .case import OWNER, Case
 from .index_checks import FEW_ROWS, FEW_ROWS_A_JOB, analyze_fix, index_fix, names_of
 from .report import Cost
-from .wanted_index import name_of, range_before_order
+from .wanted_index import lacks_criterion, name_of, range_before_order
 
 #: A claim may lock so much beside its rows: gaps, and entries of other indexes.
 FEW_LOCKS = 50
@@ -81,7 +81,11 @@ def _too_costly(case: Case, claimed: int, read: int | None, locked: int | None) 
 def _cost_fix(case: Case) -> str:
     """Return what makes the claim read and lock less."""
     claim = case.claim
-    if range_before_order(case.spec) or (claim.wanted.order is not None and not claim.serving):
+    if (
+        range_before_order(case.spec)
+        or lacks_criterion(case.spec)
+        or (claim.wanted.order is not None and not claim.serving)
+    ):
         return "mend the index first, as its own finding says"
     if not claim.serving:
         return index_fix(claim)

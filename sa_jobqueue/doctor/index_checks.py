@@ -18,6 +18,7 @@ from .wanted_index import (
     compared_for_equality,
     create_statement,
     is_ordered,
+    lacks_criterion,
     name_of,
     order_text,
     range_before_order,
@@ -35,8 +36,11 @@ FEW_ROWS_A_JOB = 10
 def check_index(case: Case) -> Iterator[Answer]:
     """Look for the index that the claim wants."""
     ranged = range_before_order(case.spec)
+    lacking = lacks_criterion(case.spec)
     if ranged is not None:
         yield _unservable_order(case, ranged)
+    elif lacking:
+        yield _without_criterion(case, lacking)
     elif case.claim.wanted.order is not None:  # check_plan judges an order by expressions
         yield _best_index(case.claim)
     for limit in case.spec.limits:
@@ -55,6 +59,18 @@ def _key_index(case: Case, limit: KeyLimit) -> Iterator[Answer]:
     key = f'["{names[0]}"]' if len(names) == 1 else f"[{tuple(names)}]"
     declare = f'__queue_args__ = {{"per_key": {key}}} in the model'
     yield Answer.warning(f"{missing}: {reads}", declare)
+
+
+def _without_criterion(case: Case, lacking: list[str]) -> Answer:
+    """Ask for the queue with its criterion: a class alone is not what its workers claim."""
+    entity, columns = case.mapping.entity.__name__, " and ".join(lacking)
+    compared = ", ".join(f"{entity}.{each.key} == .." for each in case.mapping.equality)
+    return Answer.error(
+        f'the claim index of {entity} begins with {columns} (__queue_args__["equality"]), and this '
+        "queue has no criteria: no index serves the claim of all jobs",
+        f"give the queue with its criterion, as in JobQueue({entity}, {compared}), also to the "
+        f"doctor; or take {columns} out of equality",
+    )
 
 
 def _unservable_order(case: Case, ranged: str) -> Answer:
@@ -214,7 +230,7 @@ def names_of(indexes: Iterable[ServerIndex]) -> frozenset[str]:
 
 def check_plan(case: Case) -> Iterator[Answer]:
     """Read from EXPLAIN whether the index serves the claim without a sort."""
-    if range_before_order(case.spec) is not None:
+    if range_before_order(case.spec) is not None or lacks_criterion(case.spec):
         return  # check_index reports it
     search = case.claim
     try:

@@ -12,7 +12,10 @@ from sqlalchemy.exc import DBAPIError
 
 from ..dialects import is_lock_timeout, look_alike
 from ..dialects.examination import Answer
+from ..errors import UnsupportedDatabase
 from ..model.keys import key_values
+from ..owners.alive import OwnerState, owner_states
+from ..owners.owner import Owner
 from ..sessions.transactions import connected_outside_pool
 from ..strategies.advisory_session import advisory_session
 from ..strategies.parts.lock_proof import is_kept_out
@@ -28,6 +31,10 @@ USE_ANOTHER = (
 ASSUME = (
     "its locks hold: to claim there, call sa_jobqueue.assume_locks(engine), and give commands "
     "--assume-locks"
+)
+BY_LEASE = (
+    "workers claim under plain names here, and the claims of a dead one come back after the lease: "
+    "choose a lease that is not much longer than a job takes"
 )
 
 
@@ -54,6 +61,22 @@ def _product(case: Case) -> Iterator[Answer]:
     product = look_alike(told)
     says = f"the server says that it is {', '.join(told)}"
     yield Answer(says if product is None else f"{says}: where {ASSUME}")
+
+
+def check_owner(case: Case) -> Iterator[Answer]:
+    """Open an Owner, as each worker does, and look whether others see that it is alive."""
+    if not case.database.seen_by_others(case.connection):
+        return
+    try:
+        with Owner(case.connection.engine, "doctor") as owner:
+            state = owner_states(case.connection, [owner.name])[owner.name]
+    except UnsupportedDatabase as error:
+        yield Answer.warning(f"no Owner can be had here: {error}", BY_LEASE)
+        return
+    if state is OwnerState.ALIVE:
+        yield Answer("an Owner is seen to be alive, so that a worker's death is noticed at once")
+    else:
+        yield Answer.warning(f"an Owner that is alive is seen as {state}", BY_LEASE)
 
 
 # -- row locks ----------------------------------------------------------

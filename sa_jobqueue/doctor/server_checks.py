@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date, timedelta
 
-from sqlalchemy import inspect, select
+from sqlalchemy import Column, inspect, select
 
 from ..ages import age_text
+from ..dialects import dialect_of
 from ..dialects.clock import utc_now
 from ..dialects.examination import Answer
 from ..errors import UnsupportedDatabase
-from ..model.microseconds import DIGITS
+from ..model.microseconds import DIGITS, has_no_zone
 from .case import Case
 from .missing_columns import missing_columns
 
@@ -38,7 +39,8 @@ def check_table(case: Case) -> Iterator[Answer]:
 
 
 def check_columns(case: Case) -> Iterator[Answer]:
-    """Check that the table's owner_date keeps microseconds, whatever the model says."""
+    """Check that the table's times have a zone, and owner_date microseconds, as the model says."""
+    yield from _lacking_zones(case)
     if not case.mapping.is_queue or not case.strategy.marks:
         return
     column = case.mapping.column("owner_date")
@@ -53,6 +55,23 @@ def check_columns(case: Case) -> Iterator[Answer]:
         f"op.alter_column({column.table.name!r}, {column.name!r}, type_=timestamp_type()), with "
         "timestamp_type of sa_jobqueue.migration",
     )
+
+
+def _lacking_zones(case: Case) -> Iterator[Answer]:
+    mapping, postgresql = case.mapping, dialect_of("postgresql")
+    enqueued_at = mapping.args.enqueued_at
+    names = [*mapping.time_keys, *([] if enqueued_at is None else [enqueued_at])]
+    for column in (mapping.mapper.columns[name] for name in names):
+        if has_no_zone(column.type, postgresql) or not isinstance(column, Column):
+            continue  # stats() reads an enqueued_at as its type says
+        if case.examination.lacks_zone(case.connection, column):
+            yield Answer.error(
+                f"{column.name} has no time zone in the database, where the model has one: it is "
+                "compared in the zone of each session",
+                f"op.alter_column({column.table.name!r}, {column.name!r}, type_=timestamp_type(), "
+                f"postgresql_using=\"{column.name} AT TIME ZONE 'UTC'\"), if its times are UTC; "
+                "without the USING every time would be shifted",
+            )
 
 
 def check_strategy(case: Case) -> Iterator[Answer]:

@@ -177,6 +177,11 @@ def range_before_order(spec: ClaimSpec) -> str | None:
     return None if served else ranges[0]
 
 
+def lacks_criterion(spec: ClaimSpec) -> list[str]:
+    """Name the columns that lead the model's claim index, if the claim has no criteria at all."""
+    return [] if spec.where else list(map(_name, spec.mapping.equality))
+
+
 def compared_for_equality(spec: ClaimSpec) -> list[str]:
     """Name the columns that the criteria compare for equality."""
     return _compared_columns(spec, EQUALITIES)

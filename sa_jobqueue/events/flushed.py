@@ -41,7 +41,7 @@ def _inserted(mapper: Mapper[Any], connection: Connection, entity: Any) -> None:
     wanted = mapping.listeners or mapping.wakes
     if not wanted or not mapping.is_queue or session is None:
         return
-    status = instance_dict(entity).get(mapping.attributes["status"])
+    status = mapping.told(instance_dict(entity).get(mapping.attributes["status"]))
     if status not in (None, *mapping.ready):  # None: the default of the table
         return
     database = database_of(connection)

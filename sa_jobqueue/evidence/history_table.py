@@ -46,7 +46,7 @@ from ..model.beside import HISTORY
 from ..model.columns import OWNER_LENGTH, timestamp_type
 from ..model.mapping import any_mapping_of
 from ..model.queue_name import mapping_of_queue
-from ..model.status import STATUS_LENGTH
+from ..model.status import LONGEST_WORD
 from ..sessions.transaction_end import TransactionEnd
 from ..sessions.writer import Writer
 from .lines import key_text
@@ -67,7 +67,7 @@ def history_table(metadata: MetaData, name: str = "job_history") -> Table:
         Column("job_key", String(KEY_LENGTH), nullable=False),
         Column("event", String(20), nullable=False),
         Column("verb", String(20), nullable=False),
-        Column("status", String(STATUS_LENGTH)),
+        Column("status", String(LONGEST_WORD)),
         Column("owner", String(OWNER_LENGTH)),
         Column("owner_date", timestamp_type()),
         Column("attempts", Integer),

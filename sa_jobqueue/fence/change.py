@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy import Column
+
 from ..model.transitions import ClaimedValues
 from .token import LetGo
 
@@ -19,6 +21,7 @@ class Change:
         values: returns the new values (no values leave the rows as they are); None
             deletes the rows.
         parameters: the values of further parameters of the statement.
+        own: the application's own columns that are written, too; their values are parameters.
         let_go: when the write frees the rows of an unmarked claim.
         frees: whether it may leave jobs that can be claimed.
     """
@@ -28,3 +31,4 @@ class Change:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     let_go: LetGo = LetGo.AT_COMMIT
     frees: bool = False
+    own: tuple[Column[Any], ...] = ()

@@ -55,5 +55,5 @@ def _status(part: FencedJobs, job: Any) -> str | None:
     mapping = part.mapping
     if part.rows or not mapping.is_queue or not isinstance(job, mapping.entity):
         return None
-    status: str | None = instance_dict(job).get(mapping.attributes["status"])
+    status: str | None = mapping.told(instance_dict(job).get(mapping.attributes["status"]))
     return status

@@ -10,23 +10,28 @@ from ..model.mapping import QueueMapping
 from ..model.transitions import ClaimedValues
 from ..sessions.show import expire, show_deleted, show_expired, show_values
 from ..sessions.writer import Writer
+from .change import Change
 from .claim import FencedJobs
-from .statements import FenceKind, Found, fenced_statements
+from .statements import FenceKind, Found, fenced_statements, own_parameter
 from .token import Token
 
 
 def show_written(
     writer: Writer,
     mapping: QueueMapping,
-    values_of: ClaimedValues | None,
+    change: Change,
     written: Sequence[tuple[FencedJobs, Found]],
 ) -> None:
     """Let the entities of a batch show what was written.
 
     Args:
-        values_of: returns what the change writes; None: it deletes the rows.
         written: each part with the keys and new values of its rows that were ours.
     """
+    values_of = change.values
+    own = {
+        mapping.mapper.get_property_by_column(column).key: change.parameters[own_parameter(index)]
+        for index, column in enumerate(change.own)
+    }
     for part, found in written:
         if part.rows:
             continue
@@ -41,15 +46,17 @@ def show_written(
             show_deleted(writer.session, [entity for entity, _ in entities])
             continue
         attributes = _attributes(mapping, writer, values_of, part.token)
-        if not attributes:
+        if not attributes and not own:
             continue
         # A new round has taken these, and nothing was written to them.
-        moved = [entity for entity, values in entities if not values]
+        moved = [entity for entity, values in entities if attributes and not values]
         show_expired(writer.session, mapping, moved)
-        show_values(
-            writer.session,
-            [(entity, _shown(mapping, attributes, values)) for entity, values in entities],
-        )
+        shown = [
+            (entity, {**_shown(mapping, attributes, values), **own})
+            for entity, values in entities
+            if values or not attributes
+        ]
+        show_values(writer.session, shown)
         if mapping.onupdate_keys:
             expire(writer.session, [entity for entity, _ in entities], mapping.onupdate_keys)
 

@@ -50,6 +50,8 @@ KEYS, DATES = "sa_jobqueue_keys", "sa_jobqueue_dates"
 #: All parameters of fenced statements; each statement has some of them.
 _PARAMETERS = frozenset((KEYS, DATES, OWNER, ERROR, NOW, LATER, SHIFT))
 
+_OWN = "sa_jobqueue_own_"
+
 #: The keys of the rows that were still ours, with their new values.
 Found = dict[Identity, Sequence[Any]]
 
@@ -122,7 +124,10 @@ class FencedStatements:
         if which not in self._prepared:
             made: Any = getattr(self, which)
             names = made.compile(dialect=writer.connection.dialect).params
-            self._prepared[which] = made, [name for name in names if name in _PARAMETERS]
+            self._prepared[which] = (
+                made,
+                [name for name in names if name in _PARAMETERS or name.startswith(_OWN)],
+            )
         statement, needed = self._prepared[which]
         if len(needed) < len(parameters):
             parameters = {name: parameters[name] for name in needed}
@@ -139,14 +144,23 @@ class FencedStatements:
 
 @built_once
 def fenced_statements(
-    mapping: QueueMapping, writer: Writer, values: ClaimedValues | None, kind: FenceKind
+    mapping: QueueMapping,
+    writer: Writer,
+    values: ClaimedValues | None,
+    kind: FenceKind,
+    own: tuple[Column[Any], ...] = (),
 ) -> FencedStatements:
-    """Return the statements of a change; `values` None deletes the rows."""
+    """Return the statements of a change.
+
+    Args:
+        values: None deletes the rows.
+        own: the application's own columns that the change writes, too.
+    """
     database = writer.database
     fence = is_ours(mapping, database, kind)
     if values is None:
         return _deletion(mapping, database, fence)
-    return _change(mapping, database, fence, values, unmarked=kind.unmarked)
+    return _change(mapping, database, fence, values, own, unmarked=kind.unmarked)
 
 
 def _deletion(
@@ -172,6 +186,7 @@ def _change(
     database: Database,
     fence: ColumnElement[bool],
     values: ClaimedValues,
+    own: tuple[Column[Any], ...],
     *,
     unmarked: bool,
 ) -> FencedStatements:
@@ -186,7 +201,12 @@ def _change(
         for column, value in told.items()
     ]
     read = select(*keys, *after, database.moment().label(NOW)).where(fence)
-    changed = _update(mapping, database, fence, told)
+    # First: what a new round writes comes last.
+    given = {
+        column: bindparam(own_parameter(index), type_=column.type)
+        for index, column in enumerate(own)
+    }
+    changed = _update(mapping, database, fence, {**given, **told})
     return FencedStatements(
         mapping=mapping,
         columns=tuple(told),
@@ -194,16 +214,21 @@ def _change(
         write_returning_keys=changed.returning(*keys),
         write_counted=changed,
         lock=locked_by_key(read, mapping, database),
-        write=_update(mapping, database, fence, new),
+        write=_update(mapping, database, fence, {**given, **new}),
         told=database.update_returning,
         counted=database.one_writer or not database.update_returning,
-        writes=bool(told),
+        writes=bool(given or told),
     )
+
+
+def own_parameter(index: int) -> str:
+    """Return the name of the parameter for one of a change's own columns."""
+    return f"{_OWN}{index}"
 
 
 def is_ours(mapping: QueueMapping, database: Database, kind: FenceKind) -> ColumnElement[bool]:
     """Return the criterion of a fence; its parameters are KEYS, OWNER and DATES."""
-    claim = status_is(mapping.column("status"), kind.status)
+    claim = status_is(mapping.column("status"), *mapping.in_progress(kind.status))
     if not kind.unmarked:
         owner, date = mapping.column("owner"), mapping.column("owner_date")
         dates = bindparam(DATES, type_=date.type, expanding=kind.renewed)

@@ -125,7 +125,7 @@ def note_written(
     Returns:
         Whether any job was not ours; a job that was given twice counts once.
     """
-    show_written(writer, mapping, change.values, written)
+    show_written(writer, mapping, change, written)
     if mapping.listeners:
         for told in written_events(mapping, change, written):
             note(writer, mapping, told)
@@ -265,7 +265,7 @@ def _write_rows(
     if not mapping.is_queue:
         return _leave_round(writer, mapping, change, token, identities)
     fence = FenceKind.of(token, identities)
-    statements = fenced_statements(mapping, writer, change.values, fence)
+    statements = fenced_statements(mapping, writer, change.values, fence, change.own)
     if not statements.writes:
         return dict.fromkeys(identities, ())
     parameters = {

@@ -52,6 +52,14 @@ class Adoption:
 
     def check(self) -> None:
         """Refuse what cannot work, before anything is changed."""
+        given: object = self.existing_rows
+        if given is ...:  # as autogenerate writes it; type checkers refuse it, too
+            raise ArgumentError(
+                "the migration does not say yet what becomes of the rows that "
+                f"{self.queue.table.description!r} has: replace the dots of existing_rows=... by "
+                '"done", so that none becomes a job, by "unclaimed", so that each does, or by a '
+                'criterion for those that do, as in existing_rows="shipped_at IS NULL"'
+            )
         if self.adds_status and self.existing_rows is None:
             raise ArgumentError(
                 "existing_rows=None is for mixins without a status; say what happens to the rows "
@@ -273,8 +281,10 @@ class Adoption:
         if own := [column for column in same_name if not any(column is each for each in shared)]:
             name = own[0].name
             raise ArgumentError(
-                f"{table.description!r} has a column {name!r} of its own: give the queue's column "
-                f'another name, in the model and here, as in JobMixin.named({name}="job_{name}")'
+                f"{table.description!r} has a column {name!r} of its own. If it is to serve as the "
+                "queue's, declare it in the model, and add the other columns with op.add_column. "
+                "Else give the queue's column another name, in the model and here, as in "
+                f'JobMixin.named({name}="job_{name}")'
             )
         return [column for column in self.columns if column.name not in existing]
 

@@ -11,7 +11,7 @@ and :func:`drop_index_online` for queues whose tables are there already::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from sqlalchemy import MetaData
 
 from ..model.indexes import has_indexes_of_ours
 from .build_index import build_index, drop_index
+from .existing_rows import JobColumns
 from .runner import PATIENCE, Op, Runner
 
 __all__ = ["create_index_online", "drop_index_online", "online_indexes"]
@@ -29,9 +30,9 @@ __all__ = ["create_index_online", "drop_index_online", "online_indexes"]
 
 def create_index_online(
     op: Op,
-    name: str,
-    table: str,
-    columns: list[Any],
+    index_name: str | None,
+    table_name: str,
+    columns: Sequence[Any],
     *,
     schema: str | None = None,
     unique: bool = False,
@@ -45,22 +46,24 @@ def create_index_online(
     it may be run again.
 
     Args:
-        name, table, columns, schema, unique, options: as of ``op.create_index``.
+        index_name, table_name, columns, schema, unique, options: as of ``op.create_index``.
         replace, patience: as in :func:`~sa_jobqueue.migration.create_claim_index`.
 
     Raises:
         ArgumentError: a different index of this name exists, and `replace` is False.
         LockTimeout: others kept the table locked.
     """
-    made = ops.CreateIndexOp(name, table, columns, schema=schema, unique=unique, **options)
+    made = ops.CreateIndexOp(
+        index_name, table_name, columns, schema=schema, unique=unique, **options
+    )
     build_index(Runner(op, patience=patience), made.to_index(), online=True, replace=replace)
 
 
 def drop_index_online(
     op: Op,
-    name: str,
-    *,
+    index_name: str,
     table_name: str,
+    *,
     schema: str | None = None,
     patience: timedelta = PATIENCE,
     **options: Any,
@@ -68,13 +71,13 @@ def drop_index_online(
     """Drop an index as ``op.drop_index`` does, while others go on writing; it may be gone already.
 
     Args:
-        name, table_name, schema, options: as of ``op.drop_index``.
+        index_name, table_name, schema, options: as of ``op.drop_index``.
         patience: as in :func:`~sa_jobqueue.migration.create_claim_index`.
 
     Raises:
         LockTimeout: others kept the table locked.
     """
-    dropped = ops.DropIndexOp(name, table_name, schema=schema, **options)
+    dropped = ops.DropIndexOp(index_name, table_name, schema=schema, **options)
     drop_index(Runner(op, patience=patience), dropped.to_index(), online=True)
 
 
@@ -114,7 +117,7 @@ def _online(
         if isinstance(operation, ops.CreateTableOp | ops.DropTableOp)
     }
     for operation in operations:
-        if not isinstance(operation, ops.ModifyTableOps):
+        if not isinstance(operation, ops.ModifyTableOps) or isinstance(operation, JobColumns):
             yield operation
             continue
         table = (operation.schema, operation.table_name)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Column, Connection, Executable, MetaData, Table, text
 
+from ..ages import duration_text
 from ..dialects import (
     Database,
     database_of,
@@ -133,10 +134,14 @@ class Runner:
         if not self.offline:
             options = self.connection.get_execution_options()
             if options.get("isolation_level") == "AUTOCOMMIT":  # the caller has left it already
-                yield
+                with self.changes.without_transaction(self.connection):
+                    yield
                 return
             broken_off = self._end_transaction_that_alembic_does_not_end()
-            with self.context.autocommit_block():
+            with (
+                self.context.autocommit_block(),
+                self.changes.without_transaction(self.connection),
+            ):
                 yield
             if broken_off:
                 self.context._transaction = self.connection.begin()  # as autocommit_block() does
@@ -265,12 +270,16 @@ class Runner:
                     waited += min(timedelta(seconds=time.monotonic() - began), limit)
                 if waited >= self.patience:
                     raise LockTimeout(
-                        f"{what}: another transaction kept its lock for {self.patience}. "
-                        f"{leaves()} Find that transaction among the longest open ones, and end it "
-                        "or wait for it; then run the migration again. patience= gives it more "
-                        "time."
+                        f"{what}: another transaction kept its lock for "
+                        f"{duration_text(self.patience)}. {leaves()} Find that transaction among "
+                        "the longest open ones, and end it or wait for it; then run the "
+                        "migration again. patience= gives it more time."
                     ) from error
-                log.info("%s: another transaction has it locked; next try in %s", what, _PAUSE)
+                log.info(
+                    "%s: another transaction has it locked; next try in %s",
+                    what,
+                    duration_text(_PAUSE),
+                )
             time.sleep(_PAUSE.total_seconds())
             waited += _PAUSE
 

@@ -17,6 +17,7 @@ from sqlalchemy.orm import declarative_base
 from sqlalchemy.types import NullType
 
 from ..errors import ArgumentError
+from ..model.columns import MARK, WORDS
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
 from ..model.mixins import (
     JobMixin,
@@ -54,6 +55,7 @@ def mapping_for(
         if isinstance(table, Table):
             naming, schema = table.metadata.naming_convention, schema or table.schema
             mixins = mixins or _mixins_of(table)
+            queue_args = {"names": words_of(table)} if queue_args is None else queue_args
             table = table.name
         private = _map_class(
             table,
@@ -123,12 +125,22 @@ def primary_key_of(
 
 def _mixins_of(table: Table) -> tuple[type[QueueColumns], ...]:
     """Find the mixins of a mapped table by the info of its columns."""
-    names = {column.info.get("sa_jobqueue"): column.name for column in table.columns}
+    names = names_by_role(table)
     return tuple(
         mixin.named(**{role: names[role] for role in mixin.__queue_attributes__})
         for mixin in (JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, RoundMixin)
         if names.keys() >= mixin.__queue_attributes__.keys()
     )
+
+
+def names_by_role(table: Table) -> dict[str, str]:
+    """Return the names of the queue's columns in a mapped table, by their roles."""
+    return {column.info[MARK]: column.name for column in table.columns if MARK in column.info}
+
+
+def words_of(table: Table) -> dict[str, str]:
+    """Return a mapped table's own words for the statuses."""
+    return next((column.info[WORDS] for column in table.columns if WORDS in column.info), {})
 
 
 def _map_class(

@@ -17,11 +17,11 @@ from .status import STATUS_LENGTH, UNCLAIMED
 
 OWNER_LENGTH = 64
 
-#: How often a job is tried where its model does not say.
-MAX_ATTEMPTS = 20
-
 #: The key in Column.info by which we recognise our columns.
 MARK = "sa_jobqueue"
+
+#: The key in a status column's info for the table's own words, by status.
+WORDS = "sa_jobqueue_words"
 
 
 def timestamp_type() -> TypeEngine[datetime]:
@@ -30,8 +30,9 @@ def timestamp_type() -> TypeEngine[datetime]:
 
 
 def _status(entity: type) -> Any:
-    word = QueueArgs.of(entity).word(UNCLAIMED)
-    return String(STATUS_LENGTH), _required(word, insert_default=word)
+    args = QueueArgs.of(entity)
+    word = args.word(UNCLAIMED)
+    return String(max(STATUS_LENGTH, *map(len, args.words))), _required(word, insert_default=word)
 
 
 def _priority(entity: type) -> Any:
@@ -49,7 +50,8 @@ def _count(entity: type) -> Any:
 def _max_attempts(entity: type) -> Any:
     # Else the ORM would write the default for a None, which means: for ever.
     type_ = Integer().evaluates_none()
-    default = {"server_default": str(MAX_ATTEMPTS), "insert_default": MAX_ATTEMPTS}
+    most = QueueArgs.of(entity).max_attempts
+    default = {} if most is None else {"server_default": str(most), "insert_default": most}
     return type_, {**_OPTIONAL, **default}
 
 

@@ -12,7 +12,10 @@ found too. The attempts do not descend, because MariaDB goes from key to key onl
 without descending columns: with one it read 50,000 entries to find 13 keys.
 
 The index of failed jobs is (status, owner_date, primary key), and optional. Without it the
-five failed jobs among two million done ones are not counted, since all would be read.
+five failed jobs among two million done ones are not counted, since all would be read. It is no
+default: on InnoDB the reap index finds these jobs already, and with this index MySQL took 18 % more
+CPU for claims and finishes in batches of 100. On PostgreSQL and SQLite no difference was seen
+beside a noise of 5 %, but Alembic cannot leave an index out on some databases.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def error_text(error: str | BaseException | None, length: int = ERROR_LENGTH) ->
     if error is None:
         return None
     if isinstance(error, BaseException):
-        error = f"{type(error).__name__}: {_message(error)}"
+        error = _told(error)
     # Characters that a database refuses must not keep a failure from being written.
     storable = error.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
     return _shortened(storable, length) or None
@@ -49,6 +49,14 @@ def in_ascii(text: str) -> str:
 def first_line(error: str | BaseException | None) -> str:
     """Return the beginning of an error, for a line in a log."""
     return (error_text(error) or "").partition("\n")[0][:200]
+
+
+def _told(error: BaseException) -> str:
+    """Return an error's type and message, and after those of a group what its members say."""
+    text = f"{type(error).__name__}: {_message(error)}"
+    if not isinstance(error, BaseExceptionGroup):
+        return text
+    return f"{text}: {'; '.join(map(_told, error.exceptions))}"
 
 
 def _message(error: BaseException) -> str:

@@ -13,7 +13,7 @@ A role without a column in a class is not used there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, cast
@@ -34,9 +34,11 @@ from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import InstrumentedAttribute, Mapper
 
+from ..dialects import dialect_of
 from ..errors import ArgumentError
+from ..process.name import function_name
 from .options import QueueArgs
-from .status import CLAIMED, JobStatus, status_is, status_word
+from .status import CLAIMED, JobStatus, as_word, status_is, status_word, word_literal
 
 #: The roles of the claim order, as far as a class has columns for them; the primary key is
 #: always the last.
@@ -188,6 +190,51 @@ class QueueMapping:
         """Return the table's own word for a status."""
         return self.args.word(status)
 
+    def literal(self, word: str) -> ColumnElement[Any]:
+        """Return a status word as an SQL literal that the status column takes."""
+        return word_literal(word, self.column("status").type)
+
+    @property
+    def status_word(self) -> ColumnElement[str]:
+        """The status in a SELECT, read as the table's own word."""
+        return as_word(self.attribute("status"))
+
+    def shown(self, word: str) -> Any:
+        """Return what an entity shows for a status word: a member, if its type is such an Enum."""
+        return self._members.get(word, word)
+
+    def told(self, shown: Any) -> Any:
+        """Return the status word of what an entity shows."""
+        return next((word for word, member in self._members.items() if member is shown), shown)
+
+    @cached_property
+    def _members(self) -> Mapping[str, Any]:
+        """What an entity shows for each value of an Enum."""
+        type_: Any = self.column("status").type
+        words = getattr(type_, "enums", ())
+        read: Any = type_.result_processor(dialect_of("sqlite"), None) if words else None
+        return {word: read(word) for word in words}
+
+    def check_word(self, word: str) -> None:
+        """Refuse a word that the status column cannot hold.
+
+        Raises:
+            ArgumentError: longer than the column, or not among the values of its Enum.
+        """
+        type_, name = self.column("status").type, f"{self}.{self.attributes['status']}"
+        length = getattr(type_, "length", None)
+        if isinstance(type_, Enum) and word not in type_.enums:
+            raise ArgumentError(
+                f"{word!r} is not among the values of {name}, which are {', '.join(type_.enums)}: "
+                "name the table's words in __queue_args__ = {'names': {'unclaimed': ..}}, or add "
+                "the value to the enum"
+            )
+        if length is not None and len(word) > length:
+            raise ArgumentError(
+                f"{word!r} is longer than {name}, {type_!r}: make the column longer, or use a "
+                "shorter word"
+            )
+
     def has_status(self, *words: str) -> ColumnElement[bool]:
         """Return the criterion that a row has one of these statuses, as literals."""
         return status_is(self.attribute("status"), *words)
@@ -206,6 +253,16 @@ class QueueMapping:
     def during(self) -> tuple[str, ...]:
         """The statuses of claimed jobs, which the reap index serves."""
         return tuple(dict.fromkeys((self.claimed, *self.args.during)))
+
+    def in_progress(self, during: str) -> tuple[str, ...]:
+        """Return the statuses that a job may have while a claim that wrote `during` lasts.
+
+        The application may move its claimed job from one to another. In a class that is claimed
+        from several statuses, as by the steps of a workflow, each queue has its own: the status
+        tells which queue a job goes back to.
+        """
+        shared = during in self.during and len(self.ready) == 1
+        return self.during if shared else (during,)
 
     # -- the claim order, and what leads its index ----------------------
 
@@ -322,7 +379,7 @@ def any_mapping_of(entity: Any) -> QueueMapping:
     try:
         mapper = sa_inspect(entity)
     except NoInspectionAvailable as error:
-        raise ArgumentError(f"{entity!r} is not a mapped class") from error
+        raise ArgumentError(_no_class(entity)) from error
     if not isinstance(mapper, Mapper):
         raise ArgumentError(f"a mapped class is needed, not {entity!r}")
     kept = vars(mapper)
@@ -330,6 +387,18 @@ def any_mapping_of(entity: Any) -> QueueMapping:
         kept.setdefault(_KEPT, QueueMapping(mapper))
     mapping: QueueMapping = kept[_KEPT]
     return mapping
+
+
+def _no_class(given: Any) -> str:
+    """Say what was given in the place of a mapped class, and the way out."""
+    queue = getattr(given, "sync_queue", getattr(given, "queue", given))
+    mapping = getattr(queue, "mapping", None)
+    if isinstance(mapping, QueueMapping):
+        return (
+            f"{given!r} is a queue, not a mapped class: call its method of the same name, as in "
+            f"queue.stats(session), or give the class {mapping}"
+        )
+    return f"{function_name(given)} is not a mapped class"
 
 
 def _listeners_of(mapper: Mapper[Any] | None) -> tuple[Any, ...]:
@@ -345,7 +414,13 @@ def _wake_calls_of(mapper: Mapper[Any] | None) -> tuple[Callable[[], None], ...]
 
 def word_of(mapping: QueueMapping, status: str) -> str:
     """Return the table's word for a JobStatus; a status of the user's own is returned as it is."""
-    return mapping.word(status) if isinstance(status, JobStatus) else status_word(status)
+    if isinstance(status, JobStatus):
+        return mapping.word(status)
+    if not mapping.is_queue:
+        return status_word(status)
+    word = status_word(mapping.told(status))
+    mapping.check_word(word)
+    return word
 
 
 def _roles_of(mapper: Mapper[Any]) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
-"""Whether a column keeps the microseconds of owner_date, which is a part of the fence.
+"""Whether a column keeps a time zone, and the microseconds of owner_date.
 
-Where it does not, the row holds another time than the token of its claim, and every finish is
-lost.
+The microseconds are a part of the fence. Where a column does not keep them, the row holds another
+time than the token of its claim, and every finish is lost.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ DIGITS = 6
 _NUMBER = re.compile(r"\((\d+)\)")
 
 _SOME_TIME = datetime(2001, 2, 3, 4, 5, 6, 123457, tzinfo=UTC)
+
+
+def has_no_zone(type_: TypeEngine[Any], dialect: Dialect) -> bool:
+    """Tell whether a type is a time without a time zone, in SQL."""
+    return "WITHOUT TIME ZONE" in type_.compile(dialect=dialect)
 
 
 def named_digits(type_: TypeEngine[Any], dialect: Dialect) -> int | None:

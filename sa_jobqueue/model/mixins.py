@@ -5,7 +5,7 @@
     class Email(JobMixin, Base):
         __tablename__ = "email"
         id: Mapped[int] = mapped_column(primary_key=True)
-        recipient: Mapped[str]
+        recipient: Mapped[str] = mapped_column(String(100))
 
 Where the class has a ``status`` or an ``owner`` of its own, ours take other
 names, as attributes and as columns::
@@ -29,7 +29,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sqlalchemy import (
     Column,
+    ColumnDefault,
     DateTime,
+    Enum,
     Join,
     String,
     Table,
@@ -37,18 +39,19 @@ from sqlalchemy import (
     event,
 )
 from sqlalchemy.dialects import mysql
-from sqlalchemy.orm import InstanceState, Mapped, Mapper, declared_attr
+from sqlalchemy.orm import InstanceState, Mapped, Mapper, declared_attr, mapped_column
 from sqlalchemy.types import NullType, TypeEngine
 
 from ..dialects import dialect_of
 from ..dialects.clock import as_utc
 from ..errors import ArgumentError
-from .columns import MARK, column_of, timestamp_type
+from .columns import MARK, WORDS, column_of, timestamp_type
 from .indexes import add_indexes
 from .last_error import SHORTEST_LENGTH
-from .mapping import QueueMapping
-from .microseconds import DIGITS, named_digits
+from .mapping import TIME_ROLES, QueueMapping
+from .microseconds import DIGITS, has_no_zone, named_digits
 from .round_table import add_round_table
+from .status import UNCLAIMED
 from .types import same_kind, variant_of
 
 
@@ -58,7 +61,11 @@ def _declare(role: str, name: str) -> Any:
     # Un-annotated: SQLAlchemy would take a return annotation for that of the attribute.
     def declare(cls):  # type: ignore[no-untyped-def]
         table = vars(cls).get("__table__")  # its own; a subclass inherits its parent's
-        return column_of(role, name, cls) if table is None else table.c.get(name)
+        if table is not None:
+            return table.c.get(name)
+        if _is_given(cls, role) and _annotated(cls, name):
+            return mapped_column(name, info={MARK: role})  # typed by the annotation
+        return column_of(role, name, cls)
 
     declare.__name__ = name
     return declared_attr(declare)
@@ -69,13 +76,23 @@ class QueueColumns:
 
     __queue_attributes__: ClassVar[Mapping[str, str]] = {}
 
+    #: The roles whose names were given: a column that the class declares by such a name serves.
+    __queue_named__: ClassVar[frozenset[str]] = frozenset()
+
     @classmethod
     def named(cls, **names: str) -> Any:
         """Return the mixin with other names, for attributes and columns alike.
 
+        A column that the class declares by a name given here serves as it is declared, with its
+        type, length, default and index::
+
+            class Delivery(JobMixin.named(status="state"), Base):
+                state: Mapped[str | None] = mapped_column(String(64), index=True)
+
         Args:
-            names: other names for columns of the mixin, such as
-                ``status="job_status"``; columns that are not given keep theirs.
+            names: names for columns of the mixin, such as ``status="job_status"``, or
+                ``status="status"`` for a column that the class declares; columns that are not
+                given keep theirs.
 
         Raises:
             ArgumentError: the mixin has no such column, or a name is given twice.
@@ -111,6 +128,7 @@ class QueueColumns:
             # SQLAlchemy would make columns of its own from the annotations.
             mixin.__annotations__ = {}
             mixin.__queue_attributes__ = attributes
+            mixin.__queue_named__ = cls.__queue_named__ | set(names)
             for role, name in attributes.items():
                 setattr(mixin, name, _declare(role, name))
             return mixin
@@ -157,6 +175,7 @@ def _named(mixin: type[QueueColumns], names: Mapping[str, str]) -> Any:
     attributes = _attributes(mixin, names, call="named")
     body: dict[str, Any] = {name: _declare(role, name) for role, name in attributes.items()}
     body["__queue_attributes__"] = attributes
+    body["__queue_named__"] = mixin.__queue_named__ | set(names)
     body["__doc__"] = mixin.__doc__
     return type(mixin.__name__, (QueueColumns,), body)
 
@@ -260,8 +279,15 @@ def _become_queue(mapper: Mapper[Any], class_: type) -> None:
         # verb on the base itself is refused by QueueMapping.table.
         return
     _check_run_at(mapping)
+    if "max_attempts" in getattr(class_, "__queue_args__", {}) and not mapping.has("attempts"):
+        raise ArgumentError(
+            f"{mapping}.__queue_args__['max_attempts'] limits the attempts of RetryMixin: add "
+            "RetryMixin to its bases"
+        )
     for role in mapping.attributes:
         _check_column(mapping, role)
+    if mapping.is_queue and (names := mapping.args.names):  # for migrations, which see the table
+        mapping.column("status").info[WORDS] = {str(key): word for key, word in names.items()}
     if mapping.is_ordered:
         add_indexes(mapping)
     if mapping.has("round"):
@@ -282,43 +308,70 @@ def _check_run_at(mapping: QueueMapping) -> None:
 
 
 def _check_column(mapping: QueueMapping, role: str) -> None:
-    """Adopt a renamed column of ours; refuse a column of the user's own in its stead."""
+    """Take a column of the user's own that serves; refuse any other, and say the way out."""
     entity, name = mapping.entity.__name__, mapping.attributes[role]
+    mixin, other = _mixin_of(mapping.entity, role), f"named({role}='job_{role}')"
     column = mapping.mapper.columns.get(name)
     if column is None:
         raise ArgumentError(
             f"{entity}.{name} is not mapped to a column; {role} needs one. If the name is "
-            f"taken, give the queue's column another name: named({role}='job_{role}'). If the "
+            f"taken, give the queue's column another name: {mixin}.{other}. If the "
             f"table's column has another name, map it: {name} = mapped_column('its_name')"
+            f"{_OPTIONS.get(role, '')}"
         )
     # Not mapper.column_attrs, which configures every mapper: classes that relationships
     # name may not be defined yet.
     others = [
         key
-        for key, other in mapping.mapper.columns.items()
+        for key, other_column in mapping.mapper.columns.items()
         if key != name
-        and getattr(other, "table", None) is column.table
-        and other.name == column.name
+        and getattr(other_column, "table", None) is column.table
+        and other_column.name == column.name
     ]
     if others:
         raise ArgumentError(
             f"{entity}.{others[0]} and {entity}.{name} are mapped to one column, {column.name!r}; "
-            f"give the queue's column another name: named({role}='job_{role}')"
+            f"give the queue's column another name: {mixin}.{other}"
         )
-    # An annotation by a name that was given for ours is the user's word on its type; by a role's
-    # own name it may be a column of the user's.
-    if column.info.get(MARK) == role and (name != role or not _annotated(mapping.entity, name)):
+    ours = column.info.get(MARK) == role
+    if ours and not _annotated(mapping.entity, name):
         return
-    if hasattr(mapping.entity, "__tablename__") and column.name == name:
+    if (
+        not _is_given(mapping.entity, role)
+        and hasattr(mapping.entity, "__tablename__")
+        and column.name == name
+    ):
         raise ArgumentError(
-            f"{entity} has a {name!r} of its own, which the queue's {role} would overwrite; "
-            f"give the queue's column another name: named({role}='job_{role}')"
+            f"{entity} has a {name!r} of its own. If it is to serve as the queue's {role}, say so: "
+            f"{mixin}.named({role}={name!r}). Else give the queue's column another name: "
+            f"{mixin}.{other}{_OPTIONS.get(role, '')}"
         )
     _adopt(mapping, role, column)
 
 
+#: What sets a value without a column of one's own, by roles.
+_OPTIONS = {
+    "max_attempts": ". For another default it takes no column: __queue_args__ = "
+    "{'max_attempts': 5}",
+}
+
+
+def _mixin_of(entity: type, role: str) -> str:
+    """Name the mixin that gives a class the column of a role."""
+    return next(
+        base.__name__
+        for base in entity.__mro__
+        if role in vars(base).get("__queue_attributes__", {})
+    )
+
+
+def _is_given(entity: type, role: str) -> bool:
+    """Tell whether the name of a role was given by named() or renamed()."""
+    return any(role in vars(base).get("__queue_named__", ()) for base in entity.__mro__)
+
+
 def _annotated(entity: type, name: str) -> bool:
-    """Tell whether a class of the user annotates ``name: Mapped[..]``, and would use our column."""
+    """Tell whether a class of the user annotates ``name: Mapped[..]``."""
     return any(
         name in vars(base).get("__annotations__", {})
         for base in entity.__mro__
@@ -326,52 +379,91 @@ def _annotated(entity: type, name: str) -> bool:
     )
 
 
+#: The types that SQLAlchemy makes of ``Mapped[str]``, ``Mapped[int]`` and ``Mapped[datetime]``.
+_BARE = ("String()", "Integer()", "DateTime()")
+
+
 def _adopt(mapping: QueueMapping, role: str, column: Column[Any]) -> None:
-    """Fill in what the declaration of a renamed column left open, and check the rest."""
+    """Check that the user's column can serve; it stays as it is declared."""
     pattern: Column[Any] = column_of(role, column.name, mapping.entity).column
+    if column.info.get(MARK) == role and repr(column.type) in _BARE:
+        # An annotation alone, for type checkers: the column is ours.
+        column.type, column.nullable = pattern.type, pattern.nullable
+        column.default, column.server_default = pattern.default, pattern.server_default
+        return
     if isinstance(column.type, NullType):
         column.type = pattern.type
-    if not _fits(column.type, pattern.type):
-        raise ArgumentError(
-            f"{mapping.entity.__name__}.{mapping.attributes[role]} is {column.type!r}, but "
-            f"{role} needs {pattern.type!r}"
-        )
+    _check_type(mapping, role, column, pattern)
+    if column.nullable and not pattern.nullable and role != "status":
+        raise _unfit(mapping, role, "may be NULL", "nullable=False: no claim takes a NULL in order")
+    if not column.nullable and pattern.nullable and role != "max_attempts":
+        raise _unfit(mapping, role, "may not be NULL", "nullable=True: unclaimed jobs have none")
+    _fill_default(mapping, role, column, pattern)
+    column.info[MARK] = role
+
+
+def _check_type(
+    mapping: QueueMapping, role: str, column: Column[Any], pattern: Column[Any]
+) -> None:
+    if role == "status" and isinstance(column.type, String):
+        for word in mapping.args.words:
+            mapping.check_word(word)
+    elif not _fits(column.type, pattern.type):
+        raise _unfit(mapping, role, f"is {column.type!r}", repr(pattern.type))
+    if role in TIME_ROLES:
+        _check_zone(mapping, role, column)
     if isinstance(column.type, DateTime):
         column.type = _with_microseconds(mapping, role, column.type)
         if role == "owner_date":
             _check_digits(mapping, column.type)
-    if not pattern.nullable and column.server_default is None:
-        column.nullable = False
-        column.server_default = pattern.server_default
-        if column.default is None:
-            column.default = pattern.default
+
+
+def _unfit(mapping: QueueMapping, role: str, what: str, wanted: str) -> ArgumentError:
+    # Never a second status: claims of others go by the one that is there.
+    mixin = _mixin_of(mapping.entity, role)
+    other = f"; or give the queue a column of its own: {mixin}.named({role}='job_{role}')"
+    return ArgumentError(
+        f"{mapping}.{mapping.attributes[role]} {what}, but {role} needs {wanted}"
+        f"{'' if role == 'status' else other}"
+    )
+
+
+def _fill_default(
+    mapping: QueueMapping, role: str, column: Column[Any], pattern: Column[Any]
+) -> None:
+    """Give the ORM a value for new jobs where the declaration has none; the table gets none."""
     if role == "max_attempts":
-        _limit_attempts(column, pattern)
-    column.info[MARK] = role
-
-
-def _limit_attempts(column: Column[Any], pattern: Column[Any]) -> None:
-    """Give a column the usual number where the model says none; None stays what it means."""
-    column.type = column.type.evaluates_none()
+        column.type = column.type.evaluates_none()  # None means: no limit
     if column.default is None and column.server_default is None:
-        column.default, column.server_default = pattern.default, pattern.server_default
+        word = mapping.shown(mapping.word(UNCLAIMED)) if role == "status" else None
+        column.default = pattern.default if word is None else ColumnDefault(word)
+
+
+def _check_zone(mapping: QueueMapping, role: str, column: Column[Any]) -> None:
+    """Refuse a time without a zone: PostgreSQL would compare it in the zone of each session."""
+    if has_no_zone(column.type, dialect_of("postgresql")):
+        raise _unfit(
+            mapping,
+            role,
+            f"is {column.type!r}",
+            "a time zone: use DateTime(timezone=True). A column of PostgreSQL that is there in UTC "
+            f"is altered with postgresql_using=\"{column.name} AT TIME ZONE 'UTC'\", else its "
+            "times are shifted",
+        )
 
 
 def _with_microseconds(mapping: QueueMapping, role: str, type_: DateTime) -> TypeEngine[datetime]:
     """Make MySQL and MariaDB keep microseconds, which the fence compares, not only seconds."""
     precise = mysql.DATETIME(fsp=6)
-    if not (type_.timezone or isinstance(type_, mysql.DATETIME | mysql.TIMESTAMP)):
-        raise ArgumentError(
-            f"{mapping.entity.__name__}.{mapping.attributes[role]} is {type_!r}, but {role} "
-            "needs a time zone: use DateTime(timezone=True)"
-        )
     for name in ("mysql", "mariadb"):
         variant = variant_of(type_, name)
         own = type_ if variant is None else variant
         if isinstance(own, mysql.DATETIME | mysql.TIMESTAMP) and own.fsp != precise.fsp:
-            raise ArgumentError(
-                f"{mapping.entity.__name__}.{mapping.attributes[role]} is {own!r}, but {role} "
-                "needs microseconds on MySQL and MariaDB: use mysql.DATETIME(fsp=6)"
+            raise _unfit(
+                mapping,
+                role,
+                f"is {own!r}",
+                "microseconds on MySQL and MariaDB: use mysql.DATETIME(fsp=6)",
             )
         if variant is None and not isinstance(own, mysql.DATETIME):
             type_ = type_.with_variant(precise, name)
@@ -382,21 +474,18 @@ def _check_digits(mapping: QueueMapping, type_: TypeEngine[datetime]) -> None:
     """Refuse a type that names fewer digits of a second than the fence compares."""
     digits = named_digits(type_, dialect_of("postgresql"))
     if digits is not None and digits < DIGITS:
-        raise ArgumentError(
-            f"{mapping.entity.__name__}.{mapping.attributes['owner_date']} is {type_!r}, but "
-            f"owner_date needs {DIGITS} digits of a second: use DateTime(timezone=True)"
-        )
+        wanted = f"{DIGITS} digits of a second: use DateTime(timezone=True)"
+        raise _unfit(mapping, "owner_date", f"is {type_!r}", wanted)
 
 
 def _fits(type_: TypeEngine[Any], wanted: TypeEngine[Any]) -> bool:
     if not isinstance(wanted, String):
         return same_kind(type_, wanted)
-    enum = getattr(type_, "native_enum", False)
     length = getattr(type_, "length", None)
     needed = SHORTEST_LENGTH if isinstance(wanted, Text) else wanted.length
     return (
         isinstance(type_, String)
-        and not enum
+        and not isinstance(type_, Enum)
         and (length is None or needed is None or length >= needed)
     )
 

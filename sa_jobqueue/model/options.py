@@ -12,6 +12,9 @@ from .status import CLAIMED, JobStatus, status_word
 
 DEFAULT_LEASE = timedelta(minutes=10)
 
+#: How often a job is tried where its model does not say.
+MAX_ATTEMPTS = 20
+
 
 @dataclass(frozen=True)
 class QueueArgs:
@@ -21,7 +24,8 @@ class QueueArgs:
         equality: attributes that every claim compares for equality; they lead
             the claim index.
         ready: further statuses that jobs are claimed from; the claim index serves them.
-        during: further statuses of claimed jobs; the reap index serves them.
+        during: further statuses of claimed jobs, to which the application may move its own; the
+            reap index serves them.
         names: the table's own words for the statuses.
         order_by: attributes that replace the claim order, each with an
             optional ``" desc"``; the primary key is always the last.
@@ -34,6 +38,8 @@ class QueueArgs:
             claimable, so that workers of other processes start at once.
         failed_index: an index of failed and cancelled jobs, by which they are counted and
             listed; see ``sa_jobqueue.overview``.
+        max_attempts: how often a job of RetryMixin is tried where it does not say; None: until
+            it succeeds.
     """
 
     equality: tuple[str, ...] = ()
@@ -47,6 +53,7 @@ class QueueArgs:
     per_key: tuple[tuple[str, ...], ...] = ()
     notify: bool = False
     failed_index: bool = False
+    max_attempts: int | None = MAX_ATTEMPTS
 
     @classmethod
     def of(cls, entity: type) -> QueueArgs:
@@ -79,6 +86,11 @@ class QueueArgs:
         """Return the table's word for a status."""
         return self.names.get(status, status.value)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All words that the class names, and ours for the other statuses."""
+        return (*map(self.word, JobStatus), *self.ready, *self.during)
+
 
 def _check_types(entity: type, given: Mapping[str, Any]) -> None:
     kinds = {
@@ -94,6 +106,12 @@ def _check_types(entity: type, given: Mapping[str, Any]) -> None:
             raise ArgumentError(
                 f"{entity.__name__}.__queue_args__[{key!r}] is a {kind.__name__}: {given[key]!r}"
             )
+    most = given.get("max_attempts")
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+        raise ArgumentError(
+            f"{entity.__name__}.__queue_args__['max_attempts'] is a number, 1 or more, or None for "
+            f"no limit: {most!r}"
+        )
 
 
 def _words(entity: type, key: str, value: Any) -> tuple[str, ...]:

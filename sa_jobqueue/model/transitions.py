@@ -39,7 +39,7 @@ from sqlalchemy import (
 
 from ..dialects.clock import utc_now
 from .mapping import QueueMapping, word_of
-from .status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED, JobStatus, status_is, word_literal
+from .status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED, JobStatus, status_is
 
 TRANSITIONS: Mapping[str, frozenset[tuple[JobStatus, JobStatus]]] = {
     "claim": frozenset({(UNCLAIMED, CLAIMED)}),
@@ -87,7 +87,7 @@ def words_of(mapping: QueueMapping, statuses: Sequence[JobStatus]) -> tuple[str,
 def enqueued(mapping: QueueMapping) -> dict[Column[Any], Any]:
     """Return what a new job holds, as literals: a parameter for each row would take longer."""
     values = {
-        "status": word_literal(mapping.word(UNCLAIMED)),
+        "status": mapping.literal(mapping.word(UNCLAIMED)),
         "priority": literal_column("0"),
         "attempts": literal_column("0"),
         "round": literal_column("0"),
@@ -111,7 +111,7 @@ def claimed(
     """Return what claim() writes: the status `during`, the owner, the time, one more attempt."""
     owner = mapping.column("owner")
     values: dict[Column[Any], Any] = {
-        mapping.column("status"): word_literal(during),
+        mapping.column("status"): mapping.literal(during),
         owner: bindparam("sa_jobqueue_owner", type_=owner.type),
         mapping.column("owner_date"): owner_date,
     }
@@ -177,9 +177,9 @@ def failed(ready: str, *, delayed: bool) -> ClaimedValues:
             return {**_status(row, ended), **_kept_owner(row)}
         again = _attempts_remain(row)
         error = mapping.column("last_error")
-        unclaimed = word_literal(word_of(mapping, ready))
+        unclaimed = mapping.literal(word_of(mapping, ready))
         written: dict[Column[Any], Any] = {
-            mapping.column("status"): case((again, unclaimed), else_=word_literal(ended)),
+            mapping.column("status"): case((again, unclaimed), else_=mapping.literal(ended)),
             mapping.column("owner"): case((again, null()), else_=_owner(row)),
             mapping.column("owner_date"): case((again, null()), else_=row.now),
             error: bindparam(ERROR, type_=error.type),
@@ -241,7 +241,7 @@ def moved_on(word: str) -> ClaimedValues:
 
 
 def _status(row: ClaimedRow, word: str) -> dict[Column[Any], Any]:
-    return {row.mapping.column("status"): word_literal(word)}
+    return {row.mapping.column("status"): row.mapping.literal(word)}
 
 
 def _kept_owner(row: ClaimedRow) -> Values:
@@ -282,9 +282,9 @@ def reaped(mapping: QueueMapping, ready: str, reason: str, *, failed: bool) -> V
         error = mapping.column("last_error")
         values[error] = literal(f"reaped, {reason}: ") + func.coalesce(owner, "nobody")
     if failed:
-        values |= {status: word_literal(mapping.word(FAILED)), date: utc_now()}
+        values |= {status: mapping.literal(mapping.word(FAILED)), date: utc_now()}
     else:
-        values |= {status: word_literal(ready), owner: null(), date: null()}
+        values |= {status: mapping.literal(ready), owner: null(), date: null()}
     return or_next_round(mapping, values)
 
 
@@ -311,7 +311,7 @@ def ended(status: str) -> UnclaimedValues:
 
     def values(mapping: QueueMapping) -> Values:
         return {
-            mapping.column("status"): word_literal(word_of(mapping, status)),
+            mapping.column("status"): mapping.literal(word_of(mapping, status)),
             mapping.column("owner_date"): utc_now(),
         }
 
@@ -324,7 +324,7 @@ def reset(status: str) -> UnclaimedValues:
 
     def values(mapping: QueueMapping) -> Values:
         written: dict[Column[Any], Any] = {
-            mapping.column("status"): word_literal(word_of(mapping, status)),
+            mapping.column("status"): mapping.literal(word_of(mapping, status)),
             mapping.column("owner"): null(),
             mapping.column("owner_date"): null(),
         }
@@ -421,7 +421,7 @@ def _new_in_round(mapping: QueueMapping) -> dict[Column[Any], ColumnElement[Any]
     if mapping.has("attempts"):
         new[mapping.column("attempts")] = literal_column("0")
         new[mapping.column("last_error")] = null()
-    return {**new, mapping.column("status"): word_literal(mapping.word(UNCLAIMED))}
+    return {**new, mapping.column("status"): mapping.literal(mapping.word(UNCLAIMED))}
 
 
 def _either(joins: ColumnElement[bool], new: Any, value: Any) -> Any:

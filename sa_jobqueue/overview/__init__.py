@@ -8,9 +8,11 @@
     for job in failed_jobs(session, outbox, limit=20):
         print(job.key, job.attempts, job.last_error)
 
-No statement reads done rows, and none counts further than it must: ``Count`` says "10,000+".
-Failed and cancelled jobs are counted and listed where an index finds them: on MySQL and
-MariaDB the reap index, elsewhere ``__queue_args__ = {"failed_index": True}`` declares it.
+With their indexes, no statement reads done rows, and none counts further than it must: ``Count``
+says "10,000+".
+Failed and cancelled jobs are counted where an index finds them: on MySQL and MariaDB the reap
+index, elsewhere ``__queue_args__ = {"failed_index": True}`` declares it. Without the index a list
+has those among the last rows by primary key.
 
 ======================  =====================================================
 ``describe``            overview, and what it returns
@@ -25,7 +27,7 @@ MariaDB the reap index, elsewhere ``__queue_args__ = {"failed_index": True}`` de
 
 from .count import Count
 from .describe import QueueOverview, overview, workers_needed
-from .failed import FailedJob, count_failed, failed_jobs
+from .failed import FailedJob, count_failed, failed_jobs, why_incomplete
 from .listing import Listed, ListedJob, Position, list_jobs
 
 __all__ = [
@@ -39,5 +41,6 @@ __all__ = [
     "failed_jobs",
     "list_jobs",
     "overview",
+    "why_incomplete",
     "workers_needed",
 ]

@@ -100,7 +100,9 @@ def _overview(session: AnySession, queue: JobQueue[Any], controls: _Controls) ->
 
 def _count_claimed(spec: ClaimSpec, writer: Writer) -> Count:
     mapping = spec.mapping
-    keys: Any = select(*mapping.key_attributes).where(mapping.has_status(spec.during), *spec.where)
+    keys: Any = select(*mapping.key_attributes).where(
+        mapping.has_status(*spec.in_progress), *spec.where
+    )
     return count_rows(writer, keys)
 
 

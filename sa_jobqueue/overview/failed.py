@@ -1,9 +1,13 @@
-"""Failed and cancelled jobs, counted and listed where an index finds them."""
+"""Failed and cancelled jobs, counted and listed by their index.
+
+Without the index they are looked for among the last rows by primary key, since all done rows would
+be read: :func:`why_incomplete` says so.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,6 +26,9 @@ from ..strategies import ClaimSpec
 from .count import Count, count_rows
 from .queue import job_queue_of
 from .schema import indexes_of
+
+#: Without an index, jobs are looked for among so many rows, those with the largest keys.
+LOOK = 10_000
 
 
 @dataclass(frozen=True)
@@ -48,10 +55,12 @@ def failed_jobs(
     limit: int,
     before: FailedJob | None = None,
     until: datetime | None = None,
+    complete: bool = False,
 ) -> list[FailedJob]:
     """List the failed jobs of a queue, those that failed last first.
 
-    A row without an owner_date, which no verb leaves, is not listed.
+    A row without an owner_date, which no verb leaves, is not listed. Without an index that finds
+    failed jobs, they are looked for among the 10,000 rows with the largest keys.
 
     Args:
         queue: a mapped class, a JobQueue or a workflow's step.
@@ -59,15 +68,19 @@ def failed_jobs(
         before: list those that come behind this one: the last of the page before.
         until: the first page lists only those that failed at this time or earlier, by the
             database's clock.
+        complete: refuse to leave jobs out: no index finds them, and the table has more rows.
 
     Raises:
-        ArgumentError: no index finds them, or the limit is below 1.
+        ArgumentError: the limit is below 1, or the list would not be complete.
     """
     if limit < 1:
         raise ArgumentError(f"limit is the most jobs to list, at least 1: {limit!r}")
     spec = job_queue_of(queue).plan.spec
-    with _reading_failed(session, spec) as writer:
-        rows = writer.rows(_page(spec, writer, limit, before, until)).all()
+    with _reading(session, spec) as writer, bounded_look(writer, spec.mapping, FAILED) as look:
+        if look and complete:
+            raise ArgumentError(_no_index(spec.mapping, FAILED))
+        page = _page(spec, writer, limit, before, until).where(*look)
+        rows = writer.rows(page).all()
     width = len(spec.mapping.keys)
     return [_job(tuple(row[:width]), *row[width:]) for row in rows]
 
@@ -76,24 +89,57 @@ def count_failed(session: AnySession, queue: Any, *, until: datetime) -> Count:
     """Count the jobs of a queue that failed at a time or earlier, by the database's clock.
 
     Raises:
-        ArgumentError: no index finds them.
+        ArgumentError: no index finds them, and the table has more than 10,000 rows.
     """
     spec = job_queue_of(queue).plan.spec
     mapping = spec.mapping
-    with _reading_failed(session, spec) as writer:
+    with _reading(session, spec) as writer, bounded_look(writer, mapping, FAILED) as look:
+        if look:
+            raise ArgumentError(_no_index(mapping, FAILED))
         found = of_status(spec, writer, FAILED, mapping.key_attributes)
         return count_rows(writer, found.where(mapping.attribute("owner_date") <= until))
 
 
-@contextmanager
-def _reading_failed(session: AnySession, spec: ClaimSpec) -> Iterator[Writer]:
-    """Read failed jobs by their index; refuse to read them without it."""
+def why_incomplete(session: AnySession, queue: Any, status: JobStatus = FAILED) -> str | None:
+    """Say why a list of failed or cancelled jobs may lack some; None: it has all."""
+    spec = job_queue_of(queue).plan.spec
+    with _reading(session, spec) as writer, bounded_look(writer, spec.mapping, status) as look:
+        return _no_index(spec.mapping, status) if look else None
+
+
+def _reading(session: AnySession, spec: ClaimSpec) -> AbstractContextManager[Writer]:
     mapping = mapping_of(spec.mapping.mapper)  # refuses a class without JobMixin
-    with writing(session, mapping, reads=True) as writer:
-        if not is_indexed(writer, mapping):
-            raise ArgumentError(no_index(mapping))
-        with writer.database.without_table_scans(writer.connection):
-            yield writer
+    return writing(session, mapping, reads=True)
+
+
+@contextmanager
+def bounded_look(
+    writer: Writer, mapping: QueueMapping, status: JobStatus
+) -> Iterator[list[ColumnElement[bool]]]:
+    """Read jobs of a status by an index.
+
+    Yields:
+        The criteria of the rows to look at; none where an index finds the jobs, or where the table
+        is so small that all rows are looked at.
+    """
+    indexed, database = is_indexed(writer, mapping, status), writer.database
+    with database.without_table_scans(writer.connection, sorting=not indexed):
+        yield [] if indexed else _last_rows(writer, mapping)
+
+
+def _last_rows(writer: Writer, mapping: QueueMapping) -> list[ColumnElement[bool]]:
+    """Return the criteria of the rows with the largest keys; none if the table has no more."""
+    keys = mapping.key_attributes
+    from_end: Any = select(*keys).order_by(*(key.desc() for key in keys))
+    first = writer.rows(from_end.offset(LOOK).limit(1)).first()
+    return [] if first is None else beyond(keys, tuple(first))
+
+
+def beyond(columns: Sequence[Any], values: Sequence[Any]) -> list[ColumnElement[bool]]:
+    """Return criteria of larger rows, of which the first bounds the index on every database."""
+    if len(columns) == 1:
+        return [columns[0] > values[0]]
+    return [columns[0] >= values[0], tuple_(*columns) > row_like(columns, values)]
 
 
 def count_unsuccessful(spec: ClaimSpec, writer: Writer, status: JobStatus) -> Count | None:
@@ -164,9 +210,10 @@ def _job(
     return FailedJob(key, attempts, as_utc(date), error)
 
 
-def no_index(mapping: QueueMapping) -> str:
-    """Say that no index finds the failed jobs of a class, and how to get one."""
+def _no_index(mapping: QueueMapping, status: JobStatus) -> str:
+    """Say that no index finds the jobs of a status, and how to get one."""
     return (
-        f"no index finds the failed jobs of {mapping}, and without it all done rows are read. Add "
-        '"failed_index": True to its __queue_args__, and the index to the table by a migration'
+        f"no index finds the {status} jobs of {mapping}, so only the {LOOK:,} rows with the "
+        'largest keys are looked at. To find all, add "failed_index": True to its __queue_args__, '
+        "and the index to the table by a migration"
     )

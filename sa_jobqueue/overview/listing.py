@@ -14,12 +14,12 @@ from sqlalchemy import ColumnElement, func, null, or_, select, tuple_
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from ..model.keys import row_like
-from ..model.mapping import QueueMapping, mapping_of
-from ..model.status import CANCELLED, FAILED, JobStatus, exact_pattern
+from ..model.mapping import mapping_of
+from ..model.status import CANCELLED, FAILED, JobStatus, status_again
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
 from ..strategies.parts.ready_rows import ReadyRows
-from .failed import is_indexed, no_index, of_status
+from .failed import beyond, bounded_look, of_status
 from .queue import job_queue_of
 from .waiting import LEVELS
 
@@ -71,9 +71,10 @@ def list_jobs(
 ) -> list[ListedJob]:
     """List jobs of a queue.
 
-    Only the first jobs are listed if there are more than 20 levels of priority. If the order is the
-    user's own, pages of due and later jobs go by the number of jobs before them. A page may then
-    repeat or miss a job that came or went after the page before.
+    Failed and cancelled jobs without an index are looked for among the 10,000 rows with the largest
+    keys. Only the first jobs are listed if there are more than 20 levels of priority. If the order
+    is the user's own, pages of due and later jobs go by the number of jobs before them. A page may
+    then repeat or miss a job that came or went after the page before.
 
     Args:
         queue: a mapped class, a JobQueue or a workflow's step.
@@ -81,13 +82,12 @@ def list_jobs(
         after: list those that come behind this position: that of the page's last job.
 
     Raises:
-        ArgumentError: no index finds them, or the limit is below 1.
+        ArgumentError: the limit is below 1.
     """
     if limit < 1:
         raise ArgumentError(f"limit is the most jobs to list, at least 1: {limit!r}")
     spec = job_queue_of(queue).plan.spec
     with writing(session, mapping_of(spec.mapping.mapper), reads=True) as writer:
-        _check_index(writer, spec.mapping, which)
         sorting = which in (Listed.DUE, Listed.LATER) and not spec.in_index_order
         with writer.database.without_table_scans(writer.connection, sorting=sorting):
             return _READERS[which](_Columns(spec), writer, limit, after)
@@ -101,12 +101,6 @@ def position_types(queue: Any, which: Listed) -> list[type[Any]]:
     if not spec.own_order:
         return [int]
     return [datetime if role == "run_at" else int for role in _roles(spec)]
-
-
-def _check_index(writer: Writer, mapping: QueueMapping, which: Listed) -> None:
-    status = {Listed.FAILED: FAILED, Listed.CANCELLED: CANCELLED}.get(which)
-    if status is not None and not is_indexed(writer, mapping, status):
-        raise ArgumentError(no_index(mapping))
 
 
 class _Columns:
@@ -157,8 +151,9 @@ def _unsuccessful(
     date = columns.mapping.attribute("owner_date")
     found = of_status(columns.spec, writer, status, columns.selected)
     found = found.where(*_behind(columns, after, newest_first=True))
-    found = found.order_by(date.desc(), *(key.desc() for key in columns.keys))
-    return [columns.job(row, _by_date) for row in writer.rows(found.limit(limit))]
+    found = found.order_by(date.desc(), *(key.desc() for key in columns.keys)).limit(limit)
+    with bounded_look(writer, columns.mapping, status) as look:
+        return [columns.job(row, _by_date) for row in writer.rows(found.where(*look))]
 
 
 def _claimed(
@@ -166,7 +161,9 @@ def _claimed(
 ) -> list[ListedJob]:
     mapping, spec = columns.mapping, columns.spec
     found: Any = select(*columns.selected).where(
-        mapping.has_status(spec.during), *spec.where, *_behind(columns, after, newest_first=False)
+        mapping.has_status(*spec.in_progress),
+        *spec.where,
+        *_behind(columns, after, newest_first=False),
     )
     found = found.order_by(mapping.attribute("owner_date"), *columns.keys)
     return [columns.job(row, _by_date) for row in writer.rows(found.limit(limit))]
@@ -285,14 +282,10 @@ def _levels(
 
 
 def _further(columns: _Columns, begins: Position) -> list[ColumnElement[bool]]:
-    """Return criteria of which the first bounds the index on every database."""
     if not begins:
         return []
     within = map(columns.mapping.attribute, _roles_within(columns.spec))
-    order = [*within, *columns.keys]
-    if len(order) == 1:
-        return [order[0] > begins[0]]
-    return [order[0] >= begins[0], tuple_(*order) > row_like(order, begins)]
+    return beyond([*within, *columns.keys], begins)
 
 
 def _roles(spec: ClaimSpec) -> list[str]:
@@ -309,8 +302,8 @@ def _not_due(columns: _Columns, writer: Writer) -> list[ColumnElement[bool]]:
     run_at = columns.mapping.attribute("run_at")
     if not writer.database.forgets_implied:
         return [run_at > utc_now()]
-    pattern = exact_pattern(columns.spec.ready)  # see ReadyRows._status_again
-    return [columns.mapping.attribute("status").like(pattern), run_at > utc_now()]
+    again = status_again(columns.mapping.attribute("status"), columns.spec.ready)
+    return [again, run_at > utc_now()]  # see ReadyRows._status_again
 
 
 _READERS: dict[Listed, Callable[..., list[ListedJob]]] = {

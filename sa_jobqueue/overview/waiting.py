@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, func, null, select
 
 from ..dialects import Database
 from ..dialects.clock import EPOCH, as_utc, utc_now
-from ..model.status import exact_pattern
+from ..model.status import status_again
 from ..sessions.built_once import built_once
 from ..sessions.writer import Writer
 from ..strategies import ClaimSpec
@@ -131,7 +131,7 @@ class _Reader:
         """Name the status in a way that bounds the index; see ReadyRows."""
         if not self.database.forgets_implied:
             return []
-        return [self.mapping.attribute("status").like(exact_pattern(self.spec.ready))]
+        return [status_again(self.mapping.attribute("status"), self.spec.ready)]
 
     def _hinted(self, statement: Any) -> Any:
         """Bind a SELECT to the claim index, where that has the queue's jobs in their order."""

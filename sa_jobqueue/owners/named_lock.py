@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, Union
 
 from sqlalchemy import Connection, Engine
 
+from ..ages import duration_text
 from ..dialects import database_of, database_of_engine
 from ..dialects.named_locks import Deadline, HeldLock, Holder, NamedLocks
 from ..dialects.own_loop import call_for
@@ -157,8 +158,10 @@ class NamedLock:
 
     def __enter__(self) -> NamedLock:
         if not self.acquire():
+            assert self.timeout is not None  # else it waits for ever
+            within = duration_text(self.timeout)
             raise LockTimeout(
-                f"The lock {self.name!r} was not free within {self.timeout}: {self._whose()}."
+                f"The lock {self.name!r} was not free within {within}: {self._whose()}."
             )
         return self
 

@@ -277,7 +277,8 @@ def connection_owner(session: AnySession) -> ConnectionOwner:
     connection = session.connection()
     database = database_of(connection)
     _check_no_pooler(database, connection)
-    process, server = database.own_process(connection), database.server_of(connection)
+    server = database.server_of(connection)
+    process = None if server is None else database.own_process(connection)
     if process is None or server is None:
         raise UnsupportedDatabase(
             f"{database} does not say which of its connections this is: use Owner(engine)"

@@ -2,12 +2,14 @@
 
 ::
 
-    count_events([outbox, reports])                            # what this process does
-    REGISTRY.register(QueueCollector(engine, [outbox, reports]))  # how full the queues are
+    count_events([outbox, reports])  # what this process does
+
+Every process counts what it does itself; ``sa-jobqueue metrics`` serves these counts, and the
+queues' depth and age, which it reads from the database at each scrape. In a program of your own::
+
+    REGISTRY.register(QueueCollector(engine, [outbox, reports]))
     start_http_server(9100)
 
-Every process counts what it does itself. The queues' depth and age are read from the database at
-each scrape, so one process is enough for that: ``sa-jobqueue metrics shop.queues --port 9100``.
 The only labels are the name of the queue, the event and the state of workers.
 
 ======================  =====================================================

@@ -67,6 +67,7 @@ def count_events(
         "Findings of the doctor when a worker last called it.",
         [QUEUE],
         registry=registry,
+        multiprocess_mode="mostrecent",
     )
     classes: set[type[Any]] = set()
     for name, queue in queues_by_name(queues).items():

@@ -27,7 +27,7 @@ from ..dialects import Database
 from ..model.indexes import claim_index
 from ..model.keys import by_key, key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
-from ..model.status import exact_pattern
+from ..model.status import status_again
 from ..sessions.built_once import built_once
 from ..sessions.writer import Writer
 from ..strategies import ClaimSpec
@@ -255,7 +255,7 @@ class PositionCounter:
         """Name the status so that it bounds the claim index: see ``ReadyRows._status_again``."""
         if not self.database.forgets_implied:
             return []
-        return [self.mapping.attribute("status").like(exact_pattern(self.spec.ready))]
+        return [status_again(self.mapping.attribute("status"), self.spec.ready)]
 
     @cached_property
     def _hint(self) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine, select
@@ -58,7 +59,7 @@ class Steering:
             until: leave jobs alone that failed later, by the database's clock.
 
         Raises:
-            ArgumentError: no index finds the failed jobs.
+            ArgumentError: no index finds the failed jobs, and the table has more than 10,000 rows.
         """
         last: FailedJob | None = None
         verb = partial(_retry_older, self.queue, until)
@@ -89,7 +90,9 @@ class Steering:
         return run_with_retries(self.engine, limited, within=limit)
 
     def _failed(self, last: FailedJob | None, until: datetime, session: Session) -> list[FailedJob]:
-        return failed_jobs(session, self.queue, limit=BATCH, before=last, until=until)
+        return failed_jobs(
+            session, self.queue, limit=BATCH, before=last, until=until, complete=True
+        )
 
 
 def retry_jobs(queue: JobQueue[Any], statuses: Mapping[str, str]) -> Verb:
@@ -100,9 +103,11 @@ def retry_jobs(queue: JobQueue[Any], statuses: Mapping[str, str]) -> Verb:
     """
 
     def work(session: Session, jobs: list[Any]) -> list[Any]:
-        status = queue.mapping.attributes["status"]
-        pairs = zip(jobs, _keys(jobs), strict=True)
-        same = [job for job, key in pairs if statuses.get(key_text(key)) == getattr(job, status)]
+        mapping, pairs = queue.mapping, zip(jobs, _keys(jobs), strict=True)
+        status = attrgetter(mapping.attributes["status"])
+        same = [
+            job for job, key in pairs if statuses.get(key_text(key)) == mapping.told(status(job))
+        ]
         return queue.retry(session, same)
 
     return work

@@ -157,7 +157,7 @@ class JobState:
 def states_of(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> dict[Key, JobState]:
     """Return the state of each job of a queue that has one of these keys, by the key as given."""
     mapping, given = queue.mapping, {key_text(key): key for key in keys}
-    columns = (*mapping.key_attributes, *map(mapping.attribute, ("status", "owner")))
+    columns = (*mapping.key_attributes, mapping.status_word, mapping.attribute("owner"))
     named = select(*columns).where(key_is_in(mapping, "sa_jobqueue_keys"), *queue.plan.spec.where)
     return {
         given.get(key_text(tuple(key)), tuple(key)): _state(queue, status, owner)
@@ -167,7 +167,7 @@ def states_of(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> di
 
 
 def _state(queue: JobQueue[Any], status: str, owner: str | None) -> JobState:
-    return JobState(status, owner if status == queue.during else None)
+    return JobState(status, owner if status in queue.plan.spec.in_progress else None)
 
 
 def keys_without(keys: Iterable[Key], others: Iterable[Key]) -> list[Key]:

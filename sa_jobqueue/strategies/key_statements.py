@@ -138,7 +138,9 @@ class KeyStatements:
         ]
         status = table.c[self.mapping.column("status").key]
         found = select(func.count()).select_from(table)
-        return found.where(status_is(status, self.spec.during), *equalities, *same).correlate(job)
+        return found.where(status_is(status, *self.spec.in_progress), *equalities, *same).correlate(
+            job
+        )
 
     # -- the head of a key ----------------------------------------------
 

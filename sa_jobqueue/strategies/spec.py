@@ -59,6 +59,12 @@ class ClaimSpec:
     on_retry: str = WAIT
 
     @cached_property
+    def in_progress(self) -> tuple[str, ...]:
+        """The statuses that its claimed jobs may have; see :meth:`QueueMapping.in_progress`."""
+        own = self.ready in self.mapping.ready
+        return self.mapping.in_progress(self.during) if own else (self.during,)
+
+    @cached_property
     def order(self) -> tuple[ColumnElement[Any], ...]:
         """The whole claim order, the primary key last."""
         # The key of the table that holds the status: the key of a joined subclass

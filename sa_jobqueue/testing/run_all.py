@@ -42,7 +42,7 @@ class HandledJob:
 
     Attributes:
         job: as its handler got it, detached.
-        outcome: None for done; a Retry, a Cancel, a workflow's status; or an object with the
+        outcome: None or a Done; a Retry, a Cancel, a workflow's status; or an object with the
             `error` that the handler raised.
     """
 

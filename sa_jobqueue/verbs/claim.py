@@ -202,7 +202,7 @@ class ClaimPlan(Generic[T]):
         of_owner = (
             select(mapping.entity)
             .where(
-                mapping.has_status(self.spec.during),
+                mapping.has_status(*self.spec.in_progress),
                 mapping.attribute("owner") == name,
                 *self.spec.where,
             )

@@ -51,12 +51,18 @@ from ..model.transitions import (
 )
 from ..sessions.writer import AnyConnection, writing
 from .backoff import Backoff, by_delay, check_delay
+from .own_values import OwnValues, with_own_values
 
 failure_log = logging.getLogger("sa_jobqueue.failure")
 
 
 def complete(
-    session: AnyConnection, jobs: Any, *, delete: bool | None = None, then: str = DONE
+    session: AnyConnection,
+    jobs: Any,
+    *,
+    delete: bool | None = None,
+    then: str = DONE,
+    values: OwnValues | None = None,
 ) -> None:
     """Finish jobs: done, or their rows deleted.
 
@@ -72,13 +78,19 @@ def complete(
             ``__queue_args__["keep"]`` says, by default it keeps them. Deleting
             bypasses ORM cascades, so foreign keys need ON DELETE.
         then: the status of a finished job.
+        values: own columns that are written in the same statement, as in
+            ``{Email.processed: True}``; or a function that returns them for each job. Not those
+            that the verb writes itself, the primary key, or columns of a joined table.
 
     Raises:
+        ArgumentError: `values` that cannot be written, or rows that are deleted; nothing was
+            written.
         ClaimLost: for the jobs that are not ours any more, after the others
             were written.
         NotClaimed: an entity has no fence; nothing was written.
     """
-    write(session, completions(jobs_by_token(jobs), delete=delete, then=then))
+    changes = completions(jobs_by_token(jobs), delete=delete, then=then)
+    write(session, with_own_values(changes, values))
 
 
 def completions(
@@ -104,6 +116,7 @@ def fail(
     retry_in: timedelta | None = None,
     backoff: Backoff | None = None,
     ready: str = UNCLAIMED,
+    values: OwnValues | None = None,
 ) -> None:
     """Report that jobs failed.
 
@@ -118,6 +131,7 @@ def fail(
         backoff: without `retry_in`, returns the delay from the number of attempts of
             each job; by default ExponentialBackoff(). Needs RetryMixin.
         ready: the status of a job that has attempts left.
+        values: as for :func:`complete`, with its errors.
 
     Raises:
         ArgumentError: `retry_in` or `backoff` without the mixin, `retry_in` not from zero to
@@ -133,35 +147,54 @@ def fail(
     if retry_in is None:
         delays = by_delay(session, parts, backoff)
     text = _text_for(parts, error)
-    write(session, [(_failure(text, delay, ready), alike) for delay, alike in delays.items()])
+    changes = [(_failure(text, delay, ready), alike) for delay, alike in delays.items()]
+    write(session, with_own_values(changes, values))
     if parts:
         # A worker has a record of its own for each failure, at a level that is seen.
         count = sum(len(part.jobs) for part in parts)
         failure_log.debug("failed jobs: %d: %s", count, first_line(error))
 
 
-def cancel_claimed(session: AnyConnection, jobs: Any, *, reason: str | None = None) -> None:
+def cancel_claimed(
+    session: AnyConnection,
+    jobs: Any,
+    *,
+    reason: str | None = None,
+    values: OwnValues | None = None,
+) -> None:
     """Cancel jobs that we have claimed ourselves; the reason goes to ``last_error``.
 
+    Args:
+        values: as for :func:`complete`.
+
     Raises:
-        ClaimLost, NotClaimed: as for :func:`complete`.
+        ArgumentError, ClaimLost, NotClaimed: as for :func:`complete`.
     """
     parts = jobs_by_token(jobs)
     _check_queues("cancel_claimed", parts)
     change = Change("cancel_claimed", claimed_cancelled, {ERROR: _text_for(parts, reason)})
-    write(session, [(change, parts)])
+    write(session, with_own_values([(change, parts)], values))
 
 
-def release(session: AnyConnection, jobs: Any, *, ready: str = UNCLAIMED) -> None:
+def release(
+    session: AnyConnection,
+    jobs: Any,
+    *,
+    ready: str = UNCLAIMED,
+    values: OwnValues | None = None,
+) -> None:
     """Give jobs back unclaimed; the attempt does not count.
 
     Jobs claimed by advisory locks are free at once, not only at the COMMIT.
 
+    Args:
+        values: as for :func:`complete`.
+
     Raises:
-        ClaimLost, NotClaimed: as for :func:`complete`.
+        ArgumentError, ClaimLost, NotClaimed: as for :func:`complete`.
     """
     change = Change("release", released(ready), let_go=LetGo.NOW, frees=True)
-    write(session, [(change, jobs_by_token(jobs))])
+    write(session, with_own_values([(change, jobs_by_token(jobs))], values))
 
 
 def renew(session: AnyConnection, jobs: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ArgumentError
+from ..process.name import function_name
 
 
 def check_handler(handler: Callable[..., Any], *, transactional: bool) -> None:
@@ -38,6 +39,6 @@ def check_handler(handler: Callable[..., Any], *, transactional: bool) -> None:
             else "a handler gets the job alone, and with transactional=True a session before it"
         )
         raise ArgumentError(
-            f"{handler!r} takes {signature}, and a worker calls it with ({', '.join(given)}): "
-            f"{error}; {way}"
+            f"{function_name(handler)} takes {signature}, and a worker calls it with "
+            f"({', '.join(given)}): {error}; {way}"
         ) from error

@@ -283,7 +283,7 @@ class _Reaper:
 
     @property
     def _claimed(self) -> list[ColumnElement[bool]]:
-        return [self.mapping.has_status(self.spec.during), *self.spec.equalities]
+        return [self.mapping.has_status(*self.spec.in_progress), *self.spec.equalities]
 
     def _of_owners(
         self, reason: ReapReason, names: list[str], *also: ColumnElement[bool]
@@ -382,7 +382,7 @@ class _Reaper:
         mapping = self.mapping
         # The rule is asked again: in Group Replication another member's transaction breaks our row
         # locks, and may have claimed the row since. The CASE makes InnoDB go by the primary key.
-        claimed = status_is(mapping.column("status"), self.spec.during)
+        claimed = status_is(mapping.column("status"), *self.spec.in_progress)
         is_claimed = case((and_(claimed, *rule.criteria), 1), else_=0) == 1
         named = key_is_in(mapping, _KEYS, self.writer.database)
         changed = self.writer.database.update_by_key(mapping.table, mapping.keys).where(

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, literal_column, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from ..dialects.clock import EPOCH, as_utc, utc_now
+from ..dialects import dialect_of
+from ..dialects.clock import as_utc, naive_utc_now, utc_now
 from ..model.mapping import QueueMapping, mapping_of
+from ..model.microseconds import has_no_zone
 from ..model.status import JobStatus
 from ..sessions.writer import AnySession, Writer, writing
 
@@ -68,9 +70,13 @@ def count_by_status(session: AnySession, entity: type[Any]) -> dict[str, int]:
 def count_jobs(
     session: AnySession, mapping: QueueMapping, *where: ColumnElement[bool]
 ) -> dict[str, int]:
-    """Count the jobs that fulfil the criteria, by status; statuses without jobs are left out."""
+    """Count the jobs that fulfil the criteria, by status; statuses without jobs are left out.
+
+    A row whose status is NULL is no job.
+    """
     status = mapping.attribute("status")
-    counting = select(status, func.count()).where(*where).group_by(status)
+    counting = select(mapping.status_word, func.count()).where(status.is_not(None), *where)
+    counting = counting.group_by(status)
     with writing(session, mapping, reads=True) as writer:
         return dict(map(tuple, writer.orm(counting).all()))
 
@@ -117,9 +123,10 @@ def _oldest_waiting(writer: Writer, counted: Counted) -> timedelta | None:
         since = mapping.attribute("run_at")
     else:
         return None
-    known = since >= EPOCH + timedelta(days=2)  # the constant of plain SQL inserts is no time
-    ages = select(utc_now().label("now"), func.min(since).label("oldest"))
-    found = writer.orm(ages.where(*counted.unclaimed, known, since <= utc_now())).one()
+    now = naive_utc_now() if has_no_zone(since.type, dialect_of("postgresql")) else utc_now()
+    known = since >= literal_column("'1970-01-03'")  # the constant of plain SQL inserts is no time
+    ages = select(now.label("now"), func.min(since).label("oldest"))
+    found = writer.orm(ages.where(*counted.unclaimed, known, since <= now)).one()
     return None if found.oldest is None else as_utc(found.now) - as_utc(found.oldest)
 
 

@@ -9,8 +9,8 @@
 
 A handler gets a job that is detached from its session, and writes in a session of its own.
 A transactional handler writes in the transaction that finishes its job. A handler returns
-None if the job is done, otherwise :class:`Retry` or :class:`Cancel`. A handler that raises
-an exception fails only its own job.
+None or :class:`Done` if the job is done, otherwise :class:`Retry` or :class:`Cancel`. A handler
+that raises an exception fails only its own job.
 
 Each transaction of the worker finishes the handled jobs and claims the next jobs. The worker
 runs the transaction again after a deadlock, a busy database or a lost connection: a handled
@@ -67,6 +67,7 @@ from .loop import GRACE, Worker
 from .options import WorkerOptions
 from .outcomes import (
     Cancel,
+    Done,
     Failed,
     Outcome,
     Retry,
@@ -82,6 +83,7 @@ __all__ = [
     "REAP_EVERY",
     "SHORTEST_POLL",
     "Cancel",
+    "Done",
     "Failed",
     "HandlerTimeout",
     "JobContext",

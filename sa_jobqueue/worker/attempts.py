@@ -19,7 +19,7 @@ from .events import tell_start
 from .in_hand import InHand
 from .job_context import set_job_context
 from .log_records import log_failure
-from .outcomes import Cancel, Failed, Retry
+from .outcomes import Cancel, Failed, Finished, Retry
 from .transactional import HandlersTransaction
 from .transactions import Transactions
 
@@ -75,7 +75,7 @@ class Attempts(Generic[T]):
         else:
             self.note_outcome(in_hand, outcome)
 
-    def note_outcome(self, in_hand: InHand[T], outcome: Retry | Cancel | str | None) -> None:
+    def note_outcome(self, in_hand: InHand[T], outcome: Finished | Retry | Cancel) -> None:
         """Note the outcome of an attempt whose handler has returned."""
         in_hand.duration = time.monotonic() - in_hand.began
         if outcome is not None and isinstance(outcome, Retry) and outcome.in_ is None:
@@ -116,7 +116,7 @@ class Attempts(Generic[T]):
 
     def _outcome_in_transaction(
         self, in_hand: InHand[T], context: Context
-    ) -> Retry | Cancel | str | None:
+    ) -> Finished | Retry | Cancel:
         """Call a transactional handler: its row is locked, so its claim is not renewed."""
         in_hand.locked = True
         self.heartbeat.wait_for_renewal()

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from ..errors import ArgumentError
+from ..process.name import function_name
 from .in_hand import InHand
 from .lanes import Lane
 from .transactions import Stopped
@@ -39,7 +40,7 @@ class Calls:
         for lane in lanes:
             if lane.is_async:
                 raise ArgumentError(
-                    f"{lane.handler!r} has to be awaited: use an AsyncWorker, or "
+                    f"{function_name(lane.handler)} has to be awaited: use an AsyncWorker, or "
                     "sa_jobqueue.testing.asyncio.run_all() in a test"
                 )
 

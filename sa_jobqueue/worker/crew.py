@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Generic, TypeVar
 
+from ..ages import duration_text
 from ..errors import HandlerTimeout
+from ..process.name import function_name
 from ..process.runtime import Background, Flag, Runtime
 from .attempts import Attempts
 from .chore import Chore
@@ -278,14 +280,17 @@ class Crew(Generic[T]):
 
         A transactional handler has locked its row: its transaction is rolled back when it returns.
         """
+        lane = in_hand.lane
+        assert lane.timeout is not None
         error = HandlerTimeout(
-            f"{in_hand.lane.handler!r} still runs after its timeout of {in_hand.lane.timeout}; a "
-            "thread cannot be stopped, so this worker ends: replace its process"
+            f"{function_name(lane.handler)} still runs after its timeout of "
+            f"{duration_text(lane.timeout)}; a thread cannot be stopped, so this worker ends: "
+            "replace its process"
         )
         with self.hands:
             if in_hand not in self.hands.running:
                 return
-            if in_hand.lane.transactional:
+            if lane.transactional:
                 in_hand.given_up = error
             else:
                 given_up = copy(in_hand)

@@ -22,12 +22,25 @@ from ..dialects.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import Claim
 from ..owners.owner import Owner
+from ..process.name import function_name
 from ..queue import JobQueue, turn_in_one_go
 from ..sessions.writer import writing
 from ..strategies import AUTO, STRATEGIES
 from ..verbs.handler_check import check_handler
+from ..verbs.own_values import OwnValues
 from .awaited import is_awaited
-from .outcomes import Cancel, Failed, NotYet, Outcome, Retry, check_outcome, refuse_unrun
+from .outcomes import (
+    Cancel,
+    Done,
+    Failed,
+    Finished,
+    NotYet,
+    Outcome,
+    Retry,
+    branch_of,
+    check_outcome,
+    refuse_unrun,
+)
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -88,30 +101,44 @@ class Lane(Generic[T]):
         """Whether the handler has to be awaited."""
         return is_awaited(self.handler)
 
-    def outcome_of(self, returned: Any) -> Retry | Cancel | str | None:
+    def outcome_of(self, returned: Any) -> Finished | Retry | Cancel:
         """Return the outcome of a job whose handler has returned something.
 
         A value that a worker does not understand is ignored, with one warning for each lane.
 
         Raises:
-            ArgumentError: the handler's work has never run, or its outcome needs a mixin that
-                the class lacks.
+            ArgumentError: the handler's work has never run, or its outcome cannot be written.
         """
         if returned is None:
             return None
         refuse_unrun(returned)
-        if isinstance(returned, Retry | Cancel):
+        if isinstance(returned, Done | Retry | Cancel):
             check_outcome(returned, self.mapping)
-            return returned
+            if not isinstance(returned, Done):
+                return returned
+            self.check_branch(returned.then)
+            return returned if returned.values else returned.then
         if not self._has_warned:
             self._has_warned = True
             log.warning(
-                "%r returned %.200r, which a worker does not understand. Its job is done: return "
-                "None, Retry(..) or Cancel(..)",
-                self.handler,
+                "%s returned %.200r, which a worker does not understand. Its job is done: return "
+                "None, Done(..), Retry(..) or Cancel(..)",
+                function_name(self.handler),
                 returned,
             )
         return None
+
+    def check_branch(self, then: str | None) -> None:
+        """Refuse a status that no job of the lane goes to.
+
+        Raises:
+            ArgumentError: only steps of a workflow have branches.
+        """
+        if then is not None:
+            raise ArgumentError(
+                f"Done(then={then!r}) names a branch, and only a step of a workflow has one: its "
+                "queue says what a done job becomes"
+            )
 
     def finish(
         self, session: Session, handled: Sequence[Handled[T]], *, delete: bool | None
@@ -126,25 +153,34 @@ class Lane(Generic[T]):
         others: list[tuple[T, Retry | Cancel | Failed]] = []
         for in_hand in handled:
             outcome = in_hand.outcome
-            if outcome is None or isinstance(outcome, str):
-                by_outcome.setdefault(outcome, []).append(in_hand)
+            if outcome is None or isinstance(outcome, Done | str):
+                by_outcome.setdefault(branch_of(outcome), []).append(in_hand)
             elif isinstance(outcome, NotYet):
-                raise RuntimeError(f"{self.handler!r} has not returned: its job has no outcome yet")
+                name = function_name(self.handler)
+                raise RuntimeError(f"{name} has not returned: its job has no outcome yet")
             else:
                 others.append((in_hand.job, outcome))
         for then, done in by_outcome.items():
-            jobs = _jobs_of(done)
-            lost += claims_lost_by(partial(self.complete, session, jobs, then, delete=delete))
+            jobs, values = _jobs_of(done), _values_of(done)
+            lost += claims_lost_by(
+                partial(self.complete, session, jobs, then, delete=delete, values=values)
+            )
         for job, otherwise in others:
             text = otherwise.error if isinstance(otherwise, Failed) else otherwise.reason
             lost += claims_lost_by(partial(self.finish_otherwise, session, job, otherwise, text))
         return lost
 
     def complete(
-        self, session: Session, jobs: Sequence[T], then: str | None, *, delete: bool | None
+        self,
+        session: Session,
+        jobs: Sequence[T],
+        then: str | None,
+        *,
+        delete: bool | None,
+        values: OwnValues | None,
     ) -> None:
-        """Finish jobs whose handlers returned None; `then` is a branch that a step took."""
-        self.queue.complete(session, jobs, delete=delete)
+        """Finish jobs whose handlers returned None or Done; `then` is a branch of a step."""
+        self.queue.complete(session, jobs, delete=delete, values=values)
 
     def complete_and_claim(
         self,
@@ -218,6 +254,16 @@ def _jobs_of(done: Sequence[Handled[T]]) -> Sequence[T]:
     if claim is not None and not others and len(claim) == len(done):
         return claim
     return [in_hand.job for in_hand in done]
+
+
+def _values_of(done: Sequence[Handled[T]]) -> OwnValues | None:
+    """Return the own columns that handlers returned for their jobs; None: none did."""
+    values = {
+        id(in_hand.job): in_hand.outcome.values
+        for in_hand in done
+        if isinstance(in_hand.outcome, Done)
+    }
+    return (lambda job: values.get(id(job), {})) if values else None
 
 
 class LaneOrder(Generic[T]):
@@ -299,9 +345,10 @@ def _lanes_of(queue: Any, handler: Callable[[T], Any] | None) -> tuple[Lane[T], 
 
 def _lane_with(queue: JobQueue[T], handler: Callable[[T], Any]) -> Lane[T]:
     if queue.handled_by is not None:
+        there = function_name(queue.handled_by.function)
         raise ArgumentError(
-            f"{queue!r} has a handler already: {queue.handled_by.function!r}. Give the worker no "
-            "handler, or another JobQueue"
+            f"{queue!r} has a handler already: {there}. Give the worker no handler, or "
+            "another JobQueue"
         )
     return Lane(queue, handler)
 

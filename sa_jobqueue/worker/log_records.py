@@ -18,11 +18,13 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from ..ages import duration_text
 from ..model.last_error import first_line
 from ..model.mapping import QueueMapping, word_of
 from ..model.status import CANCELLED, FAILED
+from ..process.name import function_name
 from .in_hand import InHand
-from .outcomes import Cancel, Failed, NotYet, Outcome, Retry
+from .outcomes import Cancel, Failed, NotYet, Outcome, Retry, branch_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -55,11 +57,11 @@ def log_overdue(in_hand: InHand[Any], grace: timedelta, fate: str) -> None:
     """Log that a handler still runs after the grace of a stop, and what becomes of its job."""
     fields = job_fields(in_hand)
     log.error(
-        "%s still runs %s after the worker was asked to stop: %s. The handler is %r",
+        "%s still runs %s after the worker was asked to stop: %s. The handler is %s",
         job_name(fields),
-        grace,
+        duration_text(grace),
         fate,
-        in_hand.lane.handler,
+        function_name(in_hand.lane.handler),
         extra=fields,
     )
 
@@ -101,7 +103,7 @@ def log_passed_over(
         mapping,
         names,
         f" and {len(keys) - NAMED:,} more" if len(keys) > NAMED else "",
-        pause,
+        duration_text(pause),
         error,
         exc_info=error,
     )
@@ -159,7 +161,7 @@ def _status(in_hand: InHand[Any], next_try_in: float | None) -> str:
         return word_of(queue.mapping, in_hand.fence.token.status)
     if isinstance(outcome, Retry | Failed):
         return queue.ready if next_try_in is not None else queue.mapping.word(FAILED)
-    return word_of(queue.mapping, queue.then if outcome is None else outcome)
+    return word_of(queue.mapping, branch_of(outcome) or queue.then)
 
 
 def _seconds_to_next_try(in_hand: InHand[Any], delay: timedelta | None) -> float | None:
@@ -183,9 +185,9 @@ def job_name(fields: dict[str, Any]) -> str:
 def _text(what: str, fields: dict[str, Any]) -> str:
     most = "" if fields["max_attempts"] is None else f" of {fields['max_attempts']}"
     attempt = "" if fields["attempt"] is None else f", attempt {fields['attempt']}{most}"
-    return f"{job_name(fields)} {what}{attempt}, after {fields['duration']:.3g} s"
+    return f"{job_name(fields)} {what}{attempt}, after {duration_text(fields['duration'])}"
 
 
 def _next_try(fields: dict[str, Any]) -> str:
     wait = fields["next_try_in"]
-    return "not tried again" if wait is None else f"next try in {wait:.3g} s"
+    return "not tried again" if wait is None else f"next try in {duration_text(wait)}"

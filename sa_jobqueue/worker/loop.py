@@ -44,7 +44,7 @@ from .in_hand import InHand
 from .kept_connection import KeptConnection
 from .lanes import Lane, lanes_of
 from .log_records import log_finished
-from .outcomes import Cancel, Outcome, Retry
+from .outcomes import Cancel, Done, Outcome, Retry
 from .owner_name import OwnerName
 from .plan_check import PlanCheck
 from .pool import check_connections, has_one_to_keep
@@ -72,8 +72,8 @@ class Worker(Generic[T]):
             sessions have the application's class, criteria and routing of writes.
         queue: where jobs are claimed: a JobQueue, or several, each with its handler; a Workflow,
             or one or several of its steps. All are in one database.
-        handler: for one JobQueue that has none: called with each job; returns None, a Retry or
-            a Cancel.
+        handler: for one JobQueue that has none: called with each job; returns None, a Done, a
+            Retry or a Cancel.
         owner: a name of 1 to 64 characters, or an open Owner. By default
             the worker opens an Owner for its run, named by host and process
             id. If no Owner is possible, the worker claims under a plain name;
@@ -114,7 +114,7 @@ class Worker(Generic[T]):
         self,
         engine: Engine | sessionmaker[Any],
         queue: JobQueue[T] | Lane[T] | Iterable[JobQueue[Any] | Lane[Any]],
-        handler: Callable[[T], Retry | Cancel | None] | None = None,
+        handler: Callable[[T], Done | Retry | Cancel | None] | None = None,
         *,
         owner: str | int | Owner | None = None,
         concurrency: int = 1,

@@ -10,8 +10,8 @@ A handler returns the outcome of its job; an exception means that the job failed
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, auto
 from typing import Any, Final, TypeAlias
@@ -19,6 +19,20 @@ from typing import Any, Final, TypeAlias
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
 from ..verbs.backoff import LONGEST_DELAY
+from ..verbs.own_values import check_own_values
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a handler returns to have own columns written with the finish of its job.
+
+    Attributes:
+        values: as for :func:`sa_jobqueue.complete`, as in ``{Email.processed: True}``.
+        then: the branch that a step of a workflow takes; None: its `then`.
+    """
+
+    values: Mapping[Any, Any] = field(default_factory=dict)
+    then: str | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,9 @@ class Failed:
 
 
 #: None: the job is done, or moves to the `then` of its step; a str: the status of its branch.
-Outcome: TypeAlias = "Retry | Cancel | Failed | str | None"
+Finished: TypeAlias = "Done | str | None"
+
+Outcome: TypeAlias = "Finished | Retry | Cancel | Failed"
 
 
 class NotYet(Enum):
@@ -83,13 +99,21 @@ def refuse_unrun(returned: Any) -> None:
     )
 
 
-def check_outcome(outcome: Retry | Cancel | None, mapping: QueueMapping) -> None:
+def branch_of(outcome: Finished) -> str | None:
+    """Return the status of the branch that an outcome takes; None: the usual one."""
+    return outcome.then if isinstance(outcome, Done) else outcome
+
+
+def check_outcome(outcome: Done | Retry | Cancel, mapping: QueueMapping) -> None:
     """Refuse what a handler of this class's jobs cannot return.
 
     Raises:
         ArgumentError: a value of `outcome` is wrong, or needs a mixin that the class lacks.
     """
-    if outcome is not None and not isinstance(outcome.reason, str | None):
+    if isinstance(outcome, Done):
+        check_own_values(mapping, "complete", outcome.values)
+        return
+    if not isinstance(outcome.reason, str | None):
         raise ArgumentError(f"a reason is a str, not {outcome.reason!r}")
     if not isinstance(outcome, Retry):
         return

@@ -41,7 +41,7 @@ from ..model.mapping import word_of
 from ..sessions.writer import Writer, writing
 from .in_hand import Ended, InHand
 from .log_records import log_lost
-from .outcomes import Cancel, Retry
+from .outcomes import Cancel, Done, Finished, Retry, branch_of
 from .transactions import Transactions
 
 T = TypeVar("T")
@@ -123,10 +123,10 @@ class HandlersTransaction(Generic[T]):
     call: Callable[..., Any]
     delete: bool | None
     options: Any
-    _outcome: str | None = None
+    _outcome: Finished = None
     _connection: Any = None
 
-    def run(self) -> Retry | Cancel | str | None:
+    def run(self) -> Finished | Retry | Cancel:
         """Handle the job and finish it; return the outcome.
 
         Unless the outcome is a Retry or a Cancel, the job has ended.
@@ -152,7 +152,7 @@ class HandlersTransaction(Generic[T]):
         self.in_hand.ended = Ended.FINISHED
         return outcome
 
-    def _work(self, session: Session) -> Retry | Cancel | str | None:
+    def _work(self, session: Session) -> Finished | Retry | Cancel:
         job = self._locked(session)
         try:
             with _kept_open(session, self._connection):
@@ -217,14 +217,17 @@ class HandlersTransaction(Generic[T]):
         if not self.in_hand.may_be_finished:
             return Ended.LOST
         queue = self.in_hand.lane.queue
-        then = word_of(queue.mapping, queue.then if self._outcome is None else self._outcome)
+        then = word_of(queue.mapping, branch_of(self._outcome) or queue.then)
         ours = is_as_finished(writer, queue.mapping, fence, then)
         return Ended.FINISHED if ours else Ended.LOST
 
-    def _finish(self, session: Session, outcome: str | None) -> None:
+    def _finish(self, session: Session, outcome: Finished) -> None:
         fence: Any = fence_of(self.in_hand.job)
+        values = outcome.values if isinstance(outcome, Done) else None
         try:
-            self.in_hand.lane.complete(session, [fence], outcome, delete=self.delete)
+            self.in_hand.lane.complete(
+                session, [fence], branch_of(outcome), delete=self.delete, values=values
+            )
         except ClaimLost:  # we hold its lock: nobody else has changed it
             raise _Raised(ArgumentError(CHANGED)) from None
         except DBAPIError as error:

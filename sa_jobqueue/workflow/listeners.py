@@ -155,7 +155,7 @@ class Listeners:
         mapping, found = self.mapping, dict[tuple[Any, ...], str]()
         with writing(session, mapping, rows=True, reads=True) as writer:
             here = key_is_in(mapping, _KEYS, writer.database)
-            read = select(*mapping.keys, mapping.column("status")).where(here)
+            read = select(*mapping.keys, mapping.status_word).where(here)
             for batch in key_batches(identities):
                 rows = writer.core(read, {_KEYS: key_values(batch)})
                 found |= {tuple(row[:-1]): row[-1] for row in rows}

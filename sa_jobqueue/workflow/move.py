@@ -25,15 +25,17 @@ from ..model.transitions import ended, moved_on, reset
 from ..sessions.show import loaded, show_expired
 from ..sessions.writer import AnyConnection, AnySession, writing
 from ..verbs.manage import CHANGE_KEYS, change_event, update_statement
+from ..verbs.own_values import OwnValues, with_own_values
 
 
-def move_on(session: AnyConnection, jobs: Any, word: str) -> None:
+def move_on(session: AnyConnection, jobs: Any, word: str, values: OwnValues | None) -> None:
     """Finish the present step of jobs, and give them the status of the next step.
 
     Raises:
-        ClaimLost, NotClaimed: as for :func:`sa_jobqueue.complete`.
+        ArgumentError, ClaimLost, NotClaimed: as for :func:`sa_jobqueue.complete`.
     """
-    write(session, [(Change("complete", moved_on(word), frees=True), jobs_by_token(jobs))])
+    change = Change("complete", moved_on(word), frees=True)
+    write(session, with_own_values([(change, jobs_by_token(jobs))], values))
 
 
 def move_waiting(
@@ -62,7 +64,7 @@ def status_now(session: AnySession, mapping: QueueMapping, identity: tuple[Any, 
     """Read the status of a row; None: there is no such row."""
     with writing(session, mapping, reads=True) as writer:
         here = key_is_in(mapping, CHANGE_KEYS, writer.database)
-        read = select(mapping.column("status")).where(here)
+        read = select(mapping.status_word).where(here)
         status: str | None = writer.core(read, {CHANGE_KEYS: key_values([identity])}).scalar()
     return status
 

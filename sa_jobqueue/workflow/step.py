@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
+from ..verbs.own_values import OwnValues
 from ..worker import Cancel, Lane, Retry
+from ..worker.outcomes import Finished
 from .graph import Graph, Node
 from .step_queue import StepQueue
 
@@ -57,7 +59,7 @@ class Step(Lane[T]):
         assert isinstance(self._queue, StepQueue)
         return self._queue
 
-    def outcome_of(self, returned: Any) -> Retry | Cancel | str | None:
+    def outcome_of(self, returned: Any) -> Finished | Retry | Cancel:
         """Return the outcome of a job whose handler has returned something; a str is a branch.
 
         Raises:
@@ -65,12 +67,23 @@ class Step(Lane[T]):
             ArgumentError: as for a queue's handler.
         """
         if isinstance(returned, str):
-            self._graph.check_target(self._node, self._graph.plain(returned))
+            self.check_branch(returned)
             return returned
         return super().outcome_of(returned)
 
+    def check_branch(self, then: str | None) -> None:
+        """Refuse a status that the step does not lead to; see :meth:`outcome_of`."""
+        if then is not None:
+            self._graph.check_target(self._node, self._graph.plain(then))
+
     def complete(
-        self, session: Session, jobs: Sequence[T], then: str | None, *, delete: bool | None
+        self,
+        session: Session,
+        jobs: Sequence[T],
+        then: str | None,
+        *,
+        delete: bool | None,
+        values: OwnValues | None,
     ) -> None:
-        """Finish jobs whose handlers returned None, or the branch `then`."""
-        self.queue.complete(session, jobs, delete=delete, then=then)
+        """Finish jobs whose handlers returned None or Done, or the branch `then`."""
+        self.queue.complete(session, jobs, delete=delete, then=then, values=values)

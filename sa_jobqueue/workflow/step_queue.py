@@ -18,6 +18,7 @@ from ..strategies import ClaimSpec
 from ..verbs import finish
 from ..verbs.claim import ClaimPlan
 from ..verbs.manage import PRUNE_LIMIT
+from ..verbs.own_values import OwnValues
 from ..verbs.reap import Reaped
 from .graph import Graph, Node
 from .listeners import Listeners, Transition
@@ -71,11 +72,12 @@ class StepQueue(JobQueue[T]):
         *,
         delete: bool | None = None,
         then: str | None = None,
+        values: OwnValues | None = None,
     ) -> None:
         """Finish this step of jobs.
 
         Args:
-            session, jobs, delete: as for :func:`sa_jobqueue.complete`; only done jobs
+            session, jobs, delete, values: as for :func:`sa_jobqueue.complete`; only done jobs
                 are deleted.
             then: the next status: the step's `then`, which is the default, or a branch.
 
@@ -89,9 +91,9 @@ class StepQueue(JobQueue[T]):
         def write(jobs: Any) -> None:
             if self._graph.is_final(after):
                 gone = delete if after == self._graph.done else False
-                finish.complete(session, jobs, delete=gone, then=after)
+                finish.complete(session, jobs, delete=gone, then=after, values=values)
             else:
-                move_on(session, jobs, after)
+                move_on(session, jobs, after, values)
 
         self._written(session, jobs, write, after, "complete")
 
@@ -102,31 +104,45 @@ class StepQueue(JobQueue[T]):
         *,
         error: str | BaseException | None = None,
         retry_in: timedelta | None = None,
+        values: OwnValues | None = None,
     ) -> None:
         """Report failed jobs: they repeat this step while attempts remain, else are failed."""
         fail = super().fail
         self._written(
             session,
             jobs,
-            lambda jobs: fail(session, jobs, error=error, retry_in=retry_in),
+            lambda jobs: fail(session, jobs, error=error, retry_in=retry_in, values=values),
             None,
             "fail",
         )
 
-    def release(self, session: AnyConnection, jobs: Any) -> None:
+    def release(
+        self, session: AnyConnection, jobs: Any, *, values: OwnValues | None = None
+    ) -> None:
         """Give jobs back to this step; see :func:`sa_jobqueue.release`."""
         release = super().release
-        self._written(session, jobs, lambda jobs: release(session, jobs), self.ready, "release")
+        self._written(
+            session,
+            jobs,
+            lambda jobs: release(session, jobs, values=values),
+            self.ready,
+            "release",
+        )
 
     def cancel_claimed(
-        self, session: AnyConnection, jobs: Any, *, reason: str | None = None
+        self,
+        session: AnyConnection,
+        jobs: Any,
+        *,
+        reason: str | None = None,
+        values: OwnValues | None = None,
     ) -> None:
         """Cancel jobs that we have claimed; see :func:`sa_jobqueue.cancel_claimed`."""
         cancel_claimed, after = super().cancel_claimed, self.mapping.word(CANCELLED)
         self._written(
             session,
             jobs,
-            lambda jobs: cancel_claimed(session, jobs, reason=reason),
+            lambda jobs: cancel_claimed(session, jobs, reason=reason, values=values),
             after,
             "cancel_claimed",
         )

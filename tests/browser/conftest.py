@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from sqlalchemy import URL, Engine
 
-from tests.servers.chromium import chromium
+from tests.servers.chromium import chromium, make_playwright_run
 from tests.servers.errors import NotHere
 
 # Fixtures: pytest finds them by their names here.
@@ -30,6 +30,7 @@ def browser() -> Iterator[Browser]:
     """Debian's browser, without a window."""
     try:
         program = chromium()
+        make_playwright_run()
     except NotHere as missing:
         pytest.fail(f"no browser: {missing}")
     with sync_playwright() as playwright:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from sa_jobqueue.bulk import DivisibleSource, Metadata
 
@@ -22,17 +21,9 @@ class Numbers(DivisibleSource[list[int]]):
         self.rolled_back: list[list[int]] = []
         self.before: Callable[[str, list[int]], object] = lambda verb, batch: None
         self.after: Callable[[str, list[int]], object] = lambda verb, batch: None
-        self.resumed: Metadata | None = None
-        self.threads = True
 
     def metadata(self) -> Metadata:
-        return Metadata(total=self.total, batch_size=self.batch_size, details={"of": "numbers"})
-
-    def resume(self, metadata: Metadata) -> None:
-        self.resumed = metadata
-
-    def worker_count(self, wanted: int) -> int:
-        return super().worker_count(wanted) if self.threads else 0
+        return Metadata(total=self.total, batch_size=self.batch_size)
 
     def divide(self) -> Iterator[list[int]]:
         for begin in range(0, self.total, self.batch_size):
@@ -61,8 +52,6 @@ class Numbers(DivisibleSource[list[int]]):
         setattr(self, when, kill)
         return self
 
-    def anew(self, **changes: Any) -> Numbers:
+    def anew(self) -> Numbers:
         """Give the same source as another process has it: the table is the same."""
-        return Numbers(
-            changes.get("total", self.total), changes.get("batch_size", self.batch_size), self.table
-        )
+        return Numbers(self.total, self.batch_size, self.table)

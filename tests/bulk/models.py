@@ -12,10 +12,14 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
+from sa_jobqueue.bulk import load_tables
 
 
 class Base(DeclarativeBase):
     pass
+
+
+load_tables(Base.metadata)
 
 
 class Item(Base):
@@ -77,14 +81,6 @@ class Rounded(Base):
     amount: Mapped[Decimal] = mapped_column(Numeric(10, 2), primary_key=True, autoincrement=False)
 
 
-class RoundedPart(Base):
-    """A key of two columns, one of which servers round."""
-
-    __tablename__ = "bulk_rounded_part"
-    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    amount: Mapped[Decimal] = mapped_column(Numeric(10, 2), primary_key=True)
-
-
 class Person(Base):
     """Rows that refer to rows before them."""
 
@@ -125,14 +121,6 @@ class Coded(Base):
     id: Mapped[str] = mapped_column(
         String(40), primary_key=True, default=lambda: f"c-{uuid.uuid4()}"
     )
-    number: Mapped[int]
-
-
-class Hexed(Base):
-    """A UUID stored as text."""
-
-    __tablename__ = "bulk_hexed"
-    id: Mapped[str] = mapped_column(Uuid(as_uuid=False), primary_key=True)
     number: Mapped[int]
 
 

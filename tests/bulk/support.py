@@ -1,16 +1,14 @@
-"""Items to load, and a load that is killed in a commit."""
+"""Items to load, and an engine whose process is killed at a chosen step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, event, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
-from sa_jobqueue.bulk.log import INSERTED, Entry
+from sa_jobqueue.bulk import BulkLoad, InsertSource, Log
+from tests.support import make_engine
 
 from .fakes import Killed
 from .models import Item
@@ -35,34 +33,66 @@ def add_items(engine: Engine, *numbers: int) -> None:
         session.add_all(Item(id=number, text="foreign") for number in numbers)
 
 
-def load_of(engine: Engine, log: FileLog, rows: Any = None, **options: Any) -> BulkLoad[Any]:
+def load_of(engine: Engine, log: Log, rows: Any = None, **options: Any) -> BulkLoad[Any]:
     options = {"batch_size": 3, **options}
     return BulkLoad(InsertSource(engine, Item, items(10) if rows is None else rows, **options), log)
 
 
-def killed_in_commit(
-    monkeypatch: pytest.MonkeyPatch,
-    call: Callable[[], None],
-    batch: int,
-    *,
-    committed: bool,
-    mark: int = INSERTED,
-) -> None:
-    """Kill the process in the commit of a batch, so that nobody hears whether it was done."""
-    before, after = Entry.before_commit, Entry.after_commit
+def count(engine: Engine, entity: type[Any]) -> int:
+    with Session(engine) as session:
+        return session.scalar(select(func.count()).select_from(entity)) or 0
 
-    def die_before(entry: Entry, which: int, connection: Any = None, kept: Any = None) -> None:
-        before(entry, which, connection, kept)
-        if not committed and (entry.number, which) == (batch, mark):
+
+class Mortal:
+    """An engine whose process dies once, or whose server refuses a commit once.
+
+    A step is a write, the commit of it, or the answer to that. Batches are told by the
+    SELECT of their keys, which on_existing="keep" sends: COPY sends no statement.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = make_engine(engine.url)
+        self.die()
+        event.listen(self.engine, "before_cursor_execute", self._before_statement)
+        dialect: Any = self.engine.dialect
+        self._commit = dialect.do_commit
+        dialect.do_commit = self._do_commit
+
+    def die(
+        self, *, step: int = 0, batch: int = 0, committed: bool = False, error: Any = None
+    ) -> None:
+        """Die at a step, or in the commit of a batch, both counted from 1.
+
+        Args:
+            committed: die after the commit of the batch.
+            error: raise this in place of the commit, and live.
+        """
+        self._step, self._batch = step, batch
+        self._committed, self._error = committed, Killed() if error is None else error
+        self._writes = self._items = False
+
+    def _before_statement(self, connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        self._items |= "bulk_item" in statement
+        if statement.startswith(("INSERT", "UPDATE", "DELETE")):
+            self._writes = True
+            self._count_step()
+
+    def _do_commit(self, connection: Any) -> None:
+        writes, items = self._writes or self._items, self._items
+        self._writes = self._items = False
+        self._batch -= items
+        dies = items and self._batch == 0
+        if dies and not self._committed:
+            raise self._error
+        if writes:
+            self._count_step()
+        self._commit(connection)
+        if writes:
+            self._count_step()
+        if dies:
+            raise self._error
+
+    def _count_step(self) -> None:
+        self._step -= 1
+        if self._step == 0:
             raise Killed
-
-    def die_after(entry: Entry, which: int) -> None:
-        if committed and (entry.number, which) == (batch, mark):
-            raise Killed
-        after(entry, which)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Entry, "before_commit", die_before)
-        patched.setattr(Entry, "after_commit", die_after)
-        with pytest.raises(Killed):
-            call()

@@ -28,6 +28,7 @@ class Shelf(JobMixin, Base):
     """A job with a key of two columns, and no index of failed jobs."""
 
     __tablename__ = "shelf"
+    __queue_args__ = {"failed_index": False}  # noqa: RUF012 - as users write it
 
     hall: Mapped[str] = mapped_column(String(20), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine
@@ -34,7 +36,7 @@ def repeated(engine: Engine) -> EnqueueSource:
 
 def no_file(engine: Engine) -> EnqueueSource:
     """Load messages of a file that is not there."""
-    return EnqueueSource(engine, Message, "messages.csv")
+    return EnqueueSource(engine, Message, lambda: csv.DictReader(Path("messages.csv").open()))
 
 
 def rows() -> Iterator[dict[str, Any]]:

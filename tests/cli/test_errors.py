@@ -18,7 +18,10 @@ NOWHERE = "127.0.0.1:1"
     ("queue", "said"),
     [
         ("no_such_module:Email", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("tests.cli.shop:Missing", "'tests.cli.shop' has no 'Missing'"),
+        ("tests.cli.shop:Massage", "has no 'Massage'; did you mean 'Message'?"),
+        ("tests.cli.shop:Missing", "'tests.cli.shop' has no 'Missing'; it has tests.cli.shop:to_a"),
+        ("tests.cli.shop:send", "send is not a mapped class; the queues there are tests.cli.shop:"),
+        ("tests.cli.bakery:bake", "bake is not a mapped class: it handles tests.cli.bakery:bread"),
         ("tests.cli.shop:NOT_A_QUEUE", "7 is not a mapped class"),
         ("tests.cli.shop:Base", "is not a mapped class"),
     ],
@@ -52,7 +55,10 @@ def test_a_number_that_no_database_takes_is_refused(run: Run, command: tuple[str
 
 
 def test_a_target_without_a_name_is_one_line(run: Run) -> None:
-    assert_one_line(run("reap", "nothing"), "is not MODULE:NAME")
+    assert_one_line(run("reap", "nothing"), "is not MODULE:NAME, as in shop.models:Email")
+    assert_one_line(
+        run("reap", "tests.cli.shop"), "is not MODULE:NAME, such as tests.cli.shop:to_a"
+    )
 
 
 def test_a_target_that_is_no_handler_is_one_line(run: Run) -> None:

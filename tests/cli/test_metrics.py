@@ -39,7 +39,20 @@ def test_a_scrape_has_each_queue_until_the_command_ends(start: Start, url: str) 
     assert address == f"http://127.0.0.1:{port}/metrics"
     assert 'jobqueue_due_jobs{queue="tests.cli.depot:crates"} 2.0' in scraped
     assert 'jobqueue_due_jobs{queue="tests.cli.depot:barrels"} 1.0' in scraped
+    assert 'jobqueue_due_jobs{queue="shelf"} 0.0' in scraped
     assert process.wait(20) == 0
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_missing_folder_of_counts_is_named(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "nowhere")
+
+    answer = run("metrics", DEPOT, "--url", url)
+
+    assert answer.exit_code == 1
+    assert "PROMETHEUS_MULTIPROC_DIR=nowhere is no folder" in answer.output
 
 
 @pytest.mark.usefixtures("jobs")

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, MetaData, NullPool, create_engine, select, text
+from sqlalchemy import URL, Engine, NullPool, create_engine, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, Log, load_tables
-from sa_jobqueue.bulk.states import CANCELLED, CLEANING
+from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, LoadState, Log
 from tests.bulk.models import Base, Item
 from tests.processes import FORKSERVER
 from tests.servers.errors import NotHere
@@ -49,16 +48,16 @@ class Plan:
     def new_log(self, engine: Engine) -> Log:
         return FileLog(self.folder) if self.log == "file" else DatabaseLog(engine)
 
-    def load(self, engine: Engine, workers: int) -> BulkLoad[Any]:
+    def load(self, engine: Engine) -> BulkLoad[Any]:
         rows = ({"id": number, "text": f"item {number}"} for number in range(self.rows))
         source = InsertSource(engine, Item, rows, total=self.rows, batch_size=self.batch)
-        return BulkLoad(source, self.new_log(engine), workers=workers, wait=timedelta(seconds=30))
+        return BulkLoad(source, self.new_log(engine), wait=timedelta(seconds=30))
 
 
-def call(plan: Plan, verb: str, workers: int, told: Connection) -> None:
+def call(plan: Plan, verb: str, told: Connection) -> None:
     """Report the begin, call, and report the end."""
     engine = make_engine(plan.url)
-    load = plan.load(engine, workers)
+    load = plan.load(engine)
     told.send("begins")
     getattr(load, verb)()
     told.send("through")
@@ -76,10 +75,7 @@ class Killer:
     def call(self, verb: str, *, within: float | None) -> bool:
         """Call; tell whether the call ended before it was killed."""
         here, there = FORKSERVER.Pipe()
-        workers = self.random.choice([1, 3])
-        process = FORKSERVER.Process(
-            target=call, args=(self.plan, verb, workers, there), daemon=True
-        )
+        process = FORKSERVER.Process(target=call, args=(self.plan, verb, there), daemon=True)
         process.start()
         there.close()
         assert here.recv() == "begins"
@@ -101,7 +97,6 @@ class Killer:
 def engine(fresh_database: URL) -> Iterator[Engine]:
     engine = make_engine(fresh_database)
     Base.metadata.create_all(engine)
-    load_tables(MetaData()).create_all(engine)
     with Session(engine) as session, session.begin():
         session.add_all(Item(id=number, text="foreign") for number in FOREIGN)
     yield engine
@@ -135,21 +130,21 @@ def test_a_load_that_is_killed_anywhere_ends_with_all_rows_or_none(
 
     while sum(killer.killed.values()) < plan.kills:
         verb = killer.random.choice(["run", "rollback"])
-        state = plan.load(engine, 1).state
-        if state is CANCELLED:
+        state = plan.load(engine).state
+        if state is LoadState.CANCELLED:
             assert ids(engine) == FOREIGN
-            plan.load(engine, 1).clean()
+            plan.load(engine).clean()
             verb = "run"
-        elif state is CLEANING:
+        elif state is LoadState.CLEANING:
             assert ids(engine) == everything
             verb = "rollback"
         ended[verb] += killer.call(verb, within=lasts)
 
     for verb in killer.random.sample(["run", "rollback"], 2):
-        load = plan.load(engine, 2)
-        if (load.state, verb) == (CANCELLED, "run"):
+        load = plan.load(engine)
+        if (load.state, verb) == (LoadState.CANCELLED, "run"):
             load.clean()
-        getattr(plan.load(engine, 2), verb)()
+        getattr(plan.load(engine), verb)()
         assert ids(engine) == (everything if verb == "run" else FOREIGN)
     print(f"{engine.url.get_backend_name()}, {log}: killed {killer.killed}, through {ended}")  # noqa: T201
 
@@ -232,13 +227,12 @@ def restart_in_the_middle(restarted: Restarted, log: str, folder: Path) -> None:
     url = restarted.server.create_database(f"restarted_{log}")
     engine = durable_engine(url)
     Base.metadata.create_all(engine)
-    load_tables(MetaData()).create_all(engine)
     rows = [{"id": number, "text": "item"} for number in range(1_000)]
 
     def new_load() -> BulkLoad[Any]:
         source = InsertSource(engine, Item, rows, batch_size=100)
         kept_in = FileLog(folder / "log") if log == "file" else DatabaseLog(engine)
-        return BulkLoad(source, kept_in, workers=2)
+        return BulkLoad(source, kept_in)
 
     load = new_load()
     left = [3]

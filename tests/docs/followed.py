@@ -34,8 +34,8 @@ _FILE = re.compile(r"# ([\w/.-]+\.(?:py|ini|csv|service))\n")
 
 #: Commands that run until somebody stops them.
 _SERVING = re.compile(
-    r"(\w+=\S+ )?uvicorn |flask .*\brun\b|python run_worker.py|"
-    r"sa-jobqueue web |sa-jobqueue work (?!.*--drain)"
+    r"(\w+=\S+ )?(uvicorn |flask .*\brun\b|python run_worker.py|"
+    r"sa-jobqueue web |sa-jobqueue metrics .*--port|sa-jobqueue work (?!.*--drain))"
 )
 
 #: What a reader does who has installed everything already.

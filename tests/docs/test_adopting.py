@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 
@@ -260,6 +260,24 @@ def finish_the_rest(shop: Shop) -> None:
         session.commit()
         while shop.module("new_worker").work(session, "last"):
             pass
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_the_pages_columns_of_ones_own_serve(shop: Shop) -> None:
+    parcels = shop.module("parcels")
+    parcels.Base.metadata.create_all(shop.engine)
+    with Session(shop.engine, expire_on_commit=False) as session:
+        now = datetime.now(UTC)
+        session.add_all(
+            [parcels.Parcel(weight=weight, created=now.replace(tzinfo=None)) for weight in (1, 9)]
+        )
+        session.commit()
+
+        (parcel,) = claim(session, parcels.Parcel, owner="w")
+
+        assert (parcel.weight, parcel.state) == (9, parcels.State.queued)
+        session.rollback()
+    parcels.Base.metadata.drop_all(shop.engine)
 
 
 def test_no_change_of_the_page_waits_for_a_table_without_a_limit() -> None:

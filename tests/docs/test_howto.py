@@ -92,14 +92,14 @@ def test_a_load_that_was_killed_goes_on(tmp_path: Path) -> None:
     )
     rows = "".join(f"{number},{number}@example.org\n" for number in range(1, 20_001))
     (tmp_path / "may.csv").write_text(f"id,recipient\n{rows}", encoding="utf-8")
-    undo = tmp_path / "loads" / "may" / "undo.jsonl"
+    log = tmp_path / "loads" / "may" / "load.jsonl"
     with reader(tmp_path) as following:
         following.follow(before)
         following.run("python -c 'from shop import *; Base.metadata.create_all(engine)'")
         (command,) = code_blocks(killed, "sh")
 
         loading = following.open_terminal(command.strip())
-        until(lambda: undo.exists() and undo.read_text().count("\n") > 1)
+        until(lambda: log.exists() and "inserted" in log.read_text())
         loading.kill()
         following.follow(after)
 
@@ -188,7 +188,9 @@ def test_the_old_orders_of_a_large_table_become_no_jobs(
             [{"shipped_at": None if row <= 3 else shipped} for row in range(1, rows + 1)],
         )
     with reader(tmp_path, environment={"DATABASE_URL": shown(fresh_database)}) as following:
-        model, migration = divided(page("docs/howto-adopt-a-large-table.md"), "Do not let Alembic")
+        model, migration = divided(
+            page("docs/howto-adopt-a-large-table.md"), "Write the migration with"
+        )
         following.follow(model)
         begin_migrations(following, "models")
 

@@ -189,4 +189,4 @@ def default_text(value: object) -> str:
         return f"`{value}`"
     if isinstance(value, timedelta):
         return f"{value // timedelta(minutes=1)} minutes"
-    return "none"
+    return str(value) if isinstance(value, int) else "none"

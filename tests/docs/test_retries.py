@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from sqlalchemy import URL, Engine, Integer, String, select
+from sqlalchemy import URL, Engine, String, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import sa_jobqueue
@@ -25,12 +25,12 @@ class Base(DeclarativeBase):
     pass
 
 
-class Email(JobMixin, ScheduleMixin, RetryMixin, Base):
+class Email(JobMixin, ScheduleMixin, RetryMixin.named(last_error="why"), Base):  # type: ignore[misc]  # a call
     __tablename__ = "email_of_retries"
+    __queue_args__ = {"max_attempts": 2}  # noqa: RUF012 - as users write it
     id: Mapped[int] = mapped_column(primary_key=True)
     recipient: Mapped[str] = mapped_column(String(50))
-    max_attempts = mapped_column("most_tries", Integer, default=2)
-    last_error = mapped_column("why", String(500))
+    why = mapped_column(String(500))
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_an_error_is_cut_to_what_the_users_own_column_holds(engine: Engine) -> N
         sa_jobqueue.cancel_claimed(session, cancelled_claimed, reason="ä" * 501)
         session.commit()
 
-        kept = [str(text) for text in session.scalars(select(Email.last_error))]
+        kept = [str(text) for text in session.scalars(select(Email.why))]
     assert [460 < len(text) <= 500 for text in kept] == [True, True]
 
 

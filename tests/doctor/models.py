@@ -35,6 +35,15 @@ class Deed(JobMixin, Base):
     client: Mapped[int]
 
 
+class Alert(JobMixin, Base):
+    """Claimed by channel."""
+
+    __tablename__ = "doctor_alert"
+    __queue_args__ = {"equality": "channel"}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+    channel: Mapped[str] = mapped_column(String(20))
+
+
 class Subscription(Base):
     """A table of somebody's application, without the mixin."""
 

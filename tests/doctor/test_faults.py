@@ -446,3 +446,14 @@ def test_a_strategy_that_cannot_run_is_found(engine: Engine) -> None:
 
     assert finding.severity is ERROR
     assert "no advisory locks" in finding.message
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_time_without_a_zone_in_the_database_is_found(engine: Engine) -> None:
+    run(engine, "ALTER TABLE doctor_mail ALTER owner_date TYPE timestamp")
+
+    finding = found(examine(engine, Mail, run=False), "columns")
+
+    assert finding.severity is ERROR
+    assert finding.message.startswith("owner_date has no time zone in the database")
+    assert "postgresql_using=\"owner_date AT TIME ZONE 'UTC'\"" in finding.fix

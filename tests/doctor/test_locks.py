@@ -16,7 +16,7 @@ from sa_jobqueue.cli import cli
 from sa_jobqueue.dialects import database_of_engine
 from sa_jobqueue.doctor import Report, Severity, examine_locks
 from tests.cutting_proxy import FOR_UPDATE, SKIP_LOCKED, CuttingProxy
-from tests.support import SERVERS, make_engine
+from tests.support import SERVERS, make_engine, variables_hidden
 
 from .models import Base, Mail, Subscription, advisory
 
@@ -161,6 +161,27 @@ def test_without_skip_locked_the_second_connection_waits_in_vain(engine: Engine)
 
     assert severity is Severity.OK
     assert "and the second was refused it" in message
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_server_that_knows_no_owners_is_a_warning_that_names_the_lease(engine: Engine) -> None:
+    """It lacks the table of its variables, as OceanBase's seekdb does."""
+    with variables_hidden(engine):
+        report = examine_locks(engine, Mail)
+
+    (found,) = (each for each in report.warnings if each.check == "owners")
+
+    assert "does not tell which owners are alive" in found.message
+    assert "workers claim under plain names here" in found.fix
+
+
+@pytest.mark.usefixtures("mails")
+def test_an_owner_is_tried_too(engine: Engine) -> None:
+    report = examine_locks(engine, Mail)
+
+    assert [fact.message for fact in report.facts if fact.check == "owners"] == [
+        "an Owner is seen to be alive, so that a worker's death is noticed at once"
+    ]
 
 
 @pytest.mark.only_on("sqlite")

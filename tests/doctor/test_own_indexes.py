@@ -12,7 +12,7 @@ from sa_jobqueue.testing import assert_claim_is_indexed
 from sa_jobqueue.workflow import Workflow
 from tests.migration.support import migrating
 
-from .models import Mail, add_mails, run
+from .models import Alert, Mail, add_mails, run
 
 pytestmark = pytest.mark.xdist_group("plans")
 
@@ -76,6 +76,19 @@ def test_a_queue_that_the_models_index_serves_needs_none_of_its_own(
 
     assert index_names(engine) == OURS
     assert_claim_is_indexed(engine, queue)
+
+
+def test_of_a_class_with_equality_the_queue_with_its_criterion_is_asked_for(
+    engine: Engine,
+) -> None:
+    (finding,) = examine(engine, Alert).errors
+
+    assert "begins with channel" in finding.message
+    assert finding.fix.startswith("give the queue with its criterion, as in JobQueue(Alert, Alert.")
+    with pytest.raises(AssertionError, match="give the queue with its criterion") as caught:
+        assert_claim_is_indexed(engine, Alert)
+    assert "CREATE INDEX" not in str(caught.value)
+    assert_claim_is_indexed(engine, JobQueue(Alert, Alert.channel == "sms"))
 
 
 def test_a_step_of_a_workflow_is_examined_as_its_queue_is(engine: Engine) -> None:

@@ -127,7 +127,7 @@ def test_a_dropped_index_leaves_another_that_is_named_like_its_replacement(queue
     with migrating(queue) as op:
         create_index_online(op, "ix_note", "orders", ["note"])
         create_index_online(op, "ix_note_new", "orders", ["note"])
-        drop_index_online(op, "ix_note", table_name="orders")
+        drop_index_online(op, "ix_note", "orders")
 
     assert index_names(queue) == {"ix_note_new"}
 

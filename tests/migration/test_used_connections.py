@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from sqlalchemy import Engine, NullPool, create_engine, event, text
+from sqlalchemy import URL, Engine, NullPool, create_engine, event, text
 
 from sa_jobqueue import ArgumentError, JobMixin
 from sa_jobqueue.migration import (
@@ -24,9 +25,18 @@ from sa_jobqueue.migration import (
     patiently,
     tune_storage,
 )
-from tests.migration.support import MIXINS, index_names, insert_orders, migrating, scalar
+from tests.migration.support import (
+    MIXINS,
+    ORDERS,
+    claimed,
+    index_names,
+    insert_orders,
+    migrating,
+    scalar,
+)
 from tests.servers.errors import NotHere
 from tests.servers.pgbouncer import transaction_pooler
+from tests.support import SQLITE, make_engine
 
 BOTH = {"ix_orders_claim", "ix_orders_reap"}
 
@@ -76,6 +86,36 @@ def test_after_a_commit_of_the_migration_a_table_becomes_a_queue(
     assert index_names(shop) == {"ix_orders_claim", "ix_note"}
     assert scalar(shop, "SELECT count(*) FROM orders WHERE status = 'unclaimed'") == 1
     assert scalar(shop, "SELECT count(*) FROM orders WHERE note = 'old'") == 1
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "listener",
+        pytest.param(
+            "autocommit",
+            marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="new in Python 3.12"),
+        ),
+    ],
+)
+def test_a_table_becomes_a_queue_whoever_begins_its_transactions(
+    fresh_database: URL, monkeypatch: pytest.MonkeyPatch, begin: str
+) -> None:
+    monkeypatch.setitem(SQLITE, "begin", begin)
+    engine = make_engine(fresh_database, poolclass=NullPool)
+    ORDERS.create(engine)
+    insert_orders(engine, range(3))
+
+    with migrating(engine) as op:
+        add_job_columns(op, "orders", *MIXINS, existing_rows="amount = 1")
+        create_claim_index(op, "orders", *MIXINS)
+        create_reap_index(op, "orders", *MIXINS)
+        backfill(op, "orders", "amount = 2", values={"note": "old"})
+        op.execute(text("INSERT INTO orders (amount, attempts) VALUES (7, 0)"))
+
+    assert index_names(engine) == BOTH
+    assert claimed(engine) == [1, 7]
 
 
 def test_what_the_migration_does_after_a_helper_is_committed(queue: Engine) -> None:

@@ -6,10 +6,16 @@ packages of the system as well.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from tests.servers import debian
 from tests.servers.errors import NotHere
 
 PACKAGE = "chromium"
+
+#: What the node in Playwright's wheel is linked with, and a slim system lacks.
+LIBRARY_OF_NODE = "libatomic1"
 
 
 def chromium() -> str:
@@ -25,3 +31,14 @@ def chromium() -> str:
     if program is None:
         raise NotHere(f"{PACKAGE} is not on this machine; on Debian: apt-get install {PACKAGE}")
     return program
+
+
+def make_playwright_run() -> None:
+    """Install what Playwright's node lacks, if it does not run.
+
+    Raises:
+        NotHere: it does not run, and nothing can be installed.
+    """
+    command = [sys.executable, "-m", "playwright", "--version"]
+    if subprocess.run(command, capture_output=True, timeout=60, check=False).returncode:
+        debian.install(LIBRARY_OF_NODE)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, assert_type
 
-from sqlalchemy import Engine, Row, String, create_engine, select
+from sqlalchemy import Engine, Enum, Row, String, create_engine, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import (
     DeclarativeBase,
@@ -93,7 +93,7 @@ from sa_jobqueue.evidence import Fault, HistoryTable, Ledger, check_files, histo
 from sa_jobqueue.rounds import RoundProgress, RoundStart
 from sa_jobqueue.schedules import Ran, ScheduleInfo, Schedules
 from sa_jobqueue.verbs import QueueStats, Reaped, ReapedJob
-from sa_jobqueue.worker import Cancel, JobContext, Retry, Worker, job_context
+from sa_jobqueue.worker import Cancel, Done, JobContext, Retry, Worker, job_context
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting, Step, Transition, Workflow
 
 
@@ -154,6 +154,25 @@ class Parcel(ParcelJob, ParcelPriority, ParcelSchedule, ParcelRetries, ParcelRou
     status: Mapped[int]
 
 
+class State(StrEnum):
+    NEW = "new"
+    SENT = "sent"
+
+
+@JobMixin.renamed(status="state")
+class OwnStatus(QueueColumns):
+    state: Mapped[State | None]
+    owner: Mapped[str | None]
+    owner_date: Mapped[datetime | None]
+
+
+class Delivery(OwnStatus, Base):
+    __tablename__ = "delivery"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    state: Mapped[State | None] = mapped_column(Enum(State, native_enum=False), index=True)
+
+
 engine = create_engine("sqlite://")
 Sessions = sessionmaker(engine, expire_on_commit=False)
 
@@ -210,6 +229,8 @@ def consume_one(session: scoped_session[Session]) -> None:
         return
     try:
         complete(session, email, delete=True)
+        complete(session, email, delete=False, values={Email.recipient: "x", Email.id: 1})
+        release(session, email, values=lambda job: {Email.recipient: job.recipient})
     except ClaimLost as lost:
         assert_type(lost.kept, tuple[Any, ...])
     except NotClaimed:
@@ -254,6 +275,8 @@ def renamed(session: Session) -> None:
     if order is not None:
         assert_type(order.status, str)
         complete(session, order)
+    for delivery in claim(session, Delivery, owner="packer"):
+        assert_type(delivery.state, State | None)
 
 
 def renamed_and_typed(session: Session) -> None:
@@ -331,7 +354,9 @@ def rounds(session: Session, engine: Engine) -> None:
     claim(session, Email, Email.round == number, owner="w")
 
 
-def handle(email: Email) -> Retry | Cancel | None:
+def handle(email: Email) -> Done | Retry | Cancel | None:
+    if email.attempts > 8:
+        return Done({Email.recipient: "x"})
     if email.attempts > 3:
         return Cancel("too often")
     return Retry(in_=timedelta(seconds=5), reason="not yet") if email.owner else None
@@ -474,7 +499,7 @@ async def queues_awaiting(session: AsyncSession, replica: AsyncSession) -> None:
     assert_type(await AWAITED.stats(session), QueueStats)
 
 
-async def handle_awaiting(email: Email) -> Retry | Cancel | None:
+async def handle_awaiting(email: Email) -> Done | Retry | Cancel | None:
     return handle(email)
 
 
@@ -508,7 +533,7 @@ async def by_run_sync(engine: AsyncEngine, session: AsyncSession) -> None:
 
 
 def load_emails(rows: Sequence[dict[str, Any]]) -> None:
-    load = BulkLoad(InsertSource(engine, Email, rows, total=10), FileLog("loads/may"), workers=4)
+    load = BulkLoad(InsertSource(engine, Email, rows, total=10), FileLog("loads/may"))
     load.run()
     assert_type(load, BulkLoad[InsertSource])
     assert_type(load.state, LoadState)

@@ -1,16 +1,33 @@
-"""Queues whose claims are compiled, and their SQL on one line."""
+"""The claims whose SQL stands in claims.sql: shapes of queues, on each database, by each strategy.
+
+``python -m tests.unit.sql`` writes the file again; read the difference before you commit it.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import String, make_url
+from sqlalchemy import Column, DateTime, ForeignKey, Integer, String, Table, func, make_url
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from sa_jobqueue import JobMixin, PriorityMixin, ScheduleMixin, claim_statements
+from sa_jobqueue import (
+    JobMixin,
+    JobQueue,
+    PriorityMixin,
+    RetryMixin,
+    RoundMixin,
+    ScheduleMixin,
+    claim_statements,
+)
+from tests.support import STRATEGIES
+
+FILE = Path(__file__).with_name("claims.sql")
 
 DRIVERS = {
     "postgresql": "postgresql+psycopg2",
@@ -41,6 +58,106 @@ class Seat(JobMixin, Base):
     number: Mapped[int] = mapped_column(primary_key=True)
 
 
+class Upload(JobMixin, RetryMixin, Base):
+    __tablename__ = "upload"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Message(JobMixin, Base):
+    __tablename__ = "message"
+    __queue_args__ = {  # noqa: RUF012 - as users write it
+        "names": {"unclaimed": "unsent", "claimed": "sending"},
+        "order_by": ["weight desc"],
+    }
+    id: Mapped[int] = mapped_column(primary_key=True)
+    weight: Mapped[int]
+
+
+class Visit(JobMixin, RoundMixin, Base):
+    __tablename__ = "visit"
+    __queue_args__ = {"equality": ["region"]}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+    region: Mapped[str] = mapped_column(String(10))
+
+
+class Animal(JobMixin, Base):
+    __tablename__ = "animal"
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "a"}  # noqa: RUF012
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(3))
+
+
+class Dog(Animal):
+    __tablename__ = "dog"
+    __mapper_args__ = {"polymorphic_identity": "dog"}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(ForeignKey("animal.id"), primary_key=True)
+
+
+class Guest(Base):
+    """A class without the mixin."""
+
+    __tablename__ = "guest"
+    name: Mapped[str] = mapped_column(String(50), primary_key=True)
+    seats: Mapped[int]
+
+
+class Ticket(JobMixin, Base):
+    """A table without a primary key of its own."""
+
+    __table__ = Table(
+        "ticket",
+        Base.metadata,
+        Column("number", Integer, unique=True, nullable=False),
+        Column("status", String(16)),
+        Column("owner", String(64)),
+        Column("owner_date", DateTime(timezone=True)),
+    )
+    __mapper_args__ = {"primary_key": [__table__.c.number]}  # noqa: RUF012 - SQLAlchemy's way
+
+
+#: The queues whose claims are written down, and the criteria of each claim.
+SHAPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "a plain queue": (Email, ()),
+    "a predicate": (Email, (Email.recipient.like("a%"),)),
+    "priorities and times": (Task, ()),
+    "attempts": (Upload, ()),
+    "two columns of the key": (Seat, ()),
+    "own words and order": (Message, ()),
+    "a joined class": (Dog, ()),
+    "a region and a round": (Visit, (Visit.region == "eu", Visit.round == 3)),
+    "all rounds of a region": (Visit, (Visit.region == "eu",)),
+    "a region that is no constant": (Visit, (Visit.region == func.user(), Visit.round == 3)),
+    "no primary key": (Ticket, ()),
+    "a queue with an order": (
+        JobQueue(Email, Email.recipient == "a", order_by=Email.recipient),
+        (),
+    ),
+    "strict order": (JobQueue(Email, strict_order=True), ()),
+}
+
+#: Shapes that only an advisory claim has: any mapped class.
+ANY_CLASS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "any class": (Guest, (Guest.seats > 1,)),
+    "any class in order": (
+        JobQueue(Guest, order_by=Guest.seats.desc(), strategy="advisory"),
+        (),
+    ),
+}
+
+
+def cases() -> Iterator[tuple[str, str, str]]:
+    """Yield shape, database and strategy of each claim in the file."""
+    for shape, (target, _) in SHAPES.items():
+        for alias, strategies in STRATEGIES.items():
+            if isinstance(target, JobQueue):
+                yield shape, alias, "auto"
+                continue
+            yield from ((shape, alias, strategy) for strategy in strategies)
+            if alias == "postgresql":
+                yield shape, alias, "advisory"
+    yield from ((shape, "postgresql", "advisory") for shape in ANY_CLASS)
+
+
 def dialect_of(alias: str) -> Dialect:
     """Make a dialect that writes its parameters as :name, so that they can be read."""
     make: Any = make_url(f"{DRIVERS[alias]}://").get_dialect()
@@ -48,29 +165,49 @@ def dialect_of(alias: str) -> Dialect:
     return dialect
 
 
-def compiled(entity: Any, alias: str, *where: Any, strategy: str = "auto") -> list[SQLCompiler]:
+def compiled(shape: str, alias: str, strategy: str) -> list[SQLCompiler]:
+    """Compile the statements of a claim."""
+    target, where = (SHAPES | ANY_CLASS)[shape]
     dialect = dialect_of(alias)
-    statements: list[Any] = claim_statements(entity, *where, dialect=dialect, strategy=strategy)
+    if isinstance(target, JobQueue):
+        statements: list[Any] = claim_statements(target, *where, dialect=dialect)
+    else:
+        statements = claim_statements(target, *where, dialect=dialect, strategy=strategy)
     return [statement.compile(dialect=dialect) for statement in statements]
 
 
-def claim_sql(entity: Any, alias: str, *where: Any, strategy: str = "auto") -> list[str]:
-    """Write the statements of a claim on one line each."""
-    statements = compiled(entity, alias, *where, strategy=strategy)
-    return [one_line(re.sub(r"__\[POSTCOMPILE_(\w+)\]", r":\1", str(sql))) for sql in statements]
+def claim_sql(shape: str, alias: str, strategy: str) -> str:
+    """Write the statements of a claim, each with a line for each clause."""
+    statements = (_readable(str(sql)) for sql in compiled(shape, alias, strategy))
+    return ";\n".join(statements) + ";\n"
 
 
-def one_line(text: str) -> str:
-    return " ".join(text.split()).replace("( ", "(").replace(" )", ")")
+def _readable(text: str) -> str:
+    """Break a statement before each clause, and name lists of parameters by their names."""
+    text = re.sub(r"__\[POSTCOMPILE_(\w+)\]", r":\1", text)
+    text = " ".join(text.split()).replace("( ", "(").replace(" )", ")")
+    clauses = r" (FROM|WHERE|(?<!FOR )ORDER BY|RETURNING|FOR (?:NO KEY )?UPDATE|UNION)\b"
+    return re.sub(clauses, r"\n    \1", text)
 
 
-def lines(*texts: str) -> list[str]:
-    return [one_line(text) for text in texts]
+@cache
+def written() -> dict[tuple[str, str, str], str]:
+    """Read the SQL of the file, by shape, database and strategy."""
+    _, *sections = FILE.read_text(encoding="utf-8").split("-- ")
+    found = (section.partition("\n") for section in sections)
+    return {_case(head): body.strip() + "\n" for head, _, body in found}
 
 
-MARK_EMAILS = """
-    UPDATE email FORCE INDEX (PRIMARY)
-    SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-    WHERE (email.id IN :sa_jobqueue_keys) AND
-        CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1
-"""
+def _case(head: str) -> tuple[str, str, str]:
+    shape, alias, strategy = head.split(" | ")
+    return shape, alias, strategy
+
+
+def main() -> None:
+    """Write the file."""
+    sections = (f"-- {' | '.join(case)}\n{claim_sql(*case)}" for case in cases())
+    FILE.write_text("\n".join(sections), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,267 +1,156 @@
-"""The SQL of claims, word by word and per dialect; no server is asked."""
+"""The SQL of claims, word by word in claims.sql, and what holds for all; no server is asked."""
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import String, func
+from sqlalchemy import DateTime
 from sqlalchemy.orm import Mapped, mapped_column
 
-from sa_jobqueue import JobMixin, PriorityMixin, RoundMixin
-from tests.unit.sql import MARK_EMAILS, Base, Email, Seat, Task, claim_sql, lines, one_line
+from sa_jobqueue import JobQueue, UnsupportedDatabase, claim_statements
+from tests.unit.sql import (
+    Base,
+    Email,
+    Guest,
+    Seat,
+    cases,
+    claim_sql,
+    compiled,
+    dialect_of,
+    written,
+)
+
+CASES = list(cases())
+MARKING = [case for case in CASES if case[2] not in ("held", "advisory")]
 
 
-class Visit(JobMixin, RoundMixin, Base):
-    __tablename__ = "visit"
-    __queue_args__ = {"equality": ["region"]}  # noqa: RUF012 - as users write it
-    id: Mapped[int] = mapped_column(primary_key=True)
-    region: Mapped[str] = mapped_column(String(10))
+class Concert(Base):
+    __tablename__ = "concert"
+    hall: Mapped[int] = mapped_column(primary_key=True)
+    begins: Mapped[datetime] = mapped_column(DateTime(timezone=True), primary_key=True)
 
 
-class Parcel(JobMixin, PriorityMixin, Base):
-    __tablename__ = "parcel"
-    id: Mapped[int] = mapped_column(primary_key=True)
+@pytest.mark.parametrize(("shape", "alias", "strategy"), CASES)
+def test_a_claim_runs_the_statements_of_the_file(shape: str, alias: str, strategy: str) -> None:
+    assert claim_sql(shape, alias, strategy) == written()[shape, alias, strategy]
 
 
-# One statement, or a locking read and an UPDATE
+def test_the_file_has_no_claim_that_is_not_tested() -> None:
+    assert set(written()) == set(CASES)
 
 
-def test_postgresql_claims_in_one_statement() -> None:
-    assert claim_sql(Email, "postgresql") == lines(
-        """
-        WITH sa_jobqueue_claimed AS (
-            UPDATE email
-            SET status='claimed', owner=:sa_jobqueue_owner,
-                owner_date=(SELECT clock_timestamp())
-            WHERE email.id = any(array((
-                SELECT email.id FROM email
-                WHERE email.status IN ('unclaimed', 'unclaimed')
-                ORDER BY email.status, email.id LIMIT :sa_jobqueue_limit
-                FOR NO KEY UPDATE OF email SKIP LOCKED
-            ))) AND
-                CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1
-            RETURNING email.id, email.recipient, email.status, email.owner, email.owner_date
+# What holds for every claim of the file
+
+
+def test_a_status_is_never_a_parameter() -> None:
+    for case in CASES:
+        values = {str(value) for sql in compiled(*case) for value in sql.params.values()}
+        assert not values & {"unclaimed", "claimed", "unsent", "sending"}, case
+
+
+def test_no_time_of_the_client_is_bound() -> None:
+    for case in CASES:
+        first, *others = (
+            {name for name, bound in sql.binds.items() if isinstance(bound.type, DateTime)}
+            for sql in compiled(*case)
         )
-        SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.recipient, sa_jobqueue_claimed.status,
-            sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date
-        FROM sa_jobqueue_claimed ORDER BY sa_jobqueue_claimed.id
-        """
-    )
+        assert first == set(), case
+        # The server told this time: in the locking read, or as the last insert id.
+        assert all(bound <= {"sa_jobqueue_owner_date"} for bound in others), case
 
 
-def test_mysql_locks_by_the_claim_index_and_marks_by_key() -> None:
-    assert claim_sql(Email, "mysql") == lines(
-        """
-        SELECT /*+ INDEX(email ix_email_claim) */
-            email.id, email.recipient, email.status, email.owner, email.owner_date,
-            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-        FROM email
-        WHERE email.status = 'unclaimed'
-            AND email.id >= (
-                SELECT min(sa_jobqueue_waiting.id) AS min_1 FROM email AS sa_jobqueue_waiting
-                WHERE sa_jobqueue_waiting.status = 'unclaimed'
-            )
-        ORDER BY email.id LIMIT :sa_jobqueue_limit
-        FOR UPDATE SKIP LOCKED
-        """,
-        MARK_EMAILS,
-    )
+def test_every_statement_that_picks_rows_is_limited() -> None:
+    by_keys = (":sa_jobqueue_keys", ":sa_jobqueue_owner_date", "SAVEPOINT", "sa_jobqueue_settings")
+    for case in CASES:
+        statements = written()[case].split(";\n")[:-1]
+        picking = [sql for sql in statements if not any(text in sql for text in by_keys)]
+        assert picking, case
+        assert all("LIMIT :" in sql for sql in picking), case
 
 
-def test_mariadb_locks_by_the_claim_index_and_marks_by_key() -> None:
-    assert claim_sql(Email, "mariadb") == lines(
-        """
-        SELECT email.id, email.recipient, email.status, email.owner, email.owner_date,
-            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-        FROM email FORCE INDEX (ix_email_claim)
-        WHERE email.status = 'unclaimed'
-            AND email.id >= (
-                SELECT min(sa_jobqueue_waiting.id) AS min_1 FROM email AS sa_jobqueue_waiting
-                WHERE sa_jobqueue_waiting.status = 'unclaimed'
-            )
-        ORDER BY email.id LIMIT :sa_jobqueue_limit
-        FOR UPDATE SKIP LOCKED
-        """,
-        MARK_EMAILS,
-    )
+def test_a_locking_subselect_of_an_update_runs_once() -> None:
+    for case, sql in written().items():
+        before, lock, after = sql.partition(" SKIP LOCKED")
+        if lock and before.startswith("WITH"):
+            assert "= any(array((SELECT" in before or "AS MATERIALIZED (SELECT" in before, case
+            assert "SKIP LOCKED" not in after, case
 
 
-# InnoDB: where the ready jobs begin
+def test_a_mark_names_the_status_that_it_leaves() -> None:
+    for case in MARKING:
+        _, _, mark = written()[case].rpartition("UPDATE ")
+        assert re.search(r"status = 'un(claimed|sent)'", mark), case
 
 
-def test_the_first_ready_job_is_that_of_the_same_region_and_round() -> None:
-    locking, _ = claim_sql(Visit, "mariadb", Visit.region == "eu", Visit.round == 3)
+def test_a_claim_that_marks_nothing_writes_nothing() -> None:
+    for case in set(CASES) - set(MARKING):
+        assert not re.search(r"UPDATE \w+ SET|INSERT|DELETE", written()[case]), case
 
-    first = one_line(
-        """
-        visit.id >= (
-            SELECT min(sa_jobqueue_waiting.id) AS min_1 FROM visit AS sa_jobqueue_waiting
-            WHERE sa_jobqueue_waiting.status = 'unclaimed'
-                AND sa_jobqueue_waiting.region = :region_2
-                AND sa_jobqueue_waiting.round = :round_2
-        )
-        """
-    )
-    assert first in locking
+
+def test_a_joined_class_is_ordered_by_the_key_that_the_claim_index_has() -> None:
+    # Ordered by dog.id it would be sorted, and InnoDB keeps all rows locked that it sorts.
+    joined = [case for case in CASES if case[0] == "a joined class"]
+    assert all(not re.search(r"ORDER BY (\S+, )?dog\.id", written()[case]) for case in joined)
+
+
+# Servers of other versions
 
 
 @pytest.mark.parametrize(
-    ("entity", "where"),
+    ("entity", "version", "hashed"),
     [
-        pytest.param(Visit, [Visit.region == func.user(), Visit.round == 3], id="not a constant"),
-        pytest.param(Visit, [Visit.region == "eu"], id="all rounds"),
-        pytest.param(Parcel, [], id="priorities"),
-        pytest.param(Seat, [], id="two columns"),
+        (Seat, (17, 0), "hash_record(row(seat.hall, seat.number))"),
+        (Seat, (13, 0), "hashtext(CAST(row(seat.hall, seat.number) AS VARCHAR))"),
+        (Guest, (17, 0), "hash_record(row(guest.name))"),
     ],
 )
-def test_the_first_ready_job_is_not_looked_up_where_one_look_would_not_do(
-    entity: Any, where: list[Any]
+def test_keys_that_are_no_integers_are_hashed_by_the_server(
+    entity: Any, version: tuple[int, ...], hashed: str
 ) -> None:
-    assert "min(" not in claim_sql(entity, "mariadb", *where, strategy="skip_locked")[0]
+    dialect = at_version("postgresql", *version)
+
+    locking: Any = claim_statements(entity, dialect=dialect, strategy="advisory")[0]
+
+    text = " ".join(str(locking.compile(dialect=dialect)).split())
+    assert f"{hashed} AS sa_jobqueue_" in text
 
 
-def test_sqlite_claims_in_one_statement() -> None:
-    assert claim_sql(Email, "sqlite") == lines(
-        """
-        UPDATE email
-        SET status='claimed', owner=:sa_jobqueue_owner,
-            owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits)
-        WHERE email.id IN (
-            SELECT email.id FROM email
-            WHERE email.status = 'unclaimed'
-            ORDER BY email.id LIMIT :sa_jobqueue_limit OFFSET :param_1
-        )
-        RETURNING id, recipient, status, owner, owner_date
-        """
+def test_a_key_whose_text_is_not_always_the_same_needs_a_server_that_hashes_values() -> None:
+    dialect = at_version("postgresql", 13, 9)
+
+    with pytest.raises(UnsupportedDatabase, match=r"before PostgreSQL 14 only .* upgrade"):
+        claim_statements(Concert, dialect=dialect, strategy="advisory")
+
+
+@pytest.mark.parametrize("alias", ["mysql", "mariadb", "sqlite"])
+def test_other_databases_have_no_advisory_claims(alias: str) -> None:
+    with pytest.raises(UnsupportedDatabase, match="use strategy='auto'"):
+        claim_sql("a plain queue", alias, "advisory")
+
+
+def test_strict_order_on_a_server_without_skip_locked_walks_in_order_and_waits() -> None:
+    old = at_version("mysql", 5, 7, 44)
+    queue, strategy = JobQueue(Email, strict_order=True), "update_then_select"
+
+    strict: list[Any] = claim_statements(queue, dialect=old)
+
+    by_order: list[Any] = claim_statements(Email, dialect=old, strategy=strategy)
+    assert [str(sql.compile(dialect=old)) for sql in strict] == [
+        str(sql.compile(dialect=old)) for sql in by_order
+    ]
+
+
+def test_sqlite_needs_nothing_more_for_strict_order() -> None:
+    assert written()["strict order", "sqlite", "auto"] == claim_sql(
+        "a plain queue", "sqlite", "auto"
     )
 
 
-# Priorities and schedules: one priority at a time
-
-
-def test_postgresql_goes_priority_by_priority_within_one_statement() -> None:
-    assert claim_sql(Task, "postgresql") == lines(
-        """
-        WITH RECURSIVE sa_jobqueue_priorities(priority) AS (
-            SELECT (
-                SELECT sa_jobqueue_waiting.priority FROM task AS sa_jobqueue_waiting
-                WHERE sa_jobqueue_waiting.status = 'unclaimed'
-                ORDER BY sa_jobqueue_waiting.priority LIMIT :param_1
-            ) AS priority
-            UNION ALL
-            SELECT (
-                SELECT sa_jobqueue_waiting.priority FROM task AS sa_jobqueue_waiting
-                WHERE sa_jobqueue_waiting.status = 'unclaimed'
-                    AND (sa_jobqueue_waiting.status, sa_jobqueue_waiting.priority) > ('unclaimed',
-                        sa_jobqueue_priorities.priority)
-                ORDER BY sa_jobqueue_waiting.priority LIMIT :param_2
-            ) AS anon_1
-            FROM sa_jobqueue_priorities WHERE sa_jobqueue_priorities.priority IS NOT NULL
-        ), sa_jobqueue_claimed AS (
-            UPDATE task
-            SET status='claimed', owner=:sa_jobqueue_owner,
-                owner_date=(SELECT clock_timestamp())
-            WHERE task.id = any(array((
-                SELECT sa_jobqueue_due.id
-                FROM sa_jobqueue_priorities JOIN LATERAL (
-                    SELECT task.id AS id FROM task
-                    WHERE task.status = 'unclaimed' AND task.priority =
-                        sa_jobqueue_priorities.priority
-                        AND task.run_at <= statement_timestamp()
-                    ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit
-                    FOR NO KEY UPDATE SKIP LOCKED
-                ) AS sa_jobqueue_due ON true
-                LIMIT :sa_jobqueue_limit
-            ))) AND
-                CASE WHEN (task.status = 'unclaimed') THEN 1 ELSE 0 END = 1
-            RETURNING task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at
-        )
-        SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner,
-            sa_jobqueue_claimed.owner_date, sa_jobqueue_claimed.priority,
-            sa_jobqueue_claimed.run_at
-        FROM sa_jobqueue_claimed ORDER BY sa_jobqueue_claimed.priority, sa_jobqueue_claimed.run_at,
-            sa_jobqueue_claimed.id
-        """
-    )
-
-
-def test_mysql_asks_for_the_next_priority_and_locks_its_due_rows() -> None:
-    assert claim_sql(Task, "mysql")[:2] == lines(
-        """
-        SELECT task.priority FROM task
-        WHERE task.status = 'unclaimed' ORDER BY task.priority LIMIT :param_1
-        """,
-        """
-        SELECT /*+ INDEX(task ix_task_claim) */
-            task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at,
-            CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-        FROM task
-        WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6)
-            AND task.priority = :sa_jobqueue_priority
-            AND task.run_at >= (
-                SELECT min(sa_jobqueue_waiting.run_at) AS min_1 FROM task AS sa_jobqueue_waiting
-                WHERE sa_jobqueue_waiting.status = 'unclaimed'
-                    AND sa_jobqueue_waiting.priority = :sa_jobqueue_priority
-            )
-        ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit
-        FOR UPDATE SKIP LOCKED
-        """,
-    )
-
-
-def test_sqlite_claims_the_due_rows_of_the_next_priority() -> None:
-    assert claim_sql(Task, "sqlite")[1:] == lines(
-        """
-        UPDATE task
-        SET status='claimed', owner=:sa_jobqueue_owner,
-            owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits)
-        WHERE task.id IN (
-            SELECT task.id FROM task
-            WHERE task.status = 'unclaimed'
-                AND task.run_at <= (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
-                AND task.priority = :sa_jobqueue_priority
-            ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit OFFSET :param_1
-        )
-        RETURNING id, status, owner, owner_date, priority, run_at
-        """
-    )
-
-
-# Composite keys
-
-
-def test_composite_keys_are_picked_once_in_a_materialized_query() -> None:
-    assert claim_sql(Seat, "postgresql") == lines(
-        """
-        WITH sa_jobqueue_picked AS MATERIALIZED (
-            SELECT seat.hall AS hall, seat.number AS number FROM seat
-            WHERE seat.status IN ('unclaimed', 'unclaimed')
-            ORDER BY seat.status, seat.hall, seat.number LIMIT :sa_jobqueue_limit
-            FOR NO KEY UPDATE OF seat SKIP LOCKED
-        ), sa_jobqueue_claimed AS (
-            UPDATE seat
-            SET status='claimed', owner=:sa_jobqueue_owner,
-                owner_date=(SELECT clock_timestamp())
-            FROM sa_jobqueue_picked WHERE seat.hall = sa_jobqueue_picked.hall AND seat.number =
-                sa_jobqueue_picked.number AND
-                CASE WHEN (seat.status = 'unclaimed') THEN 1 ELSE 0 END = 1
-            RETURNING seat.hall, seat.number, seat.status, seat.owner, seat.owner_date
-        )
-        SELECT sa_jobqueue_claimed.hall, sa_jobqueue_claimed.number, sa_jobqueue_claimed.status,
-            sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date
-        FROM sa_jobqueue_claimed ORDER BY sa_jobqueue_claimed.hall, sa_jobqueue_claimed.number
-        """
-    )
-
-
-@pytest.mark.parametrize("alias", ["mysql", "mariadb"])
-def test_composite_keys_are_marked_by_tuples(alias: str) -> None:
-    assert claim_sql(Seat, alias)[-1] == one_line(
-        """
-        UPDATE seat FORCE INDEX (PRIMARY)
-        SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-        WHERE (seat.hall, seat.number) IN (:sa_jobqueue_keys) AND
-                CASE WHEN (seat.status = 'unclaimed') THEN 1 ELSE 0 END = 1
-        """
-    )
+def at_version(alias: str, *version: int) -> Any:
+    """Return the dialect of a server of this version."""
+    dialect: Any = dialect_of(alias)
+    dialect.server_version_info = version
+    return dialect

@@ -68,6 +68,11 @@ class Nonsense(Exception):
         ("no", "no"),
         (ValueError("no"), "ValueError: no"),
         (KeyError(), "KeyError: "),
+        (
+            ExceptionGroup("two sites", [ValueError("no"), ExceptionGroup("b", [OSError("gone")])]),
+            "ExceptionGroup: two sites (2 sub-exceptions): ValueError: no; "
+            "ExceptionGroup: b (1 sub-exception): OSError: gone",
+        ),
         (Unprintable(), "Unprintable: (its text raised RuntimeError)"),
         (Nonsense(), "Nonsense: (its text raised TypeError)"),
         ("nul \0", "nul \\0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -27,10 +28,12 @@ from sqlalchemy.orm import (
     registry,
     relationship,
 )
+from sqlalchemy.types import TypeDecorator
 from sqlmodel import Field, SQLModel
 
-from sa_jobqueue import ArgumentError, JobMixin, PriorityMixin
+from sa_jobqueue import ArgumentError, JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
 from sa_jobqueue.model.mapping import mapping_of
+from tests.unit.mapping import columns
 
 
 def map_job(*mixins: Any, **body: Any) -> Any:
@@ -77,7 +80,8 @@ def map_table(table: Table, **body: Any) -> Any:
 )
 def test_a_status_of_the_users_own_is_an_error_that_shows_named(body: dict[str, Any]) -> None:
     with pytest.raises(
-        ArgumentError, match=r"Job has a 'status' of its own.* named\(status='job_status'\)"
+        ArgumentError,
+        match=r"'status' of its own.*named\(status='status'\).*named\(status='job_status'\)",
     ):
         map_job(JobMixin, **body)
 
@@ -96,9 +100,10 @@ def test_a_status_on_a_mixin_of_the_users_own_is_an_error() -> None:
             map_job(*mixins)
 
 
-def test_a_name_given_by_named_may_also_be_taken() -> None:
-    with pytest.raises(ArgumentError, match="Job has a 'job_status' of its own"):
-        map_job(JobMixin.named(status="job_status"), job_status=mapped_column(String(20)))
+def test_a_column_by_a_name_given_by_named_is_taken_for_the_queues() -> None:
+    job = map_job(JobMixin.named(status="job_status"), job_status=mapped_column(String(20)))
+
+    assert columns(job.__table__, "job_status") == ["job_status VARCHAR(20)"]
 
 
 def test_a_dataclass_field_of_the_users_own_is_an_error() -> None:
@@ -193,9 +198,8 @@ def test_a_key_that_the_mapper_is_given_is_enough() -> None:
     ("role", "type_"),
     [
         ("status", Integer()),
-        ("status", String(5)),
-        ("status", Enum("unclaimed", "claimed", name="states")),
         ("owner", String(10)),
+        ("owner", Enum("w", name="owners")),
         ("owner_date", Date()),
         ("priority", Float()),
     ],
@@ -206,9 +210,60 @@ def test_a_renamed_column_of_an_unfit_type_is_an_error(role: str, type_: Any) ->
         map_job(JobMixin, PriorityMixin, **{role: mapped_column("other", type_)})
 
 
-def test_a_time_without_zone_and_microseconds_cannot_hold_a_fence() -> None:
-    with pytest.raises(ArgumentError, match=r"Job\.owner_date is .*DateTime\(\), but owner_date"):
-        map_job(JobMixin, owner_date=mapped_column("taken_at", DateTime()))
+@pytest.mark.parametrize(
+    ("type_", "message"),
+    [
+        (String(8), "'unclaimed' is longer than Job.status"),
+        (
+            Enum("unclaimed", "claimed", name="states"),
+            "'done' is not among the values .* to the enum",
+        ),
+    ],
+    ids=["too short", "a word is missing"],
+)
+def test_a_status_that_cannot_hold_every_word_is_an_error(type_: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        map_job(JobMixin.named(status="status"), status=mapped_column(type_))
+
+
+class NaiveUtc(TypeDecorator[datetime]):
+    impl = DateTime
+    cache_ok = True
+
+
+@pytest.mark.parametrize("type_", [DateTime(), NaiveUtc()], ids=["DateTime", "decorated"])
+@pytest.mark.parametrize(("role", "mixin"), [("owner_date", JobMixin), ("run_at", ScheduleMixin)])
+def test_a_time_without_a_zone_is_an_error_that_shows_how_to_alter_it(
+    role: str, mixin: Any, type_: Any
+) -> None:
+    others = [JobMixin] if mixin is ScheduleMixin else []
+    shown = rf"Job\.at is .*, but {role} needs a time zone.*\"at AT TIME ZONE 'UTC'\".*job_{role}"
+    with pytest.raises(ArgumentError, match=shown):
+        map_job(mixin.named(**{role: "at"}), *others, at=mapped_column(type_))
+
+
+@pytest.mark.parametrize(
+    ("role", "column", "needs"),
+    [
+        ("priority", mapped_column(Integer), "nullable=False"),
+        ("owner", mapped_column(String(64), nullable=False), "nullable=True"),
+    ],
+)
+def test_a_column_that_may_or_may_not_be_null_against_its_role_is_an_error(
+    role: str, column: Any, needs: str
+) -> None:
+    mixins = {
+        mixin.named(**{role: "own"}) if role in mixin.__queue_attributes__ else mixin
+        for mixin in (JobMixin, PriorityMixin)
+    }
+    with pytest.raises(ArgumentError, match=rf"Job\.own may .*, but {role} needs {needs}"):
+        map_job(*mixins, own=column)
+
+
+@pytest.mark.parametrize("own", [mapped_column(Integer, default=5), 5], ids=["column", "number"])
+def test_an_own_max_attempts_is_an_error_that_shows_the_option(own: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"__queue_args__ = \{'max_attempts': 5\}"):
+        map_job(JobMixin, RetryMixin, max_attempts=own)
 
 
 @pytest.mark.parametrize("precision", [0, 3])
@@ -282,7 +337,7 @@ def test_an_unknown_direction_is_an_error() -> None:
         map_with_args(order_by=["weight down"])
 
 
-@pytest.mark.parametrize("word", ["it's", "x" * 17, "", 5, "ä"])
+@pytest.mark.parametrize("word", ["it's", "x" * 65, "", 5, "ä"])
 def test_a_word_that_cannot_be_a_status_is_an_error(word: Any) -> None:
     with pytest.raises(ArgumentError, match="cannot be a status"):
         map_with_args(names={"unclaimed": word})
@@ -322,3 +377,14 @@ def test_a_class_without_job_mixin_is_no_queue(mixins: Any) -> None:
 def test_an_option_of_yes_or_no_is_true_or_false(option: str) -> None:
     with pytest.raises(ArgumentError, match=rf"__queue_args__\['{option}'\] is a bool: 'yes'"):
         map_job(JobMixin, __queue_args__={option: "yes"})
+
+
+@pytest.mark.parametrize("most", [0, True, "5"])
+def test_max_attempts_is_a_number_or_none(most: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"\['max_attempts'\] is a number, 1 or more, or None"):
+        map_job(JobMixin, RetryMixin, __queue_args__={"max_attempts": most})
+
+
+def test_max_attempts_without_attempts_is_an_error() -> None:
+    with pytest.raises(ArgumentError, match="add RetryMixin to its bases"):
+        map_job(JobMixin, __queue_args__={"max_attempts": 5})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from sqlalchemy import BigInteger, MetaData, SmallInteger, String, Uuid
+from sqlalchemy import BigInteger, Integer, MetaData, SmallInteger, String, Uuid
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import (
@@ -14,12 +14,16 @@ from sa_jobqueue import (
     JobMixin,
     PriorityMixin,
     QueueColumns,
+    RetryMixin,
     RoundMixin,
     ScheduleMixin,
 )
 from sa_jobqueue.model.mapping import mapping_of
 from sa_jobqueue.model.round_table import round_table
 from tests.unit.mapping import DIALECTS, Base, assert_queue, columns, indexes, table_of
+
+#: As SQLAlchemy's own pages write columns that several classes share.
+StateText = Annotated[str, mapped_column(String(64), index=True)]
 
 
 def claim_index(entity: Any, dialect: str = "postgresql") -> str:
@@ -202,11 +206,11 @@ def test_a_column_may_be_renamed_in_the_body() -> None:
         __tablename__ = "sms"
         id: Mapped[int] = mapped_column(primary_key=True)
         status = mapped_column("sms_status", String(20))
-        priority = mapped_column("urgency", SmallInteger)
+        priority = mapped_column("urgency", SmallInteger, nullable=False)
 
     assert columns(table_of(Sms), "sms_status", "urgency") == [
-        "sms_status VARCHAR(20) DEFAULT 'unclaimed' NOT NULL",
-        "urgency SMALLINT DEFAULT '0' NOT NULL",
+        "sms_status VARCHAR(20)",
+        "urgency SMALLINT NOT NULL",
     ]
     assert claim_index(Sms) == (
         "CREATE INDEX ix_sms_claim ON sms (sms_status, urgency, id) WHERE sms_status = 'unclaimed'"
@@ -245,7 +249,60 @@ def test_named_gives_attributes_and_columns_other_names() -> None:
     ]
 
 
+@pytest.mark.parametrize("status", ["state", "status"])
+def test_a_column_that_the_class_declares_by_a_given_name_serves_as_it_is(status: str) -> None:
+    body = {
+        "__tablename__": f"galaxy_{status}",
+        "id": mapped_column(Integer, primary_key=True),
+        status: mapped_column(String(64), index=True),
+        "heat": mapped_column(BigInteger, nullable=False, server_default="7"),
+    }
+    mixins = (JobMixin.named(status=status), PriorityMixin.named(priority="heat"), Base)
+
+    table = table_of(type(f"Galaxy_{status}", mixins, body))
+
+    assert columns(table, status, "heat") == [
+        f"{status} VARCHAR(64)",
+        "heat BIGINT DEFAULT '7' NOT NULL",
+    ]
+    assert f"CREATE INDEX ix_{table.name}_{status} ON {table.name} ({status})" in indexes(table)
+    default: Any = table.c[status].default
+    assert default.arg == "unclaimed"  # for jobs that the ORM inserts
+
+
+def test_a_given_name_may_be_typed_by_an_annotation_alone() -> None:
+    class Star(JobMixin.named(status="state"), Base):  # type: ignore[misc]  # a call
+        __tablename__ = "star_annotated"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        state: Mapped[StateText]
+
+    assert columns(table_of(Star), "state") == ["state VARCHAR(64) NOT NULL"]
+    assert "ix_star_annotated_state" in index_names(Star)
+
+
 # __queue_args__
+
+
+@pytest.mark.parametrize(("most", "ddl"), [(5, " DEFAULT '5'"), (None, "")])
+def test_max_attempts_is_the_default_of_its_column(most: int | None, ddl: str) -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Mail(JobMixin, RetryMixin, Base):
+        __tablename__ = "mail"
+        __queue_args__ = {"max_attempts": most}  # noqa: RUF012 - as users write it
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    assert columns(table_of(Mail), "max_attempts") == [f"max_attempts INTEGER{ddl}"]
+
+
+def test_a_long_word_makes_the_status_column_long_enough() -> None:
+    class Deed(JobMixin, Base):
+        __tablename__ = "deed"
+        __queue_args__ = {"ready": ["waiting_for_the_notary"]}  # noqa: RUF012 - as users write it
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    assert columns(table_of(Deed), "status") == ["status VARCHAR(22) DEFAULT 'unclaimed' NOT NULL"]
 
 
 def test_equality_columns_lead_the_index() -> None:

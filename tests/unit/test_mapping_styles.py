@@ -151,7 +151,7 @@ def test_a_number_of_attempts_is_filled_in_where_the_model_says_none() -> None:
         id: Mapped[int] = mapped_column(primary_key=True)
         max_attempts = mapped_column("most", Integer, default=5)
 
-    assert columns(table_of(Open), "most") == ["most INTEGER DEFAULT '20'"]
+    assert columns(table_of(Open), "most") == ["most INTEGER"]
     assert columns(table_of(Closed), "most") == ["most INTEGER"]
     defaults: list[Any] = [table_of(entity).c.most.default for entity in (Open, Closed)]
     assert [default.arg for default in defaults] == [20, 5]

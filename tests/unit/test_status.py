@@ -43,7 +43,7 @@ def test_a_word_of_letters_digits_and_harmless_signs_can_be_a_status(word: str) 
     "word",
     [
         "",
-        "a" * 17,
+        "a" * 65,
         "it's",
         'a"b',
         "50%",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -32,6 +33,26 @@ READING = {
 
 #: Functions that take a session, and are about rounds and owners instead of a queue's jobs.
 NO_VERBS = ("connection_owner", "owner_state", "round_progress")
+
+
+#: Verbs that take a class, with the other arguments that they need.
+OF_A_CLASS: dict[str, dict[str, Any]] = {
+    "claim": {"owner": "w"},
+    "claimed_by": {"owner": "w"},
+    "enqueue": {"rows": []},
+    "prune": {"older_than": timedelta(1)},
+    "reap": {},
+    "stats": {},
+    "count_by_status": {},
+    "finish_rate": {},
+}
+
+
+@pytest.mark.parametrize("verb", OF_A_CLASS)
+def test_a_verb_that_is_given_a_queue_names_its_method(verb: str) -> None:
+    for queue in (JobQueue(Email), AsyncJobQueue(JobQueue(Email))):
+        with pytest.raises(ArgumentError, match=r"is a queue, .* call its method of the same name"):
+            getattr(sa_jobqueue, verb)(None, queue, **OF_A_CLASS[verb])
 
 
 def parameters(function: Any, *, without: Iterable[str] = ()) -> list[tuple[str, Any, Any]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import uuid
 from typing import Any
 
-from sqlalchemy import Index, String, Text, Uuid
+from sqlalchemy import Enum, Index, String, Text, Uuid
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -33,10 +34,10 @@ class Email(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, TraceMixin, Base
 
 
 class Visit(JobMixin, Base):
-    """A queue with a key of two columns, one of which may have any characters."""
+    """A queue with a wide key of any characters, and two statuses of claimed jobs."""
 
     __tablename__ = "page_visit"
-    __queue_args__ = {"failed_index": True}  # noqa: RUF012 - as users write it
+    __queue_args__ = {"failed_index": True, "during": ["waiting"]}  # noqa: RUF012 - as users write it
     region: Mapped[str] = mapped_column(String(50), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
 
@@ -45,6 +46,7 @@ class Scan(JobMixin, Base):
     """A queue with UUIDs, and no index of failed jobs."""
 
     __tablename__ = "page_scan"
+    __queue_args__ = {"failed_index": False}  # noqa: RUF012 - as users write it
     id: Mapped[uuid.UUID] = mapped_column(Uuid(), primary_key=True, default=uuid.uuid4)
 
 
@@ -61,11 +63,22 @@ class PlainUuid(TypeDecorator[uuid.UUID]):
         return uuid.UUID(value)
 
 
-class Ticket(JobMixin, Base):
-    """A queue whose key has a type of the user's own."""
+class Stage(enum.Enum):
+    """The statuses of tickets; a member is no string."""
+
+    unclaimed = 1
+    claimed = 2
+    done = 3
+    failed = 4
+    cancelled = 5
+
+
+class Ticket(JobMixin.named(status="stage"), Base):  # type: ignore[misc]  # a call
+    """A queue whose key and status have types of the user's own."""
 
     __tablename__ = "page_ticket"
     id: Mapped[uuid.UUID] = mapped_column(PlainUuid(), primary_key=True, default=uuid.uuid4)
+    stage: Mapped[Stage] = mapped_column(Enum(Stage, name="page_stage"))
 
 
 class ApartBase(DeclarativeBase):

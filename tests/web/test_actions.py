@@ -180,6 +180,17 @@ def test_a_job_whose_owner_finishes_it_during_a_release_is_left_alone(
     assert statuses(session) == {1: "done", 2: "unclaimed"}
 
 
+def test_a_job_that_its_owner_has_moved_on_is_released(page: TestClient, session: Session) -> None:
+    add(session, Visit(region="a", number=7))
+    claim(session, Visit, owner="w")[0].status = "waiting"
+    session.commit()
+    (key,) = keys_shown(page.get("/queues/visits?show=claimed"))
+
+    preview = preview_of(page, "/queues/visits", {"verb": "release", "key": key})
+
+    assert texts(confirmed(page, preview), "h1") == ["1 job released"]
+
+
 def test_a_wide_key_with_a_comma_is_changed(page: TestClient, session: Session) -> None:
     add(session, Visit(region=r"a,\b", number=7))
 

@@ -31,7 +31,7 @@ from tests.models import (
 from tests.support import with_empty_tables
 
 from .conftest import Open, add, confirmed, keys_shown, preview_of, texts
-from .models import Ticket
+from .models import Stage, Ticket
 
 MAPPINGS: dict[Any, dict[str, Any]] = {
     Email: {"recipient": "ann"},
@@ -99,7 +99,7 @@ def test_jobs_with_a_key_of_a_type_of_ones_own_are_previewed_and_changed(
 def test_a_changed_job_with_a_key_of_a_type_of_ones_own_was_not_left_alone(
     open_page: Open, session: Session
 ) -> None:
-    add(session, Ticket(), Ticket(status="done"))
+    add(session, Ticket(), Ticket(stage=Stage.done))
     page = open_page(queues={"jobs": Ticket})
     (due,) = keys_shown(page.get("/queues/jobs?show=due"))
     done = next(str(job.id) for job in session.query(Ticket) if str(job.id) != due)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
@@ -45,13 +46,22 @@ def test_the_first_page_shows_what_each_queue_holds(page: TestClient, session: S
 
 
 @pytest.mark.only_on("sqlite", "postgresql")
-def test_what_no_index_finds_is_said_to_be_not_indexed(page: TestClient, session: Session) -> None:
-    add(session, Scan(status="failed", owner_date=LONG_AGO))
+def test_without_an_index_the_last_rows_are_looked_at_and_the_page_says_so(
+    page: TestClient, session: Session
+) -> None:
+    scan = Scan(status="failed", owner_date=LONG_AGO)
+    add(session, scan)
+    small = page.get("/queues/scans?show=failed").text
+    done = [{"status": "done", "owner_date": LONG_AGO} for _ in range(10_001)]
+    session.execute(insert(Scan), done)
+    session.commit()
 
-    first, listed = page.get("/").text, page.get("/queues/scans?show=failed").text
+    first, large = page.get("/").text, page.get("/queues/scans?show=failed").text
 
+    assert str(scan.id) in small
+    assert "may lack jobs" not in small
     assert "not indexed" in first
-    assert "failed_index" in listed
+    assert "only the 10,000 rows with the largest keys" in large
 
 
 def test_a_queue_without_a_table_says_how_to_get_it(open_page: Open) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sa_jobqueue.ages import age_text
+from sa_jobqueue.ages import age_text, duration_text
 from sa_jobqueue.web.rendering import from_path, in_path, plural, rate_text, value_text
 
 
@@ -35,6 +35,26 @@ def test_a_key_in_a_path_is_a_single_step_and_is_read_again(text: str) -> None:
 )
 def test_an_age_has_two_units_at_most(seconds: float, text: str) -> None:
     assert age_text(timedelta(seconds=seconds)) == text
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [
+        (0.0, "0 s"),
+        (0.1234, "0.123 s"),
+        (5.3e-05, "0 s"),
+        (timedelta(seconds=1.2), "1.2 s"),
+        (180, "3 min"),
+        (timedelta(seconds=185), "3 min 5 s"),
+        (3_599.7, "60 min"),
+        (timedelta(hours=2, minutes=5), "2 h 5 min"),
+        (timedelta(days=3), "3 d"),
+    ],
+)
+def test_a_duration_in_a_sentence_is_as_people_say_it(
+    duration: timedelta | float, text: str
+) -> None:
+    assert duration_text(duration) == text
 
 
 def test_numbers_are_short() -> None:

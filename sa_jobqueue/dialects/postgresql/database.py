@@ -35,7 +35,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
 from ..capabilities import LOCK_WAIT, Version
-from ..clock import utc_now
+from ..clock import naive_utc_now, utc_now
 from ..connections import driver_connection
 from ..database import Database
 from ..owner_liveness import OwnerState, Process, Server
@@ -363,3 +363,9 @@ def _utc_now(element: utc_now, compiler: Any, **kw: Any) -> str:
         return "statement_timestamp()"
     shift = compiler.process(element.clauses, **kw)
     return f"(statement_timestamp() + {shift} * interval '1 microsecond')"
+
+
+@compiles(naive_utc_now, "postgresql")
+def _naive_utc_now(element: naive_utc_now, compiler: Any, **kw: Any) -> str:
+    # PostgreSQL would read the column's times in the zone of the session.
+    return f"({_utc_now(element, compiler, **kw)} AT TIME ZONE 'UTC')"

@@ -60,6 +60,11 @@ WHERE attrelid = CAST(:table AS regclass) AND attname = :column
   AND atttypid IN (CAST('timestamp' AS regtype), CAST('timestamptz' AS regtype))
 """)
 
+_LACKS_ZONE = text("""
+SELECT 1 FROM pg_attribute WHERE attrelid = CAST(:table AS regclass) AND attname = :column
+  AND atttypid = CAST('timestamp' AS regtype)
+""")
+
 _TREE = """(SELECT CAST(:table AS regclass) AS relid
   UNION SELECT relid FROM pg_partition_tree(CAST(:table AS regclass)))"""
 
@@ -149,6 +154,10 @@ class PostgreSQLExamination(Examination):
         names = {"table": qualified(connection, column.table), "column": column.name}
         digits = connection.execute(_TIME_DIGITS, names).scalar()
         return None if digits is None else int(digits)
+
+    def lacks_zone(self, connection: Connection, column: Column[Any]) -> bool:
+        names = {"table": qualified(connection, column.table), "column": column.name}
+        return connection.execute(_LACKS_ZONE, names).scalar() is not None
 
     def predicate(self, index: Index) -> ColumnElement[bool] | None:
         where: ColumnElement[bool] | None = index.dialect_options["postgresql"]["where"]

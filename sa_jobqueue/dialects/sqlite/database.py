@@ -59,13 +59,19 @@ class SQLite(Database):
     def begin_write(self, connection: Connection) -> None:
         # A deferred transaction that reads first and writes later may get SQLITE_BUSY at
         # once, whatever the busy timeout.
+        if not connection.in_transaction():
+            connection.begin()  # as the next statement would: a listener may say BEGIN
         if not _in_transaction(driver_connection(connection)):
             connection.exec_driver_sql(self.begin_statement)
 
     def in_autocommit(self, connection: Connection) -> bool:
         driver = driver_connection(connection)
         try:
-            return driver.isolation_level is None and not driver.in_transaction
+            if driver.isolation_level is not None:
+                return False
+            if not connection.in_transaction():
+                connection.begin()  # as above
+            return not driver.in_transaction
         # The connection is closed, as the next statement tells: aiosqlite, and sqlite3.
         except (ValueError, sqlite3.ProgrammingError):
             return False

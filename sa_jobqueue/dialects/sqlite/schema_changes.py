@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from sqlalchemy import Column, Connection, Table, text
 
+from ..connections import driver_connection
 from ..schema_changes import SchemaChanges
 
 
@@ -19,6 +22,25 @@ class SQLiteSchemaChanges(SchemaChanges):
     alters_many: ClassVar[bool] = False
     builds_beside: ClassVar[bool] = False  # indexes cannot be renamed
     begins: ClassVar[tuple[str, ...]] = ("BEGIN IMMEDIATE",)
+
+    @contextmanager
+    def without_transaction(self, connection: Connection) -> Iterator[None]:
+        """End the transaction of a listener, or of Python 3.12's ``autocommit=False``.
+
+        SQLAlchemy's page on SQLite recommends both: a listener of its begin event says BEGIN, also
+        under AUTOCOMMIT, and such a driver is in a transaction at any time.
+        """
+        driver = driver_connection(connection)
+        always = getattr(driver, "autocommit", None) is False
+        if always:
+            driver.autocommit = True  # commits
+        elif driver.in_transaction:
+            connection.exec_driver_sql("COMMIT")
+        try:
+            yield
+        finally:
+            if always:
+                driver.autocommit = False
 
     def declares(self, connection: Connection, column: Column[Any]) -> bool:
         table = _table(column)

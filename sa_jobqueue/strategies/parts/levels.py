@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from ...dialects import Database
-from ...model.status import exact_pattern, status_is, word_literal
+from ...model.status import status_again, status_is, word_literal
 from ...sessions.writer import Writer
 from ..spec import ClaimSpec
 from .adapted import adapted
@@ -136,7 +136,7 @@ class Levels:
         # lead the index, such rows are not its beginning, and a LIKE names the status.
         if self.mapping.equality or self.spec.of_round:
             behind = own[0] > after[0] if len(own) == 1 else tuple_(*own) > tuple_(*after)
-            return [[behind, status.like(exact_pattern(self.spec.ready))]]
+            return [[behind, status_again(status, self.spec.ready)]]
         return [[tuple_(status, *own) > tuple_(word_literal(self.spec.ready), *after)]]
 
     def _columns(self, table: FromClause) -> list[Any]:

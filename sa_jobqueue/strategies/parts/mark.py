@@ -121,7 +121,7 @@ class Mark:
     def _shown(self, entity: Any, request: Request, date: datetime) -> dict[str, Any]:
         attributes = self.mapping.attributes
         shown = {
-            attributes["status"]: self.spec.during,
+            attributes["status"]: self.mapping.shown(self.spec.during),
             attributes["owner"]: request.owner,
             attributes["owner_date"]: date,
         }

@@ -22,7 +22,7 @@ from ...dialects import Database
 from ...dialects.clock import utc_now
 from ...model.indexes import claim_index
 from ...model.keys import key_is_in
-from ...model.status import exact_pattern, word_literal
+from ...model.status import status_again, word_literal
 from ..spec import ClaimSpec
 from .adapted import adapted
 from .levels import Levels
@@ -141,7 +141,7 @@ class ReadyRows:
         """
         if not self.database.forgets_implied or not self.due:
             return []
-        return [self.mapping.attribute("status").like(exact_pattern(self.spec.ready))]
+        return [status_again(self.mapping.attribute("status"), self.spec.ready)]
 
     @cached_property
     def from_first(self) -> list[ColumnElement[bool]]:

@@ -97,6 +97,8 @@ def _columns(queue: JobQueue[Any]) -> dict[str, Any]:
 def _job_row(queue: JobQueue[Any], values: dict[str, Any]) -> JobRow:
     mapping = queue.mapping
     roles = {role: values[name] for role, name in mapping.attributes.items() if name in values}
+    if "status" in roles:
+        roles["status"] = mapping.told(roles["status"])
     serial = {column.key for limit in queue.plan.spec.limits for column in limit.columns}
     known = {*mapping.attributes.values(), *(each.key for each in mapping.key_attributes)}
     deferred = tuple(each.key for each in mapping.mapper.column_attrs if each.deferred)

@@ -79,7 +79,7 @@ def _preview_failed(visit: Visit) -> Response:
     """Show how many jobs have failed until the last failure, which the form will name."""
     name, queue = named_queue(visit)
     with reading(visit.site.engine) as session:
-        first = failed_jobs(session, queue, limit=NAMED)
+        first = failed_jobs(session, queue, limit=NAMED, complete=True)
         until = first[0].owner_date if first else None
         count = count_failed(session, queue, until=until) if until else 0
     return visit.page("preview_failed", name=name, first=first, until=until, count=count)

@@ -14,7 +14,15 @@ from starlette.responses import RedirectResponse, Response
 
 from ...dialects.clock import as_utc
 from ...errors import ArgumentError
-from ...overview import Listed, ListedJob, Position, QueueOverview, list_jobs
+from ...model.status import CANCELLED, FAILED
+from ...overview import (
+    Listed,
+    ListedJob,
+    Position,
+    QueueOverview,
+    list_jobs,
+    why_incomplete,
+)
 from ...overview.listing import position_types
 from ...owners.alive import OwnerState, owner_states
 from ...queue import JobQueue
@@ -48,6 +56,10 @@ VERBS = {
     Listed.DUE: ("cancel", "reprioritize"),
     Listed.LATER: ("cancel", "reprioritize"),
 }
+
+
+#: The lists that an index of their own finds.
+UNSUCCESSFUL = {Listed.FAILED: FAILED, Listed.CANCELLED: CANCELLED}
 
 
 def show_queue(visit: Visit) -> Response:
@@ -84,13 +96,13 @@ class JobList:
     Attributes:
         states: of the owners, by their names.
         next_page: the query of the next page; None: there is none.
-        not_indexed: no index finds such jobs, and nothing was read.
+        incomplete: why it may lack jobs; None: it has all.
     """
 
     jobs: Sequence[ListedJob] = ()
     states: Mapping[str, OwnerState] = field(default_factory=dict)
     next_page: str | None = None
-    not_indexed: bool = False
+    incomplete: str | None = None
 
 
 def named_queue(visit: Visit) -> tuple[str, JobQueue[Any]]:
@@ -137,12 +149,10 @@ def _list(visit: Visit, queue: JobQueue[Any], which: Listed) -> JobList:
     """Read a page of jobs, and whether their owners live."""
     after = _position(queue, which, visit.request.query_params.get("after"))
     with reading(visit.site.engine) as session:
-        try:
-            jobs = list_jobs(session, queue, which, limit=PAGE + 1, after=after)
-        except ArgumentError:
-            return JobList(not_indexed=True)
-        shown = jobs[:PAGE]
-        return JobList(shown, _states(session, shown), _next_page(which, jobs))
+        jobs = list_jobs(session, queue, which, limit=PAGE + 1, after=after)
+        shown, status = jobs[:PAGE], UNSUCCESSFUL.get(which)
+        why = None if status is None else why_incomplete(session, queue, status)
+        return JobList(shown, _states(session, shown), _next_page(which, jobs), why)
 
 
 def _states(session: Session, jobs: Sequence[ListedJob]) -> dict[str, OwnerState]:

@@ -41,6 +41,22 @@ LONG_AGO = datetime.now(UTC) - timedelta(hours=1)
 
 
 @in_event_loop
+async def test_awaited_finishes_write_own_columns(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_emails(session, "a", "b")
+    async with new_async_session(async_engine) as own:
+        first, second = await claim(own, Email, owner="w", limit=2)
+        await complete(own, first, values={Email.subject: "x"})
+        queue = AsyncJobQueue(JobQueue(Email))
+        await queue.release(own, second, values=lambda email: {Email.subject: email.recipient})
+        await own.commit()
+
+        assert (first.subject, second.subject) == ("x", "b")
+    assert session.scalars(select(Email.subject).order_by(Email.id)).all() == ["x", "b"]
+
+
+@in_event_loop
 async def test_jobs_live_through_every_verb_awaited(
     async_engine: AsyncEngine, session: Session
 ) -> None:

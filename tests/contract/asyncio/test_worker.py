@@ -19,7 +19,15 @@ from sqlalchemy.orm import Session, selectinload
 
 from sa_jobqueue import ArgumentError, Claim, JobQueue
 from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
-from sa_jobqueue.worker import Cancel, Outcome, Retry, Worker, WorkerOptions, job_context
+from sa_jobqueue.worker import (
+    Cancel,
+    Done,
+    Outcome,
+    Retry,
+    Worker,
+    WorkerOptions,
+    job_context,
+)
 from tests.contract.asyncio.support import (
     DRIVERS_OF_POSTGRESQL,
     DRIVERS_OF_SQLITE,
@@ -49,6 +57,21 @@ async def test_a_drained_queue_is_finished(async_engine: AsyncEngine, session: S
 
     assert handled == list("abcde")
     assert set(statuses(session).values()) == {"done"}
+
+
+@in_event_loop
+async def test_own_columns_that_a_handler_returns_are_written_with_the_finish(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_emails(session, "a", "b")
+
+    async def handler(email: Email) -> Done:
+        return Done({Email.subject: f"to {email.recipient}"})
+
+    await draining(async_engine, JobQueue(Email), handler, limit=2).run()
+
+    found = session.execute(select(Email.status, Email.subject).order_by(Email.id)).all()
+    assert found == [("done", "to a"), ("done", "to b")]
 
 
 @in_event_loop

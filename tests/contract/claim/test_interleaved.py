@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import ClaimLost, NotClaimed, cancel, claim, complete, fence_of, release, renew
 from tests.contract.steps import before, unless_refused
 from tests.models import Email, add_emails, recipients
-from tests.support import MARKING, SERVERS, Sessions, impatient
+from tests.support import MARKING, SERVERS, Sessions, begin_deferred, impatient
 
 
 @pytest.mark.parametrize("between", ["SELECT", "UPDATE email SET status='claimed'"])
@@ -106,8 +106,7 @@ def test_a_second_claim_that_is_undone_leaves_the_first_one(
     add_emails(session, "a")
     (email,) = claim(session, Email, owner="w", strategy=strategy)
     session.commit()
-    if db_alias == "sqlite":  # its driver begins nothing before a SAVEPOINT
-        session.connection().exec_driver_sql("BEGIN")
+    begin_deferred(session.connection())
     savepoint = session.begin_nested() if "savepoint" in how else None
     release(session, email)
     assert list(claim(session, Email, owner="w", strategy=strategy)) == [email]
@@ -134,8 +133,7 @@ def test_a_second_claim_that_is_committed_takes_the_place_of_the_first(
     add_emails(session, "a")
     (email,) = claim(session, Email, owner="w", strategy=strategy)
     session.commit()
-    if db_alias == "sqlite":
-        session.connection().exec_driver_sql("BEGIN")
+    begin_deferred(session.connection())
     with session.begin_nested():
         release(session, email)
         claim(session, Email, owner="w", strategy=strategy)
@@ -169,8 +167,7 @@ def test_a_claim_in_a_savepoint_is_forgotten_with_it(
     session: Session, strategy: str, db_alias: str
 ) -> None:
     (email,) = add_emails(session, "a")
-    if db_alias == "sqlite":  # its driver begins nothing before a SAVEPOINT
-        session.connection().exec_driver_sql("BEGIN")
+    begin_deferred(session.connection())
     savepoint = session.begin_nested()
     claimed = claim(session, Email, owner="w", strategy=strategy)
     assert email.status == "claimed"
@@ -189,8 +186,7 @@ def test_detached_jobs_are_finished_in_a_savepoint_of_another_session(
     claimed = claim(session, Email, owner="w", strategy=strategy)
     session.commit()
     session.expunge_all()
-    if db_alias == "sqlite":
-        other.connection().exec_driver_sql("BEGIN")
+    begin_deferred(other.connection())
 
     with other.begin_nested():
         complete(other, claimed)

@@ -14,7 +14,7 @@ from sqlalchemy.orm import (
 
 from sa_jobqueue import JobQueue, claim, complete, enqueue
 from tests.models import Email, Task, add_emails, add_tasks, names, recipients
-from tests.support import Sessions
+from tests.support import Sessions, begin_deferred
 
 
 def test_criteria_of_do_orm_execute_hooks_hold_in_claims(
@@ -94,8 +94,7 @@ def test_a_scoped_session_and_one_joined_to_an_outer_transaction_work(
     engine: Engine, strategy: str
 ) -> None:
     with engine.connect() as connection, connection.begin() as outer:
-        if engine.dialect.name == "sqlite":  # its driver begins nothing before a SAVEPOINT
-            connection.exec_driver_sql("BEGIN")
+        begin_deferred(connection)
         factory = sessionmaker(
             connection, join_transaction_mode="create_savepoint", expire_on_commit=False
         )

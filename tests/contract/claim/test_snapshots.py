@@ -109,6 +109,7 @@ def test_after_a_claim_that_lost_every_candidate_the_next_finds_new_jobs(
 
 
 @pytest.mark.strategies(*MARKING)
+@pytest.mark.driver_begins
 def test_two_autocommit_claimers_never_share_a_job(
     engine: Engine, new_session: Sessions, strategy: str
 ) -> None:

@@ -24,7 +24,14 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.strategies import STRATEGIES as ALL
 from tests.models import Base, Email, Message, Task, add_emails, add_tasks, recipients
-from tests.support import SERVERS, STRATEGIES, Sessions, make_engine, statements_seen
+from tests.support import (
+    SERVERS,
+    STRATEGIES,
+    Sessions,
+    begin_deferred,
+    make_engine,
+    statements_seen,
+)
 
 
 def test_auto_picks_by_capability_and_predicate(session: Session, db_alias: str) -> None:
@@ -312,7 +319,7 @@ def test_a_claim_waits_for_the_writer_also_in_a_deferred_transaction(
     """The claim's first statement takes the write lock, so it waits instead of being refused."""
     session, other = new_session(), new_session()
     add_tasks(session, "a", "b")
-    session.connection().exec_driver_sql("BEGIN")  # deferred, as the driver's recipes emit it
+    begin_deferred(session.connection())
     other.execute(update(Task).where(Task.name == "a").values(priority=3))
     other.commit()
 

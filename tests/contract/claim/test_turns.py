@@ -21,7 +21,7 @@ from tests.models import (
     names,
     recipients,
 )
-from tests.support import statements_seen, with_empty_tables
+from tests.support import begin_deferred, statements_seen, with_empty_tables
 
 EMAILS = JobQueue(Email)
 
@@ -382,8 +382,7 @@ def test_a_column_that_changes_with_each_update_is_undone_with_a_savepoint(
 
     def undone(verb: Callable[[], object]) -> tuple[int, int]:
         """Call a verb in a savepoint; return the column before and after the rollback."""
-        if db_alias == "sqlite":  # its driver begins nothing before a SAVEPOINT
-            session.connection().exec_driver_sql("BEGIN")
+        begin_deferred(session.connection())
         savepoint = session.begin_nested()
         verb()
         before = visit.updates

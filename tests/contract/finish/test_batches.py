@@ -22,7 +22,7 @@ from sa_jobqueue import (
 )
 from tests.contract.finish.support import statuses
 from tests.models import Animal, Document, Dog, Email, Message, Order, Pair, add_emails, recipients
-from tests.support import MARKING, SERVERS, statements_seen
+from tests.support import MARKING, SERVERS, begin_deferred, statements_seen
 
 pytestmark = pytest.mark.strategies(*MARKING)
 
@@ -86,8 +86,7 @@ def test_every_kind_of_model_is_finished(session: Session, strategy: str) -> Non
 def test_a_finish_in_a_savepoint_is_undone_with_it(
     session: Session, claimed: Claim[Email], db_alias: str
 ) -> None:
-    if db_alias == "sqlite":  # its driver begins nothing before a SAVEPOINT
-        session.connection().exec_driver_sql("BEGIN")
+    begin_deferred(session.connection())
     savepoint = session.begin_nested()
     complete(session, claimed)
     savepoint.rollback()

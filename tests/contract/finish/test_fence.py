@@ -26,7 +26,7 @@ from sa_jobqueue import (
     with_fence,
 )
 from tests.contract.finish.support import statuses
-from tests.models import Email, add_emails
+from tests.models import Email, Render, add_emails, add_renders
 from tests.support import MARKING, Sessions, statements_seen
 
 pytestmark = pytest.mark.strategies(*MARKING)
@@ -230,3 +230,37 @@ def test_a_copy_of_the_fence_from_before_a_renewal_is_lost(
 
     with pytest.raises(ClaimLost):
         complete(session, old)
+
+
+@pytest.mark.parametrize(
+    ("finish", "after"),
+    [
+        (renew, "running"),
+        (complete, "done"),
+        (fail, "unclaimed"),
+        (release, "unclaimed"),
+        (cancel_claimed, "cancelled"),
+    ],
+)
+def test_a_claim_is_ours_in_each_status_that_the_class_lists_for_claimed_jobs(
+    session: Session, other: Session, finish: Callable[..., None], after: str
+) -> None:
+    add_renders(session, 2)
+    claimed = claim(session, Render, owner="w", limit=2)
+    session.execute(update(Render).values(status="running"))
+    session.commit()
+
+    finish(session, claimed)
+    session.commit()
+
+    assert other.scalars(select(Render.status)).all() == [after] * 2
+
+
+def test_another_owners_claim_is_not_ours_in_any_status(session: Session, other: Session) -> None:
+    add_renders(session, 1)
+    claimed = claim(session, Render, owner="w")
+    session.execute(update(Render).values(status="running", owner="thief"))
+    session.commit()
+
+    with pytest.raises(ClaimLost):
+        complete(session, claimed)

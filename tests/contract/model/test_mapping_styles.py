@@ -164,7 +164,7 @@ class Renamed(JobMixin, PriorityMixin, Base):
     __tablename__ = "style_renamed"
     id: Mapped[int] = mapped_column(primary_key=True)
     status = mapped_column("job_status", String(20))
-    priority = mapped_column("urgency", SmallInteger)
+    priority = mapped_column("urgency", SmallInteger, nullable=False)
 
 
 class Named(

@@ -55,7 +55,7 @@ def test_the_timeout_of_a_with_block_names_the_holder_of_the_lock(lock: NamedLoc
     with lock, pytest.raises(LockTimeout) as caught, other:
         pass
 
-    assert "not free within 0:00:00.200000: process " in str(caught.value)
+    assert "not free within 0.2 s: process " in str(caught.value)
     assert not other.held
 
 

@@ -44,9 +44,10 @@ class Postcard(JobMixin, Base):
 
 
 class Pigeon(JobMixin, Base):
-    """The plainest queue, with a composite key."""
+    """The plainest queue, with a composite key and no index of failed jobs."""
 
     __tablename__ = "pigeon"
+    __queue_args__ = {"failed_index": False}  # noqa: RUF012 - as users write it
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     wing: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
 

@@ -11,7 +11,16 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import ArgumentError, JobQueue, claim, fail
 from sa_jobqueue.doctor import Severity, examine
 from sa_jobqueue.model.indexes import index_of
-from sa_jobqueue.overview import Count, FailedJob, count_failed, failed_jobs
+from sa_jobqueue.overview import (
+    Count,
+    FailedJob,
+    Listed,
+    count_failed,
+    failed_jobs,
+    list_jobs,
+    why_incomplete,
+)
+from tests.contract.plans import fill
 
 from .models import Crate, Hall, Parcel, Pigeon, Postcard, Stamp, boxes
 
@@ -117,10 +126,56 @@ def test_pages_follow_each_other_with_a_key_of_types_of_ones_own(session: Sessio
     assert keys == [(Hall.WEST, 3), (Hall.WEST, 2), (Hall.EAST, 1), (Hall.EAST, 0)]
 
 
+@pytest.fixture
+def flock(engine: Engine) -> None:
+    """A failed pigeon before 10,000 that are done, and one behind them."""
+    done = "INSERT INTO pigeon (id, wing, status, owner_date) SELECT 5, number, 'done'"
+    fill(engine, f"{done}, '2020-01-01 00:00:00'", 10_000)
+    with Session(engine) as session, session.begin():
+        session.add_all(
+            Pigeon(id=key, wing=1, status="failed", owner_date=LONG_AGO) for key in (4, 6)
+        )
+
+
 @pytest.mark.only_on("sqlite", "postgresql")
-def test_without_an_index_they_are_refused(session: Session) -> None:
-    with pytest.raises(ArgumentError, match="failed_index"):
-        failed_jobs(session, Pigeon, limit=1)
+@pytest.mark.usefixtures("flock")
+def test_without_an_index_they_are_looked_for_among_the_last_rows(session: Session) -> None:
+    found = failed_jobs(session, Pigeon, limit=5)
+    listed = list_jobs(session, Pigeon, Listed.FAILED, limit=5)
+    why = why_incomplete(session, Pigeon)
+
+    assert [job.key for job in found] == [(6, 1)]
+    assert [job.key for job in listed] == [(6, 1)]
+    assert why is not None
+    assert "only the 10,000 rows with the largest keys" in why
+    assert '"failed_index": True' in why
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+@pytest.mark.usefixtures("flock")
+def test_a_list_that_must_be_complete_is_refused_without_an_index(session: Session) -> None:
+    for wanted in (
+        lambda: failed_jobs(session, Pigeon, limit=5, complete=True),
+        lambda: count_failed(session, Pigeon, until=LONG_AGO),
+    ):
+        with pytest.raises(ArgumentError, match="failed_index"):
+            wanted()
+
+
+def test_of_a_small_table_they_are_all_listed_and_counted_without_an_index(
+    session: Session,
+) -> None:
+    for number in range(3):
+        moment = LONG_AGO + timedelta(minutes=number)
+        session.add(Pigeon(id=number, wing=1, status="failed", owner_date=moment))
+    session.commit()
+
+    first = failed_jobs(session, Pigeon, limit=2, complete=True)
+    second = failed_jobs(session, Pigeon, limit=2, complete=True, before=first[-1])
+
+    assert [job.key for job in (*first, *second)] == [(2, 1), (1, 1), (0, 1)]
+    assert count_failed(session, Pigeon, until=LONG_AGO) == Count(1)
+    assert why_incomplete(session, Pigeon) is None
 
 
 def test_a_limit_below_one_is_refused(session: Session) -> None:
@@ -138,9 +193,3 @@ def test_they_are_listed_and_counted_until_a_moment(session: Session) -> None:
 
     assert [job.last_error for job in (*first, *second)] == ["minute 2", "minute 1", "minute 0"]
     assert count_failed(session, Parcel, until=until) == Count(3)
-
-
-@pytest.mark.only_on("sqlite", "postgresql")
-def test_without_an_index_they_are_not_counted(session: Session) -> None:
-    with pytest.raises(ArgumentError, match="failed_index"):
-        count_failed(session, Pigeon, until=LONG_AGO)

@@ -29,7 +29,7 @@ from sa_jobqueue.dialects.clock import as_utc, utc_now
 from sa_jobqueue.verbs import ReapedJob, ReapReason
 from tests.contract.reap.support import claimed, grow_old, of_the_dead, reaped, rows, statuses
 from tests.models import Email, Task, add_emails, add_tasks, recipients
-from tests.support import SERVERS
+from tests.support import SERVERS, begin_deferred
 
 HOUR = timedelta(hours=1)
 FORCE = timedelta(0)
@@ -288,8 +288,7 @@ def test_a_savepoint_rolled_back_brings_the_claim_back_and_its_entities_show_it(
 ) -> None:
     (email,) = add_emails(session, "a")
     emails = claimed(session, Email, PLAIN)
-    if db_alias == "sqlite":  # its driver begins nothing before a SAVEPOINT
-        session.connection().exec_driver_sql("BEGIN")
+    begin_deferred(session.connection())
     savepoint = session.begin_nested()
     reap(session, Email, max_runtime=FORCE)
     assert email.status == "unclaimed"

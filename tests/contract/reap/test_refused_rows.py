@@ -42,6 +42,7 @@ def test_a_row_that_refuses_to_be_taken_back_keeps_its_claim_and_costs_no_other(
     assert len([text for text in caplog.messages if "cannot be reaped" in text]) == 1
 
 
+@pytest.mark.driver_begins
 def test_a_reap_in_autocommit_leaves_a_row_that_refuses_it(picky: Engine, session: Session) -> None:
     add_picky(session, "stuck", "a")
     of_the_dead(picky, session, Picky)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 from sa_jobqueue import ArgumentError, JobQueue, claim, complete, fence_of, reap
 from sa_jobqueue.model import keys
 from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.verbs import ReapReason
+from sa_jobqueue.verbs import Reaped, ReapReason
 from sa_jobqueue.verbs import reap as reap_module
 from tests.contract.reap.support import claimed, grow_old, of_the_dead, reaped, rows, statuses
 from tests.models import (
@@ -25,8 +26,10 @@ from tests.models import (
     Message,
     Order,
     Pair,
+    Render,
     Task,
     add_emails,
+    add_renders,
     add_tasks,
 )
 from tests.support import SERVERS, Sessions
@@ -95,6 +98,48 @@ def test_a_queue_reaps_its_own_statuses_back_to_its_ready_status(session: Sessio
     assert statuses(session) == ["checked", "claimed"]
 
 
+@pytest.mark.parametrize(
+    "of",
+    [reap, lambda session, entity: JobQueue(entity).reap(session)],
+    ids=["reap", "JobQueue.reap"],
+)
+def test_a_job_that_its_owner_has_moved_on_is_reaped(
+    session: Session, of: Callable[..., Reaped]
+) -> None:
+    first, _ = add_renders(session, 2)
+    claimed(session, Render, PLAIN)
+    session.execute(update(Render).where(Render.id == first.id).values(status="running"))
+    grow_old(session, Render, HOUR)
+
+    assert len(of(session, Render)) == 2
+    session.commit()
+
+    assert statuses(session, Render) == ["unclaimed"] * 2
+
+
+def test_the_application_restores_what_a_handler_had_set_in_the_transaction_of_the_reap(
+    session: Session, other: Session
+) -> None:
+    add_renders(session, 1)
+    claimed(session, Render, PLAIN)
+    session.execute(update(Render).values(max_attempts=1, result="by w"))
+    add_renders(session, 2)
+    claimed(session, Render, PLAIN)
+    session.execute(update(Render).values(result="by w"))
+    grow_old(session, Render, HOUR)
+
+    found = reap(session, Render)
+    returned = [job.identity[0] for job in found.jobs if not job.failed]
+    session.execute(update(Render).where(Render.id.in_(returned)).values(result="for any"))
+    session.commit()
+
+    assert rows(other, Render, Render.status, Render.result) == [
+        ("failed", "by w"),
+        ("unclaimed", "for any"),
+        ("unclaimed", "for any"),
+    ]
+
+
 @pytest.mark.only_on(*SERVERS)
 def test_held_claims_leave_nothing_to_reap(session: Session, other: Session) -> None:
     add_emails(session, "a")
@@ -159,6 +204,7 @@ def test_criteria_of_the_session_hold(new_session: Sessions) -> None:
     assert statuses(session) == ["claimed", "unclaimed"]
 
 
+@pytest.mark.driver_begins
 def test_autocommit_reaps_in_a_transaction_of_its_own(
     engine: Engine, new_session: Sessions
 ) -> None:
@@ -171,6 +217,7 @@ def test_autocommit_reaps_in_a_transaction_of_its_own(
     assert statuses(new_session(), Task) == ["failed", "unclaimed"]
 
 
+@pytest.mark.driver_begins
 def test_autocommit_writes_all_of_a_batch_or_nothing(engine: Engine, new_session: Sessions) -> None:
     session = new_session(engine.execution_options(isolation_level="AUTOCOMMIT"))
     add_tasks(session, "last", max_attempts=1)

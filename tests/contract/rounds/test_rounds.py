@@ -292,6 +292,23 @@ def test_rows_in_further_statuses_of_the_class_come_into_a_round_too(
     assert (progress.unclaimed, progress.claimed, progress.total) == (1, 1, 2)
 
 
+def test_a_row_that_a_new_round_waits_for_keeps_the_values_of_its_finish(
+    session: Session, start: Start
+) -> None:
+    add(session, Subscriber, 1)
+    start(Subscriber)
+    jobs = claim(session, Subscriber, owner="w")
+    session.commit()
+    number = start(Subscriber)
+
+    complete(session, jobs, values={Subscriber.kind: 7})
+
+    assert (jobs[0].status, jobs[0].kind) == ("unclaimed", 7)
+    session.commit()
+    assert session.scalars(select(Subscriber.kind)).all() == [7]
+    assert state(session) == {1: ("unclaimed", number)}
+
+
 def test_rows_that_are_left_alone_are_looked_at_once(session: Session, start: Start) -> None:
     """Else a chunk of such rows only would be repeated forever."""
     add(session, Subscriber, 6)

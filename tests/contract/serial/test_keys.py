@@ -24,6 +24,7 @@ from tests.contract.serial.keyed import (
     add,
     ids,
 )
+from tests.models import Render
 from tests.support import Sessions
 
 # What is a key
@@ -156,6 +157,16 @@ def test_jobs_count_as_claimed_by_the_queues_own_word(session: Session) -> None:
     add(session, Note, 1, 1)
 
     assert len(queue.claim(session, owner="w", limit=9)) == 1
+    assert len(queue.claim(session, owner="w", limit=9)) == 0
+
+
+def test_a_job_that_its_owner_has_moved_on_keeps_its_key(session: Session) -> None:
+    queue = JobQueue(Render, serial_by=Render.frames)
+    session.add_all([Render(frames=1), Render(frames=1)])
+    session.commit()
+    queue.claim(session, owner="w")[0].status = "running"
+    session.commit()
+
     assert len(queue.claim(session, owner="w", limit=9)) == 0
 
 

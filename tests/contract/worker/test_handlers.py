@@ -10,14 +10,23 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue
 from sa_jobqueue.asyncio import AsyncJobQueue
-from sa_jobqueue.worker import JobContext, Retry, Worker, job_context
+from sa_jobqueue.worker import Done, JobContext, Retry, Worker, job_context
 from tests.contract.worker.support import states, work
-from tests.models import Account, Email, Letter, Task, add_emails, add_tasks
+from tests.models import (
+    Account,
+    Email,
+    Letter,
+    Render,
+    Task,
+    add_emails,
+    add_renders,
+    add_tasks,
+)
 
 SOON = timedelta(milliseconds=20)
 
@@ -42,6 +51,80 @@ def test_a_worker_calls_the_handlers_of_several_queues(engine: Engine, session: 
     assert handled == ["a", "b"]
     assert session.scalars(select(Email.status)).all() == ["done"]
     assert session.scalars(select(Task.status)).all() == ["done"]
+
+
+def test_a_transactional_handler_may_move_its_job_on(engine: Engine, session: Session) -> None:
+    add_renders(session, 1)
+    queue = JobQueue(Render)
+
+    @queue.handler(transactional=True)
+    def run(session: Session, render: Render) -> None:
+        render.status = "running"
+
+    Worker(engine, queue, drain=True, poll=SOON).run()
+
+    assert session.scalars(select(Render.status)).all() == ["done"]
+
+
+def test_own_columns_that_handlers_return_are_written_with_the_finishes(
+    engine: Engine, session: Session
+) -> None:
+    first, second, third = add_renders(session, 3)
+
+    def run(render: Render) -> Done | None:
+        return Done({Render.frames: render.id}) if render.id != third.id else Done()
+
+    work(engine, JobQueue(Render), run, limit=3)
+
+    found = session.execute(select(Render.status, Render.frames).order_by(Render.id))
+    assert found.all() == [("done", first.id), ("done", second.id), ("done", None)]
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (Done({Render.status: "x"}), "ArgumentError: complete() writes Render.status itself"),
+        (Done({Render.frames: object()}), "the finish was refused"),
+        (Done({Render.frames: 10**30}), "the finish was refused"),
+        (Done(then="x"), "ArgumentError: Done(then='x') names a branch"),
+        (Done(7), "ArgumentError: values= takes"),  # type: ignore[arg-type]  # the mistake
+    ],
+    ids=["status", "object", "range", "branch", "number"],
+)
+def test_bad_values_fail_the_attempt_alone(
+    engine: Engine, session: Session, bad: Done, error: str
+) -> None:
+    first = add_renders(session, 2)[0]
+    session.execute(update(Render).values(max_attempts=1))
+    session.commit()
+
+    def run(render: Render) -> Done:
+        return bad if render.id == first.id else Done({Render.frames: 1})
+
+    work(engine, JobQueue(Render), run, limit=2)
+
+    found = session.execute(select(Render.status, Render.frames).order_by(Render.id))
+    assert found.all() == [("failed", None), ("done", 1)]
+    (told, _) = session.scalars(select(Render.last_error).order_by(Render.id))
+    assert told is not None
+    assert told.startswith(error)
+
+
+def test_values_for_a_row_that_the_worker_deletes_fail_the_attempt_alone(
+    engine: Engine, session: Session
+) -> None:
+    first = add_renders(session, 2)[0]
+    session.execute(update(Render).values(max_attempts=1))
+    session.commit()
+
+    def run(render: Render) -> Done | None:
+        return Done({Render.frames: 1}) if render.id == first.id else None
+
+    work(engine, JobQueue(Render), run, limit=2, delete=True)
+
+    (told,) = session.execute(select(Render.status, Render.last_error)).all()
+    assert told.status == "failed"
+    assert "keep the rows by delete=False" in told.last_error
 
 
 def test_a_queue_has_one_handler(engine: Engine) -> None:

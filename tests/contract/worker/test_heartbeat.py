@@ -20,7 +20,7 @@ from sa_jobqueue.worker import Worker
 from sa_jobqueue.worker.heartbeat import Heartbeat
 from sa_jobqueue.worker.in_hand import InHand
 from tests.contract.worker.support import dates, hands_of, own_database, owners, transient, work
-from tests.models import Base, Email, add_emails
+from tests.models import Base, Email, Render, add_emails, add_renders
 from tests.support import SERVERS, until
 
 SOON = timedelta(milliseconds=20)
@@ -52,6 +52,29 @@ def test_a_long_running_job_and_the_jobs_behind_it_keep_their_claims_beyond_the_
 
     assert owners(session) == ["plain", "plain"]
     assert set(session.scalars(select(Email.status))) == {"done"}
+
+
+def test_the_claim_of_a_job_that_its_handler_moves_on_is_renewed_and_finished(
+    engine: Engine, session: Session
+) -> None:
+    add_renders(session, 1)
+
+    def handler(render: Render) -> None:
+        session.execute(update(Render).values(status="running"))
+        session.commit()
+        claimed = dated(session)
+        until(lambda: dated(session) > claimed)
+
+    work(engine, JobQueue(Render, lease=SHORT_LEASE), handler, owner="plain")
+
+    assert session.scalars(select(Render.status)).all() == ["done"]
+
+
+def dated(session: Session) -> Any:
+    session.rollback()
+    found = session.scalars(select(Render.owner_date)).one()
+    session.rollback()
+    return found
 
 
 def test_claims_are_renewed_where_the_handler_has_the_only_connection(

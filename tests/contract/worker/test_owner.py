@@ -15,7 +15,7 @@ from sa_jobqueue import JobQueue, Owner, OwnerState, UnsupportedDatabase, owner_
 from sa_jobqueue.worker import Worker
 from tests.contract.worker.support import own_database, owners, work
 from tests.models import Email, add_emails
-from tests.support import SERVERS, cut_connections, until
+from tests.support import SERVERS, cut_connections, until, variables_hidden
 
 SOON = timedelta(milliseconds=20)
 
@@ -45,6 +45,21 @@ def test_an_owner_may_be_given(engine: Engine, session: Session) -> None:
             worker.run()
         assert owner_state(session, owner.name) is OwnerState.ALIVE
         assert owners(session) == [owner.name, "plain", "7"]
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_server_that_knows_no_owners_gets_plain_names_and_one_line_in_the_log(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_emails(session, "a")
+
+    with variables_hidden(engine):
+        work(engine, JobQueue(Email), lambda email: None)
+
+    (name,) = owners(session)
+    assert "~" not in str(name)
+    (told,) = [text for text in caplog.messages if "only after their lease" in text]
+    assert "does not tell which owners are alive, since it does not show" in told
 
 
 def test_a_worker_uses_a_plain_name_where_it_can_have_no_owner(

@@ -6,14 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, select, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue, Owner, claim
+from sa_jobqueue.verbs import Reaped
 from sa_jobqueue.worker import Worker
 from tests.contract.worker.support import SOON, transient, work
-from tests.models import Email, add_emails
+from tests.models import Email, Render, add_emails, add_renders
 from tests.support import until
 
 
@@ -54,6 +55,30 @@ def test_a_busy_worker_takes_back_claims_while_its_handlers_run(
     work(engine, JobQueue(Email), handler, reap_every=SOON)
 
     assert handled == ["a", "dead", "b", "c"]
+
+
+class Renders(JobQueue[Render]):
+    """Restores what a handler had set, in the transaction of each reap."""
+
+    def reap(self, session: Any, **options: Any) -> Reaped:
+        reaped = super().reap(session, **options)
+        returned = [job.identity[0] for job in reaped.jobs if not job.failed]
+        session.execute(update(Render).where(Render.id.in_(returned)).values(result="for any"))
+        return reaped
+
+
+def test_a_queue_may_write_in_the_transaction_of_its_workers_reap(
+    engine: Engine, session: Session
+) -> None:
+    add_renders(session, 1)
+    with Owner(engine) as dying:
+        claim(session, Render, owner=dying)[0].result = "by the dead"
+        session.commit()
+    seen: list[str | None] = []
+
+    work(engine, Renders(Render), lambda render: seen.append(render.result))
+
+    assert seen == ["for any"]
 
 
 def is_unclaimed(session: Session, recipient: str) -> bool:

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import ArgumentError, Fence, JobQueue, is_transient, reap
 from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.worker import Cancel, Retry, Worker
+from sa_jobqueue.worker import Cancel, Done, Retry, Worker
 from sa_jobqueue.worker.heartbeat import Heartbeat
 from tests.contract.asyncio.support import make_async_engine
 from tests.contract.worker.fault_injection import FaultInjection
@@ -118,6 +118,21 @@ def test_a_job_costs_one_transaction_more(engine: Engine, ledger: Session, delet
     # The claim, the handler, an empty claim, the look for jobs that are left.
     assert len(commits) == 4
     assert (entries(ledger), statuses(ledger)) == (["a"], {} if delete else {"a": "done"})
+
+
+def test_own_columns_that_a_handler_returns_are_in_the_same_commit(
+    engine: Engine, ledger: Session, drain: Work
+) -> None:
+    add_invoices(ledger, "good", "bad", max_attempts=1)
+
+    def handle(session: Session, invoice: Invoice) -> Done:
+        book(session, invoice)
+        return Done({Invoice.total: 7} if invoice.name == "good" else {Invoice.total: object()})
+
+    drain(engine, handle, limit=2)
+
+    assert (entries(ledger), statuses(ledger)) == (["good"], {"good": "done", "bad": "failed"})
+    assert ledger.scalars(select(Invoice.total).order_by(Invoice.total)).all() == [0, 7]
 
 
 @pytest.mark.parametrize("how", ["Retry", "raises", "Cancel", "unflushable"])

@@ -8,11 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event, select
+from sqlalchemy import Connection, Engine, event, select, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ClaimLost, fence_of
+from sa_jobqueue import ClaimLost, fence_of, reap
 from tests.contract.workflow.support import logged, statuses, step_of, work
 from tests.videos import S, Video, add_videos, videos
 
@@ -52,6 +52,20 @@ def test_the_listener_does_not_hear_of_a_lost_claim(session: Session, other: Ses
     told = logged(session, "video_id", "verb")[2:]
     assert told == [(claimed[0].id, "release"), (claimed[1].id, "complete")]
     assert statuses(session) == {"a": "uploaded", "b": "checked"}
+
+
+def test_a_step_does_not_finish_a_job_that_was_moved_into_another_step(session: Session) -> None:
+    check = step_of(videos(), "check")
+    add_videos(session, "a")
+    claimed = check.queue.claim(session, owner="w")
+    session.execute(update(Video).values(status=S.SENDING))
+
+    with pytest.raises(ClaimLost):
+        check.queue.complete(session, claimed)
+
+    assert not check.queue.reap(session, max_runtime=FORCE)
+    assert not reap(session, Video, max_runtime=FORCE)  # it would begin again with the first step
+    assert logged(session, "verb") == [("claim",)]
 
 
 def test_the_listener_hears_of_every_verb_and_each_transition_is_declared(session: Session) -> None:

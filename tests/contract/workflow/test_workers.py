@@ -22,7 +22,7 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.doctor import examine
 from sa_jobqueue.owners.named_lock import NamedLock
-from sa_jobqueue.worker import Worker
+from sa_jobqueue.worker import Done, Worker
 from sa_jobqueue.worker.lanes import FAIR_EVERY
 from sa_jobqueue.workflow import InvalidTransition, Workflow
 from tests.contract.workflow.support import logged, statuses, step_of, work
@@ -44,6 +44,41 @@ def test_a_worker_of_some_steps_leaves_the_others_alone(engine: Engine, session:
     work(engine, step_of(workflow, "check"))
 
     assert statuses(session) == {"a": "checked", "b": "rendered"}
+
+
+def test_a_step_writes_own_columns_and_takes_a_branch(engine: Engine, session: Session) -> None:
+    def check(video: Video) -> Done:
+        ok = video.title == "good"
+        return Done({Video.title: f"{video.title}, seen"}, then=None if ok else S.REJECTED)
+
+    add_videos(session, "good", "bad")
+
+    work(engine, step_of(videos(check), "check"), limit=2)
+
+    assert statuses(session) == {"good, seen": "checked", "bad, seen": "rejected"}
+    assert logged(session, "after", "verb")[-2:] == [
+        ("checked", "complete"),
+        ("rejected", "complete"),
+    ]
+
+
+def test_a_step_that_leads_nowhere_fails_its_attempt(engine: Engine, session: Session) -> None:
+    add_videos(session, "a", max_attempts=1)
+
+    work(engine, step_of(videos(lambda video: Done({}, then=S.PUBLISHED)), "check"))
+
+    assert statuses(session) == {"a": "failed"}
+
+
+@pytest.mark.parametrize("verb", ["fail", "release", "cancel_claimed", "complete"])
+def test_every_finish_of_a_step_writes_own_columns(session: Session, verb: str) -> None:
+    check = step_of(videos(), "check").queue
+    add_videos(session, "a")
+
+    getattr(check, verb)(session, check.claim(session, owner="w"), values={Video.title: "b"})
+    session.commit()
+
+    assert list(statuses(session)) == ["b"]
 
 
 def test_jobs_that_have_begun_go_on_before_new_jobs_begin(engine: Engine, session: Session) -> None:

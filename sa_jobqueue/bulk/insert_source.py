@@ -1,0 +1,275 @@
+"""Rows of any mapped class, as a source.
+
+::
+
+    InsertSource(engine, Email, rows, total=1_000_000)      # mappings, lazily
+
+A row needs a key before it is inserted: the row gives it, or the class makes it (a
+UUID, or a default that is a function). Keys that the server makes are refused.
+
+Limits: a function that returns rows has to yield the same rows in the same order when
+the load goes on. A rollback does not undo what the server does by itself: sequences,
+triggers, rows of other tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from itertools import islice
+from typing import Any, Literal, get_args
+from zlib import crc32
+
+from sqlalchemy import Engine
+
+from ..errors import ArgumentError, SourceChanged
+from .destination import Destination, decode_keys, encode_keys
+from .row_writer import RowBatch, RowWriter, connected, hold_lock
+from .source import Metadata, Source, sync_iterator
+
+#: Rows of a batch.
+BATCH_SIZE = 5_000
+
+Row = Mapping[str, Any]
+OnExisting = Literal["error", "keep", "update"]
+
+
+class InsertSource(Source[RowBatch]):
+    """Insert rows of a mapped class, batch by batch.
+
+    Args:
+        engine: an engine of the database to load; the load has a connection of its own,
+            outside the engine's pool.
+        entity: a mapped class.
+        rows: an iterable of mappings from attribute names to values, or a function that
+            returns such an iterable; either may be asynchronous.
+        total: how many rows there are; by default their ``len()``. Any other number of
+            rows is an error.
+        batch_size: rows of a transaction.
+        on_existing: what happens to a row whose key was in the table before: "error"
+            ends the load, "keep" leaves the old row, "update" gives it the new values.
+            A rollback never deletes such a row.
+
+    Raises:
+        ArgumentError: an argument cannot work.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        entity: type[Any],
+        rows: Any,
+        *,
+        total: int | None = None,
+        batch_size: int = BATCH_SIZE,
+        on_existing: OnExisting = "error",
+    ) -> None:
+        if not isinstance(engine, Engine) or engine.dialect.is_async:
+            raise ArgumentError(
+                f"a bulk load needs an Engine, not {engine!r}. If you have an AsyncEngine, make an "
+                "Engine with a synchronous driver for the same database."
+            )
+        check_option("on_existing", on_existing, get_args(OnExisting))
+        self.engine = engine
+        self.destination = Destination(entity)
+        self._rows = _Rows(rows)
+        counted = self._rows.total
+        if None not in (counted, total) and counted != total:
+            raise ArgumentError(f"total is {total:,}, but there are {counted:,} rows: leave it out")
+        self.total = counted if total is None else total
+        self.batch_size = batch_size
+        self.on_existing: OnExisting = on_existing
+        self._logged_total: int | None = None
+        Metadata(total=self.total, batch_size=batch_size)  # checks both
+
+    def metadata(self) -> Metadata:
+        """Return how many rows there are, and the table."""
+        details = {"table": self.destination.name}
+        return Metadata(total=self.total, batch_size=self.batch_size, details=details)
+
+    def resume(self, metadata: Metadata) -> None:
+        """Accept the batch size that the load began with; refuse another table.
+
+        Another total is refused only when rows are read, since a rollback reads none.
+        """
+        self._check_same("table", metadata.details.get("table"), self.destination.name)
+        self.batch_size = metadata.batch_size
+        self._logged_total = metadata.total
+
+    def _check_same(self, name: str, logged: Any, given: Any) -> None:
+        if logged != given:
+            raise SourceChanged(
+                f"The load began with the {name} {logged!r}, and this is {given!r}: go on with the "
+                "same, or call rollback()."
+            )
+
+    # -- batches --------------------------------------------------------
+
+    def divide(self) -> Iterator[RowBatch]:
+        """Yield the rows in batches, with keys."""
+        return self.divide_after(0)
+
+    def divide_after(self, count: int) -> Iterator[RowBatch]:
+        """Yield the rows after the first `count` batches, with keys."""
+        if None not in (self._logged_total, self._rows.total):
+            self._check_same("total", self._logged_total, self._rows.total)
+        index = count * self.batch_size
+        while rows := self._rows.take(index, self.batch_size):
+            self._check(rows)
+            keys = list(map(self.destination.complete, self.destination.keys_of(rows)))
+            yield self._filled(
+                RowBatch(index=index, keys=keys, fingerprint=_fingerprint(rows)), rows
+            )
+            index += len(rows)
+        if self.total is not None and self._rows.position != self.total:
+            raise ArgumentError(
+                f"total is {self.total:,}, but there are {self._rows.position:,} rows: leave it "
+                "out, or give the right number; then run() goes on"
+            )
+
+    def encode(self, batch: RowBatch) -> Any:
+        """Return the keys, and where the rows are found again."""
+        return {
+            "index": batch.index,
+            "fingerprint": batch.fingerprint,
+            "keys": encode_keys(batch.keys),
+        }
+
+    def decode(self, logged: Any) -> RowBatch:
+        """Return the batch without its rows."""
+        return RowBatch(**{**logged, "keys": decode_keys(logged["keys"])})
+
+    def refill(self, batch: RowBatch) -> RowBatch:
+        """Read the rows of a batch again; their keys stay those of the log.
+
+        Raises:
+            SourceChanged: the rows are not the same.
+        """
+        rows = self._rows.take(batch.index, len(batch.keys))
+        self._check(rows)
+        given = self.destination.keys_of(rows)
+        same = len(given) == len(batch.keys) and _fingerprint(rows) == batch.fingerprint
+        if not same or any(
+            None not in key and key != logged for key, logged in zip(given, batch.keys, strict=True)
+        ):
+            raise SourceChanged(
+                f"{str(batch).capitalize()} are not the same as when the load began: give the load "
+                "the same rows in the same order, or roll it back."
+            )
+        return self._filled(batch, rows)
+
+    def _filled(self, batch: RowBatch, rows: list[Row]) -> RowBatch:
+        names = self.destination.key_names
+        keyed = [
+            {**row, **dict(zip(names, key, strict=True))}
+            for row, key in zip(rows, batch.keys, strict=True)
+        ]
+        return replace(batch, rows=list(map(self.checked, keyed)))
+
+    def _check(self, rows: list[Row]) -> None:
+        names: Any = None
+        for row in rows:
+            if not isinstance(row, dict | Mapping):  # dict is fast
+                raise ArgumentError(f"a row maps attribute names to values, unlike {row!r}")
+            if row.keys() != names:
+                self.destination.check_names(row)
+                names = row.keys()
+
+    # -- writing --------------------------------------------------------
+
+    def checked(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row as it is inserted, or refuse it; for subclasses."""
+        return row
+
+    def defaults(self) -> Mapping[str, Any]:
+        """Return values for new rows that do not give their own; for subclasses."""
+        return {}
+
+    @contextmanager
+    def open_writer(self, load: str, wait: timedelta) -> Iterator[RowWriter]:
+        """Open a connection, which holds the load's lock for as long as it lives."""
+        try:
+            with connected(self.engine) as connection:
+                hold_lock(connection, load, wait)
+                yield RowWriter(
+                    self.destination,
+                    connection,
+                    on_existing=self.on_existing,
+                    defaults=self.defaults(),
+                )
+        finally:
+            self._rows.close()
+
+
+class _Rows:
+    """Rows that are read forwards, and again from the beginning where that is possible.
+
+    Attributes:
+        total: how many there are; None: nobody knows.
+        position: the index of the row that is read next.
+    """
+
+    def __init__(self, given: Any) -> None:
+        iterable = isinstance(given, Iterable | AsyncIterable)
+        if not callable(given) and (not iterable or isinstance(given, Mapping | str | bytes)):
+            raise ArgumentError(
+                "rows are an iterable of mappings, or a function that returns such an iterable; "
+                f"a function can read a file. This is {given!r}"
+            )
+        self.total = len(given) if isinstance(given, Sized) else None
+        self.position = 0
+        self._given: Any = given
+        self._once = isinstance(given, Iterator | AsyncIterator)
+        self._reading: Iterator[Row] | None = None
+
+    def take(self, index: int, count: int) -> list[Row]:
+        """Return up to `count` rows from an index on."""
+        if self._reading is None or index < self.position:
+            self._begin(index)
+        for _ in islice(self._reading or (), index - self.position):
+            self.position += 1
+        rows = list(islice(self._reading or (), count))
+        self.position += len(rows)
+        return rows
+
+    def close(self) -> None:
+        """Let go of what reading holds, where it can begin again."""
+        if not self._once:
+            self._reading = None
+
+    def _begin(self, index: int) -> None:
+        if self._once and self.position:
+            raise SourceChanged(
+                f"row {index} is needed again, but this iterator has yielded {self.position} rows "
+                "already: give a list, or a function that returns a new iterator"
+            )
+        given: Any = self._given() if callable(self._given) else self._given
+        self._reading, self.position = sync_iterator(given), 0
+
+
+def check_option(name: str, given: Any, allowed: Any) -> None:
+    """Refuse a word that an option does not have.
+
+    Raises:
+        ArgumentError: the message has the allowed words.
+    """
+    if given not in allowed:
+        raise ArgumentError(f"{name} is one of {', '.join(allowed)}, not {given!r}")
+
+
+def _fingerprint(rows: list[Row]) -> int:
+    """Return a checksum of the first and the last row, to notice rows that have moved.
+
+    A checksum of all rows would cost as much as their insert.
+    """
+    values = [
+        (name, repr(value) if isinstance(value, _PLAIN) else type(value).__name__)
+        for row in (*rows[:1], *rows[-1:])
+        for name, value in sorted(row.items())
+    ]
+    return crc32(repr(values).encode("utf-8", "surrogatepass"))
+
+
+_PLAIN = (str, int, float, bytes, type(None))

@@ -1,1 +1,0 @@
-"""The logs of a bulk load: in files, or in two tables of the loaded database."""

@@ -1,0 +1,249 @@
+"""COPY stores what INSERT stores, and leaves to INSERT what has no text form."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    BindParameter,
+    ColumnElement,
+    DateTime,
+    Engine,
+    Enum,
+    Integer,
+    Interval,
+    Numeric,
+    Sequence,
+    String,
+    create_engine,
+    func,
+    select,
+)
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.schema import CreateSchema, DropSchema
+from sqlalchemy.types import UserDefinedType
+
+from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
+from sa_jobqueue.bulk.copy import Copy  # what only COPY does: its texts, and a lost connection
+from tests.support import statements_seen
+
+from .models import Item
+from .support import add_items, expected, load_of, texts
+
+pytestmark = pytest.mark.only_on("postgresql")
+
+
+class Mood(enum.Enum):
+    GOOD = "good"
+    BAD = "bad"
+
+
+class Shouted(UserDefinedType[str]):
+    """A text that the server makes upper case."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **options: Any) -> str:
+        return "varchar"
+
+    def bind_expression(self, bindvalue: BindParameter[str]) -> ColumnElement[str]:
+        return func.upper(bindvalue, type_=self)
+
+
+class Own(DeclarativeBase):
+    pass
+
+
+class Value(Own):
+    """A value of each type, under names that need quotes."""
+
+    __tablename__ = "bulk values"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    text: Mapped[str | None] = mapped_column("Some Text")
+    real: Mapped[float | None]
+    amount: Mapped[Decimal | None] = mapped_column(Numeric(40, 20))
+    flag: Mapped[bool | None]
+    at: Mapped[datetime | None]
+    at_zone: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    day: Mapped[date | None]
+    hour: Mapped[time | None]
+    uuid: Mapped[uuid.UUID | None]
+    data: Mapped[bytes | None]
+    mood: Mapped[Mood | None]
+    constant: Mapped[str] = mapped_column(default="a\tb\\")
+    humour: Mapped[Mood] = mapped_column(Enum(Mood, native_enum=False), default=Mood.BAD)
+
+
+class Left(Own):
+    """Rows that COPY leaves to INSERT."""
+
+    __tablename__ = "bulk_left"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    text: Mapped[str | None]
+    numbers: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))
+    document: Mapped[Any | None] = mapped_column(JSON)
+    lasts: Mapped[timedelta | None] = mapped_column(Interval)
+    shouted: Mapped[str | None] = mapped_column(Shouted)
+
+
+counted = itertools.count(1)
+
+
+class Counted(Own):
+    __tablename__ = "bulk_counted"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    number: Mapped[int] = mapped_column(default=lambda: next(counted))
+    ticket: Mapped[int] = mapped_column(Sequence("bulk_tickets"))
+    text: Mapped[str | None] = mapped_column(String(10))
+
+
+@pytest.fixture
+def engine(engine: Engine) -> Iterator[Engine]:
+    Own.metadata.create_all(engine)
+    yield engine
+    Own.metadata.drop_all(engine)
+
+
+class Word(str):
+    """A text of a class of its own."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "not this"
+
+
+EAST = timezone(timedelta(hours=5, minutes=30))
+NASTY: list[tuple[str, Any]] = [
+    *(("text", text) for text in ("", "\\N", "\\.", "\\", "a\tb", "a\nb", "a\rb", "\r\n", "\\t")),
+    *(("text", text) for text in ("é€😀", "\x01\x0b\x0c\x85\u2028", "'\"%s:a", " ")),
+    *(("real", real) for real in (math.nan, math.inf, -math.inf, 1 / 3, 1e300, 5e-324, 7)),
+    *(("amount", Decimal(text)) for text in ("12345678901234567890.123456789", "1E+3", "NaN")),
+    *(("flag", flag) for flag in (True, False)),
+    *(("at", at) for at in (datetime(2024, 5, 17, 1, 2, 3, 4), datetime.min)),
+    *(("at_zone", datetime(2024, 5, 17, 1, 2, 3, 4, tzinfo=zone)) for zone in (UTC, EAST)),
+    ("day", date(2024, 5, 17)),
+    ("hour", time(1, 2, 3, 4)),
+    ("uuid", uuid.UUID(int=5)),
+    *(("data", data) for data in (b"", b"\\x41", bytes(range(256)))),
+    ("mood", Mood.GOOD),
+]
+NOTHING = dict.fromkeys(name for name, _ in NASTY)
+
+
+def stored(engine: Engine, entity: type[Any]) -> list[str]:
+    """Return what is in the table, as text: NaN is not equal to itself."""
+    with engine.connect() as connection:
+        found = connection.execute(select(entity.__table__).order_by(entity.__table__.c.id))
+        return [repr(tuple(row)) for row in found]
+
+
+@pytest.mark.parametrize("batch_size", [1, 100])
+def test_copy_stores_what_insert_stores(
+    engine: Engine, log: FileLog, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"id": n, **NOTHING, name: value} for n, (name, value) in enumerate(NASTY)]
+    load = BulkLoad(InsertSource(engine, Value, rows, batch_size=batch_size), log)
+    with monkeypatch.context() as patched:
+        patched.setattr(Copy, "prepare", lambda *_: None)
+        load.run()
+    inserted = stored(engine, Value)
+    load.rollback()
+
+    with statements_seen(engine) as seen:
+        load = BulkLoad(InsertSource(engine, Value, rows, batch_size=batch_size), log)
+        load.clean()
+        BulkLoad(load.source, log).run()
+
+    assert stored(engine, Value) == inserted
+    assert [statement for statement in seen if "INSERT" in statement] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "arrives"),
+    [
+        ("text", Word("a\tb"), "a\tb"),
+        ("numbers", [1, 2], [1, 2]),
+        ("document", {"a": ["\t\\"]}, {"a": ["\t\\"]}),
+        ("lasts", timedelta(days=1, seconds=5), timedelta(days=1, seconds=5)),
+        ("shouted", "abc", "ABC"),
+    ],
+)
+def test_rows_that_copy_cannot_write_are_inserted(
+    engine: Engine, log: FileLog, name: str, given: Any, arrives: Any
+) -> None:
+    BulkLoad(InsertSource(engine, Left, [{"id": 1, name: given}, {"id": 2, name: None}]), log).run()
+
+    with engine.connect() as connection:
+        found = connection.execute(select(Left.__table__.c[name]).order_by(Left.id)).scalars()
+        assert list(found) == [arrives, None]
+
+
+def test_a_default_function_makes_a_value_for_each_row(engine: Engine, log: FileLog) -> None:
+    BulkLoad(InsertSource(engine, Counted, [{"id": 1}, {"id": 2}]), log).run()
+
+    with engine.connect() as connection:
+        made = select(Counted.number, Counted.ticket).order_by(Counted.id)
+        first, second = connection.execute(made)
+        assert tuple(second) == (first.number + 1, first.ticket + 1)
+
+
+def test_rows_go_into_the_schema_of_the_engines_translate_map(engine: Engine, log: FileLog) -> None:
+    elsewhere = engine.execution_options(schema_translate_map={None: "bulk_elsewhere"})
+    with engine.begin() as connection:
+        connection.execute(CreateSchema("bulk_elsewhere"))
+    Counted.__table__.create(elsewhere)  # type: ignore[attr-defined]  # it is a Table
+    rows = [{"id": 1, "number": 1, "ticket": 1, "text": "a"}]
+
+    try:
+        BulkLoad(InsertSource(elsewhere, Counted, rows), log).run()
+
+        assert len(stored(elsewhere, Counted)) == 1
+        assert stored(engine, Counted) == []
+    finally:
+        with engine.begin() as connection:
+            connection.execute(DropSchema("bulk_elsewhere", cascade=True))
+
+
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_a_connection_that_is_lost_in_copy_counts_as_lost(engine: Engine, driver: str) -> None:
+    pytest.importorskip(driver)
+    other = create_engine(engine.url.set(drivername=f"postgresql+{driver}"))
+    with other.connect() as connection:
+        copy = Copy.prepare(connection, Item.__table__, ["id"])  # type: ignore[arg-type]  # a Table
+        assert copy is not None
+        its_id = connection.scalar(select(func.pg_backend_pid()))
+        with engine.connect() as killer:
+            killer.execute(select(func.pg_terminate_backend(its_id)))
+
+        with pytest.raises(DBAPIError) as raised:
+            copy.insert(connection, [{"id": 1}])
+
+    assert raised.value.connection_invalidated
+    other.dispose()
+
+
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_an_error_in_copy_is_raised_as_sqlalchemys(
+    engine: Engine, log: FileLog, driver: str
+) -> None:
+    pytest.importorskip(driver)
+    other = create_engine(engine.url.set(drivername=f"postgresql+{driver}"))
+    add_items(engine, 4)
+
+    with pytest.raises(IntegrityError, match="COPY"):
+        load_of(other, log).run()
+
+    assert texts(engine) == {**expected(3), 4: "foreign"}
+    other.dispose()

@@ -1,0 +1,162 @@
+"""What the package refuses: the call, the error, and words of its message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import ArgumentError, JobMixin
+from sa_jobqueue.bulk import (
+    BrokenLog,
+    BulkLoad,
+    DatabaseLog,
+    EnqueueSource,
+    FileLog,
+    InsertSource,
+    LoadTables,
+    Log,
+    Metadata,
+    SourceChanged,
+    load_tables,
+)
+
+from .fakes import Numbers
+from .models import Base, Item, Job, Numbered, Rounded
+from .support import count, items
+
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+class Bare(DeclarativeBase):
+    pass
+
+
+class Call(JobMixin, Bare):
+    """A queue without further mixins."""
+
+    __tablename__ = "bulk_call"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+a_folder: Any = "loads/may"
+a_word: Any = "never"
+session_of: Any = Session
+
+ARGUMENTS: list[tuple[Callable[[Any], object], str]] = [
+    (lambda _: BulkLoad(Numbers(1, 1), a_folder), r"like FileLog\('loads/may'\)"),
+    (lambda _: Metadata(total=-1, batch_size=1), "a batch has at least one row"),
+    (lambda _: Metadata(total=1, batch_size=0), "a batch has at least one row"),
+    (lambda engine: InsertSource(engine, Item, 5), "rows are an iterable of mappings"),
+    (lambda engine: InsertSource(engine, Item, {"id": 1}), "rows are an iterable of mappings"),
+    (lambda engine: InsertSource(engine, Item, "may.csv"), "a function can read a file"),
+    (lambda engine: InsertSource(engine, Item, items(1), total=2), "2, but there are 1 rows"),
+    (lambda engine: InsertSource(engine, Item, [], batch_size=0), "at least one row"),
+    (lambda engine: InsertSource(engine, Item, [], on_existing=a_word), "one of error, keep"),
+    (lambda engine: InsertSource(engine, dict, []), "not a mapped class"),
+    (lambda engine: InsertSource(session_of(engine), Item, []), r"needs an Engine, not .*driver"),
+    (lambda engine: EnqueueSource(engine, Item, []), "JobMixin"),
+    (lambda engine: EnqueueSource(engine, Job, [], visible=a_word), "as inserted, at the end"),
+    (
+        lambda engine: EnqueueSource(engine, Job, [], visible="at the end", on_existing="update"),
+        "would hide existing jobs",
+    ),
+    (lambda engine: EnqueueSource(engine, Job, [], run_at=datetime(2100, 1, 1)), "no time zone"),
+    (lambda engine: EnqueueSource(engine, Call, [], priority=1), "add PriorityMixin"),
+    (lambda engine: EnqueueSource(engine, Call, [], run_at=LATER), "add ScheduleMixin"),
+    (lambda engine: DatabaseLog(engine, ""), "1 to 100 characters"),
+    (lambda engine: DatabaseLog(engine, "n" * 101), "1 to 100 characters"),
+]
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize(("call", "words"), ARGUMENTS)
+def test_an_argument_that_cannot_work_is_refused(
+    engine: Engine, call: Callable[[Any], object], words: str
+) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        call(engine)
+
+
+ROWS: list[tuple[type[Any], Any, str]] = [
+    (Item, [(1, "a")], "a row maps attribute names to values"),
+    (Item, [Item(id=1)], "a row maps attribute names to values"),
+    (Item, [{"id": 1}, {"id": 2, "colour": "red"}], "Item has no column colour"),
+    (Item, [{"id": 1.5}], "keys of one of the types Decimal, UUID, bytes"),
+    (Item, [{"id": 1}, {"id": "a"}], "one type for each column; these are int, str"),
+    (Numbered, [{"text": "a"}], r"has no id, and the server would choose it.*a UUID"),
+]
+
+
+@pytest.mark.parametrize(("entity", "rows", "words"), ROWS)
+def test_rows_that_a_load_cannot_keep_track_of_are_refused(
+    engine: Engine, log: FileLog, entity: type[Any], rows: Any, words: str
+) -> None:
+    load = BulkLoad(InsertSource(engine, entity, rows), log)
+
+    with pytest.raises(ArgumentError, match=words):
+        load.run()
+
+    assert count(engine, entity) == 0
+
+
+REPLACED: list[tuple[str, type[Any], Any]] = [
+    *(
+        (alias, Rounded, [{"amount": Decimal("1.5")}, {"amount": Decimal("2.125")}])
+        for alias in ("postgresql", "mysql", "mariadb")
+    ),
+    *(
+        (alias, Numbered, [{"id": n, "text": "a"} for n in (1, 0)])
+        for alias in ("mysql", "mariadb")
+    ),
+]
+
+
+def test_keys_that_the_server_stores_as_other_keys_are_refused(
+    engine: Engine, tmp_path: Path, db_alias: str
+) -> None:
+    for alias, entity, rows in REPLACED:
+        load = BulkLoad(InsertSource(engine, entity, rows), FileLog(tmp_path / entity.__name__))
+        if alias == db_alias:
+            with pytest.raises(ArgumentError, match=r"1 of 2 rows \(rows 0 to 1\) are not found"):
+                load.run()
+            assert count(engine, entity) == 0
+        elif db_alias == "sqlite" and load.state == "STARTING":
+            load.run()
+            assert count(engine, entity) == 2
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_time_without_zone_is_refused(engine: Engine, log: FileLog) -> None:
+    rows = [{"id": 1, "name": "a", "run_at": datetime(2100, 1, 1)}]
+
+    with pytest.raises(ArgumentError, match=r"run_at=.* has no time zone"):
+        BulkLoad(EnqueueSource(engine, Job, rows), log).run()
+
+
+@pytest.mark.only_on("sqlite")
+def test_another_table_than_at_first_is_refused(engine: Engine, new_log: Callable[[], Log]) -> None:
+    BulkLoad(InsertSource(engine, Item, items(3)), new_log()).prepare()
+
+    with pytest.raises(SourceChanged, match="began with the table 'bulk_item'"):
+        BulkLoad(InsertSource(engine, Numbered, []), new_log()).rollback()
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize("missing", ["loads", "batches"])
+def test_a_missing_table_of_the_log_is_named_with_the_way_out(missing: str) -> None:
+    engine = create_engine("sqlite://")
+    tables: LoadTables = load_tables(Base.metadata)
+    Base.metadata.create_all(engine)
+    table = getattr(tables, missing)
+    table.drop(engine)
+
+    with pytest.raises(BrokenLog, match=rf"no table {table}\..*tables\.create_all\(engine\)"):
+        BulkLoad(Numbers(1, 1), DatabaseLog(engine)).run()
+    engine.dispose()

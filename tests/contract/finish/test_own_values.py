@@ -1,0 +1,197 @@
+"""A finish writes the application's own columns in its own statement, behind its fence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ArgumentError,
+    ClaimLost,
+    JobQueue,
+    cancel_claimed,
+    claim,
+    complete,
+    fail,
+    release,
+)
+from tests.models import Cat, Dog, Email, Message, Render, add_renders
+from tests.support import SERVERS, statements_seen
+
+RENDERS = JobQueue(Render, backoff=lambda attempts: timedelta(0))
+
+
+def results(session: Session) -> list[tuple[Any, ...]]:
+    session.rollback()
+    found = select(Render.status, Render.result, Render.frames).order_by(Render.id)
+    return [tuple(row) for row in session.execute(found)]
+
+
+@pytest.mark.parametrize(
+    ("finish", "after"),
+    [
+        (RENDERS.complete, "done"),
+        (RENDERS.fail, "unclaimed"),
+        (RENDERS.release, "unclaimed"),
+        (RENDERS.cancel_claimed, "cancelled"),
+    ],
+)
+def test_own_columns_are_written_by_the_finish_itself_and_shown(
+    engine: Engine, session: Session, other: Session, finish: Callable[..., None], after: str
+) -> None:
+    add_renders(session, 2)
+    claimed = claim(session, Render, owner="w", limit=2)
+    session.commit()
+
+    with statements_seen(engine) as seen:
+        finish(session, claimed, values={Render.result: "seen", Render.frames: 7})
+        updates = [statement for statement in seen if "SET result=" in statement]
+        seen.clear()
+        assert [(job.status, job.result, job.frames) for job in claimed] == [(after, "seen", 7)] * 2
+
+    assert (len(updates), seen) == (1, [])
+    session.commit()
+    assert results(other) == [(after, "seen", 7)] * 2
+
+
+def test_a_function_gives_each_job_its_values(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    first, second, third, last = add_renders(session, 4)
+    claimed = claim(session, Render, owner="w", limit=4)
+    given: dict[int, dict[Any, Any]] = {
+        first.id: {Render.frames: 1},
+        second.id: {Render.frames: 2, Render.result: "two"},
+        third.id: {Render.frames: 1},
+        last.id: {},
+    }
+
+    with statements_seen(engine) as seen:
+        complete(session, claimed, values=lambda job: given[job.id])
+    session.commit()
+
+    assert len([statement for statement in seen if statement.startswith("UPDATE render")]) == 3
+    assert [job.frames for job in claimed] == [1, 2, 1, None]
+    assert results(other) == [
+        ("done", None, 1),
+        ("done", "two", 2),
+        ("done", None, 1),
+        ("done", None, None),
+    ]
+
+
+def test_nothing_is_written_to_the_rows_of_lost_claims_which_are_told_in_order(
+    session: Session, other: Session
+) -> None:
+    add_renders(session, 4)
+    claimed = claim(session, Render, owner="w", limit=4)
+    *lost, kept = claimed
+    session.execute(update(Render).where(Render.id != kept.id).values(owner="thief"))
+
+    with pytest.raises(ClaimLost) as raised:
+        complete(session, claimed, values=lambda job: {Render.frames: int(job is lost[2])})
+    session.commit()
+
+    assert (list(raised.value.lost), list(raised.value.kept)) == (lost, [kept])
+    assert results(other) == [("claimed", None, None)] * 3 + [("done", None, 0)]
+
+
+def test_plain_rows_are_finished_with_values_too(engine: Engine, session: Session) -> None:
+    add_renders(session, 2)
+    with engine.begin() as connection:
+        rows = RENDERS.claim_rows(connection, owner="w", limit=2)
+        complete(connection, rows, values=lambda row: {Render.result: f"of {row.owner}"})
+
+    assert results(session) == [("done", "of w", None)] * 2
+
+
+def test_a_savepoint_that_is_rolled_back_takes_the_shown_values_with_it(session: Session) -> None:
+    add_renders(session, 1)
+    (job,) = claim(session, Render, owner="w")
+    session.commit()
+
+    with session.begin_nested() as savepoint:
+        complete(session, job, values={Render.result: "x"})
+        savepoint.rollback()
+
+    assert (job.status, job.result) == ("claimed", None)
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize(("finish", "after"), [(complete, "done"), (release, "unclaimed")])
+def test_a_held_claim_is_ended_with_values_too(
+    session: Session, other: Session, finish: Callable[..., None], after: str
+) -> None:
+    add_renders(session, 1)
+    (job,) = claim(session, Render, strategy="held")
+
+    finish(session, job, values={Render.result: "x"})
+
+    assert job.result == "x"
+    session.commit()
+    assert results(other) == [(after, "x", None)]
+
+
+@pytest.mark.parametrize(
+    ("finish", "values", "words"),
+    [
+        (complete, {Render.id: 1}, "Render.id: it is of the primary key"),
+        (complete, {Render.status: "x"}, "complete() writes Render.status itself"),
+        (complete, {Render.owner: "x"}, "complete() writes Render.owner itself"),
+        (release, {Render.owner_date: None}, "release() writes Render.owner_date itself"),
+        (complete, {Render.attempts: 1}, "complete() writes Render.attempts itself"),
+        (fail, {Render.last_error: "x"}, "fail() writes Render.last_error itself"),
+        (cancel_claimed, {Render.last_error: "x"}, "cancel_claimed() writes Render.last_error"),
+        (complete, {Email.subject: "x"}, "takes attributes of Render that are columns"),
+        (complete, {"result": "x"}, "takes attributes of Render that are columns"),
+        (complete, {Render.frames: Render.frames + 1}, "is an SQL expression"),
+        (complete, [Render.frames], "a function that returns them for a job"),
+        (complete, lambda job: None, "a function that returns them for a job"),
+    ],
+)
+def test_what_a_finish_cannot_write_is_refused_before_anything_is_written(
+    session: Session, finish: Callable[..., None], values: Any, words: str
+) -> None:
+    add_renders(session, 1)
+    claimed = claim(session, Render, owner="w")
+
+    with pytest.raises(ArgumentError) as raised:
+        finish(session, claimed, values=values)
+
+    assert words in str(raised.value)
+    session.commit()
+    assert results(session) == [("claimed", None, None)]
+
+
+def test_rows_that_are_deleted_take_no_values(session: Session) -> None:
+    add_renders(session, 1)
+    session.add(Message(sequence=1))
+    session.commit()
+
+    with pytest.raises(ArgumentError, match="keep the rows by delete=False"):
+        complete(session, claim(session, Render, owner="w"), delete=True, values={Render.frames: 1})
+    messages = claim(session, Message, owner="w")
+    with pytest.raises(ArgumentError, match="those of Message are deleted"):
+        complete(session, messages, values={Message.sequence: 2})
+    complete(session, messages, delete=False, values={Message.sequence: 2})
+
+    assert messages[0].sequence == 2
+
+
+def test_columns_of_a_joined_table_are_refused_and_those_of_a_parent_are_not(
+    session: Session,
+) -> None:
+    session.add_all([Dog(), Cat()])
+    session.commit()
+    (dog,), (cat,) = claim(session, Dog, owner="w"), claim(session, Cat, owner="w")
+
+    with pytest.raises(ArgumentError, match=r"writes to the table animal, and Dog.trick is in dog"):
+        complete(session, dog, values={Dog.trick: "roll"})
+    complete(session, cat, values={Cat.kind: "cat"})
+
+    assert (dog.status, cat.status) == ("claimed", "done")
