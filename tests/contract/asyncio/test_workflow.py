@@ -87,7 +87,7 @@ async def test_the_verbs_of_a_workflow_are_awaited(
         assert (first.id, first.status) == (claimed.id, "checked")
         waiting = await other.get_one(Video, waiting_id)
 
-        assert await other.run_sync(workflow.cancel, [first, waiting]) == [waiting, first]
+        assert await other.run_sync(workflow.cancel, [first, waiting]) == [first, waiting]
         assert await other.run_sync(workflow.retry, waiting, S.RENDERED) == [waiting]
         assert not await other.run_sync(workflow.reap, max_runtime=timedelta(0))
         await other.commit()
