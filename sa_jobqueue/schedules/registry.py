@@ -92,26 +92,7 @@ def _add(queue: Any, new: Declaration) -> None:
         raise ArgumentError(
             f"{queue!r} declares two schedules {new.name!r}: give one of them another name="
         )
-    if _other_queues(queue, new):
-        gc.collect()  # queues that nobody has any more declare nothing
-        for other in _other_queues(queue, new):
-            raise ArgumentError(
-                f"the queues {other!r} and {new.queue!r} both declare a schedule {new.name!r}, and "
-                "the table has one of each name: give one of them another name="
-            )
     declared[new.name] = new
-
-
-def _other_queues(queue: Any, new: Declaration) -> list[str]:
-    """Return the names of other queues in the same metadata that declare the same name."""
-    metadata = queue.mapping.table.metadata
-    return [
-        declared[new.name].queue
-        for other, declared in list(_declarations.items())
-        if new.name in declared
-        and declared[new.name].queue != new.queue
-        and other.mapping.table.metadata is metadata
-    ]
 
 
 def _name_of(function: Any) -> str:

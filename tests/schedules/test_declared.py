@@ -17,7 +17,7 @@ from sa_jobqueue.schedules import Declared, ScheduleInfo, Schedules
 from tests.migration.support import differences
 from tests.support import make_engine
 
-from .models import SCHEDULES, Plain, Renamed, reports
+from .models import SCHEDULES, Plain, reports
 from .test_working import chore_of
 
 HOURLY, DAILY = "0 * * * *", "0 0 * * *"
@@ -125,15 +125,6 @@ def test_what_another_queue_of_the_table_declares_is_not_reported(session: Sessi
     assert declare(session, reports()) == Declared()  # type: ignore[arg-type]  # as above
 
 
-def test_a_paused_schedule_stays_paused_when_it_is_declared_again(session: Session) -> None:
-    declare(session, version(HOURLY, 1))
-    SCHEDULES.pause(session, "r")
-
-    declare(session, version(DAILY, 2))
-
-    assert row(session).paused
-
-
 def test_a_schedule_made_at_run_time_is_not_taken_over(
     session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -207,18 +198,6 @@ def test_the_schedule_of_another_queue_is_not_taken_over(
     assert "'scheduled_report'" in record.message
 
 
-def test_a_schedule_moves_to_another_queue_once_it_is_removed(session: Session) -> None:
-    declare(session, version(HOURLY, 1))
-    gc.collect()
-    plain: JobQueue[object] = JobQueue(Plain)
-    plain.every(DAILY, name="r", values={"title": "p"})
-
-    SCHEDULES.remove(session, "r")
-
-    assert declare(session, plain) == Declared(added=("r",))
-    assert row(session).queue == "scheduled_plain"
-
-
 def test_two_queues_of_a_table_declare_different_schedules_or_other_names(
     session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,19 +207,6 @@ def test_two_queues_of_a_table_declare_different_schedules_or_other_names(
     assert declare(session, one, other) == Declared(added=("s",), refused=("r",))
     assert "two of the queues declare a schedule 'r'" in caplog.text
     assert declare(session, one, same) == Declared(added=("r",))
-
-
-@pytest.mark.only_on("sqlite")
-def test_two_queues_of_one_metadata_declare_different_names() -> None:
-    first = version(HOURLY, 1)
-    plain, elsewhere = JobQueue(Plain), JobQueue(Renamed)
-
-    elsewhere.every(HOURLY, name="r", values={"owner": "Ann"})
-    with pytest.raises(ArgumentError, match=r"'scheduled_report' and 'scheduled_plain'.*name="):
-        plain.every(HOURLY, name="r", values={"title": "p"})
-
-    assert first.declares_schedules
-    assert not plain.declares_schedules
 
 
 @pytest.mark.only_on("sqlite")

@@ -6,17 +6,16 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, select, update
+from sqlalchemy import URL, Engine, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import ArgumentError, JobQueue, utc_now
 from sa_jobqueue.asyncio import AsyncJobQueue
-from sa_jobqueue.dialects.clock import as_utc
 from sa_jobqueue.schedules import Ran, Schedules
 from sa_jobqueue.worker import Worker, scheduler
 from tests.models import Email
@@ -25,8 +24,7 @@ from tests.running import Run, running, runs
 from tests.support import make_engine, until
 
 from .models import SCHEDULES, Base, Report, reports, ticks_of
-from .test_run import HOUR, ROW
-from .test_run import row as info_of
+from .test_run import ROW
 
 SECOND = timedelta(seconds=1)
 
@@ -97,24 +95,6 @@ def test_each_tick_comes_once_though_one_of_two_workers_is_killed(
     first, last = min(found), max(found)
     count = int((last - first) / SECOND) + 1
     assert found == Counter(first + number * SECOND for number in range(count))
-
-
-@pytest.mark.parametrize(("missed", "count"), [("skip", 0), ("once", 1), ("all", 4)])
-def test_ticks_that_came_while_no_worker_ran_are_made_up_for_as_declared(
-    run: Run, session: Session, missed: str, count: int
-) -> None:
-    now: datetime = as_utc(session.execute(select(utc_now())).scalar_one())
-    tick = now.replace(second=0, microsecond=0) - 3 * HOUR - timedelta(minutes=2)
-    queue = reports()
-    queue.every(f"{tick.minute} * * * *", name="r", values={"title": "r"}, missed=missed)
-    SCHEDULES.declare(session, [queue])
-    session.execute(update(ROW).values(next_tick=tick, run_at=tick))
-    session.commit()
-
-    with run({queue: lambda report: None}):
-        until(lambda: done(session) == count and info_of(session).next_tick > tick)
-
-    assert sorted(ticks(session)) == [tick + hour * HOUR for hour in range(4)][4 - count :]
 
 
 def test_a_worker_waits_for_the_next_tick_without_asking(engine: Engine, session: Session) -> None:
