@@ -24,8 +24,7 @@ from ..model.mapping import QueueMapping, mapping_of
 from ..model.queue_name import plain_queue, queue_name
 from ..sessions.writer import AnySession, Writer, writing
 from .cron import Cron
-from .declaration import Declaration
-from .registry import declared_by, declared_elsewhere, names_declared, refuse_nameless
+from .registry import Declaration, declared_by, declared_elsewhere, names_declared, refuse_nameless
 from .table import Schedule
 
 log = logging.getLogger("sa_jobqueue.schedules")

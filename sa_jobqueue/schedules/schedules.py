@@ -22,8 +22,8 @@ from ..sessions.missing_tables import missing_tables_named
 from ..sessions.writer import AnyConnection, AnySession, session_of
 from ..verbs.manage import cancel, retry
 from .cron import Cron
-from .declaration import declaration
 from .declared import Declared, declare
+from .registry import declaration
 from .run import Ran, database_now, insert_ticks, run_due
 from .table import PAUSED, Schedule, schedule_class
 from .ticks import Missed
