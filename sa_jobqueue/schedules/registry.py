@@ -109,46 +109,36 @@ def declare_every(
     return decorate
 
 
-def declared_by(queues: Iterable[Any]) -> list[Declaration]:
-    """Return the schedules that the queues declare."""
-    return [each for queue in queues for each in _declarations.get(queue, {}).values()]
+def declared_for(queues: Sequence[Any]) -> list[Declaration]:
+    """Return the schedules that JobQueues declare for these tables and statuses.
 
-
-def declared_elsewhere(queues: Sequence[Any]) -> list[Declaration]:
-    """Return the schedules that other JobQueues of the same tables and statuses declare."""
-    if _elsewhere(queues):
+    A schedule inserts jobs of a table and a status, so it is no matter which of their JobQueues
+    declares it, and which a worker has.
+    """
+    if any(other not in queues for other in _same(_declarations, queues)):
         gc.collect()  # queues that nobody has any more declare nothing
-    return _elsewhere(queues)
+    of_queues = [_declarations[each].values() for each in _same(_declarations, queues)]
+    return [each for declared in of_queues for each in declared]
 
 
-def names_declared() -> set[str]:
-    """Return the names that any queue declares."""
-    return {name for declared in list(_declarations.values()) for name in declared}
-
-
-def refuse_nameless(queues: Iterable[Any]) -> None:
-    """Refuse queues with a call of every() that has no name and decorates nothing.
+def refuse_nameless(queues: Sequence[Any]) -> None:
+    """Refuse a call of every(), for these tables and statuses, that names and decorates nothing.
 
     Raises:
         ArgumentError: names such a call.
     """
-    for queue in queues:
-        for cron in _nameless.get(queue, {}).values():
+    for queue in _same(_nameless, queues):
+        for cron in _nameless[queue].values():
             raise ArgumentError(
                 f"every({cron!r}) of {queue!r} declares nothing, since its schedule has no name: "
                 "give name=, or let every() decorate a function, which names it"
             )
 
 
-def _elsewhere(queues: Sequence[Any]) -> list[Declaration]:
-    known = {(id(mapping_of_queue(each).table.metadata), queue_name(each)) for each in queues}
-    return [
-        each
-        for other, declared in list(_declarations.items())
-        if not any(other is queue for queue in queues)
-        for each in declared.values()
-        if (id(other.mapping.table.metadata), each.queue) in known
-    ]
+def _same(declaring: Iterable[Any], queues: Iterable[Any]) -> list[Any]:
+    """Return those that have the table and the status of one of the queues."""
+    known = {(mapping_of_queue(each).table, queue_name(each)) for each in queues}
+    return [each for each in list(declaring) if (each.mapping.table, queue_name(each)) in known]
 
 
 def _add(queue: Any, new: Declaration) -> None:

@@ -99,7 +99,9 @@ class Schedules:
 
     @_names_missing_table
     def declare(self, session: AnySession, queues: Iterable[Any]) -> Declared:
-        """Write what the queues declare by ``every()`` to the table, once at the start.
+        """Write what ``every()`` declares for the queues to the table, once at the start.
+
+        Each JobQueue of the same table and status counts, whichever of them is given.
 
         A newer revision replaces an older one, never the reverse. Schedules that are no longer
         declared are reported, and go on. A declaration that cannot be written is reported and

@@ -54,10 +54,13 @@ def done(session: Session) -> int:
     return found
 
 
-def test_a_worker_runs_what_its_queue_declares(run: Run, session: Session) -> None:
-    with run({each_second(): lambda report: None}):
+def test_a_worker_runs_what_any_queue_of_its_table_declares(run: Run, session: Session) -> None:
+    declaring = each_second()
+
+    with run({reports(): lambda report: None}):
         until(lambda: done(session) >= 2)
 
+    assert declaring.handled_by is None
     assert set(ticks(session).values()) == {1}
 
 
@@ -150,33 +153,6 @@ def test_a_worker_refuses_a_queue_with_a_schedule_that_has_no_name(engine: Engin
         Worker(engine, queue, print)
 
 
-def test_a_worker_on_another_queue_object_than_the_declaring_one_warns(
-    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
-) -> None:
-    declaring = each_second()
-    warning = "another JobQueue of 'scheduled_report' declares them"
-
-    chore_of(engine, reports()).run()
-    first = caplog.text
-    caplog.clear()
-    chore_of(engine, declaring).run()
-    chore_of(engine, reports()).run()
-
-    assert "the schedules r are not in the table" in first
-    assert warning in first
-    assert warning not in caplog.text  # a worker has declared them
-    assert [info.name for info in SCHEDULES.all(session)] == ["r"]
-
-
-def test_what_another_queue_object_declares_is_reported(session: Session) -> None:
-    declaring = each_second()
-
-    found = SCHEDULES.declare(session, [reports()])
-
-    assert declaring.declares_schedules
-    assert found.elsewhere == ("r",)
-
-
 @pytest.mark.only_on("sqlite")
 def test_the_database_is_not_blamed_for_a_mistake_in_the_code(
     engine: Engine, caplog: pytest.LogCaptureFixture
@@ -235,3 +211,8 @@ def test_schedules_that_nobody_runs_are_warned_of(
         until(lambda: caplog.records)
 
     assert "no worker runs them: make Schedules(metadata)" in caplog.text
+    caplog.clear()
+
+    Worker(engine, JobQueue(Email, ready="new"), print, drain=True, reap_every=None).run()
+
+    assert "no worker runs them" not in caplog.text
