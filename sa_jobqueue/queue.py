@@ -127,9 +127,6 @@ class JobQueue(Generic[T]):
         on_retry: ``"wait"``: a failed job keeps its key, of `serial_by`, until its next
             attempt; ``"skip"``: other jobs of its key are claimed meanwhile.
 
-    Attributes:
-        declares_schedules: whether :meth:`every` was called.
-
     Raises:
         ArgumentError: the arguments make no queue.
     """
@@ -171,7 +168,6 @@ class JobQueue(Generic[T]):
         check_durations(zero=False, lease=self.lease)
         check_ages(lease=self.lease)
         self._handler: Handler | None = None
-        self.declares_schedules = False
 
     @property
     def mapping(self) -> QueueMapping:
@@ -248,26 +244,6 @@ class JobQueue(Generic[T]):
 
     # -- new jobs -------------------------------------------------------
 
-    @overload
-    def enqueue(
-        self,
-        session: AnySession,
-        rows: Iterable[Mapping[str, Any]],
-        *,
-        priority: int | None = None,
-        run_at: datetime | None = None,
-        skip_duplicates: Literal[False] = False,
-    ) -> int: ...
-    @overload
-    def enqueue(
-        self,
-        session: AnySession,
-        rows: Iterable[Mapping[str, Any]],
-        *,
-        priority: int | None = None,
-        run_at: datetime | None = None,
-        skip_duplicates: bool,
-    ) -> int | None: ...
     def enqueue(
         self,
         session: AnySession,
@@ -322,7 +298,7 @@ class JobQueue(Generic[T]):
         """
         from .schedules.registry import declare_every
 
-        decorate = declare_every(
+        return declare_every(
             self,
             cron,
             name=name,
@@ -331,8 +307,6 @@ class JobQueue(Generic[T]):
             missed=missed,
             revision=revision,
         )
-        self.declares_schedules = True
-        return decorate
 
     # -- claims ---------------------------------------------------------
 

@@ -10,26 +10,22 @@
         await complete(session, emails)
         await session.commit()
 
-Each verb is that of :mod:`sa_jobqueue`, run by ``AsyncSession.run_sync``. Import from
-:mod:`sa_jobqueue` what takes no session, such as ``fence_of``, and the errors. See docs/asyncio.md.
+Each verb is that of :mod:`sa_jobqueue`, run by ``AsyncSession.run_sync``. All else that takes a
+session, such as workflows, schedules and control, is awaited by the session itself:
+``await session.run_sync(workflow.signal, video, "rendered")``. Import from :mod:`sa_jobqueue` what
+takes no session, such as ``fence_of``, and the errors. See docs/asyncio.md.
 
 ======================  =====================================================
 ``verbs``               the verbs as functions, and AsyncJobQueue
 ``worker``              AsyncWorker
 ``calls``               how an AsyncWorker calls handlers
-``workflow``            AsyncWorkflow
-``control``             the verbs of control; import them from there
-``schedules``           AsyncSchedules; import it from there
 ``tasks``               the Runtime of a worker in an event loop
-``listening``           a connection that listens, for its wake-ups
-``sessions``            an AsyncSession, and the Session behind it
 ======================  =====================================================
 """
 
 from . import verbs
 from .verbs import *  # noqa: F403  # its names are listed once, in verbs.__all__
 from .worker import AsyncWorker
-from .workflow import AsyncWorkflow
 
-__all__ = ["AsyncWorker", "AsyncWorkflow"]
+__all__ = ["AsyncWorker"]
 __all__ += verbs.__all__

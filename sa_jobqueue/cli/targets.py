@@ -159,13 +159,11 @@ def _queues_of_target(target: str) -> Iterator[tuple[str, JobQueue[Any]]]:
 
 
 def _synchronous(found: Any) -> Any:
-    """Return what an AsyncJobQueue or an AsyncWorkflow wraps, and anything else as it is."""
+    """Return the queue of an AsyncJobQueue, and anything else as it is."""
     loaded = sys.modules.get("sa_jobqueue.asyncio")
     if loaded is None:  # it needs greenlet; without it there are no such objects
         return found
-    if isinstance(found, loaded.AsyncJobQueue):
-        return found.sync_queue
-    return found.sync_workflow if isinstance(found, loaded.AsyncWorkflow) else found
+    return found.sync_queue if isinstance(found, loaded.AsyncJobQueue) else found
 
 
 def load_handler(target: str) -> Callable[[Any], Any]:

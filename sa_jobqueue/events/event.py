@@ -38,8 +38,9 @@ class EventJob:
 
     Attributes:
         key: the values of its primary key.
-        status: the status that it has now, in the table's own word; None where only the
-            database knows it.
+        before: the status that it had before, in the table's own word; None where the verb
+            does not know it, or leaves the status alone.
+        status: the status that it has now; None where only the database knows it.
         fence_status: the status that the claim wrote; None: the job was not claimed.
         owner: the owner that the claim wrote.
         owner_dates: every ``owner_date`` that the claim has had, the newest last.
@@ -60,6 +61,7 @@ class EventJob:
     order: tuple[Any, ...] | None = None
     serial_keys: tuple[tuple[Any, ...], ...] = ()
     unmarked: bool = False
+    before: str | None = None
     entity: Any = field(default=None, repr=False, compare=False)
 
     @property

@@ -21,7 +21,7 @@ from .listener import EventFunction, Listener, Recorder, called_on
 F = TypeVar("F", bound=EventFunction)
 Q = TypeVar("Q")
 
-#: The methods of a JobQueue that make events.
+#: The methods of a JobQueue, and of a workflow, that make events.
 TOLD = (
     "enqueue",
     "claim",
@@ -37,6 +37,7 @@ TOLD = (
     "retry",
     "reprioritize",
     "prune",
+    "signal",
 )
 
 
@@ -81,7 +82,7 @@ def add_listener(target: Any, told: EventFunction | Recorder, name: str | None) 
     mapping, queue = _mapping_and_queue(target)
     if queue is not None:
         _note_calls(queue)
-    if name in (None, "after_enqueue"):
+    elif name in (None, "after_enqueue"):
         watch_flushes(mapping.mapper)
     listener = Listener(told, name, queue)
     for of_class in _with_subclasses(mapping):
@@ -145,7 +146,7 @@ def _note_calls(queue: Any) -> None:
     A queue without listeners pays nothing for this.
     """
     for name in TOLD:
-        if name not in vars(queue):
+        if hasattr(queue, name) and name not in vars(queue):
             vars(queue)[name] = _noting(queue, getattr(queue, name))
 
 

@@ -20,8 +20,9 @@ def written_events(
 ) -> Iterator[Event]:
     """Make the events of one change to one class: of the jobs that were ours, and of the others."""
     for name in (EVENT_OF_VERB[change.verb], "after_lost"):
+        ours = name != "after_lost"
         jobs = tuple(
-            job for part, found in written for job in _jobs(part, found, ours=name != "after_lost")
+            job for part, found in written for job in _jobs(change, part, found, ours=ours)
         )
         if jobs:
             yield Event(
@@ -35,18 +36,19 @@ def written_events(
             )
 
 
-def _jobs(part: FencedJobs, found: Found, *, ours: bool) -> Iterator[EventJob]:
-    token = part.token
+def _jobs(change: Change, part: FencedJobs, found: Found, *, ours: bool) -> Iterator[EventJob]:
+    token, deletes = part.token, change.values is None
     given = dict(zip(part.identities, part.jobs, strict=True))  # a job may be given twice
     for identity, job in given.items():
         if (identity in found) is ours:
             yield EventJob(
                 identity,
-                _status(part, job),
+                None if deletes else _status(part, job),
                 token.status,
                 token.owner,
                 tuple(token.dates),
                 unmarked=token.hold is not None,
+                before=token.status,
             )
 
 

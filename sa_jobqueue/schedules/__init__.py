@@ -18,9 +18,8 @@ are. docs/schedules.md has the limits.
 ======================  =====================================================
 ``schedules``           Schedules: every method that works on schedules
 ``table``               Schedule: the mapped class of the rows
-``declaration``         the parts of a schedule, and their checks
 ``values``              the values of a job, as JSON and as attributes
-``registry``            every(): what the queues of this process declare
+``registry``            every(): what the queues of this process declare, checked
 ``declared``            writes the declarations to the table
 ``run``                 run_due: ticks become jobs
 ``ticks``               which ticks are due, and what becomes of missed ones

@@ -24,8 +24,7 @@ from ..model.mapping import QueueMapping, mapping_of
 from ..model.queue_name import plain_queue, queue_name
 from ..sessions.writer import AnySession, Writer, writing
 from .cron import Cron
-from .declaration import Declaration
-from .registry import declared_by, declared_elsewhere, names_declared, refuse_nameless
+from .registry import Declaration, declared_for, refuse_nameless
 from .table import Schedule
 
 log = logging.getLogger("sa_jobqueue.schedules")
@@ -45,8 +44,6 @@ class Declared:
             run time; or two of the queues declare the name. The log has the reason.
         undeclared: rows of these queues that an earlier version of the code has declared; they
             go on until they are removed.
-        elsewhere: another JobQueue of the same table and status declares them, and the table does
-            not have them: give that JobQueue.
     """
 
     added: tuple[str, ...] = ()
@@ -55,7 +52,6 @@ class Declared:
     different: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
-    elsewhere: tuple[str, ...] = ()
 
 
 def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) -> Declared:
@@ -64,7 +60,7 @@ def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) 
     refuse_nameless(queues)
     mapping = mapping_of(entity)
     # Sorted, so that two processes lock the rows in the same order. Equal declarations count once.
-    declarations = sorted(set(declared_by(queues)), key=lambda each: each.name)
+    declarations = sorted(set(declared_for(queues)), key=lambda each: each.name)
     found: dict[str, list[str]] = {}
     with writing(session, mapping) as writer, writer.atomically():
         writer.lock_writes(mapping.table)
@@ -72,16 +68,9 @@ def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) 
         for name, of_name in groupby(declarations, key=lambda each: each.name):
             what = _declare_one(writer, mapping, list(of_name), now)
             found.setdefault(what, []).append(name)
-        # Queues with criteria of their own share a table, and may be declared elsewhere.
-        of_queues = set(map(queue_name, queues))
-        found["undeclared"] = _undeclared(writer, entity, of_queues, names_declared())
-        others = declared_elsewhere(queues)
-        theirs = {each.name for each in others} - {each.name for each in declarations}
-        missing = _missing(writer, entity, theirs)
-        found["elsewhere"] = missing
+        found["undeclared"] = _undeclared(writer, entity, queues, declarations)
     declared = Declared(**{what: tuple(names) for what, names in found.items() if what})
     _warn(declared)
-    _warn_of_others([each for each in others if each.name in missing])
     return declared
 
 
@@ -160,18 +149,12 @@ def _update(mapping: QueueMapping, each: Declaration, tick: datetime) -> Any:
 
 
 def _undeclared(
-    writer: Writer, entity: type[Schedule], queues: set[str], names: set[str]
+    writer: Writer, entity: type[Schedule], queues: list[Any], declarations: list[Declaration]
 ) -> list[str]:
-    from_code = select(entity.name).where(entity.revision.is_not(None), entity.queue.in_(queues))
+    names, of_queues = {each.name for each in declarations}, set(map(queue_name, queues))
+    from_code = select(entity.name).where(entity.revision.is_not(None), entity.queue.in_(of_queues))
     rows = writer.core(from_code.order_by(entity.name)).scalars()
     return [name for name in rows if name not in names]
-
-
-def _missing(writer: Writer, entity: type[Schedule], names: set[str]) -> list[str]:
-    if not names:
-        return []
-    there = writer.core(select(entity.name).where(entity.name.in_(names))).scalars()
-    return sorted(names.difference(there))
 
 
 def _warn(declared: Declared) -> None:
@@ -186,15 +169,4 @@ def _warn(declared: Declared) -> None:
             "the schedules %s are not declared any more. They go on until you remove them: "
             "schedules.remove(session, name)",
             ", ".join(declared.undeclared),
-        )
-
-
-def _warn_of_others(declarations: list[Declaration]) -> None:
-    for queue in sorted({each.queue for each in declarations}):
-        names = sorted(each.name for each in declarations if each.queue == queue)
-        log.warning(
-            "the schedules %s are not in the table: another JobQueue of %r declares them. Give "
-            "that JobQueue to a worker, or to declare()",
-            ", ".join(names),
-            queue,
         )

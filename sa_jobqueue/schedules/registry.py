@@ -1,15 +1,20 @@
-"""The schedules that the queues of this process declare by ``queue.every()``."""
+"""The schedules that the queues of this process declare by ``queue.every()``, and their checks."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from ..errors import ArgumentError
 from ..model.queue_name import mapping_of_queue, queue_name
-from .declaration import Declaration, check_revision, declaration
+from .cron import Cron
+from .table import CRON_LENGTH, NAME_LENGTH, QUEUE_LENGTH, ZONE_LENGTH
+from .ticks import Missed
+from .values import values_json
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,6 +23,65 @@ _declarations: WeakKeyDictionary[Any, dict[str, Declaration]] = WeakKeyDictionar
 
 #: The expressions of schedules that have no name yet, by their calls.
 _nameless: WeakKeyDictionary[Any, dict[Any, str]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """A schedule as the code declares it."""
+
+    name: str
+    queue: str
+    cron: str
+    timezone: str
+    values_json: str
+    missed: Missed
+    revision: int | None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The values for its row, without the ticks."""
+        return {**vars(self), "missed": self.missed.value}
+
+
+def declaration(
+    name: str,
+    queue: Any,
+    cron: str,
+    *,
+    timezone: str,
+    values: Mapping[str, Any] | None,
+    missed: str,
+    revision: int | None,
+) -> Declaration:
+    """Check the parts of a schedule, and return its declaration.
+
+    Raises:
+        ArgumentError: the name is empty or too long, the expression or the time zone is not
+            valid, the values are no attributes of the queue's class or no JSON, or something is
+            of another type.
+    """
+    mapping = mapping_of_queue(queue)
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_LENGTH:
+        raise ArgumentError(f"the name of a schedule has 1 to {NAME_LENGTH} characters: {name!r}")
+    if missed not in list(Missed):
+        raise ArgumentError(f"missed= is 'skip', 'once' or 'all', not {missed!r}")
+    _check_text(
+        cron,
+        "cron expression",
+        CRON_LENGTH,
+        "write it as in '0 7 * * mon-fri', and make two schedules of a longer one",
+    )
+    _check_text(timezone, "time zone", ZONE_LENGTH, "write it as in 'Europe/Berlin'")
+    Cron(cron, timezone).after(datetime.fromisoformat("2000-01-01T00:00+00:00"))
+    return Declaration(
+        name=name,
+        queue=_checked_queue_name(queue),
+        cron=cron,
+        timezone=timezone,
+        values_json=values_json(mapping, {} if values is None else values),
+        missed=Missed(missed),
+        revision=revision,
+    )
 
 
 def declare_every(
@@ -34,7 +98,8 @@ def declare_every(
             nameless.pop(call, None)
         return function
 
-    check_revision(revision)
+    if type(revision) is not int or not 0 <= revision < 2**31:
+        raise ArgumentError(f"revision= is a whole number, such as 2, not {revision!r}")
     call, nameless = object(), _nameless.setdefault(queue, {})
     if name is not None:
         _add(queue, make(name))
@@ -44,46 +109,36 @@ def declare_every(
     return decorate
 
 
-def declared_by(queues: Iterable[Any]) -> list[Declaration]:
-    """Return the schedules that the queues declare."""
-    return [each for queue in queues for each in _declarations.get(queue, {}).values()]
+def declared_for(queues: Sequence[Any]) -> list[Declaration]:
+    """Return the schedules that JobQueues declare for these tables and statuses.
 
-
-def declared_elsewhere(queues: Sequence[Any]) -> list[Declaration]:
-    """Return the schedules that other JobQueues of the same tables and statuses declare."""
-    if _elsewhere(queues):
+    A schedule inserts jobs of a table and a status, so it is no matter which of their JobQueues
+    declares it, and which a worker has.
+    """
+    if any(other not in queues for other in _same(_declarations, queues)):
         gc.collect()  # queues that nobody has any more declare nothing
-    return _elsewhere(queues)
+    of_queues = [_declarations[each].values() for each in _same(_declarations, queues)]
+    return [each for declared in of_queues for each in declared]
 
 
-def names_declared() -> set[str]:
-    """Return the names that any queue declares."""
-    return {name for declared in list(_declarations.values()) for name in declared}
-
-
-def refuse_nameless(queues: Iterable[Any]) -> None:
-    """Refuse queues with a call of every() that has no name and decorates nothing.
+def refuse_nameless(queues: Sequence[Any]) -> None:
+    """Refuse a call of every(), for these tables and statuses, that names and decorates nothing.
 
     Raises:
         ArgumentError: names such a call.
     """
-    for queue in queues:
-        for cron in _nameless.get(queue, {}).values():
+    for queue in _same(_nameless, queues):
+        for cron in _nameless[queue].values():
             raise ArgumentError(
                 f"every({cron!r}) of {queue!r} declares nothing, since its schedule has no name: "
                 "give name=, or let every() decorate a function, which names it"
             )
 
 
-def _elsewhere(queues: Sequence[Any]) -> list[Declaration]:
-    known = {(id(mapping_of_queue(each).table.metadata), queue_name(each)) for each in queues}
-    return [
-        each
-        for other, declared in list(_declarations.items())
-        if not any(other is queue for queue in queues)
-        for each in declared.values()
-        if (id(other.mapping.table.metadata), each.queue) in known
-    ]
+def _same(declaring: Iterable[Any], queues: Iterable[Any]) -> list[Any]:
+    """Return those that have the table and the status of one of the queues."""
+    known = {(mapping_of_queue(each).table, queue_name(each)) for each in queues}
+    return [each for each in list(declaring) if (each.mapping.table, queue_name(each)) in known]
 
 
 def _add(queue: Any, new: Declaration) -> None:
@@ -92,30 +147,29 @@ def _add(queue: Any, new: Declaration) -> None:
         raise ArgumentError(
             f"{queue!r} declares two schedules {new.name!r}: give one of them another name="
         )
-    if _other_queues(queue, new):
-        gc.collect()  # queues that nobody has any more declare nothing
-        for other in _other_queues(queue, new):
-            raise ArgumentError(
-                f"the queues {other!r} and {new.queue!r} both declare a schedule {new.name!r}, and "
-                "the table has one of each name: give one of them another name="
-            )
     declared[new.name] = new
-
-
-def _other_queues(queue: Any, new: Declaration) -> list[str]:
-    """Return the names of other queues in the same metadata that declare the same name."""
-    metadata = queue.mapping.table.metadata
-    return [
-        declared[new.name].queue
-        for other, declared in list(_declarations.items())
-        if new.name in declared
-        and declared[new.name].queue != new.queue
-        and other.mapping.table.metadata is metadata
-    ]
 
 
 def _name_of(function: Any) -> str:
     name = getattr(function, "__name__", None)
     if not isinstance(name, str):
         raise ArgumentError(f"{function!r} has no name for its schedule: give every() a name=")
+    return name
+
+
+def _check_text(value: Any, what: str, most: int, way_out: str) -> None:
+    if not isinstance(value, str) or len(value) > most:
+        raise ArgumentError(
+            f"the {what} of a schedule is text, of at most {most} characters, not {value!r}: "
+            f"{way_out}"
+        )
+
+
+def _checked_queue_name(queue: Any) -> str:
+    name = queue_name(queue)
+    if len(name) > QUEUE_LENGTH:
+        raise ArgumentError(
+            f"to have schedules, the name of a queue has at most {QUEUE_LENGTH} characters: give "
+            f"the table of {queue!r} a shorter name than {name!r}"
+        )
     return name

@@ -22,8 +22,8 @@ from ..sessions.missing_tables import missing_tables_named
 from ..sessions.writer import AnyConnection, AnySession, session_of
 from ..verbs.manage import cancel, retry
 from .cron import Cron
-from .declaration import declaration
 from .declared import Declared, declare
+from .registry import declaration
 from .run import Ran, database_now, insert_ticks, run_due
 from .table import PAUSED, Schedule, schedule_class
 from .ticks import Missed
@@ -99,7 +99,9 @@ class Schedules:
 
     @_names_missing_table
     def declare(self, session: AnySession, queues: Iterable[Any]) -> Declared:
-        """Write what the queues declare by ``every()`` to the table, once at the start.
+        """Write what ``every()`` declares for the queues to the table, once at the start.
+
+        Each JobQueue of the same table and status counts, whichever of them is given.
 
         A newer revision replaces an older one, never the reverse. Schedules that are no longer
         declared are reported, and go on. A declaration that cannot be written is reported and

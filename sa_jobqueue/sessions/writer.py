@@ -72,9 +72,9 @@ def session_of(session: AnyConnection) -> Session:
     if isinstance(session, Connection):
         raise ArgumentError(IN_A_SESSION)
     raise ArgumentError(
-        f"a Session is needed, not {type(session).__name__}; for an AsyncSession import the verb "
-        "from sa_jobqueue.asyncio or sa_jobqueue.asyncio.control, or take AsyncSchedules of "
-        "sa_jobqueue.asyncio.schedules; and await it: await claim(async_session, ...)"
+        f"a Session is needed, not {type(session).__name__}. With an AsyncSession await a verb of "
+        "sa_jobqueue.asyncio, or await async_session.run_sync(schedules.pause, name); for "
+        "candidates_from= give its sync_session"
     )
 
 

@@ -8,8 +8,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from ..asyncio.calls import AwaitedCalls, SyncSessions
-from ..asyncio.sessions import AnyAsyncSession, async_session_of
-from ..asyncio.verbs import AsyncJobQueue
+from ..asyncio.verbs import AnyAsyncSession, AsyncJobQueue, async_session_of
 from ..asyncio.worker import sync_queues
 from ..queue import JobQueue
 from ..sessions.transactions import routed_to_writes

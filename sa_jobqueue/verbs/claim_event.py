@@ -55,6 +55,7 @@ def _jobs(spec: ClaimSpec, part: FencedJobs) -> Iterator[EventJob]:
                 for limit in spec.limits
             ),
             token.hold is not None,
+            spec.ready,
         )
 
 

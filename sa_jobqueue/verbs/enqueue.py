@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby, islice
-from typing import Any, Literal, overload
+from typing import Any
 
 from sqlalchemy import Column, Insert, insert, select
 from sqlalchemy.engine import Result
@@ -30,26 +30,6 @@ CHUNK = 1_000
 MANY = 5_000
 
 
-@overload
-def enqueue(
-    session: AnySession,
-    entity: type[Any],
-    rows: Iterable[Mapping[str, Any]],
-    *,
-    priority: int | None = None,
-    run_at: datetime | None = None,
-    skip_duplicates: Literal[False] = False,
-) -> int: ...
-@overload
-def enqueue(
-    session: AnySession,
-    entity: type[Any],
-    rows: Iterable[Mapping[str, Any]],
-    *,
-    priority: int | None = None,
-    run_at: datetime | None = None,
-    skip_duplicates: bool,
-) -> int | None: ...
 def enqueue(
     session: AnySession,
     entity: type[Any],

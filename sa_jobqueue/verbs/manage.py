@@ -6,7 +6,7 @@ over jobs that have another status by now. The verbs return the jobs that they c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
@@ -153,7 +153,7 @@ def prune_jobs(
                 if len(pruned) < limit:
                     pruned += _prune(writer, mapping, word, age, limit - len(pruned), where)
         if mapping.listeners and pruned:
-            note(writer, mapping, change_event(mapping, "prune", pruned))
+            note(writer, mapping, change_event(mapping, "prune", dict.fromkeys(pruned)))
         return len(pruned)
 
 
@@ -185,9 +185,14 @@ def _prune(
     return keys
 
 
-def change_event(mapping: QueueMapping, verb: str, keys: Collection[tuple[Any, ...]]) -> Event:
-    """Make the event of a change to jobs that nobody has claimed."""
-    jobs = tuple(map(EventJob, keys))
+def change_event(
+    mapping: QueueMapping,
+    verb: str,
+    before: Mapping[tuple[Any, ...], str | None],
+    after: str | None = None,
+) -> Event:
+    """Make the event of a change to jobs that nobody has claimed: the statuses that they had."""
+    jobs = tuple(EventJob(key, after, before=word) for key, word in before.items())
     return Event(EVENT_OF_VERB[verb], verb, mapping.entity, jobs, len(jobs))
 
 
@@ -249,19 +254,19 @@ def change(
 
 def _lock(
     writer: Writer, mapping: QueueMapping, words: tuple[str, ...], identities: list[Any]
-) -> set[Any]:
-    """Lock those of the rows that have one of the statuses; return their keys."""
+) -> dict[Any, str]:
+    """Lock those of the rows that have one of the statuses; return their keys and statuses."""
     locking = _lock_statement(mapping, writer, words)
     return {
-        tuple(key)
+        tuple(row[:-1]): row[-1]
         for batch in key_batches(identities)
-        for key in writer.core(locking, {CHANGE_KEYS: key_values(batch)})
+        for row in writer.core(locking, {CHANGE_KEYS: key_values(batch)})
     }
 
 
 @built_once
 def _lock_statement(mapping: QueueMapping, writer: Writer, words: tuple[str, ...]) -> Any:
-    statement = select(*mapping.keys).where(
+    statement = select(*mapping.keys, mapping.column("status")).where(
         key_is_in(mapping, CHANGE_KEYS, writer.database),
         status_is(mapping.column("status"), *words),
     )

@@ -212,6 +212,7 @@ def _events(spec: ClaimSpec, reaped: Reaped) -> Iterator[Event]:
                 spec.during,
                 job.owner,
                 () if job.owner_date is None else (job.owner_date,),
+                before=spec.during,
             )
             for job in reaped.jobs
             if job.reason is reason

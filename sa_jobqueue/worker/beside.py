@@ -12,12 +12,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..model.beside import CONTROL, SCHEDULES, beside
-from ..queue import JobQueue
 from .chore import Chore
 from .hands import Hands
 from .lanes import Lane
 from .owner_name import OwnerName
 from .transactions import Transactions
+
+#: Loaded by the first call of every(): without it nobody declares schedules.
+_REGISTRY = "sa_jobqueue.schedules.registry"
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -64,11 +66,9 @@ def check_declarations(lanes: Sequence[Lane[Any]]) -> None:
     Raises:
         ArgumentError: names the schedule.
     """
-    queues = [lane.queue for lane in lanes if lane.queue.declares_schedules]
-    if queues:
-        from ..schedules.registry import refuse_nameless
-
-        refuse_nameless(queues)
+    registry = sys.modules.get(_REGISTRY)
+    if registry is not None:
+        registry.refuse_nameless([lane.queue for lane in lanes])
 
 
 def _lanes_beside(lanes: Sequence[Lane[Any]], what: str) -> list[tuple[Any, list[Lane[Any]]]]:
@@ -82,19 +82,13 @@ def _lanes_beside(lanes: Sequence[Lane[Any]], what: str) -> list[tuple[Any, list
 
 
 def _warn_of_missing_schedules(lanes: Sequence[Lane[Any]]) -> None:
-    for lane in lanes:
-        queue = lane.queue
-        if beside(queue.mapping, SCHEDULES) is None and _is_declared_for(queue):
+    registry = sys.modules.get(_REGISTRY)
+    if registry is None:
+        return
+    for queue in [lane.queue for lane in lanes]:
+        if beside(queue.mapping, SCHEDULES) is None and registry.declared_for([queue]):
             log.warning(
                 "%r declares schedules, but no worker runs them: make Schedules(metadata) with the "
                 "metadata of its table",
                 queue,
             )
-
-
-def _is_declared_for(queue: JobQueue[Any]) -> bool:
-    """Tell whether a queue has schedules, of its own or by another JobQueue of the same jobs."""
-    if queue.declares_schedules:
-        return True
-    registry = sys.modules.get("sa_jobqueue.schedules.registry")  # without it nobody declares
-    return registry is not None and bool(registry.declared_elsewhere([queue]))

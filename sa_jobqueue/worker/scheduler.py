@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from ..queue import JobQueue
 from ..schedules import Ran, Schedules
-from ..schedules.registry import declared_elsewhere
+from ..schedules.registry import declared_for
 from ..sessions.transactions import connected, run_in_transaction
 from .transactions import Transactions
 from .tries import Tries
@@ -48,8 +48,7 @@ class Scheduler:
         self._engine = transactions.engine
         self._wake = wake
         self._tries = Tries(transactions, "schedules")
-        declares = any(queue.declares_schedules for queue in queues)
-        self._declared = not declares and not declared_elsewhere(queues)
+        self._declared = not declared_for(queues)
         self._next = 0.0
 
     @property

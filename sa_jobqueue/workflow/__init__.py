@@ -26,8 +26,7 @@ A job has one status at a time: there are no parallel branches that join again.
 ``graph``               which statuses there are, and which change is allowed
 ``step``                Step: a handler with its statuses
 ``step_queue``          the verbs of a step's queue
-``move``                jobs go to the next step, or on a signal
-``listeners``           functions that are called with each transition
+``listeners``           what the events of its verbs say, as transitions
 ``diagram``             the graph in Mermaid's language
 ======================  =====================================================
 """

@@ -1,46 +1,39 @@
-"""The queue of a step: completed jobs go to the next step, and listeners are told of changes."""
+"""The queue of a step: completed jobs go to the next step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement
 
 from ..errors import ArgumentError
-from ..fence.claim import Claim
-from ..model.status import CANCELLED, DONE, FAILED
-from ..model.transitions import ended, retried
+from ..fence.change import Change
+from ..fence.claim import jobs_by_token
+from ..fence.write import write
+from ..model.mapping import QueueMapping
+from ..model.status import DONE
+from ..model.transitions import moved_on
 from ..queue import JobQueue
 from ..sessions.writer import AnyConnection, AnySession
-from ..strategies import ClaimSpec
 from ..verbs import finish
-from ..verbs.claim import ClaimPlan
 from ..verbs.manage import PRUNE_LIMIT
-from ..verbs.own_values import OwnValues
-from ..verbs.reap import Reaped
+from ..verbs.own_values import OwnValues, with_own_values
 from .graph import Graph, Node
-from .listeners import Listeners, Transition
-from .move import move_on
 
 T = TypeVar("T")
 
 
 class StepQueue(JobQueue[T]):
-    """The queue of a step; a completed job goes to the next step.
+    """The queue of a step. Its verbs are those of a :class:`sa_jobqueue.JobQueue`, except:
 
-    Its verbs are those of a :class:`sa_jobqueue.JobQueue`. They call the workflow's listeners
-    with each transition.
+    A completed job goes to the next step, or ends. :meth:`retry` takes jobs that have ended in any
+    step, and :meth:`prune` deletes them.
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        listeners: Listeners,
-        node: Node,
-        *where: ColumnElement[bool],
-        **options: Any,
+        self, graph: Graph, node: Node, *where: ColumnElement[bool], **options: Any
     ) -> None:
         super().__init__(
             graph.mapping.entity,
@@ -50,9 +43,7 @@ class StepQueue(JobQueue[T]):
             then=node.targets[0],
             **options,
         )
-        self.plan = _TellingPlan(self.plan, listeners, node)
         self._graph = graph
-        self._listeners = listeners
         self._node = node
 
     def handler(self, *_: Any, **__: Any) -> Any:
@@ -76,6 +67,10 @@ class StepQueue(JobQueue[T]):
     ) -> None:
         """Finish this step of jobs.
 
+        A job that ends keeps its owner, and owner_date becomes the time of its end: prune() reads
+        it. A job that goes on has no owner, as after a release, and its attempts are counted from
+        0, since the next step is different work.
+
         Args:
             session, jobs, delete, values: as for :func:`sa_jobqueue.complete`; only done jobs
                 are deleted.
@@ -87,113 +82,12 @@ class StepQueue(JobQueue[T]):
         """
         after = self._node.targets[0] if then is None else self._graph.plain(then)
         self._graph.check_target(self._node, after)
-
-        def write(jobs: Any) -> None:
-            if self._graph.is_final(after):
-                gone = delete if after == self._graph.done else False
-                finish.complete(session, jobs, delete=gone, then=after, values=values)
-            else:
-                move_on(session, jobs, after, values)
-
-        self._written(session, jobs, write, after, "complete")
-
-    def fail(
-        self,
-        session: AnyConnection,
-        jobs: Any,
-        *,
-        error: str | BaseException | None = None,
-        retry_in: timedelta | None = None,
-        values: OwnValues | None = None,
-    ) -> None:
-        """Report failed jobs: they repeat this step while attempts remain, else are failed."""
-        fail = super().fail
-        self._written(
-            session,
-            jobs,
-            lambda jobs: fail(session, jobs, error=error, retry_in=retry_in, values=values),
-            None,
-            "fail",
-        )
-
-    def release(
-        self, session: AnyConnection, jobs: Any, *, values: OwnValues | None = None
-    ) -> None:
-        """Give jobs back to this step; see :func:`sa_jobqueue.release`."""
-        release = super().release
-        self._written(
-            session,
-            jobs,
-            lambda jobs: release(session, jobs, values=values),
-            self.ready,
-            "release",
-        )
-
-    def cancel_claimed(
-        self,
-        session: AnyConnection,
-        jobs: Any,
-        *,
-        reason: str | None = None,
-        values: OwnValues | None = None,
-    ) -> None:
-        """Cancel jobs that we have claimed; see :func:`sa_jobqueue.cancel_claimed`."""
-        cancel_claimed, after = super().cancel_claimed, self.mapping.word(CANCELLED)
-        self._written(
-            session,
-            jobs,
-            lambda jobs: cancel_claimed(session, jobs, reason=reason, values=values),
-            after,
-            "cancel_claimed",
-        )
-
-    def reap(
-        self,
-        session: AnySession,
-        *,
-        lease: timedelta | None = None,
-        max_runtime: timedelta | None = None,
-        limit: int | None = None,
-    ) -> Reaped:
-        """Reap claims of this step; see :meth:`sa_jobqueue.JobQueue.reap`."""
-        reaped = super().reap(session, lease=lease, max_runtime=max_runtime, limit=limit)
-        entity, during, failed = self.entity, self._node.during, self.mapping.word(FAILED)
-        self._listeners.tell(
-            session,
-            (
-                Transition(
-                    entity,
-                    job.identity,
-                    during,
-                    failed if job.failed else self.ready,
-                    "reap",
-                    job.owner,
-                )
-                for job in reaped.jobs
-            ),
-        )
-        return reaped
-
-    def cancel(self, session: AnySession, jobs: Any) -> list[T]:
-        """Cancel unclaimed jobs of this step; see :meth:`sa_jobqueue.JobQueue.cancel`."""
-        jobs, after = self._checked(jobs), self.mapping.word(CANCELLED)
-        return self._listeners.change(
-            session, jobs, ended(CANCELLED), leaving=[self.ready], after=after, verb="cancel"
-        )
-
-    def retry(self, session: AnySession, jobs: Any) -> list[T]:
-        """Take jobs that have ended, in any step, to this step; return those that were.
-
-        See :meth:`sa_jobqueue.workflow.Workflow.retry`.
-        """
-        jobs, final, after = self._checked(jobs), self._graph.final, self.ready
-        return self._listeners.change(
-            session, jobs, retried(after), leaving=final, after=after, verb="retry"
-        )
-
-    def statuses_left_by(self, verb: str) -> tuple[str, ...]:
-        """Return the statuses that jobs have before a verb; a job that has ended may be retried."""
-        return self._graph.final if verb == "retry" else super().statuses_left_by(verb)
+        if self._graph.is_final(after):
+            gone = delete if after == self._graph.done else False
+            finish.complete(session, jobs, delete=gone, then=after, values=values)
+        else:
+            change = Change("complete", moved_on(after), frees=True)
+            write(session, with_own_values([(change, jobs_by_token(jobs))], values))
 
     def prune(
         self,
@@ -219,33 +113,5 @@ class StepQueue(JobQueue[T]):
                 )
         return super().prune(session, older_than=older_than, statuses=statuses, limit=limit)
 
-    def _written(
-        self,
-        session: AnyConnection,
-        jobs: Any,
-        write: Callable[[Any], None],
-        after: str | None,
-        verb: str,
-    ) -> None:
-        self._listeners.write(
-            session, jobs, write, before=self._node.during, after=after, verb=verb
-        )
-
-
-class _TellingPlan(ClaimPlan[T]):
-    """The claims of a step, by any method: the workflow's listeners are told."""
-
-    def __init__(self, plan: ClaimPlan[T], listeners: Listeners, node: Node) -> None:
-        super().__init__(plan.spec, plan.strategy)
-        self._listeners = listeners
-        self._node = node
-
-    def for_spec(self, spec: ClaimSpec) -> ClaimPlan[T]:
-        """Return a plan that tells the same listeners; see :meth:`ClaimPlan.for_spec`."""
-        return _TellingPlan(super().for_spec(spec), self._listeners, self._node)
-
-    def claim(self, session: AnyConnection, **request: Any) -> Claim[Any]:
-        """Claim, and tell the listeners; see :meth:`ClaimPlan.claim`."""
-        claim = super().claim(session, **request)
-        self._listeners.tell_claim(session, claim, self._node.ready, self._node.during)
-        return claim
+    def _finished_words(self, mapping: QueueMapping) -> tuple[str, ...]:
+        return self._graph.final

@@ -7,18 +7,26 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, inspect, select
+from sqlalchemy.orm import InstanceState
 
-from ..errors import InvalidTransition, NotWaiting
+from ..errors import ArgumentError, InvalidTransition, NotWaiting
+from ..events.claimable import note_claimable
+from ..events.listeners import add_listener
+from ..events.notes import note
+from ..fence.claim import jobs_with_keys
+from ..fence.token import Fence
+from ..model.keys import key_is_in, key_values
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import CANCELLED
-from ..model.transitions import ended, retried
-from ..sessions.writer import AnySession
+from ..model.transitions import ended, reset, retried
+from ..sessions.show import loaded, show_expired
+from ..sessions.writer import AnySession, writing
+from ..verbs.manage import CHANGE_KEYS, change, change_event, update_statement
 from ..verbs.reap import Reaped
 from .diagram import draw
 from .graph import Arrow, Graph, Node
 from .listeners import Listener, Listeners
-from .move import identity_of, move_waiting, status_now
 from .step import Step
 from .step_queue import StepQueue
 
@@ -56,6 +64,7 @@ class Workflow(Generic[T]):
         self._graph.further_final = self._graph.words(final)
         self._listeners = Listeners(self.mapping)
         self._steps: list[Step[T]] = []
+        self._queues: list[StepQueue[T]] = []
 
     @property
     def mapping(self) -> QueueMapping:
@@ -102,10 +111,13 @@ class Workflow(Generic[T]):
             name = getattr(handler, "__name__", type(handler).__name__)
             targets = graph.words([then, *graph.words(branches)])
             node = Node(name, graph.word(ready), graph.word(during), targets)
-            step_queue: StepQueue[T] = StepQueue(graph, self._listeners, node, *where, **queue)
+            step_queue: StepQueue[T] = StepQueue(graph, node, *where, **queue)
             step = Step(graph, node, step_queue, handler)
             graph.add(node)
             self._steps.append(step)
+            self._queues.append(step_queue)
+            if self._listeners.functions:
+                self._tell_of(step_queue)
             return step
 
         return declare
@@ -130,8 +142,14 @@ class Workflow(Generic[T]):
         function is called again. It is not called for inserts, nor for verbs that know no
         workflow, such as :func:`sa_jobqueue.cancel`.
         """
+        if not self._listeners.functions:
+            self._tell_of(self, *self._queues)
         self._listeners.functions.append(listener)
         return listener
+
+    def _tell_of(self, *queues: Any) -> None:
+        for queue in queues:
+            add_listener(queue, self._listeners, None)
 
     # -- its steps and statuses -----------------------------------------
 
@@ -170,7 +188,7 @@ class Workflow(Generic[T]):
     # -- jobs that nobody has claimed -----------------------------------
 
     def signal(self, session: AnySession, job: Any, status: str) -> None:
-        """Move a job that waits for a signal to a status.
+        """Move a job that waits for a signal to a status, by one UPDATE.
 
         If two signals come at once, the later one raises NotWaiting.
 
@@ -184,17 +202,26 @@ class Workflow(Generic[T]):
             NotWaiting: the job is in no status that this signal leaves; the error's
                 ``status`` is the one that it has. Nothing was changed.
         """
-        self._graph.check()
-        graph, after = self._graph, self._graph.plain(status)
-        sources, identity = graph.sources_of(after), identity_of(self.mapping, job)
-        for before in sources:
-            final = graph.is_final(after)
-            if move_waiting(session, self.mapping, identity, before, after, final=final):
-                self._listeners.tell_unclaimed(session, [identity], before, after, "signal")
+        graph, mapping, after = self._graph, self.mapping, self._graph.plain(status)
+        graph.check()
+        sources, identity = graph.sources_of(after), _identity_of(mapping, job)
+        final, named = graph.is_final(after), {CHANGE_KEYS: key_values([identity])}
+        values = ended(after) if final else reset(after)
+        with writing(session, mapping) as writer:
+            for before in sources:
+                moving = update_statement(mapping, writer, values, (before,))
+                if not writer.core(moving, named).rowcount:
+                    continue
+                show_expired(writer.session, mapping, loaded(writer.session, mapping, [identity]))
+                if mapping.listeners:
+                    told = change_event(mapping, "signal", {identity: before}, after)
+                    note(writer, mapping, told)
+                if mapping.wakes and not final:
+                    note_claimable(writer, mapping)
                 return
-        key = ", ".join(map(str, identity))
-        now = status_now(session, self.mapping, identity)
-        raise NotWaiting(f"{self.mapping} {key}", now, sources)
+            here = key_is_in(mapping, CHANGE_KEYS, writer.database)
+            now = writer.core(select(mapping.column("status")).where(here), named).scalar()
+        raise NotWaiting(f"{mapping} {', '.join(map(str, identity))}", now, sources)
 
     def cancel(self, session: AnySession, jobs: Any) -> list[T]:
         """Cancel jobs that nobody has claimed; return those that were cancelled.
@@ -202,10 +229,7 @@ class Workflow(Generic[T]):
         Jobs that wait for a signal, too; :func:`sa_jobqueue.cancel` leaves them alone.
         """
         waiting = (*self._graph.ready, *self._graph.waiting)
-        after = self.mapping.word(CANCELLED)
-        return self._listeners.change(
-            session, jobs, ended(CANCELLED), leaving=waiting, after=after, verb="cancel"
-        )
+        return change(session, jobs, ended(CANCELLED), leaving=lambda _: waiting, verb="cancel")
 
     def retry(self, session: AnySession, jobs: Any, status: str | None = None) -> list[T]:
         """Take jobs that have ended to a step again; return those that were taken.
@@ -221,9 +245,7 @@ class Workflow(Generic[T]):
         after = graph.initial if status is None else graph.plain(status)
         if after not in graph.ready:
             raise InvalidTransition(" or ".join(graph.final), after, graph.ready)
-        return self._listeners.change(
-            session, jobs, retried(after), leaving=graph.final, after=after, verb="retry"
-        )
+        return change(session, jobs, retried(after), leaving=lambda _: graph.final, verb="retry")
 
     def reap(
         self,
@@ -244,3 +266,23 @@ class Workflow(Generic[T]):
         ]
         jobs = tuple(job for part in parts for job in part.jobs)
         return Reaped(jobs, more=any(part.more for part in parts))
+
+
+def _identity_of(mapping: QueueMapping, job: Any) -> tuple[Any, ...]:
+    """Return the primary key of a job, given as an entity, a fence or its key.
+
+    Raises:
+        ArgumentError: a job of another class, or a key of another length.
+    """
+    if isinstance(job, Fence) or isinstance(inspect(job, raiseerr=False), InstanceState):
+        ((_, found, identity),) = jobs_with_keys(job)
+        if found.table is not mapping.table:
+            raise ArgumentError(f"a job of {mapping} is needed, not one of {found}")
+        return identity
+    identity = tuple(job) if isinstance(job, tuple | list) else (job,)
+    if len(identity) != len(mapping.keys):
+        raise ArgumentError(
+            f"the primary key of {mapping} has {len(mapping.keys)} columns, and {job!r} has "
+            f"{len(identity)}"
+        )
+    return identity

@@ -1,4 +1,4 @@
-"""Control and schedules for an AsyncSession, by every async driver."""
+"""Control and schedules are awaited by run_sync, by every async driver."""
 
 from __future__ import annotations
 
@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Engine, MetaData, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session
 
-import sa_jobqueue.control
-from sa_jobqueue import ArgumentError, JobQueue, fence_of
+from sa_jobqueue import ArgumentError, JobQueue, control, fence_of
 from sa_jobqueue.asyncio import AsyncJobQueue, claim
-from sa_jobqueue.asyncio import control as awaited
-from sa_jobqueue.asyncio.schedules import AsyncSchedules
-from sa_jobqueue.model.mapping import mapping_of
 from sa_jobqueue.schedules import Schedules
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
@@ -29,7 +24,8 @@ from tests.contract.asyncio.support import (
 from .conftest import TABLES, Letter
 
 #: Not beside the letters: workers of other tests would run them.
-SCHEDULES = Schedules(MetaData(), name="controlled_schedules")
+METADATA = MetaData()
+SCHEDULES = Schedules(METADATA, name="controlled_schedules")
 
 OUTBOX: AsyncJobQueue[Letter] = AsyncJobQueue(JobQueue(Letter))
 
@@ -41,85 +37,71 @@ def async_engine(engine: Engine, db_url: URL, request: pytest.FixtureRequest) ->
 
 
 @pytest.fixture
-def schedules(engine: Engine) -> Iterator[AsyncSchedules]:
+def schedules(engine: Engine) -> Iterator[Schedules]:
     """Schedules whose table is empty."""
-    metadata = mapping_of(SCHEDULES.entity).table.metadata
-    metadata.create_all(engine)
-    yield AsyncSchedules(SCHEDULES)
-    metadata.drop_all(engine)
+    METADATA.create_all(engine)
+    yield SCHEDULES
+    METADATA.drop_all(engine)
 
 
 @in_event_loop
 async def test_an_async_session_pauses_lists_and_asks(async_engine: AsyncEngine) -> None:
     async with new_async_session(async_engine) as session:
+        run = session.run_sync
         session.add(Letter())
         await session.commit()
         (letter,) = await claim(session, Letter, owner="w")
-        await awaited.register_worker(session, "w", [OUTBOX])
-        assert await awaited.update_worker(session, "w", jobs=1, tables=TABLES)
+        await run(control.register_worker, "w", [OUTBOX])
+        assert await run(control.update_worker, "w", jobs=1, tables=TABLES)
 
-        assert await awaited.pause(session, OUTBOX)
-        assert await awaited.request_stop(session, letter)
+        assert await run(control.pause, OUTBOX)
+        assert await run(control.request_stop, letter)
 
-        assert [found.queue for found in await awaited.paused(session, tables=TABLES)]
-        (worker,) = await awaited.workers(session, tables=TABLES)
+        assert [found.queue for found in await run(control.paused, tables=TABLES)]
+        (worker,) = await run(control.workers, tables=TABLES)
         assert (worker.name, worker.jobs) == ("w", 1)
-        state = await awaited.read_control(session, [OUTBOX], owner="w")
+        state = await run(control.read_control, [OUTBOX], owner="w")
         assert state.is_paused(OUTBOX)
         assert state.asks_to_stop(fence_of(letter))
-        assert await awaited.resume(session, OUTBOX)
-        await awaited.unregister_worker(session, "w", tables=TABLES)
-        assert await awaited.workers(session, tables=TABLES) == []
+        assert await run(control.resume, OUTBOX)
+        await run(control.unregister_worker, "w", tables=TABLES)
+        assert await run(control.workers, tables=TABLES) == []
 
 
 @in_event_loop
 async def test_an_async_session_runs_and_changes_schedules(
-    async_engine: AsyncEngine, schedules: AsyncSchedules
+    async_engine: AsyncEngine, schedules: Schedules
 ) -> None:
     async with new_async_session(async_engine) as session:
+        run = session.run_sync
         # Its declaration goes with it: workers of other tests would warn that nobody runs it.
         ticking = AsyncJobQueue(JobQueue(Letter))
         ticking.every("* * * * * *", name="tick")
-        declared = await schedules.declare(session, [ticking])
-        await schedules.add(session, "nightly", OUTBOX, "0 0 1 1 *")
-        assert await schedules.pause(session, "nightly")
-        assert await schedules.resume(session, "nightly")
-        await schedules.run_now(session, "nightly", OUTBOX)
+        declared = await run(schedules.declare, [ticking])
+        await run(schedules.add, "nightly", OUTBOX, "0 0 1 1 *")
+        assert await run(schedules.pause, "nightly")
+        assert await run(schedules.resume, "nightly")
+        await run(schedules.run_now, "nightly", OUTBOX)
         await session.commit()
 
         assert declared.added == ("tick",)
-        assert [each.name for each in await schedules.all(session)] == ["nightly", "tick"]
-        assert await schedules.due_in(session, [OUTBOX]) is not None
-        assert await schedules.run_due(session, [OUTBOX]) is not None
-        await schedules.remove(session, "nightly")
+        assert [each.name for each in await run(schedules.all)] == ["nightly", "tick"]
+        assert await run(schedules.due_in, [OUTBOX]) is not None
+        assert await run(schedules.run_due, [OUTBOX]) is not None
+        await run(schedules.remove, "nightly")
         assert await session.scalar(select(func.count()).select_from(Letter))
 
 
 @pytest.mark.only_on("sqlite")
-@pytest.mark.parametrize("name", awaited.__all__)
-def test_each_verb_of_control_has_its_awaited_form(name: str) -> None:
-    assert getattr(awaited, name).__wrapped__ is getattr(sa_jobqueue.control, name)
-
-
-@pytest.mark.only_on("sqlite")
-def test_the_verbs_that_are_not_awaited_say_where_the_others_are() -> None:
+def test_what_takes_a_session_says_how_it_is_awaited() -> None:
     session: Any = AsyncSession()
     calls: dict[str, Callable[[], object]] = {
-        "pause": lambda: sa_jobqueue.control.pause(session, Letter),
-        "read_control": lambda: sa_jobqueue.control.read_control(session, [Letter], owner="w"),
+        "pause": lambda: control.pause(session, Letter),
+        "read_control": lambda: control.read_control(session, [Letter], owner="w"),
         "add": lambda: SCHEDULES.add(session, "nightly", OUTBOX, "0 0 1 1 *"),
         "due_in": lambda: SCHEDULES.due_in(session, [OUTBOX]),
     }
 
     for name, call in calls.items():
-        with pytest.raises(ArgumentError, match=r"sa_jobqueue\.asyncio\.control.*AsyncSchedules"):
+        with pytest.raises(ArgumentError, match=r"await async_session\.run_sync\("):
             pytest.fail(f"{name}: {call()}")
-
-
-@pytest.mark.only_on("sqlite")
-@in_event_loop
-async def test_the_verbs_that_are_awaited_say_where_the_others_are() -> None:
-    session: Any = Session()
-
-    with pytest.raises(ArgumentError, match=r"from sa_jobqueue\.control"):
-        await awaited.pause(session, Letter)

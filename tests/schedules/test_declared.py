@@ -17,7 +17,7 @@ from sa_jobqueue.schedules import Declared, ScheduleInfo, Schedules
 from tests.migration.support import differences
 from tests.support import make_engine
 
-from .models import SCHEDULES, Plain, Renamed, reports
+from .models import SCHEDULES, Plain, Report, reports
 from .test_working import chore_of
 
 HOURLY, DAILY = "0 * * * *", "0 0 * * *"
@@ -57,15 +57,14 @@ def test_a_decorated_function_stays_as_it_is_and_names_its_schedule(session: Ses
 
 
 def test_a_newer_revision_replaces_an_older_one_and_never_the_reverse(session: Session) -> None:
-    old, new = version(HOURLY, 1), version(DAILY, 2)
-    assert declare(session, old) == Declared(added=("r",))
-    assert declare(session, old) == Declared()
+    assert declare(session, version(HOURLY, 1)) == Declared(added=("r",))
+    assert declare(session, version(HOURLY, 1)) == Declared()
 
-    assert declare(session, new) == Declared(updated=("r",))
+    assert declare(session, version(DAILY, 2)) == Declared(updated=("r",))
     assert (row(session).cron, row(session).revision) == (DAILY, 2)
     assert row(session).next_tick.hour == 0
 
-    assert declare(session, old) == Declared(older=("r",))
+    assert declare(session, version(HOURLY, 1)) == Declared(older=("r",))
     assert (row(session).cron, row(session).revision) == (DAILY, 2)
 
 
@@ -118,20 +117,13 @@ def test_what_is_no_longer_declared_is_reported_and_goes_on(
     assert len(SCHEDULES.all(session)) == 2
 
 
-def test_what_another_queue_of_the_table_declares_is_not_reported(session: Session) -> None:
-    other = version(HOURLY, 1)
-    declare(session, other)
+def test_any_queue_of_a_table_and_a_status_stands_for_the_declaring_one(session: Session) -> None:
+    declaring = version(HOURLY, 1)
+    other: JobQueue[object] = JobQueue(Report, Report.title == "a", ready="new")
 
-    assert declare(session, reports()) == Declared()  # type: ignore[arg-type]  # as above
-
-
-def test_a_paused_schedule_stays_paused_when_it_is_declared_again(session: Session) -> None:
-    declare(session, version(HOURLY, 1))
-    SCHEDULES.pause(session, "r")
-
-    declare(session, version(DAILY, 2))
-
-    assert row(session).paused
+    assert declare(session, other) == Declared()
+    assert declare(session, reports()) == Declared(added=("r",))  # type: ignore[arg-type]  # as above
+    assert declare(session, declaring) == Declared()
 
 
 def test_a_schedule_made_at_run_time_is_not_taken_over(
@@ -207,40 +199,17 @@ def test_the_schedule_of_another_queue_is_not_taken_over(
     assert "'scheduled_report'" in record.message
 
 
-def test_a_schedule_moves_to_another_queue_once_it_is_removed(session: Session) -> None:
-    declare(session, version(HOURLY, 1))
-    gc.collect()
-    plain: JobQueue[object] = JobQueue(Plain)
-    plain.every(DAILY, name="r", values={"title": "p"})
-
-    SCHEDULES.remove(session, "r")
-
-    assert declare(session, plain) == Declared(added=("r",))
-    assert row(session).queue == "scheduled_plain"
-
-
 def test_two_queues_of_a_table_declare_different_schedules_or_other_names(
     session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, other, same = version(HOURLY, 1), version(DAILY, 1), version(HOURLY, 1)
+    one, other = version(HOURLY, 1), version(DAILY, 1)
     other.every(DAILY, name="s", values={"title": "s"})
 
-    assert declare(session, one, other) == Declared(added=("s",), refused=("r",))
+    assert declare(session, one) == Declared(added=("s",), refused=("r",))
     assert "two of the queues declare a schedule 'r'" in caplog.text
-    assert declare(session, one, same) == Declared(added=("r",))
-
-
-@pytest.mark.only_on("sqlite")
-def test_two_queues_of_one_metadata_declare_different_names() -> None:
-    first = version(HOURLY, 1)
-    plain, elsewhere = JobQueue(Plain), JobQueue(Renamed)
-
-    elsewhere.every(HOURLY, name="r", values={"owner": "Ann"})
-    with pytest.raises(ArgumentError, match=r"'scheduled_report' and 'scheduled_plain'.*name="):
-        plain.every(HOURLY, name="r", values={"title": "p"})
-
-    assert first.declares_schedules
-    assert not plain.declares_schedules
+    del other
+    same = version(HOURLY, 1)
+    assert declare(session, one, same) == Declared(added=("r",), undeclared=("s",))
 
 
 @pytest.mark.only_on("sqlite")
@@ -255,13 +224,15 @@ def test_a_queue_declares_a_name_once() -> None:
 @pytest.mark.parametrize(
     ("cron", "values"), [("not a cron", {"title": "r"}), (HOURLY, {"nix": "r"})]
 )
-def test_the_arguments_are_checked_at_the_call(cron: str, values: dict[str, str]) -> None:
+def test_the_arguments_are_checked_at_the_call(
+    session: Session, cron: str, values: dict[str, str]
+) -> None:
     queue = reports()
 
     with pytest.raises(ArgumentError):
         queue.every(cron, values=values)
 
-    assert not queue.declares_schedules
+    assert SCHEDULES.declare(session, [queue]) == Declared()
 
 
 def test_a_schedule_without_a_name_or_a_function_is_refused(session: Session) -> None:

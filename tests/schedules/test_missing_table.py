@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy import URL, Engine, text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import URL, Engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import MissingTable
-from sa_jobqueue.sessions.missing_tables import missing_tables_named
 from tests.support import make_engine
 
 from .models import SCHEDULES, Base, Report, reports
@@ -61,16 +60,3 @@ def test_the_way_out_is_not_named_where_another_table_is_missing(bare_engine: En
 
     assert "create_all" not in str(raised.value)
     assert "scheduled_report" in str(raised.value)
-
-
-def test_other_errors_stay_as_they_are(session: Session) -> None:
-    SCHEDULES.add(session, "r", Report, "0 * * * *", values={"title": "r"})
-
-    with pytest.raises(IntegrityError) as raised:
-        SCHEDULES.add(session, "r", Report, "0 * * * *", values={"title": "r"})
-
-    assert "create_all" not in str(raised.value)
-    session.rollback()
-    with pytest.raises(DBAPIError) as raised_by_another, missing_tables_named(lambda: [TABLE]):
-        session.execute(text("SELECT nix FROM report_schedules"))
-    assert "create_all" not in str(raised_by_another.value)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue, utc_now
 from sa_jobqueue.dialects.clock import as_utc
-from sa_jobqueue.schedules import Missed, Ran, ScheduleInfo, Schedules
+from sa_jobqueue.schedules import Ran, ScheduleInfo, Schedules
 from tests.contract.worker.support import transient
 from tests.models import Email
 from tests.support import make_engine
@@ -63,14 +63,6 @@ def test_a_tick_becomes_a_job_and_the_schedule_waits_for_the_next(session: Sessi
     assert ticks_of(session) == [tick]
     assert (row(session).last_tick, row(session).next_tick) == (tick, tick + HOUR)
     assert run(session) == []
-
-
-def test_a_new_schedule_begins_with_its_next_tick(session: Session) -> None:
-    SCHEDULES.add(session, "r", reports(), "0 0 1 1 *", values={"title": "r"})
-    session.commit()
-
-    assert run(session) == []
-    assert row(session).next_tick > datetime.now(UTC)
 
 
 @pytest.mark.parametrize(("missed", "count"), [("once", 1), ("all", 4)])
@@ -135,15 +127,6 @@ def test_two_schedulers_never_have_the_same_schedule(
     other.commit()
 
     assert sorted(ran.name for ran in (*first, *second)) == ["a", "b"]
-
-
-def test_schedules_of_other_queues_are_left_alone(session: Session) -> None:
-    tick = add(session)
-
-    assert SCHEDULES.run_due(session, [JobQueue(Plain)]) == []
-    session.commit()
-
-    assert row(session).next_tick == tick
 
 
 def test_jobs_have_the_status_that_their_queue_claims_from(session: Session) -> None:
@@ -390,7 +373,11 @@ def test_schedules_are_found_beside_a_queue() -> None:
         ({"values": {"title": datetime.now(UTC)}}, "JSON"),
         ({"values": {"tilte": "a"}}, "no column tilte"),
         ({"missed": "twice"}, "'skip', 'once' or 'all'"),
-        ({"timezone": "Mars"}, "time zone"),
+        ({"timezone": "Mars"}, "does not know the time zone"),
+        ({"timezone": "../etc/passwd"}, "does not know the time zone"),
+        ({"cron": "61 * * * *"}, "is no cron expression: Bad minute"),
+        ({"cron": "* * *"}, "is no cron expression"),
+        ({"cron": "0 0 30 2 *"}, "is no cron expression"),
         ({"timezone": None}, "the time zone of a schedule is text.*Europe/Berlin"),
         ({"timezone": "a" * 65}, "the time zone of a schedule is text, of at most 64 characters"),
         ({"name": ""}, "1 to 100 characters"),
@@ -416,22 +403,3 @@ def test_what_makes_no_schedule_is_refused(
 def test_a_revision_is_a_number(revision: object) -> None:
     with pytest.raises(ArgumentError, match="revision= is a whole number"):
         reports().every("0 * * * *", name="r", revision=revision)  # type: ignore[arg-type]
-
-
-def test_a_class_stands_for_its_queue(session: Session) -> None:
-    SCHEDULES.add(session, "r", Report, "0 * * * *", values={"title": "r"})
-    session.execute(update(ROW).values(next_tick=utc_now(), run_at=utc_now()))
-    session.commit()
-
-    (ran,) = SCHEDULES.run_due(session, [Report])
-    SCHEDULES.run_now(session, "r", Report)
-    session.commit()
-
-    assert len(ran.ticks) == 1
-    assert len(ticks_of(session)) == 2
-
-
-def test_missed_is_a_word(session: Session) -> None:
-    add(session, missed="all")
-
-    assert row(session).missed is Missed.ALL

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sa_jobqueue.schedules.cron import Cron
-from sa_jobqueue.schedules.ticks import LATE, MOST, TRY_AGAIN, Due, Missed, due_ticks
+from sa_jobqueue.schedules.ticks import LATE, TRY_AGAIN, Due, Missed, due_ticks
 
 HOURLY = Cron("0 * * * *")
 SEVEN = datetime(2026, 5, 1, 7, tzinfo=UTC)
@@ -15,33 +15,10 @@ HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
 
 
 @pytest.mark.parametrize("missed", Missed)
-def test_a_tick_in_time_becomes_a_job(missed: Missed) -> None:
-    found = due_ticks(HOURLY, SEVEN, SEVEN + SECOND, missed)
-
-    assert found == Due((SEVEN,), None, SEVEN + HOUR)
-
-
-@pytest.mark.parametrize("missed", Missed)
 def test_a_clock_that_was_set_back_repeats_nothing(missed: Missed) -> None:
     found = due_ticks(HOURLY, SEVEN, SEVEN - 3 * HOUR, missed)
 
     assert found == Due((), None, SEVEN)
-
-
-@pytest.mark.parametrize(
-    ("missed", "ticks", "skipped"),
-    [
-        (Missed.SKIP, [], 0),
-        (Missed.ONCE, [3], 0),
-        (Missed.ALL, [0, 1, 2, 3], None),
-    ],
-)
-def test_ticks_that_were_missed(missed: Missed, ticks: list[int], skipped: int | None) -> None:
-    found = due_ticks(HOURLY, SEVEN, SEVEN + 3 * HOUR + timedelta(minutes=10), missed)
-
-    assert found.ticks == tuple(SEVEN + hour * HOUR for hour in ticks)
-    assert found.skipped == (None if skipped is None else SEVEN)
-    assert found.next == SEVEN + 4 * HOUR
 
 
 def test_skip_keeps_the_tick_of_this_minute() -> None:
@@ -78,20 +55,13 @@ def test_skip_keeps_the_ticks_of_a_minute_after_one_that_has_failed() -> None:
     assert (len(found.ticks), found.skipped) == (60, SEVEN)
 
 
-def test_all_takes_a_hundred_at_a_time() -> None:
-    found = due_ticks(HOURLY, SEVEN, SEVEN + 500 * HOUR, Missed.ALL)
-
-    assert len(found.ticks) == MOST == 100
-    assert found.next == SEVEN + 100 * HOUR
-
-
 def test_a_year_of_missed_minutes_is_passed_over_at_once() -> None:
     calls = 0
 
     class Counting(Cron):
-        def _local_after(self, moment: datetime):  # type: ignore[no-untyped-def]  # as its parent
+        def _simulated(self, moment: datetime):  # type: ignore[no-untyped-def]  # as its parent
             nonlocal calls
-            for tick in super()._local_after(moment):
+            for tick in super()._simulated(moment):
                 calls += 1
                 yield tick
 

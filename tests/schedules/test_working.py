@@ -6,17 +6,16 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, select, update
+from sqlalchemy import URL, Engine, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import ArgumentError, JobQueue, utc_now
 from sa_jobqueue.asyncio import AsyncJobQueue
-from sa_jobqueue.dialects.clock import as_utc
 from sa_jobqueue.schedules import Ran, Schedules
 from sa_jobqueue.worker import Worker, scheduler
 from tests.models import Email
@@ -25,8 +24,7 @@ from tests.running import Run, running, runs
 from tests.support import make_engine, until
 
 from .models import SCHEDULES, Base, Report, reports, ticks_of
-from .test_run import HOUR, ROW
-from .test_run import row as info_of
+from .test_run import ROW
 
 SECOND = timedelta(seconds=1)
 
@@ -56,10 +54,13 @@ def done(session: Session) -> int:
     return found
 
 
-def test_a_worker_runs_what_its_queue_declares(run: Run, session: Session) -> None:
-    with run({each_second(): lambda report: None}):
+def test_a_worker_runs_what_any_queue_of_its_table_declares(run: Run, session: Session) -> None:
+    declaring = each_second()
+
+    with run({reports(): lambda report: None}):
         until(lambda: done(session) >= 2)
 
+    assert declaring.handled_by is None
     assert set(ticks(session).values()) == {1}
 
 
@@ -97,24 +98,6 @@ def test_each_tick_comes_once_though_one_of_two_workers_is_killed(
     first, last = min(found), max(found)
     count = int((last - first) / SECOND) + 1
     assert found == Counter(first + number * SECOND for number in range(count))
-
-
-@pytest.mark.parametrize(("missed", "count"), [("skip", 0), ("once", 1), ("all", 4)])
-def test_ticks_that_came_while_no_worker_ran_are_made_up_for_as_declared(
-    run: Run, session: Session, missed: str, count: int
-) -> None:
-    now: datetime = as_utc(session.execute(select(utc_now())).scalar_one())
-    tick = now.replace(second=0, microsecond=0) - 3 * HOUR - timedelta(minutes=2)
-    queue = reports()
-    queue.every(f"{tick.minute} * * * *", name="r", values={"title": "r"}, missed=missed)
-    SCHEDULES.declare(session, [queue])
-    session.execute(update(ROW).values(next_tick=tick, run_at=tick))
-    session.commit()
-
-    with run({queue: lambda report: None}):
-        until(lambda: done(session) == count and info_of(session).next_tick > tick)
-
-    assert sorted(ticks(session)) == [tick + hour * HOUR for hour in range(4)][4 - count :]
 
 
 def test_a_worker_waits_for_the_next_tick_without_asking(engine: Engine, session: Session) -> None:
@@ -168,33 +151,6 @@ def test_a_worker_refuses_a_queue_with_a_schedule_that_has_no_name(engine: Engin
 
     with pytest.raises(ArgumentError, match="give name="):
         Worker(engine, queue, print)
-
-
-def test_a_worker_on_another_queue_object_than_the_declaring_one_warns(
-    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
-) -> None:
-    declaring = each_second()
-    warning = "another JobQueue of 'scheduled_report' declares them"
-
-    chore_of(engine, reports()).run()
-    first = caplog.text
-    caplog.clear()
-    chore_of(engine, declaring).run()
-    chore_of(engine, reports()).run()
-
-    assert "the schedules r are not in the table" in first
-    assert warning in first
-    assert warning not in caplog.text  # a worker has declared them
-    assert [info.name for info in SCHEDULES.all(session)] == ["r"]
-
-
-def test_what_another_queue_object_declares_is_reported(session: Session) -> None:
-    declaring = each_second()
-
-    found = SCHEDULES.declare(session, [reports()])
-
-    assert declaring.declares_schedules
-    assert found.elsewhere == ("r",)
 
 
 @pytest.mark.only_on("sqlite")
@@ -255,3 +211,8 @@ def test_schedules_that_nobody_runs_are_warned_of(
         until(lambda: caplog.records)
 
     assert "no worker runs them: make Schedules(metadata)" in caplog.text
+    caplog.clear()
+
+    Worker(engine, JobQueue(Email, ready="new"), print, drain=True, reap_every=None).run()
+
+    assert "no worker runs them" not in caplog.text

@@ -65,8 +65,6 @@ from sa_jobqueue import (
     with_fence,
 )
 from sa_jobqueue import asyncio as aio
-from sa_jobqueue.asyncio import control as aio_control
-from sa_jobqueue.asyncio.schedules import AsyncSchedules
 from sa_jobqueue.bulk import (
     BulkLoad,
     DatabaseLog,
@@ -203,12 +201,9 @@ def waiting(session: Session) -> Sequence[str]:
 # Verbs
 
 
-def produce(session: Session, rows: Iterator[dict[str, Any]], at: datetime) -> int:
+def produce(session: Session, rows: Iterator[dict[str, Any]], at: datetime) -> int | None:
     session.add(Email(recipient="a@example.org"))
-    assert_type(enqueue(session, Email, [{"recipient": "b@example.org"}]), int)
-    new = enqueue(session, Email, [{"recipient": "b@example.org"}], skip_duplicates=True)
-    assert_type(new, int | None)
-    assert_type(enqueue(session, Email, rows, skip_duplicates=False), int)
+    assert_type(enqueue(session, Email, rows, skip_duplicates=True), int | None)
     return enqueue(session, Email, rows, priority=1, run_at=at)
 
 
@@ -325,8 +320,7 @@ def queues(session: Session) -> None:
     assert_type(emails, Claim[Email])
     assert_type(OUTBOX.claim_rows(session, owner="mailer-1"), Claim[Row[Any]])
     OUTBOX.complete(session, emails)
-    OUTBOX.turn(session, emails, owner="mailer-1", limit=10)
-    assert_type(OUTBOX.enqueue(session, [{"recipient": "b@example.org"}]), int)
+    assert_type(OUTBOX.turn(session, emails, owner="mailer-1", limit=10), Claim[Any])
     assert_type(OUTBOX.enqueue(session, [], priority=1, skip_duplicates=True), int | None)
     assert_type(OUTBOX.claimed_by(session, "mailer-1"), Claim[Email])
     assert_type(OUTBOX.cancel(session, emails), list[Email])
@@ -426,7 +420,7 @@ def steps(session: Session, engine: Engine) -> None:
     emails = pack.queue.claim(session, owner="packer")
     assert_type(emails, Claim[Email])
     pack.queue.complete(session, emails, then=ParcelStatus.LOST)
-    assert_type(pack.queue.enqueue(session, [{"recipient": "b@example.org"}]), int)
+    assert_type(pack.queue.enqueue(session, [{"recipient": "b@example.org"}]), int | None)
     assert_type(pack.queue.cancel(session, emails), list[Email])
     assert_type(pack.queue.retry(session, emails), list[Email])
     worker = Worker(engine, PARCELS, limit=10)
@@ -472,7 +466,6 @@ async def consume_awaiting(session: AsyncSession) -> None:
 
 async def look_awaiting(session: async_scoped_session[AsyncSession]) -> None:
     rows = [{"recipient": "b@example.org"}]
-    assert_type(await aio.enqueue(session, Email, rows), int)
     assert_type(await aio.enqueue(session, Email, rows, skip_duplicates=True), int | None)
     assert_type(await aio.claimed_by(session, Email, "mailer-1"), Claim[Email])
     assert_type(await aio.count_by_status(session, Email), dict[str, int])
@@ -483,15 +476,16 @@ async def look_awaiting(session: async_scoped_session[AsyncSession]) -> None:
 
 async def queues_awaiting(session: AsyncSession, replica: AsyncSession) -> None:
     assert_type(AWAITED, aio.AsyncJobQueue[Email])
-    emails = await AWAITED.claim(session, owner="mailer-1", candidates_from=replica)
+    source = replica.sync_session
+    emails = await AWAITED.claim(session, owner="mailer-1", candidates_from=source)
     assert_type(emails, Claim[Email])
     assert_type(await AWAITED.claim_rows(session, owner="mailer-1"), Claim[Row[Any]])
     assert_type(await AWAITED.claimed_by(session, "mailer-1"), Claim[Email])
     assert_type(await AWAITED.reap(session, limit=5), Reaped)
-    await AWAITED.turn(session, emails, owner="mailer-1", limit=10)
-    rows = [{"recipient": "b@example.org"}]
-    assert_type(await AWAITED.enqueue(session, rows), int)
-    assert_type(await AWAITED.enqueue(session, rows, skip_duplicates=True), int | None)
+    assert_type(await AWAITED.turn(session, emails, owner="mailer-1", limit=10), Claim[Any])
+    assert_type(await AWAITED.enqueue(session, [], priority=1), int | None)
+    assert_type(await AWAITED.fail(session, emails, error="no", retry_in=timedelta(1)), None)
+    assert_type(await AWAITED.finish_rate(session, over=timedelta(hours=1)), float | None)
     assert_type(await AWAITED.cancel(session, emails), list[Email])
     assert_type(await AWAITED.retry(session, emails), list[Email])
     assert_type(await AWAITED.reprioritize(session, emails, 3), list[Email])
@@ -518,20 +512,15 @@ async def work_awaiting(engine: AsyncEngine) -> None:
         assert_type(session, AsyncSession)
 
 
-async def control_awaiting(session: AsyncSession) -> None:
-    assert_type(await aio_control.pause(session, AWAITED), bool)
-    assert_type(await aio_control.workers(session), list[WorkerInfo])
-    assert_type(await aio_control.request_stop(session, Email()), bool)
-    schedules = AsyncSchedules(Schedules(Base.metadata))
-    await schedules.add(session, "nightly", AWAITED, "0 3 * * *", timezone="Europe/Berlin")
-    assert_type(await schedules.all(session), list[ScheduleInfo])
-
-
-async def workflows_awaiting(engine: AsyncEngine, session: AsyncSession) -> None:
-    workflow = aio.AsyncWorkflow(PARCELS)
-    assert_type(workflow, aio.AsyncWorkflow[Email])
-    await workflow.signal(session, 5, ParcelStatus.SENT)
-    assert_type(await workflow.cancel(session, []), list[Email])
+async def by_run_sync(engine: AsyncEngine, session: AsyncSession) -> None:
+    assert_type(await session.run_sync(pause, AWAITED), bool)
+    assert_type(await session.run_sync(workers), list[WorkerInfo])
+    schedules = Schedules(Base.metadata)
+    add = schedules.add
+    await session.run_sync(add, "nightly", AWAITED, "0 3 * * *", timezone="Europe/Berlin")
+    assert_type(await session.run_sync(schedules.all), list[ScheduleInfo])
+    await session.run_sync(PARCELS.signal, 5, ParcelStatus.SENT)
+    assert_type(await session.run_sync(PARCELS.cancel, []), list[Email])
     assert_type(aio.AsyncWorker(engine, PARCELS, concurrency=5), aio.AsyncWorker[Any])
 
 

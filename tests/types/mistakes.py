@@ -20,6 +20,9 @@ async def mistakes_awaiting(engine: AsyncEngine, session: AsyncSession) -> None:
     await aio.claim(session, Email, owner="w", limit="ten")  # type: ignore[arg-type]
     await aio.complete(session)  # type: ignore[call-arg]
     await AWAITED.claim(session, owner=1.5)  # type: ignore[arg-type]
+    await AWAITED.claim(session, owner="w", candidates_from=session)  # type: ignore[arg-type]
+    await AWAITED.fail(session, retry_in=5)  # type: ignore[call-arg, arg-type]
+    await session.run_sync(PARCELS.signal, 5)  # type: ignore[call-arg]  # and the status?
     claim(session, Email, owner="w")  # type: ignore[arg-type]  # JobQueue takes a Session
     aio.AsyncWorker(engine, OUTBOX, send)  # type: ignore[arg-type]  # a plain function is not awaited
 

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import sqlite
 import sa_jobqueue
 from sa_jobqueue import ArgumentError, JobQueue, claim_statements
 from sa_jobqueue import asyncio as sa_asyncio
-from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorkflow
+from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.workflow import Workflow
 from tests.models import Email
 
@@ -121,13 +121,8 @@ def test_a_method_of_a_queue_has_the_same_parameters_when_it_is_awaited(name: st
     assert awaited.__doc__
 
 
-@pytest.mark.parametrize("name", sorted(methods_of(Workflow)))
-def test_a_verb_of_a_workflow_has_the_same_parameters_when_it_is_awaited(name: str) -> None:
-    assert parameters(getattr(AsyncWorkflow, name)) == parameters(getattr(Workflow, name))
-
-
 def test_sa_jobqueue_asyncio_exports_the_verbs_and_what_is_beside_them() -> None:
-    beside = {"AsyncJobQueue", "AsyncWorker", "AsyncWorkflow", "advisory_session", "start_round"}
+    beside = {"AsyncJobQueue", "AsyncWorker", "advisory_session", "start_round"}
 
     assert set(sa_asyncio.__all__) == {*VERBS, *NO_VERBS, *beside}
 

@@ -99,7 +99,7 @@ async def test_candidates_are_drawn_from_another_session(
     claimed: list[list[str]] = []
     async with new_async_session(async_engine) as own, new_async_session(async_engine) as replica:
         for take in (queue.claim, queue.claim_rows, one_more):
-            jobs = await take(own, owner="w", limit=2, candidates_from=replica)
+            jobs = await take(own, owner="w", limit=2, candidates_from=replica.sync_session)
             claimed.append(sorted(recipients(jobs)))
             assert replica.in_transaction()
             await replica.rollback()

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_scoped_session, async_sess
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
-from sa_jobqueue import ClaimLost, ConstantBackoff, JobQueue, JobStatus, NotClaimed
+from sa_jobqueue import ClaimLost, ConstantBackoff, JobQueue
 from sa_jobqueue.asyncio import (
     AsyncJobQueue,
     cancel,
@@ -37,26 +37,7 @@ from tests.contract.asyncio.support import in_event_loop, new_async_session
 from tests.models import Email, Task, add_emails, add_tasks, names, recipients
 
 LEASE = timedelta(minutes=5)
-
-
-@in_event_loop
-async def test_a_batch_is_enqueued_claimed_and_completed(
-    async_engine: AsyncEngine, driver: str
-) -> None:
-    async with new_async_session(async_engine) as session:
-        rows = [{"recipient": recipient} for recipient in "abc"]
-        assert await enqueue(session, Email, rows) == 3
-        await session.commit()
-
-        emails = await claim(session, Email, Email.recipient != "c", owner=driver, limit=5)
-        await session.commit()
-        await complete(session, emails)
-        await session.commit()
-
-        assert sorted(recipients(emails)) == ["a", "b"]
-        assert {email.owner for email in emails} == {driver}
-        counts = await count_by_status(session, Email)
-        assert (counts["done"], counts["unclaimed"]) == (2, 1)
+LONG_AGO = datetime.now(UTC) - timedelta(hours=1)
 
 
 @in_event_loop
@@ -76,22 +57,57 @@ async def test_awaited_finishes_write_own_columns(
 
 
 @in_event_loop
-async def test_jobs_are_failed_released_cancelled_and_deleted(
+async def test_jobs_live_through_every_verb_awaited(
     async_engine: AsyncEngine, session: Session
 ) -> None:
-    add_tasks(session, *"abcd")
-    async with new_async_session(async_engine) as own:
-        tasks = await claim(own, Task, owner="w", limit=4)
+    async with new_async_session(async_engine) as own, new_async_session(async_engine) as other:
+        assert await enqueue(own, Task, [{"name": name} for name in "abcdefg"], priority=1) == 7
+        await own.commit()
+        a, b, c, d, e = await claim(own, Task, Task.name != "g", owner="w", limit=5)
+        await renew(own, a)
+        await own.commit()
+        await fail(own, a, error=ValueError("no"), retry_in=timedelta(minutes=1))
+        await release(own, b)
+        await cancel_claimed(own, c, reason="no use")
+        await complete(own, d, delete=True)
         await own.commit()
 
-        await fail(own, tasks[0], error=ValueError("no"), retry_in=timedelta(minutes=1))
-        await release(own, tasks[1])
-        await cancel_claimed(own, tasks[2], reason="no use")
-        await complete(own, tasks[3], delete=True)
-        await own.commit()
+        assert names(await claimed_by(other, Task, "w")) == ["e"]
+        await other.execute(update(Task).where(Task.id == e.id).values(owner_date=LONG_AGO))
+        assert (await reap(other, Task, lease=LEASE)).by_owner == {"w": 1}
+        f = (await other.scalars(select(Task).where(Task.name == "f"))).one()
+        assert names(await cancel(other, f)) == names(await retry(other, f)) == ["f"]
+        assert names(await reprioritize(other, f, 0)) == ["f"]
+        assert [await position(other, f), *await positions(other, [f])] == [1, 1]
+        assert await prune(other, Task, older_than=timedelta(0), statuses=["cancelled"]) == 1
+        assert (await stats(other, Task)).scheduled == 1
+        await other.commit()
 
     found = {task.name: (task.status, task.attempts) for task in session.scalars(select(Task))}
-    assert found == {"a": ("unclaimed", 1), "b": ("unclaimed", 0), "c": ("cancelled", 1)}
+    assert found == dict.fromkeys("befg", ("unclaimed", 0)) | {
+        "a": ("unclaimed", 1),
+        "e": ("unclaimed", 1),
+    }
+
+
+@in_event_loop
+async def test_the_methods_of_a_queue_are_those_of_its_own_kind(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    queue = AsyncJobQueue(JobQueue(Task, Task.name != "d", lease=LEASE))
+    async with new_async_session(async_engine) as own:
+        await queue.enqueue(own, [{"name": name} for name in "abcd"])
+        first = await queue.claim(own, owner="w", limit=2)
+        (second,) = await queue.turn(own, first, owner="w")
+        await queue.release(own, second)
+        await own.commit()
+        rows = await queue.claim_rows(own, owner="v", limit=2)
+        await queue.complete(own, rows)
+        await own.commit()
+
+        counted = await queue.count_by_status(own)
+        everywhere = await count_by_status(own, Task)
+        assert (counted["done"], counted["unclaimed"], everywhere["unclaimed"]) == (3, 0, 1)
 
 
 @in_event_loop
@@ -114,50 +130,6 @@ async def test_duplicates_are_skipped_and_failed_jobs_are_delayed_by_the_queues_
 
 
 @in_event_loop
-async def test_a_claim_is_renewed_and_found_again_by_its_owner(
-    async_engine: AsyncEngine, session: Session
-) -> None:
-    add_emails(session, "a")
-    async with new_async_session(async_engine) as own, new_async_session(async_engine) as other:
-        (email,) = await claim(own, Email, owner="w")
-        before = email.owner_date
-        await own.commit()
-        await renew(own, email)
-        await own.commit()
-
-        (again,) = await claimed_by(other, Email, "w")
-        await complete(other, again)
-        await other.commit()
-
-        assert before is not None
-        assert again.owner_date is not None
-        assert again.owner_date > before
-        assert again.status == JobStatus.DONE
-
-
-@in_event_loop
-async def test_jobs_are_cancelled_reprioritized_retried_and_pruned(
-    async_engine: AsyncEngine, session: Session
-) -> None:
-    add_tasks(session, *"abc")
-    async with new_async_session(async_engine) as own:
-        a, b, c = (await own.scalars(select(Task).order_by(Task.id))).all()
-
-        assert names(await cancel(own, [a, b])) == ["a", "b"]
-        assert names(await retry(own, b)) == ["b"]
-        assert names(await reprioritize(own, [b, c], -1)) == ["b", "c"]
-        await own.commit()
-        pruned = await prune(
-            own, Task, older_than=timedelta(0), statuses=[JobStatus.CANCELLED], limit=10
-        )
-        await own.commit()
-
-        seen = await stats(own, Task)
-        assert (pruned, seen.depth, seen.scheduled) == (1, 2, 0)
-        assert seen.oldest_waiting is not None
-
-
-@in_event_loop
 async def test_a_claim_loads_the_job_that_it_changed_and_a_refresh_another(
     async_engine: AsyncEngine, session: Session
 ) -> None:
@@ -173,24 +145,6 @@ async def test_a_claim_loads_the_job_that_it_changed_and_a_refresh_another(
         await own.refresh(task)
 
         assert task.status == "unclaimed"
-
-
-@in_event_loop
-async def test_claims_are_taken_back_after_their_lease(
-    async_engine: AsyncEngine, session: Session
-) -> None:
-    add_emails(session, *"ab")
-    async with new_async_session(async_engine) as own:
-        emails = await claim(own, Email, owner="w", limit=2)
-        long_ago = datetime.now(UTC) - timedelta(hours=1)
-        await own.execute(update(Email).where(Email.id == emails[0].id).values(owner_date=long_ago))
-        await own.commit()
-
-        reaped = await reap(own, Email, lease=LEASE)
-        await own.commit()
-
-        assert reaped.by_owner == {"w": 1}
-        assert (await count_by_status(own, Email))["unclaimed"] == 1
 
 
 @in_event_loop
@@ -210,18 +164,6 @@ async def test_lost_claims_are_raised_through_await_and_the_rest_is_written(
 
         assert recipients(raised.value.lost) == ["b"]
         assert (await count_by_status(own, Email))["done"] == 2
-
-
-@in_event_loop
-async def test_an_entity_that_was_not_claimed_is_refused_through_await(
-    async_engine: AsyncEngine, session: Session
-) -> None:
-    add_emails(session, "a")
-    async with new_async_session(async_engine) as own:
-        email = (await own.scalars(select(Email))).one()
-
-        with pytest.raises(NotClaimed):
-            await complete(own, email)
 
 
 @in_event_loop
@@ -263,40 +205,6 @@ async def test_a_turn_under_autocommit_tells_which_jobs_were_lost(
         ("c", "unclaimed"),
         ("d", "unclaimed"),
     ]
-
-
-@in_event_loop
-async def test_a_queue_has_its_verbs_awaited(async_engine: AsyncEngine, session: Session) -> None:
-    add_tasks(session, *"abcdefg")
-    queue = AsyncJobQueue(JobQueue(Task, Task.name != "g", lease=LEASE))
-    async with new_async_session(async_engine) as own:
-        first = await queue.claim(own, owner="w", limit=2)
-        await queue.renew(own, first)
-        second = await queue.turn(own, first, owner="w", limit=2)
-        await queue.release(own, second[0])
-        await queue.fail(own, second[1], error="no", retry_in=timedelta(0))
-        await own.commit()
-        rows = await queue.claim_rows(own, owner="v", limit=2)
-        await queue.cancel_claimed(own, rows.fences[0])
-        await queue.complete(own, rows.fences[1])
-        await queue.claim(own, owner="u")
-        await own.commit()
-
-        assert len(await queue.claimed_by(own, "u")) == 1
-        ready = select(Task).where(Task.status == "unclaimed").order_by(Task.id)
-        waiting = (await own.scalars(ready)).all()
-        assert await queue.positions(own, waiting) == [1, None]
-        assert await positions(own, waiting) == [2, 1]  # the failed job is due after the others
-        found = (await queue.position(own, waiting[0]), await position(own, waiting[0]))
-        assert found == (1, 2)
-        assert not await queue.reap(own)
-        counts = await count_by_status(own, Task)
-    assert (counts["done"], counts["cancelled"], counts["claimed"], counts["unclaimed"]) == (
-        3,
-        1,
-        1,
-        2,
-    )
 
 
 @in_event_loop

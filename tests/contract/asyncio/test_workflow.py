@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError
-from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker, AsyncWorkflow
+from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
 from sa_jobqueue.workflow import NotWaiting, Workflow
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
@@ -62,10 +62,10 @@ async def test_the_async_handlers_of_a_workflow_are_awaited(
     video, _ = add_videos(session, "good", "bad")
     await work(async_engine, workflow, limit=2, concurrency=2)
     async with new_async_session(async_engine) as other:
-        await AsyncWorkflow(workflow).signal(other, video.id, S.RENDERED)
+        await other.run_sync(workflow.signal, video.id, S.RENDERED)
         await other.commit()
         with pytest.raises(NotWaiting):
-            await AsyncWorkflow(workflow).signal(other, video.id, S.RENDERED)
+            await other.run_sync(workflow.signal, video.id, S.RENDERED)
 
     await work(async_engine, workflow.steps[1])
 
@@ -78,7 +78,6 @@ async def test_the_verbs_of_a_workflow_are_awaited(
     async_engine: AsyncEngine, session: Session
 ) -> None:
     workflow = videos()
-    awaited = AsyncWorkflow(workflow)
     claimed, waiting = add_videos(session, "a", "b")
     waiting_id = waiting.id
     async with new_async_session(async_engine) as other:
@@ -88,9 +87,9 @@ async def test_the_verbs_of_a_workflow_are_awaited(
         assert (first.id, first.status) == (claimed.id, "checked")
         waiting = await other.get_one(Video, waiting_id)
 
-        assert await awaited.cancel(other, [first, waiting]) == [waiting, first]
-        assert await awaited.retry(other, waiting, S.RENDERED) == [waiting]
-        assert len(await awaited.reap(other, max_runtime=timedelta(0))) == 0
+        assert await other.run_sync(workflow.cancel, [first, waiting]) == [first, waiting]
+        assert await other.run_sync(workflow.retry, waiting, S.RENDERED) == [waiting]
+        assert not await other.run_sync(workflow.reap, max_runtime=timedelta(0))
         await other.commit()
 
     assert statuses(session) == {"a": "cancelled", "b": "rendered"}

@@ -18,7 +18,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import ArgumentError, JobMixin, JobQueue, claim, complete
+from sa_jobqueue import ArgumentError, JobMixin, JobQueue, claim, complete, enqueue
 from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.events import Event, listen, listens_for, remove
 from sa_jobqueue.events.listener import Recorder
@@ -316,8 +316,7 @@ def test_what_a_listener_of_transitions_calls_is_not_of_the_steps_queue(
 
     @workflow.on_transition
     def add_another(session: Session, transition: Transition) -> None:
-        session.add(Email(recipient="b"))
-        session.flush()
+        enqueue(session, Email, [{"recipient": "b"}])
 
     heard = hear(send.queue, "after_enqueue", "after_claim")
     send.queue.claim(session, owner="w")

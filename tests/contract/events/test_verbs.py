@@ -263,3 +263,25 @@ def test_a_removed_listener_is_not_called(session: Session, hear: Hear) -> None:
     add_emails(session, "a")
 
     assert heard == []
+
+
+def test_an_event_says_which_status_each_job_had_before(session: Session, hear: Hear) -> None:
+    add_tasks(session, *"abc")
+    queue, heard = JobQueue(Task), hear(Task)
+
+    a, b, c = queue.claim(session, owner="w", limit=3)
+    queue.release(session, a)
+    queue.complete(session, b, delete=True)
+    queue.fail(session, c)
+    session.commit()
+    retry(session, cancel(session, [a, c]))
+    session.commit()
+
+    assert [(event.verb, job.before, job.status) for event in heard for job in event.jobs] == [
+        *[("claim", "unclaimed", "claimed")] * 3,
+        ("release", "claimed", "unclaimed"),
+        ("complete", "claimed", None),
+        ("fail", "claimed", "unclaimed"),
+        *[("cancel", "unclaimed", None)] * 2,
+        *[("retry", "cancelled", None)] * 2,
+    ]

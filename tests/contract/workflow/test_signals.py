@@ -16,7 +16,7 @@ from sa_jobqueue import fence_of, prune
 from sa_jobqueue.model.mapping import mapping_of
 from sa_jobqueue.wakeups.in_process import woken_by_verbs
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting
-from tests.contract.workflow.support import logged, statuses, step_of, work
+from tests.contract.workflow.support import statuses, step_of, work
 from tests.videos import S, Video, add_videos, videos
 
 
@@ -91,21 +91,6 @@ def test_a_signal_to_a_final_status_notes_when(session: Session) -> None:
     assert prune(session, Video, older_than=timedelta(0), statuses=["rejected"]) == 1
 
 
-def test_a_second_signal_is_reported_and_changes_nothing(session: Session) -> None:
-    workflow, video = videos(), at_farm(session)
-    workflow.signal(session, video, S.RENDERED)
-    session.commit()
-
-    with pytest.raises(NotWaiting) as raised:
-        workflow.signal(session, video.id, S.RENDERED)
-
-    assert raised.value.status == "rendered"
-    assert f"Video {video.id} is 'rendered'" in str(raised.value)
-    session.commit()
-    assert statuses(session) == {"a": "rendered"}
-    assert len(logged(session)) == 1
-
-
 def test_one_of_two_simultaneous_signals_is_reported_as_not_waiting(
     engine: Engine, session: Session, new_session: Callable[..., Session]
 ) -> None:
@@ -176,13 +161,3 @@ def test_the_error_of_an_undeclared_signal_names_the_declared_signals(
         videos().signal(session, video, status)
 
     assert statuses(session) == {"a": "at farm"}
-
-
-def test_a_signal_that_is_rolled_back_changes_nothing(session: Session) -> None:
-    workflow, video = videos(), at_farm(session)
-    workflow.signal(session, video, S.RENDERED)
-
-    session.rollback()
-
-    assert (video.status, logged(session)) == ("at farm", [])
-    workflow.signal(session, video, S.RENDERED)

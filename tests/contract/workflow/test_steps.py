@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus, fence_of
 from sa_jobqueue.worker import Cancel, Retry
-from sa_jobqueue.workflow import InvalidTransition, Transition, Workflow
+from sa_jobqueue.workflow import Transition, Workflow
 from tests.contract.workflow.support import logged, statuses, step_of, work
 from tests.videos import S, Video, add_videos, videos
 
@@ -40,15 +40,6 @@ def test_a_job_goes_through_every_step_to_its_end(engine: Engine, session: Sessi
     ]
 
 
-def test_a_handler_chooses_a_branch(engine: Engine, session: Session) -> None:
-    workflow = videos(check=lambda video: S.REJECTED if video.title == "bad" else None)
-    add_videos(session, "good", "bad", "fine")
-
-    work(engine, workflow, limit=3)
-
-    assert statuses(session) == {"good": "at farm", "bad": "rejected", "fine": "at farm"}
-
-
 @pytest.mark.parametrize("outcome", [S.PUBLISHED, "published", "at farm", "nonsense", "x" * 20])
 def test_an_undeclared_transition_fails_its_job_and_names_the_declared_ones(
     engine: Engine, session: Session, outcome: str
@@ -63,19 +54,6 @@ def test_an_undeclared_transition_fails_its_job_and_names_the_declared_ones(
         "InvalidTransition: from 'checking' a job goes to 'checked', 'rejected', not to "
         f"{str(outcome)!r}"
     )
-
-
-def test_a_finish_to_an_undeclared_status_writes_nothing(session: Session) -> None:
-    check = step_of(videos(), "check")
-    add_videos(session, "a")
-    claimed = check.queue.claim(session, owner="w")
-
-    with pytest.raises(InvalidTransition) as raised:
-        check.queue.complete(session, claimed, then=S.PUBLISHED)
-
-    assert raised.value.declared == ("checked", "rejected")
-    session.commit()
-    assert statuses(session) == {"a": "checking"}
 
 
 def test_a_job_that_waits_for_its_next_step_belongs_to_nobody(session: Session) -> None:
@@ -132,25 +110,6 @@ def test_attempts_are_counted_from_zero_in_each_step(engine: Engine, session: Se
     assert statuses(session) == {"a": "at farm"}
 
 
-def test_a_failed_attempt_goes_back_to_its_own_step_and_at_last_fails(
-    engine: Engine, session: Session
-) -> None:
-    def fail(video: Video) -> None:
-        raise ValueError("no")
-
-    add_videos(session, "a", max_attempts=2)
-
-    work(engine, videos(send=fail))
-
-    assert statuses(session) == {"a": "failed"}
-    assert logged(session)[2:] == [
-        ("checked", "sending", "claim"),
-        ("sending", "checked", "fail"),
-        ("checked", "sending", "claim"),
-        ("sending", "failed", "fail"),
-    ]
-
-
 def test_a_handler_asks_for_another_try_or_cancels(engine: Engine, session: Session) -> None:
     def send(video: Video) -> Retry | Cancel | None:
         if video.title == "never":
@@ -162,15 +121,6 @@ def test_a_handler_asks_for_another_try_or_cancels(engine: Engine, session: Sess
     work(engine, videos(send=send))
 
     assert statuses(session) == {"again": "at farm", "never": "cancelled"}
-
-
-def test_a_step_may_lead_back_to_an_earlier_one(engine: Engine, session: Session) -> None:
-    workflow = videos(publish=lambda video: S.CHECKED)
-    add_videos(session, "a", status=S.RENDERED)
-
-    work(engine, workflow)
-
-    assert statuses(session) == {"a": "at farm"}
 
 
 def test_only_done_jobs_are_deleted(engine: Engine, session: Session) -> None:

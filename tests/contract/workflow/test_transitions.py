@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
-from itertools import pairwise
-from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, event, select, update
@@ -20,20 +18,6 @@ FORCE = timedelta(0)
 
 
 # -- transitions are told ---------------------------------------------------
-
-
-def test_what_a_listener_writes_is_committed_with_its_transition_or_not_at_all(
-    session: Session,
-) -> None:
-    check = step_of(videos(), "check")
-    add_videos(session, "a")
-    claimed = check.queue.claim(session, owner="w")
-    session.commit()
-
-    check.queue.complete(session, claimed)
-    session.rollback()
-
-    assert logged(session, "verb", "owner") == [("claim", "w")]
 
 
 def test_the_listener_does_not_hear_of_a_lost_claim(session: Session, other: Session) -> None:
@@ -68,49 +52,7 @@ def test_a_step_does_not_finish_a_job_that_was_moved_into_another_step(session: 
     assert logged(session, "verb") == [("claim",)]
 
 
-def test_the_listener_hears_of_every_verb_and_each_transition_is_declared(session: Session) -> None:
-    workflow = videos()
-    check = step_of(workflow, "check")
-    (video,) = add_videos(session, "a", max_attempts=9)
-
-    def claimed() -> Any:
-        return check.queue.claim(session, owner="w")
-
-    check.queue.release(session, claimed())
-    check.queue.fail(session, claimed(), error="no", retry_in=FORCE)
-    check.queue.fail(session, claimed(), error="no", retry_in=FORCE)
-    claimed()
-    session.commit()
-    check.queue.reap(session, max_runtime=FORCE)
-    check.queue.cancel_claimed(session, claimed())
-    workflow.retry(session, video)
-    workflow.cancel(session, video)
-    workflow.retry(session, video, S.RENDERED)
-    session.commit()
-
-    told = logged(session)
-    assert {verb for *_, verb in told} == {
-        *("claim", "release", "fail", "reap", "cancel_claimed", "retry", "cancel")
-    }
-    assert set(told) <= workflow.arrows
-    assert all(before == after for (_, after, _), (before, *_) in pairwise(told))
-
-
 # -- crashes ----------------------------------------------------------------
-
-
-def test_a_crash_in_a_step_comes_back_to_where_the_step_claims_from(session: Session) -> None:
-    workflow = videos()
-    for name, ready in (("check", S.UPLOADED), ("send", S.CHECKED), ("publish", S.RENDERED)):
-        add_videos(session, name, status=ready)
-        step_of(workflow, name).queue.claim(session, owner="dead")
-    session.commit()
-
-    reaped = workflow.reap(session, max_runtime=FORCE)
-
-    session.commit()
-    assert len(reaped) == 3
-    assert statuses(session) == {"check": "uploaded", "send": "checked", "publish": "rendered"}
 
 
 def test_a_crash_at_the_last_attempt_fails_the_job_and_the_listener_hears_of_it(
@@ -128,19 +70,6 @@ def test_a_crash_at_the_last_attempt_fails_the_job_and_the_listener_hears_of_it(
     assert logged(session, "before", "after", "verb", "owner")[1:] == [
         ("sending", "failed", "reap", "dead")
     ]
-
-
-def test_a_step_takes_back_only_its_own_claims(session: Session) -> None:
-    workflow = videos()
-    for name, ready in (("check", S.UPLOADED), ("send", S.CHECKED)):
-        add_videos(session, name, status=ready)
-        step_of(workflow, name).queue.claim(session, owner="dead")
-    session.commit()
-
-    step_of(workflow, "send").queue.reap(session, max_runtime=FORCE)
-
-    session.commit()
-    assert statuses(session) == {"check": "checking", "send": "checked"}
 
 
 def test_a_worker_takes_back_claims_of_all_its_steps(engine: Engine, session: Session) -> None:
