@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -115,8 +115,6 @@ def declared_for(queues: Sequence[Any]) -> list[Declaration]:
     A schedule inserts jobs of a table and a status, so it is no matter which of their JobQueues
     declares it, and which a worker has.
     """
-    if any(other not in queues for other in _same(_declarations, queues)):
-        gc.collect()  # queues that nobody has any more declare nothing
     of_queues = [_declarations[each].values() for each in _same(_declarations, queues)]
     return [each for declared in of_queues for each in declared]
 
@@ -135,10 +133,16 @@ def refuse_nameless(queues: Sequence[Any]) -> None:
             )
 
 
-def _same(declaring: Iterable[Any], queues: Iterable[Any]) -> list[Any]:
+def _same(declaring: Mapping[Any, Any], queues: Sequence[Any]) -> list[Any]:
     """Return those that have the table and the status of one of the queues."""
     known = {(mapping_of_queue(each).table, queue_name(each)) for each in queues}
-    return [each for each in list(declaring) if (each.mapping.table, queue_name(each)) in known]
+
+    def is_same(each: Any) -> bool:
+        return (mapping_of_queue(each).table, queue_name(each)) in known
+
+    if any(each not in queues and is_same(each) for each in list(declaring)):
+        gc.collect()  # queues that nobody has any more declare nothing
+    return [each for each in list(declaring) if is_same(each)]
 
 
 def _add(queue: Any, new: Declaration) -> None:
