@@ -13,15 +13,13 @@ The tables are optional: without them, no statement reads them. docs/control.md 
 
 ======================  =====================================================
 ``tables``              control_tables, and how a verb finds them
-``pauses``              pause, resume, paused
+``pauses``              pause, resume, paused; read_control: what a worker reads once a second
 ``workers``             the rows of workers, and whether they are alive
 ``stops``               request_stop
-``state``               read_control: what a worker reads once a second
 ======================  =====================================================
 """
 
-from .pauses import Pause, pause, paused, resume
-from .state import ControlState, read_control
+from .pauses import ControlState, Pause, pause, paused, read_control, resume
 from .stops import request_stop
 from .tables import ControlTables, control_tables
 from .workers import WorkerInfo, register_worker, unregister_worker, update_worker, workers

@@ -6,9 +6,8 @@ queue's table. A verb that takes no queue uses the only control tables of the pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakSet
 
 from sqlalchemy import Column, Index, Integer, MetaData, String, Table, Text
@@ -17,7 +16,6 @@ from ..errors import ArgumentError
 from ..model.beside import CONTROL, beside
 from ..model.columns import OWNER_LENGTH, timestamp_type
 from ..model.mapping import QueueMapping
-from ..model.queue_name import mapping_of_queue
 from ..sessions.missing_tables import missing_tables_named
 
 #: The longest name of a queue: its table's schema and name, and a status.
@@ -55,7 +53,10 @@ def control_tables(
     if CONTROL in metadata.info:
         found: ControlTables = metadata.info[CONTROL]
         return found
-    _check_free(metadata, prefix, schema or metadata.schema)
+    for end in ("workers", "pauses", "stops"):
+        name, within = f"{prefix}_{end}", schema or metadata.schema
+        if (name if within is None else f"{within}.{name}") in metadata.tables:
+            raise ArgumentError(f"the metadata has a table {name!r}: give another prefix=")
     metadata.info[CONTROL] = tables = make_tables(metadata, prefix, schema)
     _metadata.add(metadata)
     return tables
@@ -63,22 +64,7 @@ def control_tables(
 
 def make_tables(metadata: MetaData, prefix: str, schema: str | None) -> ControlTables:
     """Make the tables, without registering them: the verbs do not find them by the metadata."""
-    return ControlTables(
-        _workers(metadata, prefix, schema),
-        _pauses(metadata, prefix, schema),
-        _stops(metadata, prefix, schema),
-    )
-
-
-def _check_free(metadata: MetaData, prefix: str, schema: str | None) -> None:
-    for end in ("workers", "pauses", "stops"):
-        name = f"{prefix}_{end}"
-        if (name if schema is None else f"{schema}.{name}") in metadata.tables:
-            raise ArgumentError(f"the metadata has a table {name!r}: give another prefix=")
-
-
-def _workers(metadata: MetaData, prefix: str, schema: str | None) -> Table:
-    return Table(
+    workers = Table(
         f"{prefix}_workers",
         metadata,
         Column("name", String(OWNER_LENGTH), primary_key=True),
@@ -91,20 +77,14 @@ def _workers(metadata: MetaData, prefix: str, schema: str | None) -> Table:
         Column("jobs", Integer, nullable=False),
         schema=schema,
     )
-
-
-def _pauses(metadata: MetaData, prefix: str, schema: str | None) -> Table:
-    return Table(
+    pauses = Table(
         f"{prefix}_pauses",
         metadata,
         Column("queue", String(QUEUE_LENGTH), primary_key=True),
         Column("since", timestamp_type(), nullable=False),
         schema=schema,
     )
-
-
-def _stops(metadata: MetaData, prefix: str, schema: str | None) -> Table:
-    return Table(
+    stops = Table(
         f"{prefix}_stops",
         metadata,
         Column("queue_table", String(QUEUE_LENGTH), primary_key=True),
@@ -115,6 +95,7 @@ def _stops(metadata: MetaData, prefix: str, schema: str | None) -> Table:
         Index(f"{prefix}_stops_owner", "owner"),
         schema=schema,
     )
+    return ControlTables(workers, pauses, stops)
 
 
 def known_tables() -> Iterator[Table]:
@@ -135,32 +116,18 @@ def tables_for(given: ControlTables | None, mapping: QueueMapping | None = None)
     """
     if given is not None:
         return given
-    if mapping is not None:
-        found: ControlTables | None = beside(mapping, CONTROL)
-        if found is None:
-            raise ArgumentError(
-                f"the metadata of {mapping} has no control tables: call control_tables(metadata) "
-                "with the metadata of its table, before the tables are created"
-            )
-        return found
-    return _the_only_ones()
-
-
-def tables_for_queues(given: ControlTables | None, queues: Sequence[Any]) -> ControlTables:
-    """Return the given tables, those in the first queue's metadata, or the only ones.
-
-    Raises:
-        ArgumentError: there are no tables, or several, and no queue is given.
-    """
-    return tables_for(given, mapping_of_queue(queues[0]) if queues and given is None else None)
-
-
-def _the_only_ones() -> ControlTables:
-    known: list[Any] = [metadata.info[CONTROL] for metadata in _metadata]
-    if len(known) != 1:
+    if mapping is None:
+        known: list[ControlTables] = [metadata.info[CONTROL] for metadata in _metadata]
+        if len(known) == 1:
+            return known[0]
         raise ArgumentError(
             f"this process has {len(known)} sets of control tables: name yours by tables=, "
             "as control_tables(metadata) returns it"
         )
-    found: ControlTables = known[0]
+    found: ControlTables | None = beside(mapping, CONTROL)
+    if found is None:
+        raise ArgumentError(
+            f"the metadata of {mapping} has no control tables: call control_tables(metadata) "
+            "with the metadata of its table, before the tables are created"
+        )
     return found

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, delete, insert, select, update
 
 from ..dialects.clock import as_utc, utc_now
-from ..model.queue_name import queue_name
+from ..model.queue_name import mapping_of_queue, queue_name
 from ..owners.alive import OwnerState, owner_states
 from ..sessions.writer import AnySession, session_of
-from .tables import HOST_LENGTH, ControlTables, names_missing_tables, tables_for, tables_for_queues
+from .tables import HOST_LENGTH, ControlTables, names_missing_tables, tables_for
 
 #: How long the row of a killed worker, and a stop request, stay in their tables.
 KEPT = timedelta(days=1)
@@ -84,9 +84,12 @@ def register_worker(
         MissingTable: the database does not have them.
     """
     queues = list(queues)
-    session, found = session_of(session), tables_for_queues(tables, queues)
+    session, found = (
+        session_of(session),
+        tables_for(tables, mapping_of_queue(queues[0]) if queues else None),
+    )
     _forget(session, found)
-    session.execute(delete(found.workers).where(_is_ours(found, name)))
+    session.execute(delete(found.workers).where(*_is_ours(found, name)))
     row = {
         "name": name,
         "host": _host(),
@@ -104,7 +107,7 @@ def update_worker(
 ) -> bool:
     """Write how many jobs this process's worker has in hand; return whether its row is there."""
     found = tables_for(tables)
-    written = update(found.workers).where(_is_ours(found, name))
+    written = update(found.workers).where(*_is_ours(found, name))
     result: Any = session_of(session).execute(written.values(jobs=jobs, seen_at=utc_now()))
     return bool(result.rowcount)
 
@@ -115,7 +118,7 @@ def unregister_worker(
 ) -> None:
     """Delete the row of this process's worker."""
     found = tables_for(tables)
-    session_of(session).execute(delete(found.workers).where(_is_ours(found, name)))
+    session_of(session).execute(delete(found.workers).where(*_is_ours(found, name)))
 
 
 def _forget(session: Any, tables: ControlTables) -> None:
@@ -124,19 +127,19 @@ def _forget(session: Any, tables: ControlTables) -> None:
     workers, stops = tables.workers, tables.stops
     old = session.execute(select(workers).where(workers.c.seen_at < long_ago)).all()
     states = owner_states(session.connection(), {row.name for row in old}) if old else {}
-    gone = [
-        and_(workers.c.name == row.name, workers.c.host == row.host, workers.c.pid == row.pid)
-        for row in old
-        if states[row.name] is not OwnerState.ALIVE
-    ]
-    if gone:
-        session.execute(delete(workers).where(or_(*gone)))
+    for row in old:
+        if states[row.name] is not OwnerState.ALIVE:
+            session.execute(delete(workers).where(*_is(tables, row.name, row.host, row.pid)))
     session.execute(delete(stops).where(stops.c.since < long_ago))
 
 
-def _is_ours(tables: ControlTables, name: str) -> ColumnElement[bool]:
+def _is_ours(tables: ControlTables, name: str) -> list[ColumnElement[bool]]:
+    return _is(tables, name, _host(), os.getpid())
+
+
+def _is(tables: ControlTables, name: str, host: str, pid: int) -> list[ColumnElement[bool]]:
     columns = tables.workers.c
-    return and_(columns.name == name, columns.host == _host(), columns.pid == os.getpid())
+    return [columns.name == name, columns.host == host, columns.pid == pid]
 
 
 def _host() -> str:

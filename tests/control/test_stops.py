@@ -30,7 +30,6 @@ from sa_jobqueue.control import (
     register_worker,
     request_stop,
 )
-from sa_jobqueue.control.stops import key_text
 
 from .conftest import TABLES, Letter
 
@@ -74,7 +73,7 @@ def test_a_request_is_forgotten_after_a_day(session: Session) -> None:
         request_stop(session, letter)
     stops = TABLES.stops
     long_ago = utc_now(-(timedelta(days=2) // timedelta(microseconds=1)))
-    is_old = stops.c.job_key == key_text((old.id,))
+    is_old = stops.c.job_key == f"[{old.id}]"
     session.execute(update(stops).where(is_old).values(since=long_ago))
     session.commit()
 
