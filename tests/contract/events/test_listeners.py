@@ -29,6 +29,7 @@ from sa_jobqueue.workflow import Transition, Workflow
 from tests.contract.events.conftest import Hear
 from tests.contract.events.support import names
 from tests.models import Account, Email, add_emails
+from tests.support import with_empty_tables
 
 
 class Noting(Recorder):
@@ -305,21 +306,34 @@ def test_what_a_listener_calls_is_not_of_its_queue(
     assert [event.jobs[0].owner for event in heard] == ["w"]
 
 
+class PostBase(DeclarativeBase):
+    pass
+
+
+class Postcard(JobMixin, PostBase):
+    """A class of its own, since the listeners of a workflow stay."""
+
+    __tablename__ = "listeners_postcard"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
 def test_what_a_listener_of_transitions_calls_is_not_of_the_steps_queue(
-    session: Session, hear: Hear
+    engine: Engine, hear: Hear
 ) -> None:
-    add_emails(session, "a")
-    workflow = Workflow(Email)
+    workflow = Workflow(Postcard)
 
     @workflow.step("unclaimed", during="claimed", then="done")
-    def send(email: Email) -> None: ...
+    def send(postcard: Postcard) -> None: ...
 
     @workflow.on_transition
     def add_another(session: Session, transition: Transition) -> None:
-        enqueue(session, Email, [{"recipient": "b"}])
+        enqueue(session, Postcard, [{}])
 
-    heard = hear(send.queue, "after_enqueue", "after_claim")
-    send.queue.claim(session, owner="w")
-    session.commit()
+    with Session(with_empty_tables(engine, PostBase.metadata)) as session:
+        session.add(Postcard())
+        session.commit()
+        heard = hear(send.queue, "after_enqueue", "after_claim")
+        send.queue.claim(session, owner="w")
+        session.commit()
 
     assert names(heard) == ["after_claim"]
