@@ -237,6 +237,8 @@ class _Start:
         put = self._update(writer, number)
         batches = map(key_values, key_batches(taken))
         rows = sum(writer.core(put, {_KEYS: batch}).rowcount for batch in batches)
+        if left := len(taken) - rows:
+            log.warning("%s: %d rows were left out of round %d", mapping, left, number)
         return rows, taken[-1] if len(taken) == self.chunk else None
 
     def _update(self, writer: Writer, number: int) -> Any:

@@ -187,8 +187,8 @@ def test_a_deleting_finish_deletes_a_row_that_joins_a_round(session: Session, st
     assert state(session) == {}
 
 
-def test_rows_in_a_status_that_the_class_does_not_know_are_left_alone(
-    session: Session, start_either: Start
+def test_rows_in_a_status_that_the_class_does_not_know_are_left_alone_and_logged(
+    session: Session, start_either: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A chunk of such rows only does not stop the start, and is not repeated forever."""
     add(session, Subscriber, 5)
@@ -199,6 +199,7 @@ def test_rows_in_a_status_that_the_class_does_not_know_are_left_alone(
 
     left = dict.fromkeys((1, 2), ("rendering", 0))
     assert state(session) == left | dict.fromkeys((3, 4, 5), ("unclaimed", number))
+    assert f"2 rows were left out of round {number}" in caplog.text
 
 
 def test_rows_in_further_statuses_of_the_class_come_into_a_round_too(
