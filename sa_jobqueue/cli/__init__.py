@@ -26,7 +26,6 @@
 Commands on your own queue take the database from ``--url``, from ``--engine MODULE:ENGINE``,
 or from SA_JOBQUEUE_URL in the environment, and do not guess. ``demo`` works on an SQLite file
 in the current directory, or on ``--url``.
-``docs/adding-a-command.md`` says how to add a command.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The rest of the library asks for a capability, never for a name: this package is the only
 place where ``dialect.name`` is read. The answers here are those of most databases; a
-subclass says only what differs. ``docs/adding-a-database.md`` walks through a new database.
+subclass says only what differs.
 """
 
 from __future__ import annotations

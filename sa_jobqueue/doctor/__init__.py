@@ -10,7 +10,6 @@ It explains the statement of the claim, runs one claim that it rolls back, and l
 server. So it locks the rows of one batch for a moment, and changes nothing; with
 ``run=False`` it locks nothing. :func:`examine_locks` proves by two connections that locks
 hold. On the command line: ``sa-jobqueue doctor``. ``docs/doctor.md`` lists the checks, and
-``docs/adding-a-check.md`` says how to add a check.
 """
 
 from __future__ import annotations

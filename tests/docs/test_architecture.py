@@ -1,4 +1,4 @@
-"""docs/architecture.md, compared with the sources and with TRANSITIONS."""
+"""docs/internals/architecture.md, compared with the sources and with TRANSITIONS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sa_jobqueue import TRANSITIONS, JobStatus
 
 from .markdown import ROOT, code_blocks, page, table
 
-PAGE = page("docs/architecture.md")
+PAGE = page("docs/internals/architecture.md")
 PACKAGE = "sa_jobqueue"
 SOURCES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -199,7 +199,7 @@ def test_the_state_diagram_names_statuses_and_public_verbs() -> None:
 def test_pages_link_to_files_that_are_there() -> None:
     broken = [
         (path.name, target)
-        for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"))
+        for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
         for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", _without_code(path))
         if not Path(path.parent, target).exists()
     ]

@@ -1,4 +1,4 @@
-"""docs/evidence.md has evidence for each promise of the README, by commands that exist."""
+"""docs/internals/evidence.md has evidence for each promise of the README."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from .markdown import ROOT, page, table
 
-EVIDENCE = page("docs/evidence.md")
+EVIDENCE = page("docs/internals/evidence.md")
 
 PROMISES = table(EVIDENCE, "promise")
 RESULTS = {row["command"]: row["last result"] for row in table(EVIDENCE, "command")}

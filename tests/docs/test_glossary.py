@@ -1,4 +1,4 @@
-"""The glossary of docs/architecture.md: code and docs keep to its words."""
+"""The glossary of docs/internals/architecture.md: code and docs keep to its words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from .markdown import ROOT, page, table
 
-GLOSSARY = table(page("docs/architecture.md"), "word")
+GLOSSARY = table(page("docs/internals/architecture.md"), "word")
 
 SOURCES = sorted((ROOT / "sa_jobqueue").rglob("*.py"))
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]

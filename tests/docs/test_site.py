@@ -39,7 +39,11 @@ BROKEN_LINKS = {
 
 
 DOCS = ROOT / "docs"
-PAGES = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
+PAGES = {
+    path.relative_to(DOCS).with_suffix("").as_posix()
+    for path in DOCS.rglob("*.md")
+    if path.parent.name != "internals"
+}
 PAGES -= {"index"}
 
 

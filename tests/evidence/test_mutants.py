@@ -26,7 +26,7 @@ def test_a_mutant_is_found_by_its_rule_and_in_the_sound_library_nothing(
 
 
 def test_the_page_lists_every_mutant_with_its_rule() -> None:
-    listed = table(page("docs/evidence.md"), "mutant")
+    listed = table(page("docs/internals/evidence.md"), "mutant")
 
     assert [(line["mutant"], line["rule"]) for line in listed] == [
         (mutant.name, mutant.rule) for mutant in MUTANTS
