@@ -11,9 +11,9 @@ import click
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from ..counts import Listed, count_failed, list_jobs, overview
 from ..errors import ArgumentError
 from ..model.queue_name import queue_name
-from ..overview import count_failed, failed_jobs, overview
 from ..queue import JobQueue
 from ..steering import Key, Steering, Verb, keys_from, keys_text, keys_without, release_jobs
 from .asking import ask, yes_option
@@ -197,7 +197,7 @@ class Change:
     def retry_failed(self, *, yes: bool, as_json: bool) -> None:
         """Retry the failed jobs that the question counts, and none that fails later."""
         with Session(self.engine) as session:
-            newest = failed_jobs(session, self.queue, limit=1, complete=True)
+            newest = list_jobs(session, self.queue, Listed.FAILED, limit=1, complete=True)
             until = newest[0].owner_date if newest else None
             count = until and count_failed(session, self.queue, until=until)
         self.ask(f"retry {count or 0} failed jobs", yes=yes)

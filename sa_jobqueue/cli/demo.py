@@ -28,11 +28,11 @@ from sqlalchemy import Engine, String, func, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from ..counts.stats import count_by_status
 from ..dialects import database_of
 from ..model.mixins import JobMixin
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
-from ..verbs.stats import count_by_status
 from .engine import make_engine, open_engine, shown_url
 from .errors import in_one_line
 from .options import example_url_option

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from sqlalchemy.orm import Session
 
+from ..counts import Listed, ListedJob, list_jobs, why_incomplete
 from ..model.last_error import first_line
-from ..overview import FailedJob, failed_jobs, why_incomplete
 from ..steering import key_text
 from .engine import open_engine, require_table
 from .harmless import harmless
@@ -43,7 +43,7 @@ def failed(queue: str, url: str | None, limit: int, as_json: bool) -> None:
     engine = open_engine(url)
     require_table(engine, found.mapping.table)
     with Session(engine) as session:
-        jobs = failed_jobs(session, found, limit=limit)
+        jobs = list_jobs(session, found, Listed.FAILED, limit=limit)
         incomplete = why_incomplete(session, found)
     if incomplete is not None:
         click.echo(f"this list may lack jobs: {incomplete}", err=True)
@@ -53,17 +53,17 @@ def failed(queue: str, url: str | None, limit: int, as_json: bool) -> None:
         Console().print(failed_table(jobs))
 
 
-def as_data(job: FailedJob) -> dict[str, Any]:
+def as_data(job: ListedJob) -> dict[str, Any]:
     """Return what --json prints for a job."""
     return {
         "key": list(job.key),
         "attempts": job.attempts,
-        "failed_at": job.owner_date.isoformat(),
+        "failed_at": job.owner_date and job.owner_date.isoformat(),
         "last_error": job.last_error,
     }
 
 
-def failed_table(jobs: Iterable[FailedJob]) -> Table:
+def failed_table(jobs: Iterable[ListedJob]) -> Table:
     """Lay out jobs, each with the first line of its error."""
     table = Table("key", Column("attempts", justify="right"), "failed at (UTC)", "error")
     for job in jobs:

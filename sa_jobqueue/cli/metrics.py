@@ -12,8 +12,8 @@ import click
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from ..counts import overview, workers_needed
 from ..model.queue_name import queue_name
-from ..overview import overview, workers_needed
 from ..queue import JobQueue
 from .engine import open_engine, require_table
 from .options import assume_locks_option, seconds_option, targets_argument, url_option

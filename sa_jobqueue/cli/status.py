@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.table import Column, Table
 from sqlalchemy.orm import Session
 
-from ..ages import age_text
-from ..overview import overview
+from ..counts import overview
+from ..counts.stats import count_by_status
 from ..queue import JobQueue
-from ..verbs.stats import QueueStats, count_by_status, stats
 from ..workflow import Step, Workflow
 from .engine import EXAMPLE_URL, open_engine, require_table
 from .options import assume_locks_option, json_option, url_option
@@ -64,16 +63,17 @@ def show_counts(url: str | None, queue: str = EXAMPLE) -> None:
         found = found.queue
     engine = open_engine(EXAMPLE_URL if url is None and queue == EXAMPLE else url)
     require_table(engine, found.mapping.table)
+    queues = load_queues([queue])
     with Session(engine) as session:
         if whole or isinstance(found, Workflow):  # all jobs of the class
-            counts, described = count_by_status(session, found.entity), stats(session, found.entity)
+            counts = count_by_status(session, found.entity)
         else:  # those that fulfil the queue's criteria
-            counts, described = found.count_by_status(session), found.stats(session)
-        seen = overview(session, load_queues([queue]).values())
+            counts = found.count_by_status(session)
+        seen = dict(zip(queues, overview(session, queues.values()), strict=True))
     console = Console()
     console.print(counts_table(found.mapping.table.fullname, counts))
-    console.print(stats_table(described))
-    for each in seen:
+    console.print(overview_table(seen))
+    for each in seen.values():
         if each.paused is not None:
             console.print(pause_text(each.name, each.paused))
 
@@ -83,15 +83,4 @@ def counts_table(title: str, counts: dict[str, int]) -> Table:
     table = Table("status", Column("jobs", justify="right"), title=title)
     for word, count in counts.items():
         table.add_row(word, f"{count:,}")
-    return table
-
-
-def stats_table(stats: QueueStats) -> Table:
-    """Lay out how many jobs wait, and how many each owner has claimed."""
-    table = Table(Column(), Column(justify="right"), show_header=False)
-    table.add_row("depth (due)", f"{stats.depth:,}")
-    table.add_row("oldest waiting", age_text(stats.oldest_waiting))
-    table.add_row("scheduled for later", f"{stats.scheduled:,}")
-    for owner, count in sorted(stats.claimed.items()):
-        table.add_row(f"claimed by {owner}", f"{count:,}")
     return table

@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from ..overview import QueueOverview, overview
+from ..counts import QueueStats, overview
 from ..queue import JobQueue
 from .engine import open_engine, require_table, shown_url
 from .errors import in_one_line
@@ -28,7 +28,7 @@ from .stop_signals import StopSignals
 from .targets import load_queues
 
 #: What a refresh has found: the queues by their targets, or why they could not be read.
-Seen = dict[str, QueueOverview] | OperationalError
+Seen = dict[str, QueueStats] | OperationalError
 
 
 @click.command()
@@ -83,7 +83,7 @@ def seen_now(engine: Engine, queues: Mapping[str, JobQueue[Any]]) -> Seen:
 
 def show_live(refreshes: Iterator[Seen], console: Console, where: str) -> None:
     """Draw the queues on the terminal's screen, and leave the last picture there."""
-    known: dict[str, QueueOverview] = {}
+    known: dict[str, QueueStats] = {}
     with Live(console=console, auto_refresh=False) as live:
         for seen in refreshes:
             error = seen if isinstance(seen, OperationalError) else None
@@ -92,7 +92,7 @@ def show_live(refreshes: Iterator[Seen], console: Console, where: str) -> None:
 
 
 def picture(
-    queues: Mapping[str, QueueOverview], where: str, error: OperationalError | None = None
+    queues: Mapping[str, QueueStats], where: str, error: OperationalError | None = None
 ) -> RenderableType:
     """Lay out a refresh: where and when, the queues, and what is wrong."""
     head = Text(f"{datetime.now(UTC):%H:%M:%S} UTC  {where}", style="dim", no_wrap=True)

@@ -21,7 +21,7 @@ from sa_jobqueue import Owner
 from sa_jobqueue.ages import age_text
 from sa_jobqueue.cli.top import picture
 from sa_jobqueue.control import WorkerInfo, pause, register_worker
-from sa_jobqueue.overview import Count, QueueOverview
+from sa_jobqueue.counts import Count, QueueStats
 from sa_jobqueue.owners.alive import OwnerState
 
 from . import films
@@ -145,7 +145,7 @@ HOUR = timedelta(hours=1)
 DEAD = WorkerInfo("w", "h", 1, ("q",), datetime.now(UTC), datetime.now(UTC), 0, OwnerState.DEAD)
 
 #: A queue whose every number is long.
-LONG = QueueOverview(
+LONG = QueueStats(
     name="q",
     due=Count(10_000, more=True),
     oldest=412 * 24 * HOUR + 23 * HOUR,
@@ -159,7 +159,7 @@ LONG = QueueOverview(
 )
 
 
-def drawn(queues: dict[str, QueueOverview], error: OperationalError | None = None) -> list[str]:
+def drawn(queues: dict[str, QueueStats], error: OperationalError | None = None) -> list[str]:
     console = Console(file=StringIO(), width=80, force_terminal=False)
     console.print(picture(queues, "postgresql://" + "x" * 90, error))
     assert isinstance(console.file, StringIO)

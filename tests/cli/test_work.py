@@ -115,7 +115,7 @@ def test_status_counts_in_the_tables_own_words(run: Run, url: str, engine: Engin
 
     assert result.exit_code == 0, result.output
     shown = plain(result.output)
-    for line in ("unclaimed 1", "claimed 1", "sent 0", "depth due 1", "claimed by mailer-1 1"):
+    for line in ("unclaimed 1", "claimed 1", "sent 0"):
         assert line in shown
 
 
@@ -130,9 +130,9 @@ def test_the_status_of_a_queue_counts_the_jobs_of_its_criteria(
     of_queue = plain(run("status", "--url", url, "tests.cli.shop:to_a").output)
     of_class = plain(run("status", "--url", url, MESSAGES).output)
 
-    for line in ("unclaimed 1", "claimed 1", "depth due 1", "claimed by bobs 1"):
+    for line in ("unclaimed 1", "claimed 1"):
         assert line in of_queue
-    for line in ("unclaimed 2", "claimed 2", "depth due 2", "claimed by bobs 2"):
+    for line in ("unclaimed 2", "claimed 2"):
         assert line in of_class
 
 

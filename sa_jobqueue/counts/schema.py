@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, Table, inspect
 
-from ..dialects.examination import ServerIndex
+from ..dialects.examination import ServerIndex, normalised
 from ..model.mapping import QueueMapping
+from ..model.queue_name import mapping_of_queue
 from ..sessions.writer import Writer
 
+Q = TypeVar("Q")
 R = TypeVar("R")
 
 #: For how many seconds an answer is remembered: the questions cost more than all counts.
@@ -38,6 +40,28 @@ def has_table(connection: Connection, table: Table) -> bool:
         "there",
         lambda: inspect(connection).has_table(table.name, schema=schema),
     )
+
+
+def queues_there(connection: Connection, queues: Mapping[str, Q]) -> dict[str, Q]:
+    """Return the queues whose tables are there, as of the last minute."""
+    return {
+        name: queue
+        for name, queue in queues.items()
+        if has_table(connection, mapping_of_queue(queue).table)
+    }
+
+
+def finds_newest(mapping: QueueMapping, index: ServerIndex, word: str) -> bool:
+    """Tell whether an index finds the newest rows of a status."""
+    status, date = (mapping.column(role).name for role in ("status", "owner_date"))
+    names = [column.name for column in index.columns]
+    if index.unusable or not index.ordered:
+        return False
+    if index.predicate is None:
+        return names[:2] == [status, date]
+    if normalised(index.predicate) != normalised(f"{status} = '{word}'"):
+        return False
+    return [name for name in names if name != status][:1] == [date]
 
 
 def forget_schema() -> None:

@@ -6,8 +6,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Index, String
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import Float, Index, String, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin, ScheduleMixin
@@ -21,7 +21,7 @@ class Base(DeclarativeBase):
 
 
 class Parcel(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
-    """A queue with all that an overview can read."""
+    """A queue with all that can be counted."""
 
     __tablename__ = "sent_parcel"
     __queue_args__ = {"failed_index": True}  # noqa: RUF012 - as users write it
@@ -31,7 +31,7 @@ class Parcel(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
 
 
 class Postcard(JobMixin, Base):
-    """A queue that knows when its rows were inserted."""
+    """A queue that knows when its rows were inserted, with an index of its done rows only."""
 
     __tablename__ = "postcard"
     __queue_args__ = {  # noqa: RUF012 - as users write it
@@ -43,22 +43,19 @@ class Postcard(JobMixin, Base):
     written: Mapped[datetime] = mapped_column(timestamp_type(), server_default=clock_default())
 
 
+done = text("status = 'done'")
+dates = Postcard.__table__.c.owner_date
+Index("ix_postcard_done", dates, postgresql_where=done, sqlite_where=done)
+
+
 class Pigeon(JobMixin, Base):
-    """The plainest queue, with a composite key and no index of failed jobs."""
+    """The plainest queue, with a composite key and no index of failed jobs or finishes."""
 
     __tablename__ = "pigeon"
     __queue_args__ = {"failed_index": False}  # noqa: RUF012 - as users write it
+    __table_args__ = (Index("ix_pigeon_status", "status", "id"),)
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     wing: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-
-
-class Stamp(JobMixin, Base):
-    """A queue with an index of failed jobs, and a composite key."""
-
-    __tablename__ = "stamp"
-    __queue_args__ = {"failed_index": True}  # noqa: RUF012 - as users write it
-    sheet: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
 
 
 class Hall(Enum):
@@ -90,7 +87,32 @@ class Crate(JobMixin, RetryMixin, Base):
     mark: Mapped[int] = mapped_column(ShelfMark, primary_key=True)
 
 
+class Ticket(JobMixin, Base):
+    """A queue with its own order, by columns that may be NULL."""
+
+    __tablename__ = "ticket"
+    __queue_args__ = {"order_by": ["weight desc", "hall", "seat"]}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+    weight: Mapped[float | None] = mapped_column(Float(24))
+    hall: Mapped[Hall | None]
+    seat: Mapped[str | None] = mapped_column(String(20))
+
+
 TABLES = control_tables(Base.metadata, prefix="post")
 
 parcels: JobQueue[Any] = JobQueue(Parcel)
 boxes: JobQueue[Any] = JobQueue(Parcel, Parcel.kind == "box")
+
+
+def add(session: Session, *jobs: Any) -> None:
+    session.add_all(jobs)
+    session.commit()
+
+
+def keys_in_claim_order(session: Session, queue: JobQueue[Any]) -> list[tuple[Any, ...]]:
+    """Return the keys of all due jobs as claims would take them; roll the claim back."""
+    names = [key.key for key in queue.mapping.key_attributes]
+    claimed = queue.claim(session, owner="oracle", limit=1_000)
+    keys = [tuple(getattr(job, name) for name in names) for job in claimed]
+    session.rollback()
+    return keys

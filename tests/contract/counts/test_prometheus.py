@@ -13,10 +13,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import ArgumentError, JobMixin, JobQueue, Owner
 from sa_jobqueue.control import pause, register_worker
-from sa_jobqueue.overview import overview, workers_needed
+from sa_jobqueue.counts import overview, workers_needed
 from sa_jobqueue.prometheus import QueueCollector, count_events
 from sa_jobqueue.worker import Worker
-from tests.contract.overview.models import TABLES, Parcel, Pigeon, boxes, parcels
+from tests.contract.counts.models import TABLES, Parcel, Pigeon, boxes, parcels
 from tests.models import Account
 
 MINUTE = timedelta(minutes=1)

@@ -1,11 +1,11 @@
-"""Overview: what queues hold now, read by indexes alone, so that big tables may be asked often.
+"""Counts: what queues hold now, read by indexes alone, so that big tables may be asked often.
 
 ::
 
     for seen in overview(session, [outbox, reports]):
         print(seen.name, seen.due, seen.oldest, seen.failed or "not indexed")
 
-    for job in failed_jobs(session, outbox, limit=20):
+    for job in list_jobs(session, outbox, Listed.FAILED, limit=20):
         print(job.key, job.attempts, job.last_error)
 
 With their indexes, no statement reads done rows, and none counts further than it must: ``Count``
@@ -15,30 +15,26 @@ index, elsewhere ``__queue_args__ = {"failed_index": True}`` declares it. Withou
 has those among the last rows by primary key.
 
 ======================  =====================================================
-``describe``            overview, and what it returns
+``stats``               overview, stats, and what they return
 ``waiting``             the jobs that are due, and the next that will be
-``failed``              failed and cancelled jobs, by their index
-``listing``             list_jobs: due, claimed, failed and other jobs, page by page
-``count``               a number that may be more
-``age``                 how a duration is written
+``finishes``            how fast jobs are finished
+``position``            the place of a job in its queue, and how long it waits
+``jobs``                list_jobs: due, claimed, failed and other jobs, page by page
+``count``               a number that may be more, and the queue that is counted
 ``schema``              which tables and indexes are there, asked once a minute
 ======================  =====================================================
 """
 
 from .count import Count
-from .describe import QueueOverview, overview, workers_needed
-from .failed import FailedJob, count_failed, failed_jobs, why_incomplete
-from .listing import Listed, ListedJob, Position, list_jobs
+from .jobs import Listed, ListedJob, count_failed, list_jobs, why_incomplete
+from .stats import QueueStats, overview, workers_needed
 
 __all__ = [
     "Count",
-    "FailedJob",
     "Listed",
     "ListedJob",
-    "Position",
-    "QueueOverview",
+    "QueueStats",
     "count_failed",
-    "failed_jobs",
     "list_jobs",
     "overview",
     "why_incomplete",

@@ -1,4 +1,4 @@
-"""No statement of an overview reads done rows, or more than it counts."""
+"""No count reads done rows, or more than it counts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sqlalchemy import URL, Engine, inspect, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, claim
+from sa_jobqueue.counts import Listed, count_failed, list_jobs, overview
+from sa_jobqueue.counts.schema import forget_schema
 from sa_jobqueue.dialects.clock import EPOCH
-from sa_jobqueue.overview import Listed, count_failed, failed_jobs, list_jobs, overview
-from sa_jobqueue.overview.schema import forget_schema
 from tests.contract.plans import analyze, assert_by_index, fill, plans, rows_read
 from tests.support import make_engine
 
@@ -72,13 +72,13 @@ def test_an_overview_reads_no_done_rows(big: Engine, queue: Any) -> None:
 
 def test_failed_jobs_are_listed_by_their_index(big: Engine) -> None:
     with Session(big) as session:
-        failed_jobs(session, Parcel, limit=1)
+        list_jobs(session, Parcel, Listed.FAILED, limit=1)
         before = rows_read(session.connection())
 
         with plans(big, *TABLES) as steps:
-            (newest,) = failed_jobs(session, Parcel, limit=1)
-            failed_jobs(session, Parcel, limit=2, before=newest)
-            failed_jobs(session, Parcel, limit=2, until=newest.owner_date)
+            (newest,) = list_jobs(session, Parcel, Listed.FAILED, limit=1)
+            list_jobs(session, Parcel, Listed.FAILED, limit=2, after=newest)
+            list_jobs(session, Parcel, Listed.FAILED, limit=2, until=newest.owner_date)
             count_failed(session, Parcel, until=EPOCH)
 
         assert rows_read(session.connection()) - before < 50
