@@ -125,6 +125,10 @@ def _without_criterion(subject: Subject) -> Iterator[Finding]:
 
 def _claim_index(subject: Subject) -> Iterator[Finding]:
     search = Search(subject, "the claim", wanted_claim_index(subject.spec), "create_claim_index")
+    by_expressions = search.wanted.order is None  # then only the plan tells
+    if not search.fitting and not by_expressions:
+        yield _misfit(search)
+        return
     try:
         chosen = subject.claim_plan()
     except DBAPIError as error:
@@ -137,12 +141,11 @@ def _claim_index(subject: Subject) -> Iterator[Finding]:
         )
         return
     possible = subject.claim_plan(next(iter(search.fitting), ""))
-    by_expressions = search.wanted.order is None  # then only the plan tells
     served = not possible.sorts if by_expressions else possible.walks(search.fitting)
     if not served and not search.serving:
         yield _misfit(search)
         return
-    if not by_expressions:
+    if search.fitting:
         yield _fit(search)
     yield _planned(search, chosen, possible)
 

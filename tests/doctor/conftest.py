@@ -19,5 +19,4 @@ def engine(db_url: URL) -> Iterator[Engine]:
     Base.metadata.drop_all(engine)
     Base.metadata.create_all(engine)
     yield engine
-    Base.metadata.drop_all(engine)
     engine.dispose()
