@@ -1,4 +1,4 @@
-"""``doctor``: does an index serve the claim, at what cost, and what slows it down."""
+"""``doctor``: does an index serve the claim, and what slows it down."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from ..dialects.examination import Severity
-from ..doctor import OLD_SNAPSHOT, Finding, Report, examine, examine_locks
+from ..doctor import OLD_SNAPSHOT, Finding, Report, examine
 from .engine import open_engine
-from .options import ROWS, assume_locks_option, queue_argument, seconds_option, url_option
+from .options import assume_locks_option, queue_argument, seconds_option, url_option
 from .targets import load_queue
 
 #: Exit codes; 2 is click's, for wrong options.
@@ -24,19 +24,6 @@ STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.OK: "
 @click.command()
 @queue_argument
 @url_option
-@click.option(
-    "--limit",
-    type=ROWS,
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="The size of the batches that workers claim.",
-)
-@click.option(
-    "--run/--no-run",
-    default=True,
-    help="Claim one batch and roll it back, to count its rows; or only read the query plan.",
-)
 @seconds_option(
     "--old-snapshot",
     default=OLD_SNAPSHOT.total_seconds(),
@@ -54,8 +41,6 @@ def doctor(
     context: click.Context,
     queue: str,
     url: str | None,
-    limit: int,
-    run: bool,
     old_snapshot: timedelta,
     locks: bool,
 ) -> None:
@@ -65,15 +50,15 @@ def doctor(
     claim. Each finding names its fix. The exit code is 0 if all is well, 1 if there are errors,
     and 3 if there are only warnings.
 
-    The doctor claims one batch and rolls it back. This locks rows for a moment, and changes
-    nothing. With --no-run it locks nothing. With --locks one connection locks a row, and a second
-    connection tries to lock it too. This works also on a server that is refused as a look-alike.
+    The doctor changes nothing, and locks nothing. With --locks one connection locks a row, and a
+    second connection tries to lock it too. This works also on a server that is refused as a
+    look-alike.
     """
     found = load_queue(queue)
     if locks:
-        report = examine_locks(open_engine(url, assume_locks=True), found)
+        report = examine(open_engine(url, assume_locks=True), found, checks=["locks"])
     else:
-        report = examine(open_engine(url), found, limit=limit, run=run, old_snapshot=old_snapshot)
+        report = examine(open_engine(url), found, old_snapshot=old_snapshot)
     print_report(report)
     context.exit(exit_code(report))
 
