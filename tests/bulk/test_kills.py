@@ -14,9 +14,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, delete, event
 from sqlalchemy.exc import IntegrityError
 
-from sa_jobqueue import LockTimeout, UnsupportedDatabase
+from sa_jobqueue import LockTimeout
 from sa_jobqueue.bulk import BatchInDoubt, BulkLoad, DatabaseLog, FileLog, Log
-from sa_jobqueue.dialects import database_of  # no pooler stands before the tests' servers
 from tests.support import SERVERS, make_engine
 
 from .fakes import Killed
@@ -109,17 +108,6 @@ def test_rows_that_were_worked_off_are_inserted_again_by_a_file_log_alone(
 
     again = expected(3, first=3) if isinstance(new_log(), FileLog) else {}
     assert texts(engine) == {**again, **expected(4, first=6)}
-
-
-def test_foreign_rows_of_a_batch_that_was_not_committed_are_never_deleted_by_a_database_log(
-    engine: Engine, mortal: Mortal
-) -> None:
-    killed_in_second_batch(mortal, DatabaseLog(engine), committed=False)
-    add_items(engine, 3, 4, 5)
-
-    load_of(engine, DatabaseLog(engine)).rollback()
-
-    assert texts(engine) == dict.fromkeys((3, 4, 5), "foreign")
 
 
 @pytest.mark.parametrize("then", ["run", "rollback"])
@@ -233,17 +221,3 @@ def test_a_load_waits_until_the_server_has_ended_what_a_killed_load_began(
 
     ending.join()
     assert texts(engine) == (expected(10) if then == "restore" else {})
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_pooler_in_between_is_refused(
-    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with engine.connect() as connection:
-        database = type(database_of(connection))
-    monkeypatch.setattr(database, "through_pooler", lambda self, connection: True)
-
-    with pytest.raises(UnsupportedDatabase, match="goes through a connection pooler"):
-        load_of(engine, log).run()
-
-    assert texts(engine) == {}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, JobMixin
+from sa_jobqueue import ArgumentError, UnsupportedDatabase
 from sa_jobqueue.bulk import (
     BrokenLog,
     BulkLoad,
@@ -20,56 +20,33 @@ from sa_jobqueue.bulk import (
     EnqueueSource,
     FileLog,
     InsertSource,
-    LoadTables,
     Log,
     Metadata,
     SourceChanged,
-    load_tables,
 )
+from sa_jobqueue.bulk import log as module  # the format of a newer release
+from sa_jobqueue.dialects import database_of  # no pooler stands before the tests' servers
+from tests.support import SERVERS
 
 from .fakes import Numbers
-from .models import Base, Item, Job, Numbered, Rounded
+from .models import Item, Job, Numbered, Rounded
 from .support import count, items
 
-LATER = datetime(2100, 1, 1, tzinfo=UTC)
-
-
-class Bare(DeclarativeBase):
-    pass
-
-
-class Call(JobMixin, Bare):
-    """A queue without further mixins."""
-
-    __tablename__ = "bulk_call"
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-a_folder: Any = "loads/may"
 a_word: Any = "never"
 session_of: Any = Session
 
 ARGUMENTS: list[tuple[Callable[[Any], object], str]] = [
-    (lambda _: BulkLoad(Numbers(1, 1), a_folder), r"like FileLog\('loads/may'\)"),
     (lambda _: Metadata(total=-1, batch_size=1), "a batch has at least one row"),
     (lambda _: Metadata(total=1, batch_size=0), "a batch has at least one row"),
     (lambda engine: InsertSource(engine, Item, 5), "rows are an iterable of mappings"),
     (lambda engine: InsertSource(engine, Item, {"id": 1}), "rows are an iterable of mappings"),
     (lambda engine: InsertSource(engine, Item, "may.csv"), "a function can read a file"),
-    (lambda engine: InsertSource(engine, Item, items(1), total=2), "2, but there are 1 rows"),
     (lambda engine: InsertSource(engine, Item, [], batch_size=0), "at least one row"),
     (lambda engine: InsertSource(engine, Item, [], on_existing=a_word), "one of error, keep"),
     (lambda engine: InsertSource(engine, dict, []), "not a mapped class"),
     (lambda engine: InsertSource(session_of(engine), Item, []), r"needs an Engine, not .*driver"),
     (lambda engine: EnqueueSource(engine, Item, []), "JobMixin"),
     (lambda engine: EnqueueSource(engine, Job, [], visible=a_word), "as inserted, at the end"),
-    (
-        lambda engine: EnqueueSource(engine, Job, [], visible="at the end", on_existing="update"),
-        "would hide existing jobs",
-    ),
-    (lambda engine: EnqueueSource(engine, Job, [], run_at=datetime(2100, 1, 1)), "no time zone"),
-    (lambda engine: EnqueueSource(engine, Call, [], priority=1), "add PriorityMixin"),
-    (lambda engine: EnqueueSource(engine, Call, [], run_at=LATER), "add ScheduleMixin"),
     (lambda engine: DatabaseLog(engine, ""), "1 to 100 characters"),
     (lambda engine: DatabaseLog(engine, "n" * 101), "1 to 100 characters"),
 ]
@@ -149,14 +126,36 @@ def test_another_table_than_at_first_is_refused(engine: Engine, new_log: Callabl
 
 
 @pytest.mark.only_on("sqlite")
-@pytest.mark.parametrize("missing", ["loads", "batches"])
-def test_a_missing_table_of_the_log_is_named_with_the_way_out(missing: str) -> None:
-    engine = create_engine("sqlite://")
-    tables: LoadTables = load_tables(Base.metadata)
-    Base.metadata.create_all(engine)
-    table = getattr(tables, missing)
-    table.drop(engine)
+def test_a_log_of_another_format_is_refused(
+    new_log: Callable[[], Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "VERSION", 2)
+        BulkLoad(Numbers(1, 1), new_log()).prepare()
 
-    with pytest.raises(BrokenLog, match=rf"no table {table}\..*tables\.create_all\(engine\)"):
+    for _ in range(2):  # the first has freed the lock
+        with pytest.raises(BrokenLog, match="has the format 2; this release reads 1"):
+            BulkLoad(Numbers(1, 1), new_log()).run()
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_missing_table_of_the_log_is_named_with_the_way_out() -> None:
+    engine = create_engine("sqlite://")
+
+    with pytest.raises(BrokenLog, match=r"no table bulk_load\..*log\.table\.create\(engine\)"):
         BulkLoad(Numbers(1, 1), DatabaseLog(engine)).run()
     engine.dispose()
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_pooler_in_between_is_refused(
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine.connect() as connection:
+        database = type(database_of(connection))
+    monkeypatch.setattr(database, "through_pooler", lambda self, connection: True)
+
+    with pytest.raises(UnsupportedDatabase, match="goes through a connection pooler"):
+        BulkLoad(InsertSource(engine, Item, items(3)), log).run()
+
+    assert count(engine, Item) == 0

@@ -32,7 +32,7 @@ from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, Progr
 from tests.support import make_engine
 
 from .fakes import Killed
-from .models import Animal, Base, Coded, Dog, Item, Named, Pair, Person, Thing, Versioned
+from .models import Animal, Base, Dog, Item, Named, Pair, Person, Thing
 from .support import Mortal, add_items, count, expected, items, load_of, texts
 
 
@@ -110,10 +110,8 @@ def test_keys_are_made_before_the_insert_and_stay_those_of_the_log(
 @pytest.mark.parametrize(
     ("entity", "rows"),
     [
-        (Coded, [{"number": number} for number in range(5)]),
         (Dog, [{"id": number, "trick": f"trick {number}"} for number in range(5)]),
         (Animal, [{"id": number} for number in range(5)]),
-        (Versioned, [{"id": number} for number in range(5)]),
         (Pair, [{"left": number // 3, "right": f"r{number % 3}"} for number in range(500)]),
     ],
 )
@@ -150,15 +148,6 @@ def test_rows_that_refer_to_each_other_are_deleted_last_first(engine: Engine, lo
     own.dispose()
 
 
-def test_a_batch_is_one_transaction_even_with_autocommit(engine: Engine, log: FileLog) -> None:
-    add_items(engine, 5)
-
-    with pytest.raises(IntegrityError):
-        load_of(engine.execution_options(isolation_level="AUTOCOMMIT"), log).run()
-
-    assert texts(engine) == {**expected(3), 5: "foreign"}
-
-
 @pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize("pool", [StaticPool, SingletonThreadPool])
 @pytest.mark.parametrize("in_database", [True, False])
@@ -178,9 +167,7 @@ def test_a_database_in_memory_is_loaded_too(
     engine.dispose()
 
 
-@pytest.mark.parametrize(
-    "name", ["100%", "50%s", "$sa$", "it's", 'say "so"', "a:b", "select", "Mixed Case"]
-)
+@pytest.mark.parametrize("name", ["50%s", "$sa$", "it's", 'say "so"', "a:b", "Mixed Case"])
 def test_tables_and_columns_have_any_name(engine: Engine, log: FileLog, name: str) -> None:
     key = Column("id", Integer, primary_key=True, autoincrement=False)
     table = Table(f"bulk {name}", MetaData(), key, Column(name, String(20), key="text"))
@@ -217,68 +204,26 @@ def test_a_foreign_row_is_an_error_and_is_never_deleted(engine: Engine, log: Fil
     assert texts(engine) == dict.fromkeys((3, 4, 5, 6), "foreign")
 
 
-@pytest.mark.parametrize("on_existing", ["keep", "update"])
 @pytest.mark.parametrize("committed", [False, True])
-def test_rows_that_were_there_are_kept_or_updated_and_survive_a_rollback(
-    engine: Engine, log: FileLog, on_existing: str, committed: bool
+def test_rows_that_were_there_are_kept_and_survive_a_rollback(
+    engine: Engine, log: FileLog, committed: bool
 ) -> None:
     add_items(engine, 3, 4, 9)
     mortal = Mortal(engine)
     mortal.die(batch=2, committed=committed)
     with pytest.raises(Killed):
-        load_of(mortal.engine, log, on_existing=on_existing).run()
+        load_of(mortal.engine, log, on_existing="keep").run()
 
-    load_of(engine, log, on_existing=on_existing).run()
+    load_of(engine, log, on_existing="keep").run()
 
-    there = dict.fromkeys((3, 4, 9), "foreign") if on_existing == "keep" else {}
-    assert texts(engine) == {**expected(10), **there}
+    assert texts(engine) == {**expected(10), **dict.fromkeys((3, 4, 9), "foreign")}
     load_of(engine, log).rollback()
     assert set(texts(engine)) == {3, 4, 9}
     mortal.engine.dispose()
 
 
-@pytest.mark.parametrize(
-    ("entity", "old", "rows", "updated"),
-    [
-        (
-            Pair,
-            [{"left": 1, "right": "a"}, {"left": 1, "right": "b"}, {"left": 2, "right": "a"}],
-            [{"left": 1, "right": "a", "text": "new"}, {"left": 2, "right": "a"}],  # no new value
-            ["new", "old", "old"],
-        ),
-        (
-            Dog,
-            [{"id": 1}, {"id": 2}],
-            [{"id": 1, "trick": "sit"}, {"id": 2}, {"id": 3}],
-            ["sit", "old", None],
-        ),
-    ],
-)
-def test_an_update_gives_the_values_that_a_row_has(
-    engine: Engine,
-    log: FileLog,
-    entity: type[Any],
-    old: list[dict[str, Any]],
-    rows: list[dict[str, Any]],
-    updated: list[str | None],
-) -> None:
-    column = "trick" if entity is Dog else "text"
-    with Session(engine) as session, session.begin():
-        session.add_all(entity(**row, **{column: "old"}) for row in old)
-
-    load(engine, log, entity, rows, on_existing="update").run()
-
-    with Session(engine) as session:
-        order = entity.__mapper__.primary_key
-        found = session.scalars(select(getattr(entity, column)).order_by(*order))
-        assert list(found) == updated
-
-
 @pytest.mark.only_on("mysql", "mariadb")
-@pytest.mark.parametrize("on_existing", ["keep", "update"])
-def test_a_key_exists_if_the_server_compares_it_as_equal(
-    engine: Engine, log: FileLog, on_existing: str
-) -> None:
+def test_a_key_exists_if_the_server_compares_it_as_equal(engine: Engine, log: FileLog) -> None:
     def names() -> dict[str, str | None]:
         with Session(engine) as session:
             return {named.name: named.text for named in session.scalars(select(Named))}
@@ -286,26 +231,19 @@ def test_a_key_exists_if_the_server_compares_it_as_equal(
     with Session(engine) as session, session.begin():
         session.add_all(Named(name=name, text="foreign") for name in ("BOB", "EVE"))
     rows = [{"name": name, "text": "new"} for name in ("ann", "bob", "Bab", "eve", "joe")]
-    named = load(engine, log, Named, rows, on_existing=on_existing)
+    named = load(engine, log, Named, rows, on_existing="keep")
 
     named.run()
 
-    there = dict.fromkeys(("BOB", "EVE"), "foreign" if on_existing == "keep" else "new")
+    there = dict.fromkeys(("BOB", "EVE"), "foreign")
     assert names() == {**dict.fromkeys(("ann", "Bab", "joe"), "new"), **there}
     named.rollback()
     assert names() == there
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 6])
-@pytest.mark.parametrize(
-    ("on_existing", "left"),
-    [
-        ("keep", {1: ("foreign", None), 2: ("a", 1), 3: ("e", None)}),
-        ("update", {1: ("b", None), 2: ("f", 2), 3: ("e", None)}),
-    ],
-)
+@pytest.mark.parametrize("batch_size", [1, 4])
 def test_the_later_of_two_rows_with_one_key_finds_the_earlier(
-    engine: Engine, log: FileLog, on_existing: str, left: Any, batch_size: int
+    engine: Engine, log: FileLog, batch_size: int
 ) -> None:
     ids = {number: uuid.UUID(int=number) for number in (1, 2, 3)}
     with Session(engine) as session, session.begin():
@@ -314,15 +252,14 @@ def test_the_later_of_two_rows_with_one_key_finds_the_earlier(
         {"id": ids[2], "text": "a", "number": 1},
         {"id": ids[1], "text": "b"},
         {"id": ids[2], "text": "c"},
-        {"id": ids[2], "text": "d", "number": 2},
         {"id": ids[3], "text": "e"},
-        {"id": ids[2], "text": "f"},
     ]
-    twice = load(engine, log, Thing, rows, on_existing=on_existing, batch_size=batch_size)
+    twice = load(engine, log, Thing, rows, on_existing="keep", batch_size=batch_size)
 
     twice.run()
 
-    assert {row["id"].int: (row["text"], row["number"]) for row in things(engine)} == left
+    left = {row["id"].int: (row["text"], row["number"]) for row in things(engine)}
+    assert left == {1: ("foreign", None), 2: ("a", 1), 3: ("e", None)}
     twice.rollback()
     assert [row["id"] for row in things(engine)] == [ids[1]]
 
@@ -339,28 +276,18 @@ async def generated_asynchronously() -> AsyncIterator[dict[str, Any]]:
         yield row
 
 
-class Asynchronous:
-    """An iterable that can be iterated over again and again."""
-
-    def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
-        return generated_asynchronously()
-
-
 @pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize(
     "rows",
     [
         lambda: items(10),
-        lambda: tuple(items(10)),
         lambda: generated,
         lambda: generated_asynchronously,
         lambda: iter(items(10)),
         lambda: generated_asynchronously(),
-        lambda: Asynchronous(),
-        lambda: Asynchronous,
     ],
 )
-@pytest.mark.parametrize("batches", [0, 1, 3])
+@pytest.mark.parametrize("batches", [0, 3])
 def test_a_load_goes_on_with_rows_of_every_kind(
     engine: Engine, log: FileLog, rows: Any, batches: int
 ) -> None:
@@ -414,10 +341,8 @@ def items_but(number: int, **changed: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "rows",
     [
-        items(9, first=1),
         items(10)[::-1],
         items(8),
-        [{"id": n} for n in range(10)],
         items_but(6, text="another first row"),
         items_but(7, id=77),
         items_but(8, text="another last row"),
