@@ -97,8 +97,11 @@ class Copy:
 
 
 def _texts(values: Sequence[Any]) -> list[str] | None:
-    if not set(map(type, values)) <= _TEXT.keys():
+    kinds = set(map(type, values))
+    if not kinds <= _TEXT.keys():
         return None
+    if len(kinds) == 1:
+        return list(map(_TEXT[kinds.pop()], values))
     return [_TEXT[type(value)](value) for value in values]
 
 

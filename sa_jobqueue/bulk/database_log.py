@@ -141,14 +141,11 @@ class DatabaseLog(Log):
             connection.execute(delete(self.table).where(self.table.c.name == self.name))
 
     def shares_transactions(self, engine: Engine) -> bool:
-        if _schemas(engine) != _schemas(self.engine):
-            return False
+        ours, theirs = (each.get_execution_options() for each in (self.engine, engine))
+        same_schemas = ours.get("schema_translate_map") == theirs.get("schema_translate_map")
         in_memory = engine.url.database in (None, "", ":memory:")
-        return engine.pool is self.engine.pool or (engine.url == self.engine.url and not in_memory)
+        same_url = engine.url == self.engine.url and not in_memory
+        return same_schemas and (engine.pool is self.engine.pool or same_url)
 
     def _named_lock(self) -> NamedLock:
         return named_lock(self.engine, f"bulk load log {self.table.fullname} {self.name}")
-
-
-def _schemas(engine: Engine) -> Any:
-    return engine.get_execution_options().get("schema_translate_map") or {}

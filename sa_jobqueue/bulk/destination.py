@@ -71,7 +71,8 @@ class Destination:
 
     def keys_of(self, rows: Sequence[Mapping[str, Any]]) -> list[Key]:
         """Return the keys of rows; None stands for a missing value."""
-        return [tuple(row.get(name) for name in self.key_names) for row in rows]
+        columns = ([row.get(name) for row in rows] for name in self.key_names)
+        return list(zip(*columns, strict=True))
 
     def complete(self, key: Key) -> Key:
         """Make a key for a row that has none; return any other key as it is.

@@ -162,13 +162,15 @@ class InsertSource(Source[RowBatch]):
         return replace(batch, rows=list(map(self.checked, keyed)))
 
     def _keys_of(self, rows: list[Row]) -> list[Key]:
-        known = self.destination.columns.keys()
+        names: Any = None
         for row in rows:
             if not isinstance(row, dict | Mapping):  # dict is fast
                 raise ArgumentError(f"a row maps attribute names to values, unlike {row!r}")
-            if unknown := row.keys() - known:
-                names = ", ".join(sorted(map(str, unknown)))
-                raise ArgumentError(f"{self.destination} has no column {names}")
+            if row.keys() != names:
+                names = row.keys()
+                if unknown := names - self.destination.columns.keys():
+                    listed = ", ".join(sorted(map(str, unknown)))
+                    raise ArgumentError(f"{self.destination} has no column {listed}")
         return self.destination.keys_of(rows)
 
     # -- writing --------------------------------------------------------

@@ -224,11 +224,6 @@ class Entry:
         """Whether nobody knows if a killed process committed this batch."""
         return self.before in IN_DOUBT.values()
 
-    @property
-    def kept(self) -> Any:
-        """What an earlier process kept for the batch."""
-        return self.log.kept(self.number)
-
     def before_commit(
         self, mark: int, connection: Connection | None = None, kept: Any = None
     ) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from ..errors import LoadStopped
 from .log import INSERTED, NOTHING, REMOVED, Entry, Head, Log
-from .source import Metadata, Source, sync_iterator
+from .source import Metadata, Source
 from .states import NOTHING_TO_DO, TRANSITIONS, LoadState, check_call
 
 S = TypeVar("S", bound=Source[Any])
@@ -264,7 +264,7 @@ class BulkLoad(Generic[S]):
             return
         count = len(self.log.marks)
         rest = self.source.divide_after(count) if count else self.source.divide()
-        for number, batch in enumerate(sync_iterator(rest), count):
+        for number, batch in enumerate(rest, count):
             self._check_stop()
             self.log.add_redo(self.source.encode(batch))
             yield number, batch

@@ -97,7 +97,9 @@ class RowWriter(Writer[RowBatch]):
         self, mark: int, write: Callable[[Any], Any], batch: RowBatch, entry: Entry
     ) -> None:
         """Write and commit with a mark; try again after a transient error."""
-        kept = entry.kept  # outside our transaction: in memory, the log may share our connection
+        kept = entry.log.kept(
+            entry.number
+        )  # outside our transaction: in memory, the log may share our connection
         for tries in range(1, TRIES + 1):
             try:
                 with transaction(self._connection):

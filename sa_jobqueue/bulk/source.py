@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -83,7 +83,7 @@ class Source(ABC, Generic[B]):
         """Return how much there is, and how it is divided."""
 
     @abstractmethod
-    def divide(self) -> Iterator[B] | AsyncIterator[B]:
+    def divide(self) -> Iterator[B]:
         """Yield the batches lazily, on every call the same batches in the same order."""
 
     @abstractmethod
@@ -114,9 +114,9 @@ class Source(ABC, Generic[B]):
         """Complete a decoded batch by what was not logged; they come in their order."""
         return batch
 
-    def divide_after(self, count: int) -> Iterator[B] | AsyncIterator[B]:
+    def divide_after(self, count: int) -> Iterator[B]:
         """Yield the batches after the first `count`."""
-        return islice(sync_iterator(self.divide()), count, None)
+        return islice(self.divide(), count, None)
 
     def finish(self, batches: Iterator[B]) -> None:
         """Do what is done once, when all batches are in; idempotent."""

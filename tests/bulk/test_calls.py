@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -111,25 +110,6 @@ def test_batches_that_may_be_in_are_written_again_and_no_others(
     assert source.table == (ALL if then == "restore" else set())
 
 
-@pytest.mark.parametrize(
-    ("then", "again", "table"), [("restore", [3, 6, 9], ALL), ("rollback", [3, 0], set[int]())]
-)
-def test_a_killed_rollback_goes_on_or_is_taken_back(
-    then: str, again: list[int], table: set[int], source: Numbers, new_log: Callable[[], Log]
-) -> None:
-    BulkLoad(source, new_log()).run()
-    with pytest.raises(Killed):
-        BulkLoad(source.anew().killed("after", "rollback", 3), new_log()).rollback()
-    load = BulkLoad(source.anew(), new_log())
-    assert load.state is LoadState.BLOCKED
-
-    getattr(load, then)()
-
-    written = load.source.updated or load.source.rolled_back
-    assert [batch[0] for batch in written] == again
-    assert source.table == table
-
-
 def test_the_first_batch_is_in_before_the_last_is_divided(source: Numbers, log: FileLog) -> None:
     seen: list[tuple[str, int]] = []
     source.before = lambda verb, batch: seen.append((verb, batch[0]))
@@ -229,34 +209,6 @@ def test_progress_is_reported_after_each_batch(
         f"PREPARING: 0{' of 4' if total else ''} batches, 0 rows inserted",
         f"INSERTING: 4 of 4 batches, {'' if total else 'at most '}{last} rows inserted",
     ]
-
-
-class AsyncNumbers(Numbers):
-    """Numbers that are divided asynchronously."""
-
-    loop: asyncio.AbstractEventLoop
-
-    def divide(self) -> AsyncIterator[list[int]]:  # type: ignore[override]  # either is allowed
-        plain = super().divide
-
-        async def batches() -> AsyncIterator[list[int]]:
-            self.loop = asyncio.get_running_loop()
-            for batch in plain():
-                await asyncio.sleep(0)
-                yield batch
-
-        return batches()
-
-
-def test_a_source_may_divide_itself_asynchronously(new_log: Callable[[], Log]) -> None:
-    source = AsyncNumbers(10, 3)
-    with pytest.raises(Killed):
-        BulkLoad(source.killed("before", "update", 6), new_log()).run()
-    assert source.loop.is_closed()
-
-    BulkLoad(AsyncNumbers(10, 3, source.table), new_log()).run()
-
-    assert source.table == ALL
 
 
 def test_a_load_without_rows_finishes(new_log: Callable[[], Log]) -> None:

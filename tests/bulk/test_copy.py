@@ -15,16 +15,12 @@ import pytest
 from sqlalchemy import (
     ARRAY,
     JSON,
-    BindParameter,
-    ColumnElement,
     DateTime,
     Engine,
     Enum,
     Integer,
     Interval,
     Numeric,
-    Sequence,
-    String,
     create_engine,
     func,
     select,
@@ -32,7 +28,6 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.schema import CreateSchema, DropSchema
-from sqlalchemy.types import UserDefinedType
 
 from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
 from sa_jobqueue.bulk.copy import Copy  # what only COPY does: its texts, and a lost connection
@@ -47,18 +42,6 @@ pytestmark = pytest.mark.only_on("postgresql")
 class Mood(enum.Enum):
     GOOD = "good"
     BAD = "bad"
-
-
-class Shouted(UserDefinedType[str]):
-    """A text that the server makes upper case."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **options: Any) -> str:
-        return "varchar"
-
-    def bind_expression(self, bindvalue: BindParameter[str]) -> ColumnElement[str]:
-        return func.upper(bindvalue, type_=self)
 
 
 class Own(DeclarativeBase):
@@ -94,7 +77,6 @@ class Left(Own):
     numbers: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))
     document: Mapped[Any | None] = mapped_column(JSON)
     lasts: Mapped[timedelta | None] = mapped_column(Interval)
-    shouted: Mapped[str | None] = mapped_column(Shouted)
 
 
 counted = itertools.count(1)
@@ -104,8 +86,6 @@ class Counted(Own):
     __tablename__ = "bulk_counted"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     number: Mapped[int] = mapped_column(default=lambda: next(counted))
-    ticket: Mapped[int] = mapped_column(Sequence("bulk_tickets"))
-    text: Mapped[str | None] = mapped_column(String(10))
 
 
 @pytest.fixture
@@ -176,7 +156,6 @@ def test_copy_stores_what_insert_stores(
         ("numbers", [1, 2], [1, 2]),
         ("document", {"a": ["\t\\"]}, {"a": ["\t\\"]}),
         ("lasts", timedelta(days=1, seconds=5), timedelta(days=1, seconds=5)),
-        ("shouted", "abc", "ABC"),
     ],
 )
 def test_rows_that_copy_cannot_write_are_inserted(
@@ -193,9 +172,8 @@ def test_a_default_function_makes_a_value_for_each_row(engine: Engine, log: File
     BulkLoad(InsertSource(engine, Counted, [{"id": 1}, {"id": 2}]), log).run()
 
     with engine.connect() as connection:
-        made = select(Counted.number, Counted.ticket).order_by(Counted.id)
-        first, second = connection.execute(made)
-        assert tuple(second) == (first.number + 1, first.ticket + 1)
+        first, second = connection.execute(select(Counted.number).order_by(Counted.id)).scalars()
+        assert second == first + 1
 
 
 def test_rows_go_into_the_schema_of_the_engines_translate_map(engine: Engine, log: FileLog) -> None:
@@ -203,10 +181,9 @@ def test_rows_go_into_the_schema_of_the_engines_translate_map(engine: Engine, lo
     with engine.begin() as connection:
         connection.execute(CreateSchema("bulk_elsewhere"))
     Counted.__table__.create(elsewhere)  # type: ignore[attr-defined]  # it is a Table
-    rows = [{"id": 1, "number": 1, "ticket": 1, "text": "a"}]
 
     try:
-        BulkLoad(InsertSource(elsewhere, Counted, rows), log).run()
+        BulkLoad(InsertSource(elsewhere, Counted, [{"id": 1, "number": 1}]), log).run()
 
         assert len(stored(elsewhere, Counted)) == 1
         assert stored(engine, Counted) == []

@@ -35,19 +35,6 @@ def load_of(folder: Path) -> BulkLoad[Numbers]:
     return BulkLoad(Numbers(12, 3, set(TABLE)), FileLog(folder))
 
 
-def test_the_file_is_json_lines_in_the_order_of_what_happened(folder: Path) -> None:
-    lines = map(json.loads, (folder / "load.jsonl").read_text().splitlines())
-    entries = [line["entry"] for line in lines]
-
-    assert entries[0]["load"]["state"] == "INSERTING"
-    assert entries[1:4] == [
-        {"redo": [0, 1, 2]},
-        {"batch": 0, "mark": "inserting"},
-        {"batch": 0, "mark": "inserted"},
-    ]
-    assert entries[-2:] == [{"redo": [9, 10, 11]}, {"batch": 3, "mark": "inserting"}]
-
-
 def test_a_log_cut_at_any_byte_is_read_to_its_last_whole_line(folder: Path, tmp_path: Path) -> None:
     whole = (folder / "load.jsonl").read_bytes()
     copy = shutil.copytree(folder, tmp_path / "cut")
