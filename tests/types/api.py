@@ -73,7 +73,7 @@ from sa_jobqueue.bulk import (
     LoadState,
     Metadata,
     Progress,
-    load_tables,
+    load_table,
 )
 from sa_jobqueue.control import (
     Pause,
@@ -528,7 +528,7 @@ def load_emails(rows: Sequence[dict[str, Any]]) -> None:
     assert_type(load.state, LoadState)
     assert_type(load.status(), Progress)
     jobs = EnqueueSource(engine, Email, lambda: iter(rows), visible="at the end")
-    BulkLoad(jobs, DatabaseLog(engine, tables=load_tables(Base.metadata))).rollback()
+    BulkLoad(jobs, DatabaseLog(engine, table=load_table(Base.metadata))).rollback()
 
 
 class Uploads(DivisibleSource[list[str]]):
