@@ -11,6 +11,7 @@ from sqlalchemy import Engine, delete, event, exists, select, update
 from sqlalchemy.orm import Session, aliased
 
 from sa_jobqueue import Claim, ClaimLost, JobQueue, renew
+from tests.contract.events.conftest import Hear, hear  # noqa: F401 - a fixture
 from tests.models import Document, Email, Task, add_emails, add_tasks, names, recipients
 from tests.support import SERVERS, Sessions, statements_seen, translating_errors
 
@@ -185,6 +186,32 @@ def test_a_turn_that_is_rolled_back_has_not_happened(
 
     assert recipients(again) == ["c"]
     assert statuses(session) == left_by(way, "ab", c="claimed")
+
+
+@pytest.mark.parametrize("session", ["transaction"], indirect=True)
+def test_listeners_hear_of_a_turn_when_it_is_committed(
+    session: Session,
+    hear: Hear,  # noqa: F811 - the fixture
+    way: dict[str, bool],
+) -> None:
+    add_emails(session, *"abcd")
+    first = claim_as(session, way)
+    heard = hear(Email)
+
+    second = EMAILS.turn(session, first, owner="w", limit=2, **way)
+    assert heard == []
+    session.commit()
+    take_over(session, "c")
+    with pytest.raises(ClaimLost):
+        EMAILS.turn(session, second, owner="w", **way)
+    session.commit()
+
+    assert [(event.name, event.count) for event in heard] == [
+        ("after_finish", 2),
+        ("after_claim", 2),
+        ("after_finish", 1),
+        ("after_lost", 1),
+    ]
 
 
 def test_a_turn_shows_what_it_wrote_for_another_owner(session: Session) -> None:
