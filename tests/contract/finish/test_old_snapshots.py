@@ -82,20 +82,17 @@ def test_a_claim_taken_away_since_the_snapshot_is_lost(
 
 
 def test_jobs_that_others_made_claimable_since_the_snapshot_are_claimed_and_shown(
-    reader: Session, other: Session
+    reader: Session, other: Session, claimed: Claim[Email]
 ) -> None:
-    add_tasks(other, "a", "b")
-    tasks = claim(other, Task, owner="x", limit=2)
-    other.commit()
-    reader.scalars(select(Task)).all()
-    release(other, tasks)
+    reader.scalars(select(Email)).all()
+    release(other, claimed.fences)
     other.commit()
 
-    mine = claim(reader, Task, owner="w", limit=2)
-    assert [task.owner for task in mine] == ["w"] * 2
-    fail(reader, mine, error="why")
+    mine = claim(reader, Email, owner="me", limit=3)
+    assert [email.owner for email in mine] == ["me"] * 3
+    fail(reader, mine)
 
-    assert [(task.status, task.last_error) for task in mine] == [("unclaimed", "why")] * 2
+    assert [email.status for email in mine] == ["failed"] * 3
 
 
 def test_verbs_for_unclaimed_jobs_change_rows_changed_since_the_snapshot(
