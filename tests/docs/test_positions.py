@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import URL
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import claim, complete, finish_rate
+from sa_jobqueue import claim, complete, stats
 from tests.support import make_engine
 
 from .markdown import code_blocks, page
@@ -34,7 +34,7 @@ def test_a_job_shows_its_place_and_its_time_as_on_the_page(db_url: URL) -> None:
             complete(session, claimed[:30])
             session.commit()
 
-            assert finish_rate(session, render) == 0.1
+            assert stats(session, render).rate == 0.1
             assert shown(session, waiting[1]) == "2 in line, about 0:00:20"
             assert shown(session, claimed[30]) == "claimed"
             assert hurry(session, [claimed[30], waiting[1], waiting[0]]) == (
