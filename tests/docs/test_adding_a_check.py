@@ -29,7 +29,7 @@ with engine.begin() as connection:
 EXAMINE = """
 from sa_jobqueue.doctor import examine
 
-for finding in examine(engine, Email, run=False).findings:
+for finding in examine(engine, Email).findings:
     print(finding)
 """
 

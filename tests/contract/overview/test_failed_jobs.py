@@ -5,12 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, JobQueue, claim, fail
-from sa_jobqueue.doctor import Severity, examine
-from sa_jobqueue.model.indexes import index_of
+from sa_jobqueue import ArgumentError, claim, fail
 from sa_jobqueue.overview import (
     Count,
     FailedJob,
@@ -41,20 +39,6 @@ def test_the_newest_come_first_and_only_those_of_the_queue(session: Session) -> 
     found = failed_jobs(session, boxes, limit=2)
 
     assert [job.last_error for job in found] == ["minute 3", "minute 2"]
-
-
-def test_the_doctor_tells_of_a_declared_index_that_is_missing(engine: Engine) -> None:
-    index = index_of(JobQueue(Parcel).mapping.table, "failed")
-    assert index is not None
-    before = [finding.check for finding in examine(engine, Parcel).findings]
-    index.drop(engine)
-
-    (found,) = (each for each in examine(engine, Parcel).findings if each.check == "failed")
-
-    with engine.begin() as connection:
-        connection.execute(text(found.fix))
-    assert (found.severity, "failed" in before) == (Severity.WARNING, False)
-    assert "failed" not in [finding.check for finding in examine(engine, Parcel).findings]
 
 
 def test_a_failed_job_tells_its_story(session: Session) -> None:
