@@ -33,7 +33,11 @@ def check_snapshot(subject: Subject) -> Iterator[Finding]:
         if isinstance(found, Finding):
             yield found
             continue
-        old = f"is {age_text(found.age)} old" if found.age else "is older than 10,000 transactions"
+        old = (
+            f"is {age_text(found.age)} old"
+            if found.age is not None
+            else "is older than 10,000 transactions"
+        )
         text = f"the snapshot of {found.holder} {old}"
         if found.age is not None and found.age < subject.old_snapshot:
             yield Finding(text)

@@ -12,9 +12,6 @@ from sa_jobqueue.doctor import Finding, Severity
 from .conftest import Run
 from .shop import Base, Message
 
-#: MariaDB shows a copy of its locks, which stays old while other connections ask for it.
-pytestmark = pytest.mark.xdist_group("plans")
-
 MESSAGES = "tests.cli.shop:Message"
 
 
@@ -34,7 +31,6 @@ def test_a_queue_that_is_well_ends_with_0(run: Run, url: str) -> None:
     first, *_, last = result.stdout.splitlines()
     assert first.startswith("<JobQueue Message, strategy='auto'> on SQLite 3.")
     assert "ix_message_claim" in result.stdout
-    assert "one batch of 100 got 1 job;" in result.stdout
     assert last == "all is well"
 
 
@@ -48,7 +44,7 @@ def test_errors_end_with_1_and_name_the_fix(run: Run, url: str, engine: Engine) 
     assert result.exit_code == 1
     assert "error   index     no index serves the claim" in result.stdout
     assert "fix: CREATE INDEX ix_message_claim ON message (status, run_at, id)" in result.stdout
-    assert result.stdout.splitlines()[-1] == "2 errors, 0 warnings"
+    assert result.stdout.splitlines()[-1] == "1 error, 0 warnings"
 
 
 @pytest.mark.usefixtures("tables")
@@ -60,16 +56,14 @@ def test_warnings_alone_end_with_3(run: Run, url: str, engine: Engine) -> None:
     result = run("doctor", MESSAGES, "--url", url)
 
     assert result.exit_code == 3, result.output
-    assert "also the finished jobs" in result.stdout
+    assert "it holds finished jobs too" in result.stdout
     assert result.stdout.splitlines()[-1] == "0 errors, 1 warning"
 
 
 @pytest.mark.usefixtures("tables")
-def test_without_run_the_doctor_claims_nothing(run: Run, url: str, engine: Engine) -> None:
-    result = run("doctor", MESSAGES, "--url", url, "--no-run", "--limit", 5)
+def test_the_doctor_claims_nothing(run: Run, url: str, engine: Engine) -> None:
+    run("doctor", MESSAGES, "--url", url)
 
-    assert result.exit_code == 0, result.output
-    assert "one batch" not in result.stdout
     with Session(engine) as session:
         assert session.scalars(select(Message.status)).all() == ["unclaimed"]
 
@@ -83,16 +77,15 @@ def test_a_missing_table_is_an_error(run: Run, url: str, engine: Engine) -> None
     assert "there is no table message" in result.stdout
 
 
-@pytest.mark.parametrize("option", [("--limit", 0), ("--old-snapshot", -1)])
 @pytest.mark.usefixtures("tables")
-def test_invalid_options_are_refused(run: Run, url: str, option: tuple[str, object]) -> None:
-    result = run("doctor", MESSAGES, "--url", url, *option)
+def test_an_age_below_zero_is_refused(run: Run, url: str) -> None:
+    result = run("doctor", MESSAGES, "--url", url, "--old-snapshot", -1)
 
     assert result.exit_code == 2
-    assert option[0] in result.output
+    assert "--old-snapshot" in result.output
 
 
 def test_each_column_of_a_finding_stands_apart() -> None:
-    finding = Finding("statistics", Severity.WARNING, "13,200 rows have changed")
+    finding = Finding("13,200 rows have changed", "", Severity.WARNING, check="statistics")
 
     assert finding_text(finding).plain == "warning statistics 13,200 rows have changed"

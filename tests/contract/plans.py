@@ -112,6 +112,15 @@ def rows_read(connection: Connection) -> int:
     return sum(int(value) for _, value in status)
 
 
+def rows_read_of_tables(connection: Connection) -> int:
+    """Count the rows that this transaction has read, on PostgreSQL too."""
+    if connection.dialect.name != "postgresql":
+        return rows_read(connection)
+    read = "sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))"
+    counted = f"SELECT coalesce({read}, 0) FROM pg_stat_xact_user_tables"
+    return int(connection.exec_driver_sql(counted).scalar_one())
+
+
 @contextmanager
 def plans(engine: Engine, *tables: str) -> Iterator[list[str]]:
     """Explain each statement on tables just before it runs, with the settings that it runs with."""
