@@ -4,37 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, Table, event, select, text
+from sqlalchemy import URL, Engine, select, text
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
-    ORMExecuteState,
     Session,
     joinedload,
     mapped_column,
-    with_loader_criteria,
 )
 
 from sa_jobqueue import JobMixin, JobQueue, enqueue
 from sa_jobqueue.dialects.postgresql.claim_lock import SPACE
-from tests.contract.strict_order.support import EMAILS
 from tests.models import (
     Account,
-    Base,
     Document,
-    Dog,
     Email,
     Letter,
     Message,
     Pair,
-    Task,
     add_emails,
-    add_tasks,
-    names,
     recipients,
 )
 from tests.support import make_engine
@@ -50,12 +41,6 @@ def add_documents(session: Session) -> list[Any]:
     return list(session.scalars(select(Document.id).order_by(Document.created)))
 
 
-def add_dogs(session: Session) -> list[Any]:
-    session.add_all([Dog(trick=trick) for trick in "abc"])
-    session.flush()
-    return list(session.scalars(select(Dog.id).order_by(Dog.id)))
-
-
 def add_messages(session: Session) -> list[Any]:
     enqueue(session, Message, [{"sequence": n} for n in (2, 3, 1)])
     return list(session.scalars(select(Message.id).order_by(Message.sequence.desc())))
@@ -66,7 +51,7 @@ def add_messages(session: Session) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("entity", "add"),
-    [(Pair, add_pairs), (Document, add_documents), (Dog, add_dogs), (Message, add_messages)],
+    [(Pair, add_pairs), (Document, add_documents), (Message, add_messages)],
 )
 def test_every_kind_of_class_is_claimed_in_its_order(
     session: Session, entity: type[Any], add: Callable[[Session], list[Any]]
@@ -83,7 +68,7 @@ def test_every_kind_of_class_is_claimed_in_its_order(
     session.commit()
 
 
-def test_a_queue_keeps_its_own_order_and_criteria(session: Session) -> None:
+def test_a_queue_keeps_its_own_order_and_criteria_for_plain_rows_too(session: Session) -> None:
     add_emails(session, "a1", "b", "a2", "a3")
     queue = JobQueue(
         Email,
@@ -92,48 +77,14 @@ def test_a_queue_keeps_its_own_order_and_criteria(session: Session) -> None:
         strict_order=True,
     )
 
-    claimed = queue.claim(session, owner="w", limit=2)
-
-    assert recipients(claimed) == ["a3", "a2"]
-
-
-def test_plain_rows_are_claimed_in_order_and_finished(session: Session) -> None:
-    add_emails(session, "a", "b", "c")
-
-    rows = EMAILS.claim_rows(session, owner="w", limit=2)
-    EMAILS.complete(session, rows)
+    first = queue.claim(session, owner="w")
+    rows = queue.turn(session, first, owner="w", rows=True)
+    queue.complete(session, rows)
     session.commit()
 
-    assert [(row.recipient, row.status) for row in rows] == [("a", "claimed"), ("b", "claimed")]
+    assert (recipients(first), recipients(rows)) == (["a3"], ["a2"])
     statuses = session.scalars(select(Email.status).order_by(Email.id)).all()
-    assert statuses == ["done", "done", "unclaimed"]
-
-
-def test_a_turn_finishes_one_batch_and_claims_the_next(session: Session) -> None:
-    add_emails(session, "a", "b", "c")
-    first = EMAILS.claim(session, owner="w", limit=2)
-    session.commit()
-
-    following = EMAILS.turn(session, first, owner="w", limit=2)
-    session.commit()
-
-    assert recipients(following) == ["c"]
-    assert session.scalars(select(Email.status).order_by(Email.id)).all() == [
-        "done",
-        "done",
-        "claimed",
-    ]
-
-
-def test_the_criteria_of_a_sessions_hooks_hold(session: Session) -> None:
-    add_emails(session, "theirs", "ours", "theirs", "ours")
-
-    @event.listens_for(session, "do_orm_execute")
-    def ours_only(state: ORMExecuteState) -> None:
-        mine = with_loader_criteria(Email, Email.recipient == "ours")
-        state.statement = state.statement.options(mine)
-
-    assert recipients(EMAILS.claim(session, owner="w", limit=3)) == ["ours", "ours"]
+    assert statuses == ["unclaimed", "unclaimed", "done", "done"]
 
 
 def test_relationships_are_loaded_as_asked(session: Session) -> None:
@@ -149,16 +100,6 @@ def test_relationships_are_loaded_as_asked(session: Session) -> None:
     session.expunge_all()  # nothing is loaded lazily
 
     assert [it.name for it in (letter.account, letter.copy_to) if it is not None] == ["n", "n"]
-
-
-def test_jobs_due_later_are_not_claimed(session: Session) -> None:
-    tomorrow = datetime.now(UTC) + timedelta(days=1)
-    add_tasks(session, "tomorrow", priority=-5, run_at=tomorrow)
-    add_tasks(session, "today")
-
-    claimed = JobQueue(Task, strict_order=True).claim(session, owner="w", limit=2)
-
-    assert names(claimed) == ["today"]
 
 
 class NamedBase(DeclarativeBase):
@@ -209,24 +150,3 @@ def translated(engine: Engine, names: dict[str, str]) -> Iterator[Session]:
         connection.commit()
         with Session(connection) as session:
             yield session
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_a_table_without_its_claim_index_is_claimed_from_in_an_old_snapshot_too(
-    fresh_database: URL,
-) -> None:
-    engine = make_engine(fresh_database)
-    Base.metadata.create_all(engine)
-    table = Email.__table__
-    assert isinstance(table, Table)
-    (index,) = (one for one in table.indexes if str(one.name).endswith("_claim"))
-    index.drop(engine)
-
-    with Session(engine.execution_options(isolation_level="REPEATABLE READ")) as session:
-        add_emails(session, "a", "b")
-        session.commit()
-        session.execute(select(Email.id)).all()
-        claimed = JobQueue(Email, strict_order=True).claim(session, owner="w", limit=2)
-
-        assert recipients(claimed) == ["a", "b"]
-    engine.dispose()
