@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, select, text
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import (
-    DeclarativeBase,
-    Mapped,
     Session,
     joinedload,
-    mapped_column,
 )
 
-from sa_jobqueue import JobMixin, JobQueue, enqueue
-from sa_jobqueue.dialects.postgresql.claim_lock import SPACE
+from sa_jobqueue import JobQueue, enqueue
+from tests.contract.strict_order.support import EMAILS, Later
 from tests.models import (
     Account,
     Document,
@@ -28,7 +24,6 @@ from tests.models import (
     add_emails,
     recipients,
 )
-from tests.support import make_engine
 
 
 def add_pairs(session: Session) -> list[Any]:
@@ -102,51 +97,17 @@ def test_relationships_are_loaded_as_asked(session: Session) -> None:
     assert [it.name for it in (letter.account, letter.copy_to) if it is not None] == ["n", "n"]
 
 
-class NamedBase(DeclarativeBase):
-    pass
-
-
-class Named(JobMixin, NamedBase):
-    """A table whose name and schema need quotes."""
-
-    __tablename__ = "It's 100% named"
-    __table_args__ = {"schema": "one"}  # noqa: RUF012 - as users write it
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-# Whose turn it is, on PostgreSQL
-
-
 @pytest.mark.only_on("postgresql")
-@pytest.mark.parametrize("schema", ["one", 'Other "two"'])
-def test_the_turn_is_a_lock_of_the_table_that_is_claimed_from(
-    fresh_database: URL, schema: str
-) -> None:
-    engine = make_engine(fresh_database)
-    with translated(engine, {"one": schema}) as session:
-        NamedBase.metadata.create_all(session.connection())
-        session.commit()
+def test_the_turn_is_that_of_the_table_that_is_claimed_from(queue_engine: Engine) -> None:
+    elsewhere = queue_engine.execution_options(schema_translate_map={None: 'It\'s "two"'})
+    with elsewhere.begin() as connection:
+        connection.exec_driver_sql("""CREATE SCHEMA "It's ""two""\"""")
+        Email.metadata.tables["email"].create(connection)
+    with Session(elsewhere) as one, Session(elsewhere) as two, Session(queue_engine) as other:
+        EMAILS.claim(one, owner="w")
 
-        JobQueue(Named, strict_order=True).claim(session, owner="w")
-
-        table = '"' + schema.replace('"', '""') + '"."It\'s 100% named"'
-        oid = session.scalar(text("SELECT CAST(:t AS regclass)::oid").bindparams(t=table))
-        held = session.execute(
-            text(
-                "SELECT classid, objid FROM pg_locks "
-                "WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
-            )
-        )
-        assert [(*row,) for row in held] == [(SPACE, oid)]
-    engine.dispose()
-
-
-@contextmanager
-def translated(engine: Engine, names: dict[str, str]) -> Iterator[Session]:
-    """Open a session in which schemas have other names."""
-    (schema,) = names.values()
-    with engine.connect().execution_options(schema_translate_map=names) as connection:
-        connection.exec_driver_sql('CREATE SCHEMA "' + schema.replace('"', '""') + '"')
-        connection.commit()
-        with Session(connection) as session:
-            yield session
+        assert not EMAILS.claim(other, owner="w")  # without waiting
+        later = Later(queue_engine, lambda: EMAILS.claim(two, owner="w"))
+        assert later.waits
+        one.rollback()
+        assert not later.result()

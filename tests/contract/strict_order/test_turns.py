@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, event, insert
-from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import Engine, event
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, cancel, claim, complete, enqueue, reprioritize
 from tests.contract.steps import before
@@ -66,46 +65,6 @@ def test_after_its_wait_a_claim_sees_earlier_jobs_that_came_meanwhile(
     # Where row locks make the turn, it alone may be claimed before the first claim ends.
     claimed = names(later.result())
     assert claimed in (["sooner"], ["sooner", "b"][:limit])
-
-
-class CommitBase(DeclarativeBase):
-    pass
-
-
-class Parent(CommitBase):
-    __tablename__ = "commit_parent"
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-class Child(CommitBase):
-    """A row without its parent fails at COMMIT only."""
-
-    __tablename__ = "commit_child"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    parent_id: Mapped[int] = mapped_column(
-        ForeignKey("commit_parent.id", deferrable=True, initially="DEFERRED")
-    )
-
-
-@pytest.mark.only_on("postgresql", "sqlite")
-def test_the_next_claimer_waits_for_the_end_of_a_transaction_that_fails_at_commit(
-    queue_engine: Engine, db_alias: str
-) -> None:
-    CommitBase.metadata.create_all(queue_engine)
-    with Session(queue_engine) as session, Session(queue_engine) as other:
-        add_emails(session, "a", "b")
-        if db_alias == "sqlite":
-            session.connection().exec_driver_sql("PRAGMA foreign_keys = ON")
-        EMAILS.claim(session, owner="first")
-        session.execute(insert(Child), {"parent_id": 1})
-
-        later = Later(queue_engine, lambda: EMAILS.claim(other, owner="second"))
-        assert later.waits
-        with pytest.raises(IntegrityError):
-            session.commit()
-        session.rollback()
-
-        assert recipients(later.result()) == ["a"]
 
 
 @pytest.mark.only_on(*SERVERS)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, func, select, text
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
@@ -67,21 +66,6 @@ def test_the_wait_ends_with_a_lock_timeout(
     impatient.rollback()
     session.commit()
     assert recipients(EMAILS.claim(impatient, owner="second")) == ["b"]
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_the_wait_in_a_callers_repeatable_read_ends_with_a_lock_timeout(
-    session: Session, impatient: Session
-) -> None:
-    add_emails(session, "a", "b")
-    EMAILS.claim(session, owner="first")
-    impatient.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-    impatient.scalars(select(Email.id)).all()
-
-    with pytest.raises(LockTimeout) as info:
-        EMAILS.claim(impatient, owner="second")
-
-    assert isinstance(info.value.__cause__, DBAPIError)
 
 
 @pytest.mark.only_on("postgresql")
