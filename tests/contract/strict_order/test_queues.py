@@ -99,9 +99,9 @@ def test_relationships_are_loaded_as_asked(session: Session) -> None:
 
 @pytest.mark.only_on("postgresql")
 def test_the_turn_is_that_of_the_table_that_is_claimed_from(queue_engine: Engine) -> None:
-    elsewhere = queue_engine.execution_options(schema_translate_map={None: 'It\'s "two"'})
+    elsewhere = queue_engine.execution_options(schema_translate_map={None: 'Other "two"'})
     with elsewhere.begin() as connection:
-        connection.exec_driver_sql("""CREATE SCHEMA "It's ""two""\"""")
+        connection.exec_driver_sql('CREATE SCHEMA "Other ""two"""')
         Email.metadata.tables["email"].create(connection)
     with Session(elsewhere) as one, Session(elsewhere) as two, Session(queue_engine) as other:
         EMAILS.claim(one, owner="w")
