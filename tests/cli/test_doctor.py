@@ -6,9 +6,6 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli.doctor import finding_text
-from sa_jobqueue.doctor import Finding, Severity
-
 from .conftest import Run
 from .shop import Base, Message
 
@@ -83,16 +80,15 @@ def test_a_missing_table_is_an_error(run: Run, url: str, engine: Engine) -> None
     assert "there is no table message" in result.stdout
 
 
-@pytest.mark.parametrize("option", [("--limit", 0), ("--old-snapshot", -1)])
 @pytest.mark.usefixtures("tables")
-def test_invalid_options_are_refused(run: Run, url: str, option: tuple[str, object]) -> None:
-    result = run("doctor", MESSAGES, "--url", url, *option)
+def test_several_queues_are_examined_and_the_worst_is_the_exit_code(
+    run: Run, url: str, engine: Engine
+) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP INDEX ix_order_claim")
 
-    assert result.exit_code == 2
-    assert option[0] in result.output
+    result = run("doctor", "tests.cli.shop:Order", MESSAGES, "--url", url)
 
-
-def test_each_column_of_a_finding_stands_apart() -> None:
-    finding = Finding("statistics", Severity.WARNING, "13,200 rows have changed")
-
-    assert finding_text(finding).plain == "warning statistics 13,200 rows have changed"
+    assert result.exit_code == 1
+    assert "all is well" in result.stdout
+    assert "error   index     no index serves the claim" in result.stdout
