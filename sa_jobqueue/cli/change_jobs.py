@@ -28,8 +28,10 @@ from .command import (
     command,
     database_options,
     declared,
+    flag,
     json_option,
-    seconds_option,
+    seconds,
+    text,
     yes_option,
 )
 from .database import Database
@@ -125,11 +127,7 @@ def change_command(*options: Option) -> Callable[[Callable[..., None]], click.Co
 
 
 @change_command(
-    click.option(
-        "--failed",
-        is_flag=True,
-        help="Retry all failed jobs. Beyond 10,000 rows this needs the index of failed jobs.",
-    )
+    flag("--failed", "Retry all; beyond 10,000 rows this needs the index of failed jobs.")
 )
 def retry(change: Change, failed: bool) -> None:
     """Make finished jobs claimable again.
@@ -148,9 +146,7 @@ def retry(change: Change, failed: bool) -> None:
     )
 
 
-@change_command(
-    click.option("--all", "every", is_flag=True, help="Cancel all unclaimed jobs, due or not.")
-)
+@change_command(flag("--all", "Cancel all unclaimed jobs, due or not.", "every"))
 def cancel(change: Change, every: bool) -> None:
     """Cancel unclaimed jobs.
 
@@ -165,9 +161,7 @@ def cancel(change: Change, every: bool) -> None:
     change.of_all(what, change.steering.cancel_all)
 
 
-@change_command(
-    click.option("--owner", metavar="NAME", help="Release all jobs that this owner has claimed.")
-)
+@change_command(text("--owner", "Release all jobs that this owner has claimed."))
 def release(change: Change, owner: str | None) -> None:
     """Return claimed jobs to the queue.
 
@@ -182,12 +176,12 @@ def release(change: Change, owner: str | None) -> None:
 
 
 @change_command(
-    click.option(
+    text(
         "--priority",
-        type=click.IntRange(-(2**15), 2**15 - 1),
+        "The new priority. The smallest is claimed first.",
+        "N",
         required=True,
-        metavar="N",
-        help="The new priority. The smallest is claimed first.",
+        type=click.IntRange(-(2**15), 2**15 - 1),
     )
 )
 def reprioritize(change: Change, priority: int) -> None:
@@ -214,36 +208,25 @@ def request_stop(change: Change) -> None:
 
 
 @command(
-    seconds_option(
-        "--older-than",
-        zero=True,
-        required=True,
-        help="Delete jobs that were finished longer ago than this.",
-    ),
-    click.option(
-        "--status",
-        "statuses",
-        multiple=True,
-        metavar="WORD",
-        help="Delete jobs with this final status. You can repeat it.  [default: completed jobs]",
-    ),
+    seconds("--older-than", "Delete jobs that were finished before.", zero=True, required=True),
+    text("--status", "Delete jobs with this status, not completed ones.", "WORD", multiple=True),
     yes_option,
     json_option,
 )
 def prune(
-    at: Place, older_than: timedelta, statuses: tuple[str, ...], yes: bool, as_json: bool
+    at: Place, older_than: timedelta, status: tuple[str, ...], yes: bool, as_json: bool
 ) -> None:
     """Delete old finished jobs, in batches.
 
     Each batch is a transaction of its own.
     """
     names = ", ".join(map(queue_name, at.queues.values()))
-    which, age = " and ".join(statuses) or "completed", duration_text(older_than)
+    which, age = " and ".join(status) or "completed", duration_text(older_than)
     ask(f"delete the {which} jobs of {names} that are older than {age}", yes=yes)
     stop = THREADS.flag()
 
     def delete(session: Session) -> int:
-        return queue.prune(session, older_than=older_than, statuses=statuses or None)
+        return queue.prune(session, older_than=older_than, statuses=status or None)
 
     with first_signal_stops(stop.set):
         for queue in at.queues.values():

@@ -2,7 +2,7 @@
 
 ::
 
-    @command(click.option("--limit", type=ROWS, default=20), json_option)
+    @command(number("--limit", "List at most N jobs.", default=20), json_option)
     def failed(at: Place, limit: int, as_json: bool) -> None:
         ...
 
@@ -36,21 +36,17 @@ Option: TypeAlias = Callable[[Any], Any]
 #: The longest time that an option takes, 31 years: every database can subtract it from today.
 MOST_SECONDS = 1_000_000_000
 
-#: How many rows an option asks for: at least one, at most what every database takes as a limit.
-ROWS = click.IntRange(1, 2**31 - 1)
-
 targets_argument: Option = click.argument(
     "targets", metavar="MODULE[:QUEUE]...", nargs=-1, required=True
 )
-json_option: Option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-yes_option: Option = click.option("--yes", is_flag=True, help="Do it without asking.")
 
 
 class Commands(click.Group):
     """Commands in groups, each under its title; an error of the database is one line."""
 
     def __init__(self, groups: Mapping[str, Iterable[click.Command]], **options: Any) -> None:
-        super().__init__(commands=[each for group in groups.values() for each in group], **options)
+        commands = [each for group in groups.values() for each in group]
+        super().__init__(commands=commands, context_settings={"show_default": True}, **options)
         self._groups = groups
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -129,7 +125,7 @@ def declared(
     return click.command(name, help=function.__doc__)(run)
 
 
-def database_options(run: Callable[..., None]) -> Callable[..., None]:
+def database_options(run: Callable[..., None]) -> Any:
     """Add the options that name a database; the command gets `database`."""
 
     @wraps(run)
@@ -142,38 +138,36 @@ def database_options(run: Callable[..., None]) -> Callable[..., None]:
         trusted = assume_locks or values.get("locks", False)  # `doctor --locks` proves them
         run(database=Database(url, engine, trusted), **values)
 
-    for each in (
-        click.option(
-            "--assume-locks",
-            is_flag=True,
-            help="Trust the row locks of a server that is not known; `doctor --locks` proves them.",
-        ),
-        click.option(
-            "--engine",
-            metavar="MODULE:ENGINE",
-            help="The application's own Engine, AsyncEngine or sessionmaker, instead of --url.",
-        ),
-        click.option(
-            "--url",
-            envvar=URL_VARIABLE,
-            show_envvar=True,
-            metavar="URL",
-            help=f"The database, with its driver: {URLS}.",
-        ),
-    ):
-        with_database = each(with_database)
-    return with_database
+    url = text("--url", f"The database: {URLS}.", "URL", envvar=URL_VARIABLE, show_envvar=True)
+    own = "The application's own Engine, AsyncEngine or sessionmaker, instead of --url."
+    trust = "Trust the row locks of a server that is not known; `doctor --locks` proves them."
+    return url(text("--engine", own, "MODULE:ENGINE")(flag("--assume-locks", trust)(with_database)))
 
 
-def seconds_option(name: str, *, zero: bool = False, **options: Any) -> Option:
-    """Make an option of so many seconds; the command gets a timedelta, or None.
+def flag(name: str, says: str, *argument: str) -> Option:
+    """Make an option without a value; the command gets it as this argument."""
+    return click.option(name, *argument, is_flag=True, help=says)
 
-    Args:
-        zero: whether 0 is allowed.
-        options: the help and the default, as click takes them.
-    """
-    kind = click.FloatRange(min=0, min_open=not zero)
-    return click.option(name, type=kind, callback=_as_timedelta, metavar="SECONDS", **options)
+
+def text(name: str, says: str, metavar: str = "NAME", **options: Any) -> Option:
+    """Make an option with a text."""
+    return click.option(name, metavar=metavar, help=says, **options)
+
+
+def number(name: str, says: str, *, most: int = 2**31 - 1, **options: Any) -> Option:
+    """Make an option with a number from 1 to what every database takes as a limit."""
+    return click.option(name, type=click.IntRange(1, most), metavar="N", help=says, **options)
+
+
+def seconds(name: str, says: str, *, zero: bool = False, **options: Any) -> Option:
+    """Make an option of so many seconds, perhaps 0; the command gets a timedelta, or None."""
+    kind, as_time = click.FloatRange(min=0, min_open=not zero), _as_timedelta
+    return click.option(name, type=kind, callback=as_time, metavar="SECONDS", help=says, **options)
+
+
+json_option: Option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+yes_option = flag("--yes", "Do it without asking.")
+host_option = text("--host", "The address to listen on.", default="127.0.0.1")
 
 
 def _as_timedelta(_context: object, _option: object, number: float | None) -> timedelta | None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..dialects.examination import Severity
 from ..doctor import Finding, Report, examine, examine_locks
-from .command import ROWS, Place, command
+from .command import Place, command, flag, number
 
 #: Exit codes; 2 is click's, for wrong options.
 ALL_WELL, ERRORS, WARNINGS = 0, 1, 3
@@ -19,18 +19,9 @@ STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.OK: "
 
 
 @command(
-    click.option(
-        "--limit",
-        type=ROWS,
-        default=100,
-        show_default=True,
-        metavar="N",
-        help="The size of the batches that workers claim.",
-    ),
-    click.option("--no-run", is_flag=True, help="Claim nothing, and only read the query plan."),
-    click.option(
-        "--locks", is_flag=True, help="Only prove, by two connections, that row locks hold."
-    ),
+    number("--limit", "The size of the batches that workers claim.", default=100),
+    flag("--no-run", "Claim nothing, and only read the query plan."),
+    flag("--locks", "Only prove, by two connections, that row locks hold."),
     tables=False,
 )
 def doctor(at: Place, limit: int, no_run: bool, locks: bool) -> None:

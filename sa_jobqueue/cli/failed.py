@@ -10,21 +10,11 @@ from ..model.last_error import first_line
 from ..model.queue_name import queue_name
 from ..overview import FailedJob, failed_jobs, why_incomplete
 from ..steering import key_text
-from .command import ROWS, Place, command, json_option
+from .command import Place, command, json_option, number
 from .printing import print_json, print_table, right, time_text
 
 
-@command(
-    click.option(
-        "--limit",
-        type=ROWS,
-        default=20,
-        show_default=True,
-        metavar="N",
-        help="List at most N jobs.",
-    ),
-    json_option,
-)
+@command(number("--limit", "List at most N jobs.", default=20), json_option)
 def failed(at: Place, limit: int, as_json: bool) -> None:
     """List failed jobs, the newest first.
 

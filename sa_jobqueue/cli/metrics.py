@@ -16,7 +16,7 @@ from ..overview import overview, workers_needed
 from ..process.runtime import THREADS
 from ..process.signals import first_signal_stops
 from ..queue import JobQueue
-from .command import Place, command, seconds_option
+from .command import Place, command, host_option, number, seconds
 from .printing import print_json
 
 MISSING = "prometheus_client is missing: pip install 'sa_jobqueue[prometheus]'"
@@ -26,14 +26,9 @@ COUNTS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 @command(
-    click.option(
-        "--host", default="127.0.0.1", show_default=True, help="The address to listen on."
-    ),
-    click.option("--port", type=click.IntRange(1, 65535), default=9100, show_default=True),
-    seconds_option(
-        "--drain-in",
-        help="Print, as JSON, how many workers can finish the due jobs within this time, and end.",
-    ),
+    host_option,
+    number("--port", "The port to listen on.", most=65535, default=9100),
+    seconds("--drain-in", "Print, as JSON, how many workers finish the due jobs in this time."),
     threads=True,
 )
 def metrics(at: Place, host: str, port: int, drain_in: timedelta | None) -> None:

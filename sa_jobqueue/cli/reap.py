@@ -13,21 +13,14 @@ from sqlalchemy.exc import OperationalError
 from ..process.runtime import THREADS
 from ..process.signals import first_signal_stops
 from ..verbs.reap import ReapedJob
-from .command import Place, command, seconds_option
+from .command import Place, command, seconds
 from .printing import in_one_line, printable
 
 
 @command(
-    seconds_option(
-        "--lease",
-        help="The lease of owners whose state is unknown.  [default: the model's lease]",
-    ),
-    seconds_option(
-        "--max-runtime",
-        zero=True,
-        help="Also reap claims older than this whose owners are alive; 0: all claims.",
-    ),
-    seconds_option("--every", help="Repeat after this pause, until SIGTERM or Ctrl-C."),
+    seconds("--lease", "The lease of owners of unknown state.  [default: the model's lease]"),
+    seconds("--max-runtime", "Also reap older claims of the living; 0: all claims.", zero=True),
+    seconds("--every", "Repeat after this pause, until SIGTERM or Ctrl-C."),
 )
 def reap(
     at: Place, lease: timedelta | None, max_runtime: timedelta | None, every: timedelta | None

@@ -7,16 +7,14 @@ import click
 from ..model.last_error import first_line
 from ..model.queue_name import queue_name
 from ..schedules import ScheduleInfo, Schedules
-from .command import Place, ask, command, json_option, yes_option
+from .command import Place, ask, command, json_option, text, yes_option
 from .printing import print_json, print_table, time_text
 
 
 @command(
-    click.option("--pause", metavar="NAME", help="Pause this schedule."),
-    click.option("--resume", metavar="NAME", help="Resume this schedule."),
-    click.option(
-        "--run", metavar="NAME", help="Insert a job of this schedule now. Its ticks stay."
-    ),
+    text("--pause", "Pause this schedule."),
+    text("--resume", "Resume this schedule."),
+    text("--run", "Insert a job of this schedule now. Its ticks stay."),
     yes_option,
     json_option,
 )

@@ -12,7 +12,7 @@ from sqlalchemy.sql import ClauseElement
 
 from ..dialects import database_of_dialect
 from ..queue import claim_statements
-from .command import targets_argument
+from .command import targets_argument, text
 from .targets import load_queues
 
 _EXPANDING = re.compile(r"(?P<open>\()?__\[POSTCOMPILE_(?P<name>\w+)\](?(open)\))")
@@ -20,15 +20,13 @@ _EXPANDING = re.compile(r"(?P<open>\()?__\[POSTCOMPILE_(?P<name>\w+)\](?(open)\)
 
 @click.command()
 @targets_argument
-@click.option(
-    "--dialect", "name", required=True, metavar="NAME", help="postgresql, mysql, mariadb or sqlite."
-)
-def sql(targets: tuple[str, ...], name: str) -> None:
+@text("--dialect", "postgresql, mysql, mariadb or sqlite.", required=True)
+def sql(targets: tuple[str, ...], dialect: str) -> None:
     """Print the SQL that claims jobs, for the newest server."""
-    dialect = _dialect_of(name)
+    made = _dialect_of(dialect)
     for queue in load_queues(targets).values():
-        for statement in claim_statements(queue, dialect=dialect):
-            click.echo(f"{_text_of(statement, dialect)};\n")
+        for statement in claim_statements(queue, dialect=made):
+            click.echo(f"{_text_of(statement, made)};\n")
 
 
 def _dialect_of(name: str) -> Dialect:

@@ -21,7 +21,7 @@ from ..overview import QueueOverview, overview
 from ..process.runtime import THREADS, Flag
 from ..process.signals import first_signal_stops
 from ..queue import JobQueue
-from .command import Place, command, seconds_option
+from .command import Place, command, number, seconds
 from .database import shown_url
 from .overview_view import as_data, overview_table
 from .printing import in_one_line
@@ -31,8 +31,8 @@ Seen = dict[str, QueueOverview] | OperationalError
 
 
 @command(
-    seconds_option("--every", default=2.0, show_default=True, help="The time between refreshes."),
-    click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N refreshes."),
+    seconds("--every", "The time between refreshes.", default=2.0),
+    number("--count", "End after N refreshes."),
 )
 def top(at: Place, every: timedelta, count: int | None) -> None:
     """Watch queues in the terminal until Ctrl-C.
@@ -56,9 +56,9 @@ def seen_again(
     count: int | None,
 ) -> Iterator[Seen]:
     """Read the queues again and again; a server that is away is asked again."""
-    for number in counted(1):
+    for turn in counted(1):
         yield seen_now(engine, queues)
-        if number == count or stop.wait(every.total_seconds()):
+        if turn == count or stop.wait(every.total_seconds()):
             return
 
 

@@ -11,7 +11,7 @@ import click
 from sqlalchemy import Engine
 
 from ..queue import JobQueue
-from .command import Place, command
+from .command import Place, command, flag, host_option, text
 from .logs import log_options, set_up_logging
 
 MISSING = "the web page needs more packages: pip install 'sa_jobqueue[web]'"
@@ -21,11 +21,11 @@ EVERYWHERE = ("0.0.0.0", "::")
 
 
 @command(
-    click.option(
-        "--host", default="127.0.0.1", show_default=True, help="The address to listen on."
+    host_option,
+    text(
+        "--port", "The port; 0: any that is free.", "N", type=click.IntRange(0, 65535), default=8000
     ),
-    click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True),
-    click.option("--read-only", is_flag=True, help="Show the queues, but allow no changes."),
+    flag("--read-only", "Show the queues, but allow no changes."),
     log_options,
     tables=False,
     threads=True,

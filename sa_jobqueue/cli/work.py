@@ -18,7 +18,7 @@ from ..process.signals import SIGNALS, first_signal_stops
 from ..queue import JobQueue
 from ..worker import GRACE, LONGEST_POLL, Lane, Worker
 from ..worker.lanes import lanes_of
-from .command import database_options, seconds_option, targets_argument
+from .command import database_options, flag, number, seconds, targets_argument, text
 from .database import Database, driver_errors, require_table
 from .logs import log_options, set_up_logging
 from .processes import OwnProcess, Supervisor
@@ -30,8 +30,6 @@ log = logging.getLogger("sa_jobqueue.cli")
 ARGUMENTS = "sa_jobqueue.arguments"
 
 ASYNC_DRIVERS = "postgresql+asyncpg, mysql+aiomysql or sqlite+aiosqlite"
-
-COUNT = click.IntRange(min=1)
 
 
 class WorkCommand(click.Command):
@@ -45,51 +43,19 @@ class WorkCommand(click.Command):
 
 @click.command(cls=WorkCommand)
 @targets_argument
-@click.option(
-    "--handler",
-    metavar="MODULE:FUNCTION",
-    help="The handler for a mapped class, or for a queue that has no handler.",
-)
-@click.option(
-    "--processes",
-    type=COUNT,
-    metavar="N",
-    help="Start N processes, and replace those that die.  [default: work in this one]",
-)
-@click.option(
-    "--concurrency",
-    type=COUNT,
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Run N handlers at once in a process: threads, or tasks for async def handlers.",
-)
-@click.option(
-    "--limit",
-    type=COUNT,
-    metavar="N",
-    help="Hold at most N claimed jobs in a process.  "
-    "[default: --concurrency, and a few more for quick handlers]",
-)
-@click.option("--drain", is_flag=True, help="Stop when the queues are empty.")
-@seconds_option(
-    "--poll",
-    default=LONGEST_POLL.total_seconds(),
-    show_default=True,
-    help="The longest pause of an idle worker between two looks for jobs.",
-)
-@seconds_option(
+@text("--handler", "For a mapped class, or a queue that has no handler.", "MODULE:FUNCTION")
+@number("--processes", "Start N processes, and replace those that die.  [default: this one]")
+@number("--concurrency", "Run N handlers at once: threads, or tasks if async def.", default=1)
+@number("--limit", "Hold at most N jobs.  [default: --concurrency, more for quick handlers]")
+@flag("--drain", "Stop when the queues are empty.")
+@seconds("--poll", "The longest pause of an idle worker.", default=LONGEST_POLL.total_seconds())
+@seconds(
     "--grace",
+    "The time that running handlers have after SIGTERM or Ctrl-C.",
     zero=True,
     default=GRACE.total_seconds(),
-    show_default=True,
-    help="The time that running handlers have after SIGTERM or Ctrl-C.",
 )
-@seconds_option(
-    "--max-runtime",
-    help="After this time, the claim of a job is not renewed, and workers with this option reap "
-    "it.  [default: no limit]",
-)
+@seconds("--max-runtime", "Then claims are not renewed, and are reaped.  [default: no limit]")
 @database_options
 @log_options
 @click.pass_context
