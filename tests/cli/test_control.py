@@ -11,7 +11,7 @@ from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner, claim, utc_now
-from sa_jobqueue.control import paused, register_worker, update_worker
+from sa_jobqueue.control import paused, register_worker
 
 from .conftest import Run
 from .depot import SCHEDULES, TABLES, Base, Crate, crates
@@ -75,8 +75,7 @@ def test_pause_and_resume_say_whom_they_concern_and_ask(run: Run, url: str, engi
 def test_workers_shows_who_is_alive_and_what_is_paused(run: Run, url: str, engine: Engine) -> None:
     with Owner(engine, "mailer") as owner:
         with Session(engine) as session, session.begin():
-            register_worker(session, owner.name, [Crate], tables=TABLES)
-            update_worker(session, owner.name, jobs=2, tables=TABLES)
+            register_worker(session, owner.name, [Crate], jobs=2, tables=TABLES)
         run("pause", CRATES, "--url", url, "--yes")
 
         living = json.loads(run("workers", "tests.cli.depot", "--url", url, "--json").stdout)
