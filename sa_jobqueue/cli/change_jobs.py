@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 
 from ..ages import duration_text
 from ..control import request_stop as ask_to_stop
+from ..counts import Listed, count_failed, list_jobs, overview
 from ..errors import ArgumentError
 from ..model.queue_name import queue_name
-from ..overview import count_failed, failed_jobs, overview
 from ..process.runtime import THREADS
 from ..process.signals import first_signal_stops
 from ..queue import JobQueue
@@ -138,7 +138,7 @@ def retry(change: Change, failed: bool) -> None:
         change.of_keys(change.queue.retry)
         return
     with Session(change.engine) as session:
-        newest = failed_jobs(session, change.queue, limit=1, complete=True)
+        newest = list_jobs(session, change.queue, Listed.FAILED, limit=1, complete=True)
         until = newest[0].owner_date if newest else None  # none that fails later is retried
         count = count_failed(session, change.queue, until=until) if until else 0
     change.of_all(

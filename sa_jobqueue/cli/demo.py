@@ -28,13 +28,13 @@ from sqlalchemy import Engine, String, create_engine, func, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from ..counts.stats import count_by_status
 from ..dialects import database_of
 from ..model.mixins import JobMixin
 from ..process.runtime import THREADS
 from ..process.signals import first_signal_stops
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
-from ..verbs.stats import count_by_status
 from .database import URLS, Database, shown_url, wait_while_busy
 from .printing import in_one_line
 

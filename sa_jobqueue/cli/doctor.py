@@ -1,4 +1,4 @@
-"""``doctor``: does an index serve the claim, at what cost, and what slows it down."""
+"""``doctor``: does an index serve the claim, and what slows it down."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ..dialects.examination import Severity
-from ..doctor import Finding, Report, examine, examine_locks
-from .command import Place, command, flag, number
+from ..doctor import Finding, Report, examine
+from .command import Place, command, flag
 
 #: Exit codes; 2 is click's, for wrong options.
 ALL_WELL, ERRORS, WARNINGS = 0, 1, 3
@@ -19,27 +19,22 @@ STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.OK: "
 
 
 @command(
-    number("--limit", "The size of the batches that workers claim.", default=100),
-    flag("--no-run", "Claim nothing, and only read the query plan."),
     flag("--locks", "Only prove, by two connections, that row locks hold."),
     tables=False,
 )
-def doctor(at: Place, limit: int, no_run: bool, locks: bool) -> None:
+def doctor(at: Place, locks: bool) -> None:
     """Find out what slows down claims.
 
     The doctor says whether an index serves the claim. Each finding names its fix. The exit code is
     0 if all is well, 1 if there are errors, and 3 if there are only warnings.
 
-    The doctor claims one batch and rolls it back. This locks rows for a moment, and changes
-    nothing. With --no-run it locks nothing. With --locks one connection locks a row, and a second
-    connection tries to lock it too. This works also on a server that is refused as a look-alike.
+    The doctor changes nothing, and locks nothing. With --locks one connection locks a row, and a
+    second connection tries to lock it too. This works also on a server that is refused as a
+    look-alike.
     """
     code = ALL_WELL
     for queue in at.queues.values():
-        if locks:
-            report = examine_locks(at.engine, queue)
-        else:
-            report = examine(at.engine, queue, limit=limit, run=not no_run)
+        report = examine(at.engine, queue, checks=["locks"] if locks else None)
         _print_report(report)
         if report.errors or code == ERRORS:
             code = ERRORS

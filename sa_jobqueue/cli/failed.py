@@ -6,9 +6,9 @@ from functools import partial
 
 import click
 
+from ..counts import Listed, ListedJob, list_jobs, why_incomplete
 from ..model.last_error import first_line
 from ..model.queue_name import queue_name
-from ..overview import FailedJob, failed_jobs, why_incomplete
 from ..steering import key_text
 from .command import Place, command, json_option, number
 from .printing import print_json, print_table, right, time_text
@@ -21,9 +21,9 @@ def failed(at: Place, limit: int, as_json: bool) -> None:
     Without the index of failed jobs, which __queue_args__ = {"failed_index": True} declares, only
     the 10,000 rows with the largest keys are looked at.
     """
-    found: list[tuple[str, FailedJob]] = []
+    found: list[tuple[str, ListedJob]] = []
     for queue in at.queues.values():
-        jobs = at.read(partial(failed_jobs, queue=queue, limit=limit))
+        jobs = at.read(partial(list_jobs, queue=queue, which=Listed.FAILED, limit=limit))
         incomplete = at.read(partial(why_incomplete, queue=queue))
         if incomplete is not None:
             click.echo(f"this list may lack jobs: {incomplete}", err=True)
@@ -41,7 +41,7 @@ def failed(at: Place, limit: int, as_json: bool) -> None:
     print_table("queue", "key", right("attempts"), "failed at (UTC)", "error", rows=rows)
 
 
-def _data(job: FailedJob) -> dict[str, object]:
+def _data(job: ListedJob) -> dict[str, object]:
     return {
         "key": list(job.key),
         "attempts": job.attempts,

@@ -11,8 +11,8 @@ from typing import Any
 import click
 from sqlalchemy import Engine
 
+from ..counts import overview, workers_needed
 from ..model.queue_name import queue_name
-from ..overview import overview, workers_needed
 from ..process.runtime import THREADS
 from ..process.signals import first_signal_stops
 from ..queue import JobQueue

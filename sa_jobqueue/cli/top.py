@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from ..overview import QueueOverview, overview
+from ..counts import QueueStats, overview
 from ..process.runtime import THREADS, Flag
 from ..process.signals import first_signal_stops
 from ..queue import JobQueue
@@ -27,7 +27,7 @@ from .overview_view import as_data, overview_table
 from .printing import in_one_line
 
 #: What a refresh has found: the queues by their targets, or why they could not be read.
-Seen = dict[str, QueueOverview] | OperationalError
+Seen = dict[str, QueueStats] | OperationalError
 
 
 @command(
@@ -73,7 +73,7 @@ def seen_now(engine: Engine, queues: Mapping[str, JobQueue[Any]]) -> Seen:
 
 def show_live(refreshes: Iterator[Seen], console: Console, where: str) -> None:
     """Draw the queues on the terminal's screen, and leave the last picture there."""
-    known: dict[str, QueueOverview] = {}
+    known: dict[str, QueueStats] = {}
     with Live(console=console, auto_refresh=False) as live:
         for seen in refreshes:
             error = seen if isinstance(seen, OperationalError) else None
@@ -82,7 +82,7 @@ def show_live(refreshes: Iterator[Seen], console: Console, where: str) -> None:
 
 
 def picture(
-    queues: Mapping[str, QueueOverview], where: str, error: OperationalError | None = None
+    queues: Mapping[str, QueueStats], where: str, error: OperationalError | None = None
 ) -> RenderableType:
     """Lay out a refresh: where and when, the queues, and what is wrong."""
     head = Text(f"{datetime.now(UTC):%H:%M:%S} UTC  {where}", style="dim", no_wrap=True)

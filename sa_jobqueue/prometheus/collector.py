@@ -13,10 +13,11 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from ..counts import Count, QueueStats, overview
+from ..counts.schema import queues_there
 from ..model.queue_name import queues_by_name
-from ..overview import Count, QueueOverview, overview
-from ..overview.queue import job_queue_of, queues_there
 from ..owners.alive import OwnerState
+from ..queue import job_queue_of
 from .names import QUEUE, metric
 
 log = logging.getLogger("sa_jobqueue.prometheus")
@@ -70,7 +71,7 @@ class QueueCollector(Collector):
         self._missing = missing
 
 
-def _gauges(found: Mapping[str, QueueOverview]) -> list[Metric]:
+def _gauges(found: Mapping[str, QueueStats]) -> list[Metric]:
     due = _gauge("due_jobs", "Jobs that can be claimed now; counted up to 10,000.")
     oldest = _gauge("oldest_due_seconds", "Seconds since the oldest due job became due.")
     claimed = _gauge("claimed_jobs", "Jobs that are claimed; counted up to 10,000.")

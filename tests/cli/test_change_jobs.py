@@ -14,7 +14,7 @@ from sqlalchemy import URL, Engine, insert, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ClaimLost, claim, complete
-from sa_jobqueue.overview.schema import forget_schema
+from sa_jobqueue.counts.schema import forget_schema
 from sa_jobqueue.steering import bulk
 from tests.support import make_engine, with_empty_tables
 

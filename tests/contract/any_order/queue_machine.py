@@ -28,7 +28,7 @@ from sa_jobqueue import (
     complete,
     enqueue,
     fail,
-    positions,
+    position,
     reap,
     release,
     renew,
@@ -298,7 +298,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         if not self.workers:
             return
         tasks = self.observer.scalars(select(Task)).all()
-        found = dict(zip((task.id for task in tasks), positions(self.observer, tasks), strict=True))
+        found = {task.id: position(self.observer, task) for task in tasks}
         self.observer.rollback()
         waiting = [
             (job.priority, job.due, number)

@@ -403,8 +403,7 @@ class WorkflowMachine(SessionsMachine[Job, InHand]):
         jobs = self._there(self.jobs)
         there = self.observer.scalars(select(Video)).all()
         for step in STEPS:
-            positions = step.queue.positions(self.observer, there)
-            found = dict(zip((video.id for video in there), positions, strict=True))
+            found = {video.id: step.queue.position(self.observer, video) for video in there}
             places = {n: place for place, n in enumerate(_waiting(jobs, step), start=1)}
             assert found == {number: places.get(number) for number in jobs}
         self.observer.rollback()

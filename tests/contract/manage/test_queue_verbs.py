@@ -179,22 +179,6 @@ def test_a_queue_counts_its_own_jobs_by_its_own_statuses(
     }
 
 
-def test_a_queue_tells_depth_schedule_age_and_owners_of_its_own_jobs(
-    session: Session, tasks: list[Task]
-) -> None:
-    now = datetime.now(UTC)
-    add_tasks(session, "a1", run_at=now - timedelta(hours=1))
-    add_tasks(session, "a2", run_at=now + timedelta(days=1))
-    add_tasks(session, "b", run_at=now - timedelta(hours=5))
-
-    seen, second = SOON.stats(session), SECOND.stats(session)
-
-    assert (seen.depth, seen.scheduled, seen.claimed) == (1, 1, {})
-    assert seen.oldest_waiting is not None
-    assert timedelta(minutes=59) < seen.oldest_waiting < timedelta(minutes=61)
-    assert (second.depth, second.scheduled, second.claimed) == (1, 0, {"w": 1})
-
-
 def test_the_verbs_of_jobs_refuse_a_class_without_job_mixin(session: Session) -> None:
     rows = JobQueue(Account, strategy="advisory")
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, event
 from sqlalchemy.orm import ORMExecuteState, Session
 
-from sa_jobqueue import claim, complete, count_by_status, enqueue, positions, stats
+from sa_jobqueue import claim, complete, count_by_status, enqueue, position, stats
 from tests.models import Email, add_emails
 from tests.support import statements_seen
 
@@ -49,7 +49,7 @@ def test_hooks_see_no_write_of_a_verb_that_reads(session: Session) -> None:
 
     count_by_status(session, Email)
     stats(session, Email)
-    positions(session, emails)
+    position(session, emails[0])
 
     assert seen == []
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import random
-from datetime import timedelta
-
 import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, UnsupportedDatabase, complete
-from sa_jobqueue.dialects import database_of
-from sa_jobqueue.dialects.innodb.database import InnoDB
-from sa_jobqueue.dialects.innodb.isolation import running_level
 from sa_jobqueue.dialects.innodb.mariadb import MariaDB
-from tests.contract.owners.restricted_user import restricted_user
 from tests.contract.serial.keyed import NOTES, Note, add, ids
-from tests.support import SERVERS, statements_seen, until
+from tests.support import SERVERS
 
 REPEATABLE_READ = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
@@ -53,27 +46,6 @@ def test_a_transaction_that_keeps_a_snapshot_claims_no_second_job_of_a_key(
 
 
 @pytest.mark.only_on("mysql", "mariadb")
-@pytest.mark.parametrize("level", ["REPEATABLE READ", "READ COMMITTED"])
-def test_the_server_tells_the_level_of_the_open_transaction(committed: Engine, level: str) -> None:
-    with committed.connect() as connection:
-        database = database_of(connection)
-        assert isinstance(database, InnoDB)
-        connection.exec_driver_sql(f"SET TRANSACTION ISOLATION LEVEL {level}")
-        connection.execute(select(Note)).all()
-        told: list[str | None] = []
-
-        def is_told() -> bool:
-            if told:  # MariaDB's copy stays old while it is read
-                database.pause(connection, timedelta(seconds=random.uniform(0.15, 0.6)))
-            told.append(running_level(connection, database.level_question))
-            return told[-1] is not None
-
-        until(is_told)
-
-        assert set(told) <= {level, None}
-
-
-@pytest.mark.only_on("mysql", "mariadb")
 def test_a_claim_that_begins_the_transaction_makes_it_read_committed(committed: Engine) -> None:
     with Session(committed) as session:
         add(session, Note, 1, 1)
@@ -96,34 +68,3 @@ def test_a_transaction_that_has_read_before_is_served_where_it_is_read_committed
         session.scalars(select(Note)).all()
 
         assert ids(queue.claim(session, owner="b", limit=2)) == ids(jobs)
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_a_user_who_may_not_ask_for_the_level_is_served_by_that_of_the_session(
-    committed: Engine, session: Session
-) -> None:
-    jobs = add(session, Note, 1, 2)
-    with restricted_user(committed) as theirs:
-        plain = theirs.execution_options(isolation_level="READ COMMITTED")
-        for job in jobs:
-            with Session(plain) as own:
-                own.scalars(select(Note)).all()
-
-                assert ids(NOTES.claim(own, owner="b")) == [job.id]
-                own.commit()
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_a_turn_asks_for_the_level_before_it_finishes(committed: Engine) -> None:
-    with Session(committed, expire_on_commit=False) as session:
-        jobs = add(session, Note, 1, 2)
-        first = NOTES.claim(session, owner="b")
-        session.commit()
-
-        with statements_seen(committed) as seen:
-            second = NOTES.turn(session, first, owner="b")
-            session.commit()
-
-    assert ids(second) == ids(jobs[1:])
-    assert seen[0] == "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
-    assert not any("schema" in statement for statement in seen)
