@@ -18,7 +18,7 @@ from sa_jobqueue.counts.schema import forget_schema
 from sa_jobqueue.steering import bulk
 from tests.support import make_engine, with_empty_tables
 
-from .conftest import Answered, Run
+from .conftest import Run
 from .depot import Base, Box, Crate, Shelf
 
 CRATES, SHELVES = "tests.cli.depot:crates", "tests.cli.depot:shelves"
@@ -73,6 +73,7 @@ def test_failed_jobs_are_listed_with_their_errors(run: Run, url: str, engine: En
     assert "[red]no luck" in shown
     assert "line 2" not in shown
     assert newest == {
+        "queue": "crate",
         "key": [2],
         "attempts": 5,
         "failed_at": "2020-01-01T00:02:00+00:00",
@@ -110,16 +111,14 @@ def test_what_an_error_says_is_no_command_to_the_terminal(
     assert "\ufffd]0;title\ufffd [bold]text" in shown
 
 
-def test_a_command_says_what_it_will_do_and_asks(
-    url: str, engine: Engine, answered: Answered
-) -> None:
+def test_a_command_says_what_it_will_do_and_asks(run: Run, url: str, engine: Engine) -> None:
     add(engine, failed(1), failed(2))
     command = ("retry", CRATES, 1, 2, "--url", url)
 
-    refused = answered("n\n", *command)
-    nobody = answered("", *command)
+    refused = run(*command, answer="n\n")
+    nobody = run(*command, answer="")
     untouched = statuses(engine)
-    agreed = answered("y\n", *command)
+    agreed = run(*command, answer="y\n")
 
     assert "About to retry 2 jobs of crate: 1, 2. Go on?" in refused.stderr
     assert (refused.exit_code, nobody.exit_code) == (1, 1)
@@ -141,11 +140,11 @@ def test_a_command_says_what_it_will_do_and_asks(
     ],
 )
 def test_no_command_changes_anything_when_nobody_agrees(
-    url: str, engine: Engine, answered: Answered, command: tuple[str, ...]
+    run: Run, url: str, engine: Engine, command: tuple[str, ...]
 ) -> None:
     add(engine, Crate(id=1), failed(2))
 
-    result = answered("", *command, "--url", url)
+    result = run(*command, "--url", url, answer="")
 
     assert result.exit_code == 1
     assert result.stderr.startswith(f"About to {'delete' if 'prune' in command else command[0]}")
@@ -174,12 +173,12 @@ def test_a_changed_job_with_a_key_of_a_type_of_ones_own_was_not_left_alone(
 
 
 def test_all_failed_jobs_of_a_queue_are_retried_page_by_page(
-    url: str, engine: Engine, answered: Answered, monkeypatch: pytest.MonkeyPatch
+    run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "BATCH", 2)
     add(engine, *(failed(key) for key in range(1, 6)), Crate(id=6, status="done"))
 
-    asked = answered("y\n", "retry", CRATES, "--failed", "--url", url)
+    asked = run("retry", CRATES, "--failed", "--url", url, answer="y\n")
 
     assert "About to retry 5 failed jobs of crate." in asked.stderr
     assert asked.stdout == "retry: 5 jobs\n"
@@ -187,12 +186,12 @@ def test_all_failed_jobs_of_a_queue_are_retried_page_by_page(
 
 
 def test_a_job_that_fails_after_the_question_is_not_retried(
-    url: str, engine: Engine, answered: Answered, monkeypatch: pytest.MonkeyPatch
+    run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(engine, failed(1), failed(2))
     monkeypatch.setattr(click, "confirm", lambda *_, **__: add(engine, failed(3)))
 
-    told = answered("y\n", "retry", CRATES, "--failed", "--url", url).stdout
+    told = run("retry", CRATES, "--failed", "--url", url, answer="y\n").stdout
 
     assert told == "retry: 2 jobs\n"
     assert statuses(engine) == {1: "unclaimed", 2: "unclaimed", 3: "failed"}
@@ -279,18 +278,16 @@ def test_the_jobs_are_named_in_one_way(
     assert said in result.stderr
 
 
-def test_old_finished_jobs_are_deleted_and_others_stay(
-    run: Run, url: str, engine: Engine, answered: Answered
-) -> None:
+def test_old_finished_jobs_are_deleted_and_others_stay(run: Run, url: str, engine: Engine) -> None:
     add(engine, *(Crate(id=key, status="done", owner_date=LONG_AGO) for key in (1, 2)))
     add(engine, Crate(id=3, status="done", owner_date=datetime.now(UTC)), failed(4), Crate(id=5))
     command = ("prune", CRATES, "--older-than", 3600, "--url", url)
 
-    asked = answered("y\n", *command)
+    asked = run(*command, answer="y\n")
     of_failed = run(*command, "--status", "failed", "--yes", "--json").stdout
 
     assert "delete the completed jobs of crate that are older than 1 h" in asked.stderr
-    assert asked.stdout == "prune: 2 jobs\n"
+    assert asked.stdout == "prune: 2 jobs of crate\n"
     assert json.loads(of_failed) == {"queue": "crate", "verb": "prune", "deleted": 1}
     assert sorted(statuses(engine)) == [3, 5]
 

@@ -1,22 +1,25 @@
-"""pause(), resume(), and read_control(): what a worker reads once a second."""
+"""pause(), resume() and request_stop(); a worker reads what they ask for once a second."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, literal, null, select, union_all
+from sqlalchemy import Connection, delete, literal, null, select, union_all, update
 
 from ..dialects import database_of
 from ..dialects.clock import as_utc, utc_now
+from ..errors import ArgumentError, NotClaimed
+from ..fence.claim import fence_of, jobs_with_keys
 from ..fence.token import Fence
-from ..model.mapping import any_mapping_of
+from ..model.mapping import QueueMapping, any_mapping_of
 from ..model.queue_name import mapping_of_queue, queue_name
-from ..sessions.writer import AnyConnection, AnySession, session_of
-from .stops import key_text
-from .tables import ControlTables, names_missing_tables, tables_for
+from ..model.status import status_is
+from ..sessions.writer import AnyConnection, AnySession, Writer, session_of, writing
+from .tables import KEY_LENGTH, ControlTables, names_missing_tables, tables_for
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,82 @@ def paused(session: AnySession, *, tables: ControlTables | None = None) -> list[
     pauses = tables_for(tables).pauses
     rows = session_of(session).execute(select(pauses).order_by(pauses.c.queue))
     return [Pause(row.queue, as_utc(row.since)) for row in rows]
+
+
+@names_missing_tables
+def request_stop(session: AnySession, job: Any, *, tables: ControlTables | None = None) -> bool:
+    """Ask the worker that has a job to stop it, from the caller's commit on.
+
+    The request is for the job's current claim: it does not stop a later attempt.
+
+    Args:
+        job: an entity or a fence, of any session. Where the class does not declare the
+            queue's `during`, a fence or the entity that the claim returned.
+        tables: by default those in the metadata of the job's table.
+
+    Returns:
+        Whether the job is claimed; if not, nothing was written.
+
+    Raises:
+        ArgumentError: no job, several jobs, or there are no control tables.
+        MissingTable: the database does not have them.
+    """
+    jobs = jobs_with_keys(job)
+    if len(jobs) != 1:
+        raise ArgumentError(
+            f"request_stop() takes one job, and was given {len(jobs)} jobs: call it for each, as "
+            "in [job for job in jobs if request_stop(session, job)]"
+        )
+    ((job, mapping, identity),) = jobs
+    statuses, stops = _claimed_statuses(job, mapping), tables_for(tables, mapping).stops
+    key = {"queue_table": mapping.table.fullname, "job_key": key_text(identity)}
+    known = [stops.c[name] == value for name, value in key.items()]
+    with writing(session_of(session), mapping) as writer, writer.atomically():
+        # On a database with one writer, wait for the write lock before the read: a transactional
+        # handler holds the lock until its job is done.
+        writer.lock_writes(mapping.table)
+        asked = None
+        # A write may wait for another request for this job, and the job may end meanwhile.
+        while (claimed := _claim_now(writer, mapping, identity, statuses)) != asked:
+            asked = claimed
+            if asked is None:
+                writer.core(delete(stops).where(*known))
+                continue
+            values = {"owner": asked[0], "owner_date": asked[1], "since": utc_now()}
+            if not writer.core(update(stops).where(*known).values(values)).rowcount:
+                # Another session may have written this request meanwhile.
+                writer.core(writer.database.insert_new(stops).values({**key, **values}))
+    return asked is not None
+
+
+def key_text(identity: tuple[Any, ...]) -> str:
+    """Write a primary key as text, such as ``[7]``."""
+    return json.dumps(list(identity), default=str)[:KEY_LENGTH]
+
+
+def _claimed_statuses(job: Any, mapping: QueueMapping) -> tuple[str, ...]:
+    """Return the statuses of claimed jobs that the class declares, and that of the job's fence."""
+    try:
+        token = fence_of(job).token
+    except NotClaimed:
+        return mapping.during
+    return mapping.during if token.hold else (*mapping.during, token.status)
+
+
+def _claim_now(
+    writer: Writer,
+    mapping: QueueMapping,
+    identity: tuple[Any, ...],
+    statuses: tuple[str, ...],
+) -> tuple[Any, ...] | None:
+    """Return the owner and the owner_date of a claimed job; None: it is not claimed."""
+    keys = (key == value for key, value in zip(mapping.keys, identity, strict=True))
+    status, owner = mapping.column("status"), mapping.column("owner")
+    read = select(owner, mapping.column("owner_date")).where(
+        *keys, status_is(status, *statuses), owner.is_not(None)
+    )
+    row = writer.core(read).first()
+    return None if row is None else tuple(row)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,23 +39,18 @@ def log_options(command: Any) -> Any:
 
 
 def set_up_logging(level: str | None, *, as_json: bool) -> None:
-    """Send log records to the error output until the command ends.
+    """Send log records to the error output.
 
     Args:
         level: one of LEVELS; None: leave the application's own logging as it is, if there is one.
     """
-    root = logging.root
-    if (
-        level is None
-        and not as_json
-        and (root.handlers or logging.getLogger("sa_jobqueue").handlers)
-    ):
+    set_up = logging.root.handlers or logging.getLogger("sa_jobqueue").handlers
+    if set_up and level is None and not as_json:
         return
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if as_json else logging.Formatter(TEXT))
-    click.get_current_context().call_on_close(_restoring(root))
-    root.handlers = [handler]
-    root.setLevel((level or DEFAULT_LEVEL).upper())
+    logging.root.handlers = [handler]
+    logging.root.setLevel((level or DEFAULT_LEVEL).upper())
 
 
 class JsonLines(logging.Formatter):
@@ -75,40 +69,17 @@ class JsonLines(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
-        extra = {name: value for name, value in vars(record).items() if name not in _USUAL}
-        for name in line.keys() & extra.keys():
-            extra[f"{name}_"] = extra.pop(name)
-        try:
-            return _in_json({**extra, **line})
-        except (TypeError, ValueError, RecursionError):  # such as a NaN, or a tuple as a key
-            return _in_json({**{name: _plain(value) for name, value in extra.items()}, **line})
+        extra = {
+            f"{name}_" if name in line else name: _in_json(value)
+            for name, value in vars(record).items()
+            if name not in _USUAL
+        }
+        return json.dumps({**extra, **line})
 
 
-def _in_json(fields: dict[str, Any]) -> str:
-    return json.dumps(fields, default=_text, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value that JSON has, in place of one that it may not have."""
+def _in_json(value: Any) -> Any:
+    """Return a value of an extra field as JSON has it, else as text: no record is lost for it."""
     try:
-        _in_json({"": value})
-    except (TypeError, ValueError, RecursionError):
-        return _text(value)
-    return value
-
-
-def _text(value: Any) -> str:
-    try:
-        return str(value)
-    except Exception as error:  # a record is not lost for one of its fields
-        return f"<{type(value).__name__} without a text: {type(error).__name__}>"
-
-
-def _restoring(root: logging.Logger) -> Callable[[], None]:
-    handlers, level = root.handlers, root.level
-
-    def restore() -> None:
-        root.handlers = handlers
-        root.setLevel(level)
-
-    return restore
+        return json.loads(json.dumps(value, default=str, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):  # such as a NaN, or a tuple as a key
+        return repr(value)
