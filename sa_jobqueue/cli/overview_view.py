@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from ..ages import age_text
 from ..counts import Count, QueueStats
 from ..owners.alive import OwnerState
-from .harmless import harmless
+from .printing import printable
 
 #: Where a value is not known, since no index serves the question.
 NOT_INDEXED = "not indexed"
@@ -63,7 +63,7 @@ def overview_table(queues: Mapping[str, QueueStats]) -> Table:
 
 def pause_text(queue: str, since: datetime) -> str:
     """Say that a queue is paused, by its name."""
-    return f"{harmless(queue)} is paused since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{printable(queue)} is paused since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _cells(target: str, seen: QueueStats) -> list[str]:

@@ -91,7 +91,7 @@ class Site:
             kept = self._reports.get(name)
             if kept is None or kept.age > (SOONEST if again else KEPT):
                 with reading_again(self.engine) as session:
-                    report = examine(session, self.queues[name], run=False)
+                    report = examine(session, self.queues[name])
                 kept = self._reports[name] = KeptReport(report, time.monotonic())
             return kept
 

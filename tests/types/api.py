@@ -73,7 +73,7 @@ from sa_jobqueue.bulk import (
     LoadState,
     Metadata,
     Progress,
-    load_tables,
+    load_table,
 )
 from sa_jobqueue.control import (
     Pause,
@@ -528,7 +528,7 @@ def load_emails(rows: Sequence[dict[str, Any]]) -> None:
     assert_type(load.state, LoadState)
     assert_type(load.status(), Progress)
     jobs = EnqueueSource(engine, Email, lambda: iter(rows), visible="at the end")
-    BulkLoad(jobs, DatabaseLog(engine, tables=load_tables(Base.metadata))).rollback()
+    BulkLoad(jobs, DatabaseLog(engine, table=load_table(Base.metadata))).rollback()
 
 
 class Uploads(DivisibleSource[list[str]]):
@@ -569,11 +569,7 @@ def controlled(session: Session, email: Email) -> None:
 def scheduled(session: Session) -> None:
     schedules, outbox = Schedules(Base.metadata), JobQueue(Email)
 
-    @outbox.every("0 7 * * *", timezone="Europe/Berlin", values={"recipient": "a"})
-    def send_digest(email: Email) -> int:
-        return email.id
-
-    assert_type(send_digest(Email()), int)
+    outbox.every("0 7 * * *", name="r", timezone="Europe/Berlin", values={"recipient": "a"})
     assert_type(schedules.declare(session, [outbox]).undeclared, tuple[str, ...])
     assert_type(schedules.run_due(session, [outbox]), list[Ran])
     assert_type(schedules.all(session), list[ScheduleInfo])
