@@ -378,8 +378,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         jobs = self._there(self.jobs)
         there = self.observer.scalars(select(self.tables[0])).all()
         for step in self.steps:
-            positions = step.queue.positions(self.observer, there)
-            found = dict(zip((job.id for job in there), positions, strict=True))
+            found = {job.id: step.queue.position(self.observer, job) for job in there}
             places = {n: place for place, n in enumerate(_waiting(jobs, step), start=1)}
             assert found == {number: places.get(number) for number in jobs}
         self.observer.rollback()
