@@ -59,9 +59,10 @@ def check_locks(subject: Subject) -> Iterator[Finding]:
 
 @contextmanager
 def _second(subject: Subject) -> Iterator[Connection]:
-    """Give a second connection, and roll back what it does."""
+    """Give a second connection, and roll back what it does; neither waits for long."""
+    waiting_at_most = subject.examination.waiting_at_most
     with connected_outside_pool(subject.connection.engine) as connection:
-        with subject.examination.waiting_at_most(connection, PATIENCE):
+        with waiting_at_most(subject.connection, PATIENCE), waiting_at_most(connection, PATIENCE):
             yield connection
         connection.rollback()
 
