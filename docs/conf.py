@@ -43,7 +43,7 @@ extensions = [
     "llms_txt",
     "repository_links",
 ]
-exclude_patterns = ["_extensions"]
+exclude_patterns = ["_extensions", "internals"]  # the latter is for developers
 repository = addresses["Source"]
 
 # Types of other packages, and type variables, have no entry here. What docstrings name must have.

@@ -1,7 +1,8 @@
-"""A link from a page to a file that is no page leads to the repository.
+"""A link from a page to a file that is no page of the site leads to the repository.
 
-``[an example](../examples/05_mailing.py)`` works in a checkout and on the repository's pages. On
-the site it becomes the file's address. A link to a file that does not exist is a warning.
+``[an example](../examples/05_mailing.py)`` and ``[the model](internals/model.md)`` work in a
+checkout and on the repository's pages. On the site it becomes the file's address. A link to a
+file that does not exist is a warning.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import re
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
-#: A link of Markdown whose target begins with ``../``; an image is none.
-LINK = re.compile(r"(?<!!)(?P<text>\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>\.\./[^)\s]+)\)")
+#: A link of Markdown whose target begins with ``../`` or ``internals/``; an image is none.
+LINK = re.compile(
+    r"(?<!!)(?P<text>\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>(?:\.\.|internals)/[^)\s]+)\)"
+)
 
 #: These files are pages of the site.
 PAGES = {
     "CHANGELOG.md": "changes.md",
-    "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
 
@@ -35,7 +37,7 @@ def lead_to_repository(app: Sphinx, page: str, content: list[str]) -> None:
     def link(found: re.Match[str]) -> str:
         target, _, anchor = found["target"].partition("#")
         path = os.path.normpath(os.path.join("docs", os.path.dirname(page), target))
-        if path.startswith("docs/"):
+        if path.startswith("docs/") and not path.startswith("docs/internals/"):
             return found[0]
         if path not in PAGES and not os.path.exists(os.path.join(app.confdir, "..", path)):
             log.warning("a link to a file that does not exist: %s", target, location=page)

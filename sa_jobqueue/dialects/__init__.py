@@ -2,7 +2,7 @@
 
 To add a database, subclass :class:`Database`, tell how its clock is read with
 ``@compiles(utc_now, "its-name")``, and :func:`register` the class. The other names below
-are for a database that has more than claims; ``docs/adding-a-database.md`` walks through.
+are for a database that has more than claims.
 """
 
 from .capabilities import Capabilities, Version

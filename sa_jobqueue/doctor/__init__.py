@@ -9,7 +9,6 @@
 It explains the statement of the claim, and looks at the table and the server. It locks nothing
 and changes nothing, unless ``checks=["locks"]`` asks for a proof by two connections that locks
 hold. On the command line: ``sa-jobqueue doctor``. ``docs/doctor.md`` lists the checks, and
-``docs/adding-a-check.md`` says how to add a check.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which change of status each verb makes, and what it writes to a job's columns.
 
-:data:`TRANSITIONS` is the state diagram of ``docs/architecture.md``; a test holds the two
+:data:`TRANSITIONS` is the state diagram of ``docs/internals/architecture.md``; a test holds the two
 against each other. Below it is one function for each change: it returns the columns with
 their new values. The WHERE clause names the status that a verb leaves; it is made in
 ``fence/statements.py`` for claimed jobs and in ``verbs/manage.py`` for the others.

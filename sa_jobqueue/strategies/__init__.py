@@ -1,7 +1,6 @@
 """One file for each way to claim; :func:`choose` picks the way for a queue and a database.
 
-A strategy of your own: subclass :class:`Strategy`, and :func:`register` it. See
-docs/adding-a-strategy.md.
+To add a strategy, subclass :class:`Strategy`, and :func:`register` it.
 """
 
 from __future__ import annotations

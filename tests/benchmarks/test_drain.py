@@ -15,20 +15,12 @@ from benchmarks.harness.databases import Database
 from benchmarks.harness.processes import HostFailed, JobsLost
 from benchmarks.harness.report import Row
 
-from .fakes import Breaking, Folder, Leaving, Losing, Repeating, Retrying, fake
+from .fakes import Breaking, Leaving, Losing, Repeating, fake
 from .switching import switching_hosts
 
 
 def drained(adapter: type[Adapter], folder: Path) -> Row:
     return drain(fake(adapter), Database("folder", str(folder)), batch=1, workers=2, jobs=30)
-
-
-def test_a_drain_is_timed(tmp_path: Path) -> None:
-    done = drained(Folder, tmp_path)
-
-    assert done["jobs"] == 30
-    assert done["seconds"] > 0
-    assert done["retries"] == 0
 
 
 @pytest.mark.usefixtures("forked_hosts")
@@ -45,13 +37,6 @@ def test_a_queue_that_does_not_run_each_job_once_is_detected(
 ) -> None:
     with pytest.raises(JobsLost, match=f"of 30 jobs {message}"):
         drained(adapter, tmp_path)
-
-
-@pytest.mark.usefixtures("forked_hosts")
-def test_retries_of_all_workers_are_counted(tmp_path: Path) -> None:
-    done = drained(Retrying, tmp_path)
-
-    assert done["retries"] == 2 * done["workers"]
 
 
 def test_a_worker_that_ends_early_is_an_error(tmp_path: Path) -> None:

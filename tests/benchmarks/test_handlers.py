@@ -8,22 +8,8 @@ import pytest
 from sqlalchemy import URL
 
 from benchmarks.adapters.catalogue import entries
-from benchmarks.adapters.naps import seconds_of
-from benchmarks.handlers import ADAPTERS, run, share_busy
+from benchmarks.handlers import ADAPTERS, run
 from benchmarks.harness.databases import Database
-
-
-def test_the_share_counts_until_the_last_job_begins() -> None:
-    naps = [(0.0, 1.0), (0.0, 5.0), (1.5, 2.0), (2.0, 9.0)]
-
-    assert share_busy(naps, slots=2) == (1 + 2 + 0.5) / 4
-
-
-def test_of_mixed_handlers_one_in_fifty_is_long() -> None:
-    naps = [seconds_of("mixed", number) for number in range(1, 101)]
-
-    assert (naps.count(2.0), naps.count(0.02)) == (2, 98)
-    assert {seconds_of("even", number) for number in range(1, 101)} == {0.02}
 
 
 @pytest.mark.usefixtures("forked_hosts")

@@ -37,10 +37,3 @@ def test_a_claim_is_short_if_it_gets_less_than_a_batch_while_a_batch_is_ready() 
 
     assert short_claims([full, short], batch=10, jobs=30) == 1
     assert short_claims([full, (2.0, 3.0, 10)], batch=10, jobs=30) == 0
-
-
-def test_what_a_claim_beside_it_may_have_taken_was_not_ready() -> None:
-    short, beside = (0.0, 1.0, 4), (0.5, 2.0, 10)
-
-    assert short_claims([short, beside], batch=10, jobs=23) == 0
-    assert short_claims([short, beside], batch=10, jobs=24) == 1

@@ -30,14 +30,3 @@ def test_each_way_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "the same, in the second of a job's COMMIT",
     ]
     assert "AsyncWorker" in latency.tables(figures)
-
-
-def test_chosen_ways_alone_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latency, "_measured", lambda way, *_: {"way": way, "p50": 1.0, "p99": 1.0})
-    database = Database("postgresql", "postgresql+psycopg2://")
-    chosen = ("AsyncWorker, notify", "pgqueuer")
-
-    figures = latency.main.measure(database, jobs=3, quiet=1, herd=2, peers=True, chosen=chosen)
-
-    assert [row["way"] for row in figures["results"]] == ["AsyncWorker, notify", "pgqueuer"]
-    assert figures["crowds"] == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,16 +16,6 @@ def test_a_benchmark_runs_by_the_name_of_its_module(name: str) -> None:
     told = run_module(f"benchmarks.{name}", "--help")
 
     assert told.startswith(f"Usage: python -m benchmarks.{name} [OPTIONS]\n")
-
-
-def test_a_benchmark_that_runs_by_its_module_writes_the_same_file(tmp_path: Path) -> None:
-    sizes = ("--rows", "10", "--rounds", "1", "--results", str(tmp_path))
-
-    told = run_module("benchmarks.enqueue", "--database", "sqlite", *sizes)
-
-    written = tmp_path / "enqueue-sqlite.json"
-    assert told.endswith(f"written: {written}\n")
-    assert written.exists()
 
 
 def run_module(*arguments: str) -> str:

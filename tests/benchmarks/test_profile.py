@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from sqlalchemy import URL
 
 from benchmarks import enqueue, load, profile
 from benchmarks.harness.databases import Database
 from benchmarks.profile import stages
-from benchmarks.profile.stages import DRIVER, OUR_CODE, RESULT, STAGES, Stopwatch
+from benchmarks.profile.stages import DRIVER, OUR_CODE, STAGES
 
 
 @pytest.fixture
 def database(fresh_database: URL, db_alias: str) -> Database:
     """Give a new and empty database."""
     return Database(db_alias, fresh_database.render_as_string(hide_password=False))
-
-
-def busy(seconds: float = 0.02) -> None:
-    """Use the CPU for a while."""
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
-
-
-def test_time_is_that_of_the_innermost_stage() -> None:
-    watch = Stopwatch()
-    inner = watch.wrapped(busy, DRIVER)
-
-    with watch.on(OUR_CODE):
-        busy()
-        inner(0.06)
-
-    assert watch.own[DRIVER] == pytest.approx(0.06, rel=0.2)
-    assert watch.own[OUR_CODE] == pytest.approx(0.02, rel=0.2)
-
-
-def test_what_is_called_outside_of_a_measured_call_is_not_counted() -> None:
-    watch = Stopwatch()
-
-    watch.wrapped(busy, RESULT)()
-
-    assert not any(watch.own.values())
 
 
 @pytest.mark.by_turns("sqlite", "mysql")

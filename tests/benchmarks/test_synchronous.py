@@ -11,7 +11,6 @@ from sqlalchemy import Engine, text
 from benchmarks.adapters.adapter import SYNCHRONOUS
 from benchmarks.adapters.handwritten.sqlite import Delete
 from benchmarks.adapters.model import make_engine
-from benchmarks.harness.databases import Database
 
 #: What PRAGMA synchronous answers.
 ANSWERS = {"FULL": 2, "NORMAL": 1}
@@ -44,14 +43,3 @@ def test_hand_written_sql_and_ours_write_to_the_disk_as_the_run_says(
     by_hand.close()
 
     assert answers == (ANSWERS[wanted], ANSWERS[wanted])
-
-
-@pytest.mark.parametrize("wanted", list(ANSWERS))
-def test_the_conditions_of_a_run_tell_how_it_wrote_to_the_disk(
-    wanted: str, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(SYNCHRONOUS, wanted)
-
-    durability = Database("sqlite", url).conditions()["durability"]
-
-    assert durability == {"synchronous": str(ANSWERS[wanted])}

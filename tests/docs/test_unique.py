@@ -187,20 +187,3 @@ def test_a_stopped_worker_leaves_a_job_whose_key_waits_again_to_a_reap(
 
         assert statuses(session, entity) == [(1, "done"), (2, "claimed"), (2, "unclaimed")]
     assert " 2 could not be released; a reap returns the jobs to the queue" in caplog.text
-
-
-@pytest.mark.parametrize("block", [UNFINISHED, FRESH], ids=["unfinished", "fresh"])
-def test_a_worker_works_through_a_class_with_a_generated_column(tabled: Tabled, block: str) -> None:
-    engine, entity = tabled(block)
-    with Session(engine, expire_on_commit=False) as session:
-        add(session, entity, 1, 2, 3, 2)
-        handled: list[int] = []
-
-        def handler(job: Any) -> None:
-            handled.append(job.document_id)
-
-        Worker(engine, JobQueue(entity), handler, limit=2, drain=True).run()
-        add(session, entity, 2)
-
-        assert handled == [1, 2, 3]
-        assert statuses(session, entity)[3:] == [(2, "unclaimed")]

@@ -21,7 +21,7 @@ class Fault:
     """A broken promise.
 
     Attributes:
-        rule: the name of the rule; docs/evidence.md has the list.
+        rule: the name of the rule; docs/internals/evidence.md has the list.
         text: what is wrong.
         entries: the shortest part of the history that shows it.
     """

@@ -8,14 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue import JobQueue, claim, complete
+from sa_jobqueue import claim, complete
 from sa_jobqueue.control import paused
-from sa_jobqueue.steering import Steering
-from sa_jobqueue.web.pages import actions
 
 from .conftest import (
     LONG_AGO,
@@ -132,40 +129,6 @@ def test_a_claim_that_somebody_else_has_since_the_preview_is_not_released(
     assert statuses(session) == {1: "claimed", 2: "unclaimed"}
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
-def test_a_job_whose_owner_finishes_it_during_a_release_is_left_alone(
-    page: TestClient, session: Session, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(session, Email(id=1), Email(id=2))
-    fences = claim(session, Email, owner="w", limit=2).fences
-    session.commit()
-    claimed_by = JobQueue.claimed_by
-
-    def read_before_a_finish(*arguments: Any) -> Any:
-        found = claimed_by(*arguments)
-        with Session(engine) as worker, worker.begin():
-            complete(worker, fences[0])
-        return found
-
-    monkeypatch.setattr(JobQueue, "claimed_by", read_before_a_finish)
-    answer = page.post(EMAILS, data={"verb": "release", "key": ["1", "2"], "confirm": "yes"})
-
-    assert texts(answer, "h1") == ["1 job released"]
-    assert "left alone: its status is done now" in texts(answer, "td")
-    assert statuses(session) == {1: "done", 2: "unclaimed"}
-
-
-def test_a_job_that_its_owner_has_moved_on_is_released(page: TestClient, session: Session) -> None:
-    add(session, Visit(region="a", number=7))
-    claim(session, Visit, owner="w")[0].status = "waiting"
-    session.commit()
-    (key,) = keys_shown(page.get("/queues/visits?show=claimed"))
-
-    preview = preview_of(page, "/queues/visits", {"verb": "release", "key": key})
-
-    assert texts(confirmed(page, preview), "h1") == ["1 job released"]
-
-
 def test_all_failed_jobs_are_retried(page: TestClient, session: Session) -> None:
     add(session, *(failed(key) for key in range(1, 13)), failed(20, status="done"))
 
@@ -211,34 +174,6 @@ def test_a_failed_job_that_somebody_has_changed_after_the_preview_is_left_alone(
     assert statuses(session) == {1: "cancelled", 2: "failed", 4: "unclaimed", 5: "unclaimed"}
 
 
-def test_a_failed_job_that_changes_between_its_list_and_its_retry_is_left_alone(
-    page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(session, failed(1), failed(2))
-    preview = preview_of(page, EMAILS, ALL)
-    change = Steering.change
-
-    def change_late(steering: Steering, keys: Any, verb: Any) -> Any:
-        session.get_one(Email, 1).owner_date = LONG_AGO + timedelta(days=1)
-        session.commit()
-        return change(steering, keys, verb)
-
-    monkeypatch.setattr(Steering, "change", change_late)
-    result = confirmed(page, preview)
-
-    assert texts(result, "h1") == ["1 job retried"]
-    assert statuses(session) == {1: "failed", 2: "unclaimed"}
-
-
-def test_the_preview_of_all_counts_what_it_will_retry(page: TestClient, session: Session) -> None:
-    add(session, failed(1), Email(id=2, status="failed", owner_date=None))
-
-    preview = preview_of(page, EMAILS, ALL)
-
-    assert texts(preview, "h1") == ["Retry all 1 failed jobs?"]
-    assert texts(confirmed(page, preview), "h1") == ["1 job retried"]
-
-
 def test_a_preview_of_no_failed_jobs_has_no_button(page: TestClient, session: Session) -> None:
     preview = preview_of(page, EMAILS, ALL)
 
@@ -268,34 +203,6 @@ def test_a_preview_has_an_address_that_changes_nothing(page: TestClient, session
     assert address == "/previews/emails?verb=retry&show=failed&key=1&key=2"
     assert again == [["Retry 2 jobs?"]] * 2
     assert set(statuses(session).values()) == {"failed"}
-
-
-def test_a_preview_whose_address_would_be_too_long_is_shown_at_once(
-    page: TestClient, session: Session
-) -> None:
-    regions = [f"{number}{'x' * 90}" for number in range(50)]
-    add(session, *(Visit(region=region[:50], number=1) for region in regions))
-    keys = [f"{region[:50]},1" for region in regions]
-
-    short = page.post("/queues/visits", data={"verb": "cancel", "key": keys[:49]})
-    long = page.post("/queues/visits", data={"verb": "cancel", "key": [*keys, "y" * 3_000 + ",1"]})
-
-    assert (short.status_code, len(short.headers["location"]) <= 4_000) == (303, True)
-    assert (long.status_code, texts(long, "h1")) == (200, ["Cancel 50 jobs?"])
-
-
-def test_a_request_retries_so_many_failed_jobs_and_offers_to_go_on(
-    page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(actions, "MOST", 2)
-    monkeypatch.setattr("sa_jobqueue.steering.bulk.BATCH", 2)
-    add(session, *(failed(key) for key in range(1, 6)))
-
-    answer = confirmed(page, preview_of(page, EMAILS, ALL))
-
-    assert texts(answer, "h1") == ["2 jobs retried"]
-    assert "Retry the next…" in texts(answer, "button")
-    assert list(statuses(session).values()).count("failed") == 3
 
 
 def test_a_queue_is_paused_and_resumed(page: TestClient, session: Session) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ from tests.models import (
 from tests.support import with_empty_tables
 
 from .conftest import Open, add, confirmed, keys_shown, preview_of, texts
-from .models import Stage, Ticket
+from .models import Ticket
 
 MAPPINGS: dict[Any, dict[str, Any]] = {
     Email: {"recipient": "ann"},
@@ -94,32 +93,6 @@ def test_jobs_with_a_key_of_a_type_of_ones_own_are_previewed_and_changed(
     claim(session, Ticket, owner="w", limit=2)
     session.commit()
     assert press("release", one, two) == ["Release 2 jobs?", "2 jobs released"]
-
-
-def test_a_changed_job_with_a_key_of_a_type_of_ones_own_was_not_left_alone(
-    open_page: Open, session: Session
-) -> None:
-    add(session, Ticket(), Ticket(stage=Stage.done))
-    page = open_page(queues={"jobs": Ticket})
-    (due,) = keys_shown(page.get("/queues/jobs?show=due"))
-    done = next(str(job.id) for job in session.query(Ticket) if str(job.id) != due)
-    form = {"verb": "cancel", "key": [due, done], "confirm": "yes"}
-
-    answer = page.post("/queues/jobs", data=form)
-
-    assert keys_shown(answer) == [done, due]
-    assert texts(answer, "td") == ["left alone: its status is done now", "cancelled"]
-
-
-def test_a_key_of_a_type_of_ones_own_may_be_typed_in_another_way(
-    open_page: Open, session: Session
-) -> None:
-    add(session, Ticket(id=uuid.UUID(int=10)))
-    page = open_page(queues={"jobs": Ticket})
-
-    job = page.get(f"/queues/jobs/jobs/{uuid.UUID(int=10).hex.upper()}")
-
-    assert f'name="key" value="{uuid.UUID(int=10)}"' in job.text
 
 
 @pytest.mark.usefixtures("tables")

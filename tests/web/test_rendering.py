@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from urllib.parse import quote
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
 
 from sa_jobqueue.ages import age_text, duration_text
-from sa_jobqueue.web.rendering import from_path, in_path
-
-
-@given(some.text(some.sampled_from("ab~012/.%")))
-def test_a_key_in_a_path_is_a_single_step_and_is_read_again(text: str) -> None:
-    step = in_path(text)
-
-    assert from_path(step) == text
-    assert "/" not in step
-    assert quote(step) not in (".", "..")
 
 
 @pytest.mark.parametrize(

@@ -44,33 +44,6 @@ def test_samples_are_taken_while_somebody_looks_and_no_longer(
     until(lambda: len(line_of(page)) > before + 2)  # somebody looks again
 
 
-@pytest.mark.usefixtures("often")
-def test_a_database_that_is_away_ends_no_samples(
-    page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away: list[int] = []
-    taken = page.app.state.site.samples  # type: ignore[attr-defined]  # it is a Starlette
-    read = taken._read
-
-    def read_or_fail() -> object:
-        if len(away) < 3:
-            away.append(1)
-            raise OSError("away")
-        return read()
-
-    monkeypatch.setattr(taken, "_read", read_or_fail)
-
-    until(lambda: len(line_of(page)) > 1)
-    assert len(away) == 3
-
-
-def test_pages_that_are_read_often_add_one_sample(page: TestClient) -> None:
-    for _ in range(5):
-        page.get("/")
-
-    assert line_of(page) == []
-
-
 def test_a_plot_is_a_line_from_left_to_right_within_its_box(
     page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,6 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue.dialects import database_of
 from sa_jobqueue.web import reading, site
 from tests.support import SERVERS, cut_connections, impatient, make_engine
 
@@ -32,39 +31,6 @@ SLOW = {
 }
 
 SHORT = timedelta(seconds=1)
-
-
-#: How a connection is asked for its limits, and its answer within a limit of one second.
-LIMITS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "postgresql": ("SHOW statement_timeout", ("1s",)),
-    "mysql": ("SELECT @@max_execution_time, @@innodb_lock_wait_timeout", (1_000, 1)),
-    "mariadb": ("SELECT @@max_statement_time, @@innodb_lock_wait_timeout", (1, 1)),
-}
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_connection_has_its_own_limits_again_afterwards(engine: Engine, db_alias: str) -> None:
-    question, limited = LIMITS[db_alias]
-    with engine.connect() as connection:
-        before = connection.exec_driver_sql(question).one()
-        connection.rollback()
-        with database_of(connection).time_limit(connection, SHORT):
-            within = connection.exec_driver_sql(question).one()
-        connection.commit()
-        after = connection.exec_driver_sql(question).one()
-
-    assert tuple(within) == limited
-    assert before == after != within
-
-
-@pytest.mark.only_on("sqlite")
-def test_a_connection_whose_time_is_over_may_be_used_again(engine: Engine) -> None:
-    numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) "
-    with engine.connect() as connection:
-        with database_of(connection).time_limit(connection, timedelta(0)):
-            pass
-
-        assert connection.execute(text(f"{numbers} SELECT MAX(i) FROM n")).scalar() == 100_000
 
 
 def test_a_page_whose_query_takes_too_long_says_so(
