@@ -269,6 +269,8 @@ def _writer(
 ) -> Writer:
     database = database_of(connection)
     in_autocommit = database.in_autocommit(connection)
+    if schemas := connection.get_execution_options().get("schema_translate_map"):
+        _refuse_quotes(schemas)
     options = None
     if (
         not in_autocommit
@@ -277,6 +279,19 @@ def _writer(
     ):
         options = database.past_snapshot(connection)
     return Writer(session, connection, database, in_autocommit, mapping.mapper, options, hooked)
+
+
+def _refuse_quotes(schemas: Mapping[Any, str | None]) -> None:
+    """Refuse names that end a string: SQLAlchemy writes a translated schema into the text as it is.
+
+    The locks of a table are found by its name, which stands in a string there.
+    """
+    for name in filter(None, schemas.values()):
+        if "'" in name or "\\" in name:
+            raise ArgumentError(
+                f"schema_translate_map leads to {name!r}: rename the schema, so that its name has "
+                "no single quote and no backslash"
+            )
 
 
 # Whether a verb was the first to use a transaction: asked once for each transaction.

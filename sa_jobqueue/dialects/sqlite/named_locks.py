@@ -68,9 +68,12 @@ class SQLiteNamedLocks(NamedLocks):
             if deadline.passed:
                 return None
             time.sleep(deadline.left(_AGAIN))
-        held = _HeldByFile(file, name)
-        file.sign(mode=_mode_of(database))
-        return held
+        try:
+            file.sign(mode=_mode_of(database))
+        except BaseException:
+            file.give_back()
+            raise
+        return _HeldByFile(file, name)
 
     def holder(self, connection: Connection, name: str) -> Holder | None:
         database = file_of(connection) or memory_path(connection.engine.pool)

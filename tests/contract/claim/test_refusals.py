@@ -71,6 +71,14 @@ def test_a_call_that_cannot_be_meant_is_refused(
         call(session)
 
 
+@pytest.mark.parametrize("schema", ["It's two", "a\\b"])
+def test_a_translated_schema_that_ends_a_string_is_refused(engine: Engine, schema: str) -> None:
+    translated = engine.execution_options(schema_translate_map={None: schema})
+
+    with Session(translated) as session, pytest.raises(ArgumentError, match="rename the schema"):
+        claim(session, Email, owner="w")
+
+
 def test_a_strategy_that_cannot_run_here_is_refused(session: Session, db_alias: str) -> None:
     here = {*STRATEGIES[db_alias], *(["advisory"] if db_alias == "postgresql" else [])}
     for name in {*ALL_STRATEGIES, "advisory"} - here:
