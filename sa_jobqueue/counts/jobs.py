@@ -82,9 +82,9 @@ def list_jobs(
     """List jobs of a queue.
 
     Failed and cancelled jobs without an index are looked for among the 10,000 rows with the largest
-    keys, and those without an owner_date, which no verb leaves, are not listed. Only the first jobs
-    are listed if there are more than 20 levels of priority. In an order of your own, due and later
-    jobs have no second page.
+    keys. A row without an owner_date, which no verb leaves, is not listed. Only the first jobs are
+    listed if there are more than 20 levels of priority. In an order of your own, due and later jobs
+    have no second page.
 
     Args:
         queue: a mapped class, a JobQueue or a workflow's step.
