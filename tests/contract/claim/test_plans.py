@@ -163,8 +163,8 @@ def test_jobs_due_later_are_never_walked_over(later_rows: Engine, strategy: str)
     with Session(later_rows) as session:
         before = rows_read(session.connection())
         ticks: list[int] = []
+        driver: Any = session.connection().connection.driver_connection
         if later_rows.dialect.name == "sqlite":  # each tick: 1,000 virtual instructions
-            driver: Any = session.connection().connection.driver_connection
             driver.set_progress_handler(lambda: bool(ticks.append(1)), 1_000)  # type: ignore[func-returns-value]  # False: go on
 
         tasks = claim(session, Task, owner="w", limit=50, strategy=strategy)
