@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Claim, JobQueue, cancel, cancel_claimed, complete, fail, fence_of, reap
 from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.wakeups import Wakeups
 from sa_jobqueue.wakeups.in_process import woken_by_verbs
 from tests.contract.wakeups.conftest import Heard
 from tests.contract.wakeups.models import SHIPPED, Cargo, Crate, Pallet
@@ -196,27 +195,3 @@ def test_a_freed_key_wakes_an_idle_worker(engine: Engine, session: Session) -> N
         queue.complete(session, jobs)
         session.commit()
         assert handled.next() == "b"
-
-
-@pytest.mark.parametrize("limit", [1, 2])
-def test_a_worker_does_not_keep_waking_itself_by_its_own_finishes(
-    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch, limit: int
-) -> None:
-    claims: list[bool] = []
-
-    def claimed(wakeups: Wakeups, *, found: bool) -> None:
-        claims.append(found)
-
-    monkeypatch.setattr(Wakeups, "claimed", claimed)  # which starts no watcher
-    add(session, *[1] * 10)
-    handled = Handled()
-
-    with working(engine, SHIPPED, handled, limit=limit, watched=False):
-        for _ in range(10):
-            handled.next()
-        until(lambda: claims[-1:] == [False], SOON)
-        add(session, 2)
-        handled.next()
-
-    assert claims.count(True) == 11
-    assert claims.count(False) <= 3

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine, insert, text
-from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
@@ -182,29 +180,6 @@ def test_a_rolled_back_savepoint_of_a_connection_is_noticed(engine: Engine, hear
         queue.release(connection, rows)
 
     assert heard() == [PARCEL]
-
-
-def test_a_transaction_around_that_is_committed_sends_what_its_sessions_noted(
-    engine: Engine, heard: Heard
-) -> None:
-    with engine.begin() as connection:
-        joined = Session(connection, join_transaction_mode="create_savepoint")
-        add_parcels(joined, "a")
-        enqueue(joined, Parcel, [{"name": "b"}])
-        joined.rollback()
-        assert heard() == []
-
-    assert heard() == [PARCEL]
-
-
-def test_a_commit_that_the_server_refuses_sends_nothing(engine: Engine, heard: Heard) -> None:
-    with engine.connect() as connection:
-        enqueue(Session(connection), Parcel, [{"name": "a"}])
-        with suppress(ProgrammingError):
-            connection.execute(text("SELECT nothing"))
-        connection.commit()  # the server answers with ROLLBACK
-
-    assert heard() == []
 
 
 def test_each_statement_notifies_under_autocommit(

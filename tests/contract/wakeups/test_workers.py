@@ -5,30 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, func, insert, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, claim
+from sa_jobqueue import JobQueue
 from sa_jobqueue.events.channel import channel_of
 from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.wakeups import alarm
-from sa_jobqueue.wakeups.watcher import Watcher
-from sa_jobqueue.worker import idle
 from tests.contract.wakeups.models import Hostile, Parcel, Postcard, empty
 from tests.contract.wakeups.support import (
-    MINUTE,
     SOON,
     Handled,
     add_later,
-    claims_for_nothing,
     elsewhere,
     working,
 )
-from tests.support import make_engine, until
+from tests.support import make_engine
 
 
 @pytest.fixture(params=["wal", "delete"])
@@ -107,18 +101,6 @@ def test_two_workers_of_a_process_are_both_woken(watched: Engine) -> None:
         assert [handled.next(), handled.next()] == ["a", "a"]
 
 
-def test_a_rolled_back_job_wakes_nobody_and_the_next_one_does(watched: Engine) -> None:
-    handled = Handled()
-
-    with working(watched, Postcard, handled), Session(watched) as session:
-        session.add(Postcard(name="gone"))
-        session.flush()
-        session.rollback()
-        session.add(Postcard(name="b"))
-        session.commit()
-        assert handled.next() == "b"
-
-
 @pytest.mark.only_on("postgresql")
 def test_a_job_in_the_pause_after_rings_for_nothing_is_handled_at_its_end(engine: Engine) -> None:
     began = threading.Event()
@@ -135,29 +117,3 @@ def test_a_job_in_the_pause_after_rings_for_nothing_is_handled_at_its_end(engine
         connection.execute(insert(Hostile))  # as another process would
         connection.execute(ring)
         assert began.wait(SOON / 4)  # long before the connection proves again that it hears
-
-
-def test_a_job_in_the_pause_is_handled_at_its_end_where_no_watcher_is(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Watcher, "start", lambda watcher, source: None)  # as through a pooler
-    monkeypatch.setattr(idle, "SHORTEST_POLL", MINUTE)
-    for pause in ("FIRST_PAUSE", "LONGEST_PAUSE"):
-        monkeypatch.setattr(alarm, pause, timedelta(seconds=1))
-    handled = Handled()
-
-    with (
-        working(engine, Postcard, handled, watched=False) as worker,
-        Session(engine, expire_on_commit=False) as session,
-    ):
-        session.add(Postcard(name="a"))
-        session.commit()
-        assert handled.next() == "a"
-        session.add(Postcard(name="of another"))
-        session.flush()
-        claim(session, Postcard, owner="w")
-        session.commit()
-        until(lambda: claims_for_nothing(worker), SOON)
-        session.add(Postcard(name="b"))
-        session.commit()
-        assert handled.next() == "b"
