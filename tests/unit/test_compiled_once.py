@@ -20,31 +20,11 @@ from sqlalchemy import (
     text,
 )
 
-from sa_jobqueue.sessions.compiled_once import CompiledStatements, compiled_once
+from sa_jobqueue.sessions.compiled_once import compiled_once
 
 
 def engine_in_memory() -> Engine:
     return create_engine("sqlite://")
-
-
-def test_sqlalchemy_asks_by_a_key_whose_second_element_is_the_same_for_one_statement() -> None:
-    """Were it another each time, every execution would hash all parts of the statement."""
-    engine = engine_in_memory()
-    statement: Select[Any] = select(literal_column("1"))
-    keys: list[tuple[object, ...]] = []
-
-    class Asked(CompiledStatements):
-        def get(self, key: tuple[object, ...]) -> object:
-            keys.append(key)
-            return super().get(key)
-
-    with engine.connect() as connection:
-        for _ in range(2):
-            connection.execute(statement, execution_options={"compiled_cache": Asked()})
-
-    first, second = keys
-    assert first[1] is second[1]
-    assert first[0] is engine.dialect
 
 
 def test_a_statement_is_compiled_once_for_each_engine() -> None:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from tests.plugin import databases_of
 from tests.servers import DATABASES
 
@@ -63,8 +61,3 @@ def test_a_test_under_load_and_the_full_run_take_no_turns() -> None:
 def test_a_test_with_the_marker_runs_on_exactly_one_of_its_databases_and_on_all_in_full() -> None:
     assert len(run_on("test_a", turns=DATABASES)) == 1
     assert run_on("test_a", turns=DATABASES, full=True) == list(DATABASES)
-
-
-def test_a_marker_that_names_no_database_ends_the_run() -> None:
-    with pytest.raises(pytest.UsageError, match="oracle"):
-        run_on("test_a", only_on=("oracle",))

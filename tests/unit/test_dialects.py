@@ -17,7 +17,7 @@ from sa_jobqueue import (
     claim_statements,
     is_transient,
 )
-from sa_jobqueue.dialects import Database, database_of_dialect, dialect_of
+from sa_jobqueue.dialects import database_of_dialect, dialect_of
 from tests.models import Email
 
 
@@ -205,11 +205,3 @@ def test_a_duplicate_sets_a_column_that_may_be_written_to_itself(alias: str) -> 
     statement = database_of_dialect(dialect).insert_new(table).compile(dialect=dialect)
 
     assert str(statement).endswith(" ON DUPLICATE KEY UPDATE `group` = `group`")
-
-
-def test_a_database_that_cannot_tell_duplicates_refuses_to_skip_them() -> None:
-    class Tortoise(Database):
-        title = "Tortoise"
-
-    with pytest.raises(UnsupportedDatabase, match=r"errors on Tortoise\. .* insert_new\(\)"):
-        Tortoise(None).insert_new(Email)

@@ -29,7 +29,7 @@ from sqlalchemy.orm import DeclarativeBase, mapped_column
 
 from sa_jobqueue import ArgumentError, JobMixin
 from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.steering import key_from, key_text, keys_from, keys_text
+from sa_jobqueue.steering import key_from, key_text, keys_from
 from tests.models import Document, Email, Pair
 
 ANY_TEXT = some.text(some.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -112,8 +112,3 @@ def test_a_key_of_any_type_is_a_text(kind: Any, value: Any, text: str, wrong: li
 
 def test_each_key_counts_once() -> None:
     assert keys_from(mapping_of(Email), ["7", "8", "07"]) == [(7,), (8,)]
-
-
-def test_a_sentence_names_not_too_many_keys() -> None:
-    assert keys_text([(key,) for key in range(5)]) == "0, 1, 2, 3, 4"
-    assert keys_text([(key,) for key in range(1_234)]) == "0, 1, 2, 3, 4 and 1,229 more"

@@ -103,18 +103,41 @@ def naive(role: str) -> str:
     return rf"Job\.at is .*, but {role} needs a time zone.*\"at AT TIME ZONE 'UTC'\".*job_{role}"
 
 
-OWN_STATUS = r"'status' of its own.*named\(status='status'\).*named\(status='job_status'\)"
-PRECISE = postgresql.TIMESTAMP(timezone=True, precision=3)
+def own(**body: Any) -> Any:
+    return map_job(JobMixin, PriorityMixin, **body)
 
-REFUSED = [
+
+def named(mixin: Any = JobMixin, **names: Any) -> Any:
+    """Give a column of the queue the name `own`, and declare it."""
+    ((role, column),) = names.items()
+    others = [] if mixin is JobMixin else [JobMixin]
+    return map_job(mixin.named(**{role: "own"}), *others, own=column)
+
+
+def retried(**args: Any) -> Any:
+    return map_job(JobMixin, RetryMixin, __queue_args__=args)
+
+
+OWN_STATUS = r"'status' of its own.*named\(status='status'\).*named\(status='job_status'\)"
+UNMAPPED = r"Job\.(status|owner) is not mapped to a column"
+OWN_MOST = r"__queue_args__ = \{'max_attempts': 5\}"
+MOST = r"\['max_attempts'\] is a number, 1 or more, or None"
+NAMES = r"__queue_args__\['(order_by|equality)'\] names '.*of Job"
+STRINGS = r"\['(order_by|equality|ready)'\] takes names, as strings"
+TWICE = "one word for two statuses"
+NO_STATUS = "cannot be a status"
+NO_CLASS = "is not a mapped class"
+
+STATES = Enum("unclaimed", "claimed", name="states")
+PRECISE = postgresql.TIMESTAMP(timezone=True, precision=3)
+TEXT, NUMBER = String(20), Integer()
+
+REFUSED: list[tuple[Any, str]] = [
     # A column of the user's own
-    (lambda: map_job(JobMixin, status=mapped_column(String(20))), OWN_STATUS),
-    (lambda: map_job(JobMixin, status=Column(String(20))), OWN_STATUS),
-    (lambda: map_job(JobMixin, __annotations__={"status": Mapped[str]}), OWN_STATUS),
-    (
-        lambda: map_job(JobMixin, PriorityMixin, priority=mapped_column(Integer)),
-        r"named\(priority='job_priority'\)",
-    ),
+    (lambda: own(status=mapped_column(TEXT)), OWN_STATUS),
+    (lambda: own(status=Column(TEXT)), OWN_STATUS),
+    (lambda: own(__annotations__={"status": Mapped[str]}), OWN_STATUS),
+    (lambda: own(priority=mapped_column(NUMBER)), r"named\(priority='job_priority'\)"),
     (lambda: map_job(JobMixin, Stateful), OWN_STATUS),
     (lambda: map_job(Stateful, JobMixin), OWN_STATUS),
     (
@@ -122,67 +145,37 @@ REFUSED = [
         r"named\(owner=",
     ),
     (sqlmodel, r"named\(status="),
-    (
-        lambda: map_job(JobMixin, owner=property(lambda job: "me")),
-        r"Job\.owner is not mapped to a column",
-    ),
-    (
-        lambda: map_job(JobMixin, owner=relationship(Account)),
-        r"Job\.owner is not mapped to a column",
-    ),
-    (
-        lambda: map_job(JobMixin, RetryMixin, max_attempts=mapped_column(Integer, default=5)),
-        r"__queue_args__ = \{'max_attempts': 5\}",
-    ),
-    (
-        lambda: map_job(JobMixin, RetryMixin, max_attempts=5),
-        r"__queue_args__ = \{'max_attempts': 5\}",
-    ),
+    (lambda: own(owner=property(lambda job: "me")), UNMAPPED),
+    (lambda: own(owner=relationship(Account)), UNMAPPED),
+    (lambda: map_job(JobMixin, RetryMixin, max_attempts=mapped_column(NUMBER)), OWN_MOST),
+    (lambda: map_job(JobMixin, RetryMixin, max_attempts=5), OWN_MOST),
     # Two claims to one name
-    (
-        lambda: map_job(JobMixin, state=mapped_column("status", String(20))),
-        "column with name 'status'",
-    ),
-    (
-        lambda: imperative(Column("status", String(16)), state="status"),
-        r"Job\.status is not mapped to a column",
-    ),
+    (lambda: own(state=mapped_column("status", TEXT)), "column with name 'status'"),
+    (lambda: imperative(Column("status", String(16)), state="status"), UNMAPPED),
     (lambda: map_job(JobMixin.named(owner="priority"), PriorityMixin), r"named\(priority="),
     (twice_by_two_names, r"run_at by two names, due and run_at"),
     (with_a_table_of_rounds, "the table that records the rounds of Job"),
     # Keys
-    (
-        lambda: map_job(JobMixin, id=mapped_column(Integer)),
-        r"Job cannot be a queue: .*'job' has no primary key",
-    ),
+    (lambda: own(id=mapped_column(NUMBER)), r"cannot be a queue: .*'job' has no primary key"),
     (lambda: imperative(key=False), "no primary key"),
-    # Renamed columns and tables that are written out
-    (lambda: renamed("status", Integer()), r"Job\.status is .*, but status needs "),
+    # Columns that do not fit their roles
+    (lambda: renamed("status", NUMBER), r"Job\.status is .*, but status needs "),
     (lambda: renamed("owner", String(10)), r"Job\.owner is .*, but owner needs "),
     (lambda: renamed("owner", Enum("w", name="owners")), r"but owner needs "),
     (lambda: renamed("owner_date", Date()), r"but owner_date needs "),
     (lambda: renamed("owner_date", PRECISE), r"Job\.owner_date is .*6 digits of a second"),
     (lambda: renamed("priority", Float()), r"but priority needs "),
-    (
-        lambda: map_job(JobMixin.named(status="own"), own=mapped_column(String(8))),
-        "'unclaimed' is longer than Job.own",
-    ),
-    (
-        lambda: map_job(
-            JobMixin.named(status="own"),
-            own=mapped_column(Enum("unclaimed", "claimed", name="states")),
-        ),
-        "'done' is not among the values .* to the enum",
-    ),
+    (lambda: named(status=mapped_column(String(8))), "'unclaimed' is longer than Job.own"),
+    (lambda: named(status=mapped_column(STATES)), "'done' is not among the values .* to the enum"),
     (lambda: at(JobMixin, "owner_date", DateTime()), naive("owner_date")),
     (lambda: at(JobMixin, "owner_date", NaiveUtc()), naive("owner_date")),
     (lambda: at(ScheduleMixin, "run_at", DateTime()), naive("run_at")),
     (
-        lambda: map_job(JobMixin, PriorityMixin.named(priority="own"), own=mapped_column(Integer)),
+        lambda: named(PriorityMixin, priority=mapped_column(NUMBER)),
         r"Job\.own may .*, but priority needs nullable=False",
     ),
     (
-        lambda: map_job(JobMixin.named(owner="own"), own=mapped_column(String(64), nullable=False)),
+        lambda: named(owner=mapped_column(String(64), nullable=False)),
         r"Job\.own may .*, but owner needs nullable=True",
     ),
     (imperative, r"Job\.status is not mapped.* status = mapped_column\('its_name'\)"),
@@ -191,10 +184,7 @@ REFUSED = [
         r"Job\.last_error is .*99.*, but last_error needs",
     ),
     # named() and renamed()
-    (
-        lambda: JobMixin.named(state="job_state"),
-        r"JobMixin has no column 'state'.* status, owner, own",
-    ),
+    (lambda: JobMixin.named(state="x"), r"JobMixin has no column 'state'.* status, owner, own"),
     (lambda: JobMixin.named(status="x", owner="x"), "one name to two columns"),
     (lambda: JobMixin.named(status="owner"), "one name to two columns"),
     (lambda: JobMixin.renamed(state="job_state"), "JobMixin has no column 'state' to name"),
@@ -202,39 +192,29 @@ REFUSED = [
     (with_the_old_names, r"whose only base is QueueColumns, and .* JobMixin"),
     # __queue_args__
     (lambda: with_args(leese=5), r"no option 'leese'.* equality, ready, .*lease"),
-    (lambda: with_args(order_by=["nope"]), r"__queue_args__\['order_by'\] names '.*of Job"),
-    (lambda: with_args(order_by=["half"]), r"__queue_args__\['order_by'\] names '.*of Job"),
-    (lambda: with_args(equality=["nope"]), r"__queue_args__\['equality'\] names '.*of Job"),
-    (lambda: with_args(order_by=[5]), r"\['order_by'\] takes names, as strings"),
-    (lambda: with_args(equality=[5]), r"\['equality'\] takes names, as strings"),
-    (lambda: with_args(ready=[5]), r"\['ready'\] takes names, as strings"),
-    (lambda: with_args(ready=["it's"]), "cannot be a status"),
-    (
-        lambda: with_args(order_by=["weight down"]),
-        r"'weight down' should be .* followed by ' desc'",
-    ),
-    (lambda: with_args(names={"unclaimed": "it's"}), "cannot be a status"),
-    (lambda: with_args(names={"unclaimed": 5}), "cannot be a status"),
-    (
-        lambda: with_args(names={"ready": "unsent"}),
-        r"'ready' is not a valid JobStatus.* unclaimed, clai",
-    ),
-    (lambda: with_args(names={"unclaimed": "done"}), "one word for two statuses"),
-    (lambda: with_args(names={"done": "x", "failed": "x"}), "one word for two statuses"),
+    (lambda: with_args(order_by=["nope"]), NAMES),
+    (lambda: with_args(order_by=["half"]), NAMES),
+    (lambda: with_args(equality=["nope"]), NAMES),
+    (lambda: with_args(order_by=[5]), STRINGS),
+    (lambda: with_args(equality=[5]), STRINGS),
+    (lambda: with_args(ready=[5]), STRINGS),
+    (lambda: with_args(order_by=["weight down"]), r"should be .* followed by ' desc'"),
+    (lambda: with_args(ready=["it's"]), NO_STATUS),
+    (lambda: with_args(names={"unclaimed": "it's"}), NO_STATUS),
+    (lambda: with_args(names={"unclaimed": 5}), NO_STATUS),
+    (lambda: with_args(names={"ready": "unsent"}), r"is not a valid JobStatus.* unclaimed, clai"),
+    (lambda: with_args(names={"unclaimed": "done"}), TWICE),
+    (lambda: with_args(names={"done": "x", "failed": "x"}), TWICE),
     (lambda: with_args(notify="yes"), r"__queue_args__\['notify'\] is a bool: 'yes'"),
     (lambda: with_args(failed_index="yes"), r"__queue_args__\['failed_index'\] is a bool"),
     (lambda: with_args(max_attempts=5), "add RetryMixin to its bases"),
-    *(
-        (
-            lambda most=most: map_job(JobMixin, RetryMixin, __queue_args__={"max_attempts": most}),
-            r"\['max_attempts'\] is a number, 1 or more, or None",
-        )
-        for most in (0, True, "5")
-    ),
+    (lambda: retried(max_attempts=0), MOST),
+    (lambda: retried(max_attempts=True), MOST),
+    (lambda: retried(max_attempts="5"), MOST),
     # What is no queue
-    (lambda: JobQueue(int), "is not a mapped class"),
-    (lambda: JobQueue(None), "is not a mapped class"),  # type: ignore[arg-type]  # what is refused
-    (lambda: JobQueue(JobMixin), "is not a mapped class"),
+    (lambda: JobQueue(int), NO_CLASS),
+    (lambda: JobQueue(None), NO_CLASS),  # type: ignore[arg-type]  # what is refused
+    (lambda: JobQueue(JobMixin), NO_CLASS),
     (lambda: JobQueue(map_job(PriorityMixin)), "Job is not a queue: add JobMixin to its bases"),
 ]
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import make_url
 
-from tests.servers import Server, ServerUnavailable, provide
+from tests.servers import Server, ServerUnavailable
 from tests.servers.errors import NotHere
 from tests.servers.given import find_given
 from tests.servers.search import search
-from tests.servers.sqlite import SQLite, refuse_to_open
+from tests.servers.sqlite import SQLite
 
 
 class Scripted(SQLite):
@@ -89,35 +87,6 @@ def test_the_environment_comes_before_setup_cfg(tmp_path: Path) -> None:
 
     assert find_given("mysql", environ=environ, setup_cfg=path) == "mysql://from-environment/x"
     assert find_given("mysql", environ={}, setup_cfg=path) == "mysql://from-setup-cfg/x"
-
-
-def test_a_sqlite_database_is_created_in_wal_mode_and_dropped_with_its_files(
-    tmp_path: Path,
-) -> None:
-    server = provide("sqlite", f"sqlite:///{tmp_path / 'given.db'}")
-    engine = create_engine(server.create_database("one"))
-    with engine.connect() as connection:
-        mode = connection.scalar(text("PRAGMA journal_mode"))
-    engine.dispose()
-    assert mode == "wal"
-    assert server.databases(prefix="on") == ["one"]
-    (tmp_path / "one.db.lock").touch()
-
-    server.drop_database("one")
-
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_sqlite_database_is_opened_by_sqlite_alone(tmp_path: Path) -> None:
-    server = provide("sqlite", f"sqlite:///{tmp_path / 'given.db'}")
-    path = Path(server.create_database("one").database or "")
-
-    refuse_to_open(path.parent)
-
-    with pytest.raises(AssertionError, match="would drop SQLite's locks on it"):
-        path.read_bytes()
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_a_keeper_stops_its_command_when_its_starter_is_gone(tmp_path: Path) -> None:

@@ -11,19 +11,11 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from sqlalchemy import (
     and_,
-    create_engine,
-    event,
-    inspect,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, ORMExecuteState, Session, mapped_column
 
 import sa_jobqueue
-from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.sessions.hooks import announce_write, has_execute_hooks
-from sa_jobqueue.sessions.show import show_deleted
 from sa_jobqueue.strategies.parts.adapted import adapted
 from tests.models import Email
 
@@ -126,29 +118,6 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name not in own
 
 
-def test_deleted_rows_leave_their_entities_as_a_flush_does() -> None:
-    class Base(DeclarativeBase):
-        pass
-
-    class Note(Base):
-        __tablename__ = "note"
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    engine = create_engine("sqlite://")
-    Base.metadata.create_all(engine)
-    with Session(engine) as session:
-        note = Note(id=1)
-        session.add(note)
-        session.flush()
-
-        show_deleted(session, [note])
-
-        assert inspect(note).deleted
-        assert note not in session
-        session.rollback()
-        assert inspect(note).transient
-
-
 def test_criteria_and_orders_are_said_of_an_alias() -> None:
     other = Email.__table__.alias("other")
     criterion = and_(Email.recipient == "a", Email.subject.is_(None))
@@ -158,20 +127,3 @@ def test_criteria_and_orders_are_said_of_an_alias() -> None:
     )
     assert str(adapted(Email.__table__.c.id.desc(), other)) == "other.id DESC"
     assert str(criterion) == "email.recipient = :recipient_1 AND email.subject IS NULL"
-
-
-@pytest.mark.parametrize("on_class", [True, False])
-def test_the_hooks_of_a_session_and_of_its_class_are_seen(on_class: bool) -> None:
-    class OwnSession(Session):
-        pass
-
-    session = OwnSession()
-    seen: list[ORMExecuteState] = []
-
-    assert not has_execute_hooks(session)
-    event.listen(OwnSession if on_class else session, "do_orm_execute", seen.append)
-    assert has_execute_hooks(session)
-
-    announce_write(session, mapping_of(Email), hooked=True)  # without a connection: nothing is run
-    assert [state.is_update for state in seen] == [True]
-    assert not has_execute_hooks(Session())

@@ -6,19 +6,13 @@ Inner modules are imported since the figures of docs/wake-ups.md are too short t
 from __future__ import annotations
 
 import math
-import time
-from contextlib import nullcontext
 from datetime import timedelta
-from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
 from sa_jobqueue.wakeups import alarm as alarm_module
 from sa_jobqueue.wakeups.alarm import Alarm
 from sa_jobqueue.wakeups.pace import Pace
-from sa_jobqueue.wakeups.watcher import Watcher
-from sa_jobqueue.worker.idle import Idle
 
 
 class Clock:
@@ -96,51 +90,3 @@ def test_looks_are_frequent_after_a_job_and_then_rarer_up_to_the_poll() -> None:
     assert 1.6 <= later[-1] <= 2
     assert pause(1, for_nothing=10) >= 1.6
     assert pause(1, took=0.5) >= 4
-
-
-@pytest.mark.parametrize(
-    ("healthy", "looks", "poll", "least", "most"),
-    [
-        (False, False, 2, 0, 0.1),  # nothing wakes the worker: it begins with short pauses
-        (True, False, 2, 1, 2),
-        (True, True, 2, 5, 10),
-        (True, True, 60, 30, 60),
-    ],
-)
-def test_a_worker_claims_rarely_while_its_watcher_looks_for_it(
-    healthy: bool, looks: bool, poll: float, least: float, most: float
-) -> None:
-    wakeups: Any = Mock(healthy=healthy, looks=looks)
-    idle = Idle(poll=timedelta(seconds=poll), interval=timedelta(0), wakeups=wakeups)
-
-    pause = idle.claim_at(claimed=True, found=False, at_once=False) - time.monotonic()
-
-    assert least - 0.1 < pause <= most
-
-
-def test_a_look_that_always_fails_is_told_once_and_tried_after_growing_pauses(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    alarm, pauses = Alarm(lambda: None, lambda: None), list[float]()
-    alarm.claimed(found=False)
-    source: Any = Mock(tells=True, often=False, rings=False)
-    source.opened = nullcontext
-    source.wait.return_value = False
-    source.ask.side_effect = LookupError("the look fails")
-    watcher = Watcher(alarm, Mock(knows_times=True), poll=timedelta(minutes=1))
-    watcher._source = source
-
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 9:
-            watcher.end()
-
-    monkeypatch.setattr(watcher, "_pause_for", pause)
-    monkeypatch.setattr("sa_jobqueue.wakeups.watcher.random.uniform", lambda low, high: 1.0)
-    watcher.look_soon()
-
-    watcher._run()
-
-    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30, 30]
-    assert len(caplog.messages) == 1
-    assert "do not wake this worker" in caplog.text

@@ -84,14 +84,6 @@ def test_the_planner_sorts_the_queue_where_nobody_has_told_it(engine: Engine) ->
     assert sorts(engine)
 
 
-def test_the_rest_of_the_transaction_has_its_time_limit(engine: Engine) -> None:
-    with Session(engine) as session:
-        session.execute(text("SET LOCAL statement_timeout = '17s'"))
-        enqueue(session, Circular, circulars(ROWS))
-
-        assert session.scalar(text("SHOW statement_timeout")) == "17s"
-
-
 def test_a_table_that_has_hardly_grown_is_not_analyzed_again(engine: Engine) -> None:
     with Session(engine) as session, statements_seen(engine) as seen:
         enqueue(session, Circular, circulars(60_000))

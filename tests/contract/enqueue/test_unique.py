@@ -31,7 +31,6 @@ from sa_jobqueue import (
     complete,
     enqueue,
     is_transient,
-    prune,
 )
 from tests.models import Animal, Cat, Pair
 from tests.support import SERVERS, Sessions
@@ -162,19 +161,6 @@ def test_a_taken_primary_key_is_a_duplicate_too(session: Session) -> None:
     enqueue(session, Pair, rows[::-1], skip_duplicates=True)
 
     assert len(session.scalars(select(Pair)).all()) == 2
-
-
-def test_a_finished_job_keeps_its_key_until_it_is_pruned(session: Session) -> None:
-    add(session, "a")
-    complete(session, claim(session, Coupon, owner="w"))
-    add(session, "a")
-    assert claim(session, Coupon, owner="w").first() is None
-
-    session.execute(text("UPDATE coupon SET owner_date = '2000-01-01 00:00:00'"))
-    prune(session, Coupon, older_than=LONG_AGO - LONG_AGO)
-    add(session, "a")
-
-    assert len(claim(session, Coupon, owner="w")) == 1
 
 
 # What is not left out

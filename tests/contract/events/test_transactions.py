@@ -164,20 +164,3 @@ def test_a_commit_without_an_answer_tells_no_function(
     session.commit()
 
     assert names(heard) == ["after_claim"]
-
-
-def test_an_engine_with_execution_options_tells_after_the_commit(
-    engine: Engine, hear: Hear
-) -> None:
-    heard = hear(Email)
-    bind = engine.execution_options(logging_token="ours")
-
-    with Session(bind) as session:
-        claim(session, Email, owner="w")
-        before = len(heard)
-        session.commit()
-    with bind.begin() as connection:
-        JobQueue(Email).claim_rows(connection, owner="w")
-        between = len(heard)
-
-    assert (before, between, len(heard)) == (0, 1, 2)

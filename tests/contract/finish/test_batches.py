@@ -25,13 +25,7 @@ from sa_jobqueue import (
 from tests.contract.finish.support import statuses
 from tests.models import (
     Account,
-    Animal,
-    Document,
-    Dog,
     Email,
-    Message,
-    Order,
-    Pair,
     add_emails,
     recipients,
 )
@@ -64,36 +58,6 @@ def test_a_batch_is_finished_in_as_few_statements_as_the_database_allows(
 
     writes = [one for one in seen if not one.startswith("SET TRANSACTION")]
     assert len(writes) == (1 if db_alias in ("sqlite", "postgresql") else 2)
-
-
-def test_every_kind_of_model_is_finished(session: Session) -> None:
-    session.add_all(
-        [
-            Order(),
-            Message(sequence=1),
-            Pair(left=1, right="a"),
-            Pair(left=1, right="b"),
-            Document(created=1),
-            Dog(trick="roll"),
-        ]
-    )
-    session.commit()
-    jobs = [
-        job
-        for entity in (Order, Message, Pair, Document, Dog)
-        for job in claim(session, entity, owner="w", limit=5)
-    ]
-    session.commit()
-
-    complete(session, jobs)
-    session.commit()
-
-    assert len(jobs) == 6
-    assert session.scalars(select(Order.job_status)).all() == ["done"]
-    assert session.scalars(select(Message)).all() == []  # keep is False
-    assert session.scalars(select(Pair.status)).all() == ["done", "done"]
-    assert session.scalars(select(Document.status)).all() == ["done"]
-    assert session.scalars(select(Animal.status)).all() == ["done"]
 
 
 def test_a_finish_in_a_savepoint_is_undone_with_it(session: Session, claimed: Claim[Email]) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from sqlalchemy import Engine, select, update
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
@@ -21,14 +20,13 @@ from sa_jobqueue import (
     claim,
     complete,
     fail,
-    is_transient,
     release,
     renew,
     reprioritize,
     retry,
 )
 from tests.contract.finish.support import statuses
-from tests.models import Email, Task, add_emails, add_tasks
+from tests.models import Email, Task, add_tasks
 from tests.support import Sessions
 
 pytestmark = [pytest.mark.only_on("mysql", "mariadb"), pytest.mark.strategies("auto")]
@@ -109,23 +107,3 @@ def test_verbs_for_unclaimed_jobs_change_rows_changed_since_the_snapshot(
     reader.commit()
 
     assert [(job.status, job.priority) for job in other.scalars(select(Task))] == [("unclaimed", 7)]
-
-
-@pytest.mark.only_on("mariadb")
-def test_the_callers_own_statements_keep_the_setting(
-    reader: Session, other: Session, claimed: Claim[Email]
-) -> None:
-    (setting,) = reader.connection().exec_driver_sql("SELECT @@innodb_snapshot_isolation").scalars()
-    add_emails(other, "d")
-    reader.scalars(select(Email)).all()
-    other.execute(update(Email).values(subject="changed"))
-    other.commit()
-    complete(reader, claimed.fences)
-
-    refused = []
-    try:
-        reader.execute(update(Email).where(Email.recipient == "d").values(subject="mine"))
-    except DBAPIError as error:
-        refused.append(is_transient(error))
-
-    assert refused == ([True] if setting else [])

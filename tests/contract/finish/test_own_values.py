@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, inspect, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
@@ -156,9 +156,9 @@ def test_what_a_finish_cannot_write_is_refused_before_anything_is_written(
 def test_rows_that_are_deleted_and_columns_of_a_joined_table_take_no_values(
     session: Session,
 ) -> None:
-    session.add_all([Message(sequence=1), Dog(), Cat()])
+    session.add_all([Message(sequence=1), Message(sequence=0), Dog(), Cat()])
     session.commit()
-    (message,) = claim(session, Message, owner="w")
+    message, gone = claim(session, Message, owner="w", limit=2)
     (dog,), (cat,) = claim(session, Dog, owner="w"), claim(session, Cat, owner="w")
 
     with pytest.raises(ArgumentError, match="keep the rows by delete=False"):
@@ -168,6 +168,8 @@ def test_rows_that_are_deleted_and_columns_of_a_joined_table_take_no_values(
     with pytest.raises(ArgumentError, match=r"writes to the table animal, and Dog.trick is in dog"):
         complete(session, dog, values={Dog.trick: "roll"})
     complete(session, message, delete=False, values={Message.sequence: 2})
+    complete(session, gone)
     complete(session, cat, values={Cat.kind: "cat"})
 
     assert (message.sequence, dog.status, cat.status) == (2, "claimed", "done")
+    assert inspect(gone).deleted

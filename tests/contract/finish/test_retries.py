@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,7 +30,7 @@ from sa_jobqueue import (
 from sa_jobqueue.worker import Failed, Outcome, Retry, Worker
 from tests.contract.finish.support import statuses
 from tests.models import Email, Order, Task, add_tasks, names
-from tests.support import Sessions, statements_seen
+from tests.support import statements_seen
 
 pytestmark = pytest.mark.strategies("auto")
 
@@ -242,15 +240,6 @@ def test_a_delay_that_is_given_overrules_the_policy_and_the_policy_of_the_verb_i
     assert minutes_left(session) == {"a": 5, "b": 0, "c": 120}
 
 
-def test_each_job_of_a_batch_has_its_own_jitter(session: Session) -> None:
-    tasks = add_tasks(session, *"abcdefgh")
-    queue = JobQueue(Task, backoff=ExponentialBackoff(HOUR, jitter=1))
-
-    queue.fail(session, queue.claim(session, owner="w", limit=8))
-
-    assert len({task.run_at for task in tasks}) > 4
-
-
 def test_lost_claims_are_reported_in_order_and_the_others_are_written(
     session: Session, other: Session
 ) -> None:
@@ -424,29 +413,3 @@ def test_retry_changes_finished_jobs_alone_and_returns_them(
         "waiting": ("unclaimed", 0),
         "claimed": ("claimed", 1),
     }
-
-
-def test_a_second_retry_of_a_job_waits_for_the_first_and_changes_nothing(
-    session: Session, new_session: Sessions
-) -> None:
-    (task,) = add_tasks(session, "a", max_attempts=1)
-    fail(session, claim(session, Task, owner="w"))
-    session.commit()
-    other, begun = new_session(), threading.Event()
-    theirs = other.get_one(Task, task.id)
-    other.rollback()
-
-    def second() -> list[Any]:
-        begun.set()
-        changed = retry(other, theirs)
-        other.commit()
-        return changed
-
-    assert retry(session, task) == [task]
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(second)
-        begun.wait(10)
-        with pytest.raises(TimeoutError):
-            waiting.result(0.2)
-        session.commit()
-        assert waiting.result(20) == []

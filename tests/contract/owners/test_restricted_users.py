@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Owner, UnsupportedDatabase, claim, connection_owner, owner_state
 from tests.contract.owners.restricted_user import administering, restricted_user
 from tests.contract.owners.support import ALIVE, DEAD, UNKNOWN, connected, wait_until
-from tests.models import Base, Email, add_emails
+from tests.models import Email, add_emails
 from tests.support import SERVERS
 
 
@@ -54,42 +54,6 @@ def test_a_restricted_user_sees_its_own_connections_and_never_that_anothers_is_g
 
     with Session(restricted) as theirs:
         assert owner_state(theirs, name) is (DEAD if db_alias == "postgresql" else UNKNOWN)
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_a_privilege_that_a_connection_does_not_have_yet_is_not_counted_on(
-    engine: Engine, restricted: Engine
-) -> None:
-    """The servers show the privilege at once, and honour it from the next connection on."""
-    with connected(engine) as (_, bound), Session(restricted) as theirs:
-        name = connection_owner(bound)
-        theirs.connection()
-        with administering(engine) as run:
-            run(f"GRANT PROCESS ON *.* TO {restricted.url.username}")
-
-        before = owner_state(theirs, name)
-        theirs.close()
-
-        assert (before, owner_state(theirs, name)) == (UNKNOWN, ALIVE)
-
-
-@pytest.mark.only_on("postgresql")
-def test_the_same_server_is_known_to_users_who_may_not_ask_for_its_identifier(
-    fresh_database: URL,
-) -> None:
-    """All of these users go by the start of the server."""
-    engine = create_engine(fresh_database)
-    Base.metadata.create_all(engine)
-    with administering(engine) as run, restricted_user(engine) as theirs:
-        run("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
-        with Owner(theirs) as owner, Session(theirs) as own, Session(engine) as superuser:
-            name = owner.name
-            seen = (owner_state(own, name), owner_state(superuser, name))
-            owner.close()
-
-            assert (owner_state(own, name), owner_state(superuser, name)) == (DEAD, UNKNOWN)
-            assert seen == (ALIVE, UNKNOWN)
-    engine.dispose()
 
 
 @pytest.mark.only_on("postgresql")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Engine, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin, RoundMixin, enqueue
+from sa_jobqueue import JobMixin, JobQueue, RetryMixin, RoundMixin, enqueue
 from tests.support import with_empty_tables
 
 
@@ -64,13 +64,6 @@ class Pallet(JobMixin, WakeBase):
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(50))
     ship: Mapped[int | None]
-
-
-class Ticket(JobMixin, PriorityMixin, RetryMixin, WakeBase):
-    """A queue with priorities and due times."""
-
-    __tablename__ = "wake_ticket"
-    id: Mapped[int] = mapped_column(primary_key=True)
 
 
 class Cargo(JobMixin, WakeBase):

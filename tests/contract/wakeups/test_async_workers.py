@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,9 +15,6 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue
 from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.asyncio import enqueue as enqueue_async
-from sa_jobqueue.wakeups import alarm, watcher
-from sa_jobqueue.wakeups.watcher import Watcher
-from sa_jobqueue.worker import idle
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
     DRIVERS_OF_POSTGRESQL,
@@ -29,7 +25,7 @@ from tests.contract.asyncio.support import (
 )
 from tests.contract.wakeups.models import Parcel, Postcard, empty
 from tests.contract.wakeups.support import MINUTE, SOON, elsewhere, is_watched
-from tests.support import cut_connections, make_engine
+from tests.support import make_engine
 
 
 @pytest.fixture(params=[*DRIVERS_OF_POSTGRESQL, *DRIVERS_OF_INNODB, *DRIVERS_OF_SQLITE])
@@ -73,100 +69,36 @@ async def next_of(handled: asyncio.Queue[str]) -> str:
     return await asyncio.wait_for(handled.get(), SOON)
 
 
-@pytest.mark.parametrize("entity", [Parcel, Postcard])
 @in_event_loop
-async def test_a_job_of_another_process_wakes_an_idle_worker(
-    async_engine: AsyncEngine, fresh_database: URL, entity: type[Any]
-) -> None:
-    with elsewhere(fresh_database, entity) as add:
-        async with working(async_engine, entity) as handled:
-            for name in "abc":
-                await asyncio.to_thread(add, name)
-                assert await next_of(handled) == name
-
-
-@in_event_loop
-async def test_a_job_wakes_the_worker_when_it_becomes_due(
+async def test_a_job_of_another_process_wakes_an_idle_worker_at_once_or_when_it_is_due(
     async_engine: AsyncEngine, fresh_database: URL
 ) -> None:
     with elsewhere(fresh_database, Parcel) as add:
         async with working(async_engine, Parcel) as handled:
+            for name in "ab":
+                await asyncio.to_thread(add, name)
+                assert await next_of(handled) == name
             await asyncio.to_thread(add, "later", 1)
             assert await next_of(handled) == "later"
 
 
 @pytest.mark.parametrize("async_engine", DRIVERS_OF_SQLITE, indirect=True)
 @in_event_loop
-async def test_producers_and_workers_of_a_loop_wake_each_other(async_engine: AsyncEngine) -> None:
-    async with working(async_engine, Postcard) as handled:
-        async with new_async_session(async_engine) as session:
-            await enqueue_async(session, Postcard, [{"name": "a"}])
-            await session.commit()
-        assert await next_of(handled) == "a"
-
-
-@pytest.mark.parametrize("async_engine", DRIVERS_OF_SQLITE, indirect=True)
-@in_event_loop
-async def test_jobs_that_come_in_pauses_are_handled_where_no_watcher_is(
-    async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Watcher, "start", lambda watcher, source: None)
-    monkeypatch.setattr(idle, "SHORTEST_POLL", MINUTE)
-    for pause in ("FIRST_PAUSE", "LONGEST_PAUSE"):
-        monkeypatch.setattr(alarm, pause, timedelta(seconds=1))
-
-    async with working(async_engine, Postcard, watched=False) as handled:
-        async with new_async_session(async_engine) as session:
-            await enqueue_async(session, Postcard, [{"name": "a"}])
-            await session.commit()
-            assert await next_of(handled) == "a"
-            for status in ("done", "unclaimed"):  # the first one is for nothing
-                await enqueue_async(session, Postcard, [{"name": status, "status": status}])
-                await session.commit()
-                await asyncio.sleep(0.2)
-        assert await next_of(handled) == "unclaimed"
-
-
-@pytest.mark.parametrize("async_engine", DRIVERS_OF_POSTGRESQL, indirect=True)
-@in_event_loop
-async def test_a_cut_connection_is_replaced_and_that_is_logged_once(
-    async_engine: AsyncEngine,
-    fresh_database: URL,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(watcher, "FIRST_PAUSE", timedelta(milliseconds=500))
-
-    def logged() -> list[str]:
-        return [r.getMessage() for r in caplog.records if r.name == "sa_jobqueue.wakeups"]
-
-    with elsewhere(fresh_database, Parcel) as add:
-        async with working(async_engine, Parcel) as handled:
-            await asyncio.to_thread(cut_connections, fresh_database, "postgresql")
-            await until(lambda: len(logged()) == 2)
-            await asyncio.to_thread(add, "a")
-            assert await next_of(handled) == "a"
-
-    assert ["do not wake this worker" in logged()[0], "wake this worker again" in logged()[1]] == [
-        True,
-        True,
-    ]
-    assert len(logged()) == 2
-
-
-@pytest.mark.parametrize("async_engine", DRIVERS_OF_SQLITE, indirect=True)
-@in_event_loop
-async def test_another_thread_wakes_the_worker(
+async def test_producers_of_the_loop_and_of_other_threads_wake_the_worker(
     async_engine: AsyncEngine, fresh_database: URL
 ) -> None:
     engine: Engine = make_engine(fresh_database)
 
     def add() -> None:
         with Session(engine) as session:
-            session.add(Postcard(name="a"))
+            session.add(Postcard(name="b"))
             session.commit()
 
     async with working(async_engine, Postcard) as handled:
-        await asyncio.to_thread(add)
+        async with new_async_session(async_engine) as session:
+            await enqueue_async(session, Postcard, [{"name": "a"}])
+            await session.commit()
         assert await next_of(handled) == "a"
+        await asyncio.to_thread(add)
+        assert await next_of(handled) == "b"
     engine.dispose()

@@ -114,27 +114,3 @@ def test_psycopg_hears_as_psycopg2_does(apart: Engine, caplog: pytest.LogCapture
     engine.dispose()
 
     assert told(caplog) == []
-
-
-def test_a_connection_that_answers_and_hears_nothing_is_noticed_once(
-    apart: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = []
-
-    class HearsNothing:
-        def __init__(self, *told: object) -> None:
-            opened.append(told)
-
-        def receive(self) -> None:
-            pass
-
-        def taken(self) -> list[tuple[str, str]]:
-            return []
-
-    monkeypatch.setattr(listening, "HEARS_WITHIN", timedelta(milliseconds=200))
-    monkeypatch.setattr(listening, "listen", HearsNothing)
-
-    with working(apart, Parcel, Handled(), owner="w", watched=False):
-        until(lambda: len(opened) == 3, SOON)
-
-    assert told(caplog) == ["away"]

@@ -5,33 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, func, insert, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import claim
+from sa_jobqueue import JobQueue
 from sa_jobqueue.events.channel import channel_of
 from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.wakeups import alarm
-from sa_jobqueue.wakeups.watcher import Watcher
-from sa_jobqueue.worker import idle
-from tests.contract.wakeups.models import Hostile, Parcel, Postcard, add_parcels, empty
+from tests.contract.wakeups.models import Hostile, Parcel, Postcard, empty
 from tests.contract.wakeups.support import (
-    MINUTE,
     SOON,
     Handled,
     add_later,
-    claims_for_nothing,
     elsewhere,
     working,
 )
-from tests.support import make_engine, statements_seen, until
-
-#: A class that notifies, and one that does not.
-CLASSES = [Parcel, Postcard]
+from tests.support import make_engine
 
 
 @pytest.fixture(params=["wal", "delete"])
@@ -57,65 +48,39 @@ def watched(engine: Engine, fresh_database: URL, db_alias: str) -> Iterator[Engi
     own.dispose()
 
 
-@pytest.mark.parametrize("entity", CLASSES)
+@pytest.mark.parametrize("entity", [Parcel, Postcard])
 def test_a_job_of_another_process_wakes_an_idle_worker(watched: Engine, entity: type[Any]) -> None:
     handled = Handled()
 
     with working(watched, entity, handled), elsewhere(watched.url, entity) as add:
-        for name in "abc":
+        for name in "ab":
             add(name)
             assert handled.next() == name
 
 
-def test_a_job_wakes_the_worker_when_it_becomes_due(watched: Engine) -> None:
-    handled = Handled()
+@pytest.mark.parametrize("order_by", [(), Parcel.id])
+def test_a_job_wakes_the_worker_when_it_becomes_due(watched: Engine, order_by: Any) -> None:
+    handled, queue = Handled(), JobQueue(Parcel, order_by=order_by)
 
-    with working(watched, Parcel, handled), elsewhere(watched.url, Parcel) as add:
-        add("later", seconds=2)
+    with working(watched, queue, handled), elsewhere(watched.url, Parcel) as add:
+        add("later", seconds=3)
         add("soon", seconds=1)
         assert handled.next() == "soon"
         assert handled.next() == "later"
 
 
-def test_a_failed_job_is_tried_again_at_its_time(watched: Engine) -> None:
-    handled, began = Handled(), time.monotonic()
-
-    def fail_once(parcel: Parcel) -> None:
-        if parcel.attempts == 1:
-            raise RuntimeError
-        handled(parcel)
-
-    with Session(watched) as session:
-        add_parcels(session, "a")
-    with working(watched, Parcel, fail_once):
-        assert handled.next() == "a"
-    assert time.monotonic() - began < SOON
-
-
 @pytest.mark.only_on("sqlite")
-@pytest.mark.parametrize("flushed", [True, False])
-def test_producers_and_workers_of_a_process_wake_each_other(
-    file_of_sqlite: Engine, flushed: bool
+def test_producers_and_workers_of_a_process_wake_each_other_with_wal_and_without(
+    file_of_sqlite: Engine,
 ) -> None:
     handled = Handled()
 
-    with working(file_of_sqlite, Postcard, handled), Session(file_of_sqlite) as session:
-        if flushed:
-            session.add(Postcard(name="a"))
-            session.commit()
-        else:
-            add_later(session, Postcard, "a")
-        assert handled.next() == "a"
-
-
-@pytest.mark.only_on("sqlite")
-def test_the_due_times_are_known_with_wal_and_without(file_of_sqlite: Engine) -> None:
-    handled = Handled()
-    with Session(file_of_sqlite) as session:
-        add_later(session, Parcel, "a", seconds=1)
-
-    with working(file_of_sqlite, Parcel, handled):
-        assert handled.next() == "a"
+    with working(file_of_sqlite, Parcel, handled), Session(file_of_sqlite) as session:
+        session.add(Parcel(name="flushed"))
+        session.commit()
+        assert handled.next() == "flushed"
+        add_later(session, Parcel, "later", seconds=1)
+        assert handled.next() == "later"
 
 
 def test_two_workers_of_a_process_are_both_woken(watched: Engine) -> None:
@@ -136,18 +101,6 @@ def test_two_workers_of_a_process_are_both_woken(watched: Engine) -> None:
         assert [handled.next(), handled.next()] == ["a", "a"]
 
 
-def test_a_rolled_back_job_wakes_nobody_and_the_next_one_does(watched: Engine) -> None:
-    handled = Handled()
-
-    with working(watched, Postcard, handled), Session(watched) as session:
-        session.add(Postcard(name="gone"))
-        session.flush()
-        session.rollback()
-        session.add(Postcard(name="b"))
-        session.commit()
-        assert handled.next() == "b"
-
-
 @pytest.mark.only_on("postgresql")
 def test_a_job_in_the_pause_after_rings_for_nothing_is_handled_at_its_end(engine: Engine) -> None:
     began = threading.Event()
@@ -164,40 +117,3 @@ def test_a_job_in_the_pause_after_rings_for_nothing_is_handled_at_its_end(engine
         connection.execute(insert(Hostile))  # as another process would
         connection.execute(ring)
         assert began.wait(SOON / 4)  # long before the connection proves again that it hears
-
-
-def test_a_job_in_the_pause_is_handled_at_its_end_where_no_watcher_is(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Watcher, "start", lambda watcher, source: None)  # as through a pooler
-    monkeypatch.setattr(idle, "SHORTEST_POLL", MINUTE)
-    for pause in ("FIRST_PAUSE", "LONGEST_PAUSE"):
-        monkeypatch.setattr(alarm, pause, timedelta(seconds=1))
-    handled = Handled()
-
-    with (
-        working(engine, Postcard, handled, watched=False) as worker,
-        Session(engine, expire_on_commit=False) as session,
-    ):
-        session.add(Postcard(name="a"))
-        session.commit()
-        assert handled.next() == "a"
-        session.add(Postcard(name="of another"))
-        session.flush()
-        claim(session, Postcard, owner="w")
-        session.commit()
-        until(lambda: claims_for_nothing(worker), SOON)
-        session.add(Postcard(name="b"))
-        session.commit()
-        assert handled.next() == "b"
-
-
-def test_a_worker_that_ended_is_woken_no_more(watched: Engine) -> None:
-    with working(watched, Postcard, Handled()):
-        pass
-
-    with Session(watched) as session, statements_seen(watched) as seen:
-        session.add(Postcard(name="a"))
-        session.commit()
-
-    assert len(seen) == 1
