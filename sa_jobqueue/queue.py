@@ -270,21 +270,19 @@ class JobQueue(Generic[T]):
         self,
         cron: str,
         *,
-        name: str | None = None,
+        name: str,
         timezone: str = "UTC",
         values: Mapping[str, Any] | None = None,
         missed: str = "once",
         revision: int = 1,
-    ) -> Callable[[F], F]:
+    ) -> None:
         """Declare a schedule, which inserts a job of this queue at each tick.
 
-        ``Schedules.declare()`` writes it to the table. As a decorator of a function, which it
-        returns unchanged, it takes the function's name for that of the schedule. A call that has
-        no name and decorates nothing is refused when a worker gets the queue.
+        A worker, or ``Schedules.declare()``, writes it to the table.
 
         Args:
             cron: such as ``"0 7 * * mon-fri"``; with six fields the first is the seconds.
-            name: the name of the schedule in the table; with it nothing needs to be decorated.
+            name: the name of the schedule in the table.
             timezone: the time zone of the expression.
             values: the attributes of the job, as JSON has them; dates, times and UUIDs as ISO text.
             missed: what becomes of ticks while no scheduler ran: ``"skip"``, ``"once"`` (one job
@@ -296,7 +294,7 @@ class JobQueue(Generic[T]):
         """
         from .schedules.registry import declare_every
 
-        return declare_every(
+        declare_every(
             self,
             cron,
             name=name,

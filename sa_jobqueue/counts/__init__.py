@@ -15,9 +15,8 @@ index, elsewhere ``__queue_args__ = {"failed_index": True}`` declares it. Withou
 has those among the last rows by primary key.
 
 ======================  =====================================================
-``stats``               overview, stats, and what they return
+``stats``               overview, stats and the rate of finishes
 ``waiting``             the jobs that are due, and the next that will be
-``finishes``            how fast jobs are finished
 ``position``            the place of a job in its queue, and how long it waits
 ``jobs``                list_jobs: due, claimed, failed and other jobs, page by page
 ``count``               a number that may be more, and the queue that is counted

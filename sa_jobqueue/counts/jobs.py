@@ -14,7 +14,7 @@ from enum import Enum
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, null, or_, select, tuple_
+from sqlalchemy import ColumnElement, Row, null, select, tuple_
 
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
@@ -26,7 +26,7 @@ from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
 from ..strategies.parts.ready_rows import ReadyRows
 from .count import Count, Counted, count_rows
-from .schema import finds_newest, indexes_of
+from .schema import has_newest, indexes_of
 from .waiting import LEVELS, each_level
 
 #: Without an index, failed jobs are looked for among so many rows, those with the largest keys.
@@ -101,9 +101,8 @@ def list_jobs(
         raise ArgumentError(f"limit is the most jobs to list, at least 1: {limit!r}")
     spec, in_order = Counted.of(queue).spec, which in (Listed.DUE, Listed.LATER)
     sorting = in_order and not spec.in_index_order
-    with _looking(session, spec, UNSUCCESSFUL.get(which), sorting=sorting) as (writer, look):
-        if look and complete:
-            raise ArgumentError(_no_index(spec.mapping, UNSUCCESSFUL[which]))
+    status = UNSUCCESSFUL.get(which)
+    with _looking(session, spec, status, complete=complete, sorting=sorting) as (writer, look):
         if in_order:
             rows = _in_claim_order(spec, writer, limit, after, due=which is Listed.DUE)
         else:
@@ -125,9 +124,7 @@ def count_failed(session: AnySession, queue: Any, *, until: datetime) -> Count:
         ArgumentError: no index finds them, and the table has more than 10,000 rows.
     """
     spec = Counted.of(queue).spec
-    with _looking(session, spec, FAILED) as (writer, look):
-        if look:
-            raise ArgumentError(_no_index(spec.mapping, FAILED))
+    with _looking(session, spec, FAILED, complete=True) as (writer, _):
         found = _of_status(spec, writer, FAILED, spec.mapping.key_attributes)
         return count_rows(writer, found.where(spec.mapping.attribute("owner_date") <= until))
 
@@ -151,7 +148,12 @@ def count_unsuccessful(spec: ClaimSpec, writer: Writer, status: JobStatus) -> Co
 
 @contextmanager
 def _looking(
-    session: AnySession, spec: ClaimSpec, status: JobStatus | None, *, sorting: bool = False
+    session: AnySession,
+    spec: ClaimSpec,
+    status: JobStatus | None,
+    *,
+    complete: bool = False,
+    sorting: bool = False,
 ) -> Iterator[tuple[Writer, list[ColumnElement[bool]]]]:
     """Read jobs of a status by an index.
 
@@ -163,7 +165,10 @@ def _looking(
         indexed = status is None or _is_indexed(writer, spec.mapping, status)
         sorting = sorting or not indexed
         with writer.database.without_table_scans(writer.connection, sorting=sorting):
-            yield writer, [] if indexed else _last_rows(writer, spec.mapping)
+            look = [] if indexed else _last_rows(writer, spec.mapping)
+            if look and status and complete:
+                raise ArgumentError(_no_index(spec.mapping, status))
+            yield writer, look
 
 
 def _last_rows(writer: Writer, mapping: QueueMapping) -> list[ColumnElement[bool]]:
@@ -180,11 +185,11 @@ def _is_indexed(writer: Writer, mapping: QueueMapping, status: JobStatus) -> boo
     It is the index that the model declares, or, as on MySQL and MariaDB, a reap index that
     holds all rows.
     """
-    declared, word = failed_index(mapping), mapping.word(status)
-    return any(
-        (declared is not None and there.name == declared.name and not there.unusable)
-        or finds_newest(mapping, there, word)
-        for there in indexes_of(writer, mapping)
+    if has_newest(writer, mapping, mapping.word(status)):
+        return True
+    declared = failed_index(mapping)
+    return declared is not None and any(
+        there.name == declared.name and not there.unusable for there in indexes_of(writer, mapping)
     )
 
 
@@ -233,26 +238,17 @@ def _by_date(
     """Select claimed jobs, the oldest first, or failed or cancelled jobs, the newest first."""
     mapping, columns = spec.mapping, _columns(spec.mapping)
     order: list[Any] = [mapping.attribute("owner_date"), *mapping.key_attributes]
-    if which is Listed.CLAIMED:
+    ascending = which is Listed.CLAIMED
+    if ascending:
         found: Any = select(*columns).where(mapping.has_status(*spec.in_progress), *spec.where)
     else:
         found = _of_status(spec, writer, UNSUCCESSFUL[which], columns)
-        order = [column.desc() for column in order]
-    return found.where(*_behind(mapping, which, after, until)).order_by(*order)
-
-
-def _behind(
-    mapping: QueueMapping, which: Listed, after: ListedJob | None, until: datetime | None
-) -> list[ColumnElement[bool]]:
-    """Return criteria of which the first bounds the index on every database."""
-    date, keys = mapping.attribute("owner_date"), mapping.key_attributes
-    if after is None:
-        return [date.is_not(None) if until is None else date <= until]
-    moment, key = after.owner_date, row_like(keys, after.key)
-    row: Any = keys[0] if len(keys) == 1 else tuple_(*keys)
-    if which is Listed.CLAIMED:
-        return [date >= moment, or_(date > moment, row > key)]
-    return [date <= moment, or_(date < moment, row < key)]
+    if after is not None:
+        behind = _beyond(order, (after.owner_date, *after.key), ascending=ascending)
+    else:
+        behind = [order[0].is_not(None) if until is None else order[0] <= until]
+    sorted_ = order if ascending else [column.desc() for column in order]
+    return found.where(*behind).order_by(*sorted_)
 
 
 def _in_claim_order(
@@ -283,8 +279,12 @@ def _in_claim_order(
     return rows
 
 
-def _beyond(columns: Sequence[Any], values: Sequence[Any]) -> list[ColumnElement[bool]]:
-    """Return criteria of larger rows, of which the first bounds the index on every database."""
-    if len(columns) == 1:
-        return [columns[0] > values[0]]
-    return [columns[0] >= values[0], tuple_(*columns) > row_like(columns, values)]
+def _beyond(
+    columns: Sequence[Any], values: Sequence[Any], *, ascending: bool = True
+) -> list[ColumnElement[bool]]:
+    """Return criteria of later rows, of which the first bounds the index on every database."""
+    row: Any = columns[0] if len(columns) == 1 else tuple_(*columns)
+    begin, first = row_like(columns, values), values[0]
+    if ascending:
+        return [columns[0] >= first, row > begin]
+    return [columns[0] <= first, row < begin]

@@ -33,7 +33,7 @@ from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
 from ..strategies.parts.ready_rows import ReadyRows
 from .count import Counted
-from .finishes import finish_rate, no_rate, rated_words
+from .stats import finish_rate, has_rate, no_rate
 from .waiting import each_level
 
 #: How often to look again for a job that others move meanwhile. In practice once or twice.
@@ -91,10 +91,11 @@ def waiting_time_in(session: AnySession, queue: Any, job: Any) -> timedelta | No
     counted = Counted.of(queue)
     mapping = counted.mapping
     with writing(session, mapping, reads=True) as writer:
-        words = rated_words(counted, writer)
-        if mapping.args.keep and not words:
+        if not mapping.args.keep:
+            return None
+        if not has_rate(counted, writer):
             raise ArgumentError(no_rate(mapping))
-        rate = finish_rate(counted, writer, words)
+        rate = finish_rate(counted, writer)
     place = position_in(session, queue, job)
     return None if place is None or rate is None else timedelta(seconds=place / rate)
 

@@ -51,8 +51,12 @@ def queues_there(connection: Connection, queues: Mapping[str, Q]) -> dict[str, Q
     }
 
 
-def finds_newest(mapping: QueueMapping, index: ServerIndex, word: str) -> bool:
+def has_newest(writer: Writer, mapping: QueueMapping, word: str) -> bool:
     """Tell whether an index finds the newest rows of a status."""
+    return any(_finds_newest(mapping, there, word) for there in indexes_of(writer, mapping))
+
+
+def _finds_newest(mapping: QueueMapping, index: ServerIndex, word: str) -> bool:
     status, date = (mapping.column(role).name for role in ("status", "owner_date"))
     names = [column.name for column in index.columns]
     if index.unusable or not index.ordered:

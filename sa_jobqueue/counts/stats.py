@@ -8,22 +8,27 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, func, select
 from sqlalchemy.orm import Session
 
+from ..dialects.clock import as_utc, utc_now
 from ..model.beside import CONTROL, beside
-from ..model.mapping import QueueMapping, mapping_of
+from ..model.mapping import QueueMapping, mapping_of, word_of
 from ..model.status import CANCELLED, FAILED, JobStatus
 from ..owners.alive import OwnerState
 from ..sessions.writer import AnySession, Writer, writing
-from .count import Count, Counted, count_rows
-from .finishes import finish_rate, rated_words
+from .count import MOST, Count, Counted, count_rows
 from .jobs import count_unsuccessful
-from .schema import has_table
+from .schema import has_newest, has_table
 from .waiting import read_waiting
+
+#: How far back finishes are counted.
+RECENT = timedelta(minutes=5)
 
 if TYPE_CHECKING:
     from ..control import ControlTables, WorkerInfo
+
+    _Controls = tuple[dict[str, datetime], list[WorkerInfo]]
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,8 @@ class QueueStats:
         claimed: the jobs that are claimed; claims that write nothing are not seen.
         failed: the jobs that failed; None: no index finds them.
         cancelled: the jobs that were cancelled; None: no index finds them.
-        rate: finishes per second in the last five minutes; None: there were none, done rows are
-            deleted, or no index finds them.
+        rate: jobs completed per second in the last five minutes; None: there were none, done rows
+            are deleted, or no index finds them.
         paused: since when it is paused; None: it is not, or there are no control tables.
         workers: the workers that have the queue, dead ones too; None: there are no control
             tables.
@@ -106,53 +111,40 @@ def _described(
 ) -> QueueStats:
     spec, mapping = queue.spec, queue.mapping
     with writing(session, mapping, reads=True) as writer:
-        words = rated_words(queue, writer)
-        control = _controls_of(mapping, writer.connection, controls)
+        rated = has_rate(queue, writer)
+        tables = beside(mapping, CONTROL)
+        if tables not in controls:
+            controls[tables] = _read_controls(tables, writer.connection)
+        pauses, workers = controls[tables] or ({}, None)
         sorting = not spec.in_index_order
         with writer.database.without_table_scans(writer.connection, sorting=sorting):
-            waiting = read_waiting(spec, writer)
+            due, oldest, next_due = read_waiting(spec, writer)
+            keys: Any = select(*mapping.key_attributes)
+            claimed = keys.where(mapping.has_status(*spec.in_progress), *spec.where)
             return QueueStats(
                 name=queue.name,
-                due=waiting.due,
-                oldest=waiting.oldest,
-                next_due=waiting.next_due,
-                claimed=_count_claimed(queue, writer),
+                due=due,
+                oldest=oldest,
+                next_due=next_due,
+                claimed=count_rows(writer, claimed),
                 failed=count_unsuccessful(spec, writer, FAILED),
                 cancelled=count_unsuccessful(spec, writer, CANCELLED),
-                rate=finish_rate(queue, writer, words),
-                paused=None if control is None else control.pauses.get(queue.name),
-                workers=None if control is None else control.workers_of(queue.name),
+                rate=finish_rate(queue, writer) if rated else None,
+                paused=pauses.get(queue.name),
+                workers=_of_queue(queue.name, workers),
             )
 
 
-def _count_claimed(queue: Counted, writer: Writer) -> Count:
-    spec, mapping = queue.spec, queue.mapping
-    keys: Any = select(*mapping.key_attributes)
-    return count_rows(writer, keys.where(mapping.has_status(*spec.in_progress), *spec.where))
+def _of_queue(name: str, workers: list[WorkerInfo] | None) -> tuple[WorkerInfo, ...] | None:
+    if workers is None:
+        return None
+    return tuple(worker for worker in workers if name in worker.queues)
 
 
-@dataclass(frozen=True)
-class _Controls:
-    """What the control tables tell of all queues."""
-
-    pauses: dict[str, datetime]
-    workers: list[WorkerInfo]
-
-    def workers_of(self, name: str) -> tuple[WorkerInfo, ...]:
-        return tuple(worker for worker in self.workers if name in worker.queues)
-
-
-def _controls_of(
-    mapping: QueueMapping, connection: Connection, read: dict[Any, _Controls | None]
-) -> _Controls | None:
-    """Read the control tables beside a queue, once for all queues; None: they are not there."""
-    tables: ControlTables | None = beside(mapping, CONTROL)
-    if tables not in read:
-        read[tables] = None if tables is None else _read_controls(tables, connection)
-    return read[tables]
-
-
-def _read_controls(tables: ControlTables, connection: Connection) -> _Controls | None:
+def _read_controls(tables: ControlTables | None, connection: Connection) -> _Controls | None:
+    """Read the pauses and workers of all queues; None: the tables are not there."""
+    if tables is None:
+        return None
     if not (has_table(connection, tables.workers) and has_table(connection, tables.pauses)):
         return None
     from ..control import paused, workers  # for those who have the tables
@@ -160,7 +152,7 @@ def _read_controls(tables: ControlTables, connection: Connection) -> _Controls |
     # The caller's session may be unable to tell where these tables are.
     with Session(connection, join_transaction_mode="rollback_only") as session:
         pauses = {pause.queue: pause.since for pause in paused(session, tables=tables)}
-        return _Controls(pauses, workers(session, tables=tables))
+        return pauses, workers(session, tables=tables)
 
 
 def workers_needed(seen: QueueStats, within: timedelta) -> int | None:
@@ -179,3 +171,45 @@ def workers_needed(seen: QueueStats, within: timedelta) -> int | None:
     if not alive or not seen.rate:
         return None
     return math.ceil(seen.due.number / (seen.rate / alive * within.total_seconds()))
+
+
+# -- how fast jobs are finished -----------------------------------------------
+
+# A finished row keeps the time of its finish in owner_date. So the newest finishes of a status are
+# one end of an index (status, owner_date), and no other rows are read. On MySQL and MariaDB the
+# reap index is such an index. On PostgreSQL and SQLite the reap index holds claimed rows only, and
+# the table needs another index: see docs/positions.md. Without an index there is no rate, since
+# the done rows of years would be read.
+
+
+def has_rate(queue: Counted, writer: Writer) -> bool:
+    """Tell whether done rows are kept, and an index finds the newest of them."""
+    done = word_of(queue.mapping, queue.then)
+    return queue.mapping.args.keep and has_newest(writer, queue.mapping, done)
+
+
+def finish_rate(queue: Counted, writer: Writer) -> float | None:
+    """Return the jobs completed per second; None if there were none lately."""
+    mapping = queue.mapping
+    date = mapping.attribute("owner_date")
+    age = bindparam("sa_jobqueue_age", -(RECENT // timedelta(microseconds=1)), type_=BigInteger)
+    done = mapping.has_status(word_of(mapping, queue.then))
+    recent = select(date.label("date")).where(done, date > utc_now(age), *queue.spec.where)
+    newest = recent.order_by(date.desc()).limit(MOST).subquery("sa_jobqueue_newest")
+    counting = select(func.count(), func.min(newest.c.date), utc_now()).select_from(newest)
+    count, oldest, now = tuple(writer.orm(counting).one())
+    # If there are more, the newest tell the rate as well: a queue that finishes 10,000 jobs in a
+    # minute is measured by that minute.
+    time = RECENT if count < MOST else min(as_utc(now) - as_utc(oldest), RECENT)
+    return count / max(time, timedelta(milliseconds=1)).total_seconds() or None
+
+
+def no_rate(mapping: QueueMapping) -> str:
+    """Say that no index finds the finishes, and how to get one."""
+    status, date = (mapping.column(role).name for role in ("status", "owner_date"))
+    table = mapping.table.name
+    return (
+        f"no index finds the newest finishes of {mapping}, and without it all done rows are "
+        "read. Add "
+        f'Index("ix_{table}_finish", "{status}", "{date}") to its __table_args__ and to the table'
+    )

@@ -7,8 +7,8 @@ reads only the due entries of each: jobs that are due later are not walked over.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import case, func, null, select
@@ -27,32 +27,21 @@ LEVELS = 20
 KNOWN_SINCE = EPOCH + timedelta(days=2)
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """The unclaimed jobs of a queue; see ``QueueStats``."""
-
-    due: Count
-    oldest: timedelta | None
-    next_due: datetime | None
-
-
-def read_waiting(spec: ClaimSpec, writer: Writer) -> Waiting:
-    """Read the unclaimed jobs of a queue, level after level."""
-    found, more = 0, False
-    oldest: list[timedelta] = []
-    coming: list[datetime] = []
-    for index, level in enumerate(each_level(ReadyRows(spec, writer.database), writer)):
-        if index == LEVELS:
-            more = True
-            break
+def read_waiting(
+    spec: ClaimSpec, writer: Writer
+) -> tuple[Count, timedelta | None, datetime | None]:
+    """Count the due jobs, level after level; read since when one is due, and when the next is."""
+    levels = list(islice(each_level(ReadyRows(spec, writer.database), writer), LEVELS + 1))
+    found, oldest, coming = 0, list[timedelta](), list[datetime]()
+    for level in levels[:LEVELS]:
         left = {"sa_jobqueue_limit": max(MOST + 1 - found, 0)}
         row = writer.rows(_counting(spec, writer), level | left).one()
         count, since, next_due, now = tuple(row)
         found += count
         oldest += [] if since is None else [as_utc(now) - as_utc(since)]
         coming += [] if next_due is None else [as_utc(next_due)]
-    due = Count.up_to(MOST, found, more=more)
-    return Waiting(due, max(oldest, default=None), min(coming, default=None))
+    due = Count.up_to(MOST, found, more=len(levels) > LEVELS)
+    return due, max(oldest, default=None), min(coming, default=None)
 
 
 def each_level(ready: ReadyRows, writer: Writer) -> Iterator[dict[str, Any]]:

@@ -8,9 +8,6 @@ from sqlalchemy import Engine
 from .conftest import Run
 from .shop import Base
 
-#: MariaDB shows a copy of its locks, which stays old while other connections ask for it.
-pytestmark = pytest.mark.xdist_group("plans")
-
 MESSAGES = "tests.cli.shop:Message"
 
 

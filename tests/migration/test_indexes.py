@@ -250,7 +250,7 @@ def test_a_table_in_use_gets_the_statuses_of_a_further_step(engine: Engine) -> N
 
 
 def index_findings(engine: Engine, queue: JobQueue[Any]) -> list[str]:
-    report = examine(engine, queue, run=False)
+    report = examine(engine, queue)
     return [one.message for one in report.findings if one.check in ("index", "reap")]
 
 

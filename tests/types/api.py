@@ -569,11 +569,7 @@ def controlled(session: Session, email: Email) -> None:
 def scheduled(session: Session) -> None:
     schedules, outbox = Schedules(Base.metadata), JobQueue(Email)
 
-    @outbox.every("0 7 * * *", timezone="Europe/Berlin", values={"recipient": "a"})
-    def send_digest(email: Email) -> int:
-        return email.id
-
-    assert_type(send_digest(Email()), int)
+    outbox.every("0 7 * * *", name="r", timezone="Europe/Berlin", values={"recipient": "a"})
     assert_type(schedules.declare(session, [outbox]).undeclared, tuple[str, ...])
     assert_type(schedules.run_due(session, [outbox]), list[Ran])
     assert_type(schedules.all(session), list[ScheduleInfo])

@@ -19,6 +19,8 @@ from sa_jobqueue.worker import Worker
 from tests.contract.counts.models import TABLES, Parcel, Pigeon, boxes, parcels
 from tests.models import Account
 
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
+
 MINUTE = timedelta(minutes=1)
 
 
@@ -140,20 +142,12 @@ def test_an_autoscaler_learns_how_many_workers_a_drain_needs(
     assert expected <= (workers_needed(seen, MINUTE) or 0) < expected + 1
 
 
-def test_a_queue_without_its_table_has_no_samples_and_the_others_have(
-    engine: Engine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_queue_without_its_table_has_no_samples_and_the_others_have(engine: Engine) -> None:
     registry = CollectorRegistry()
     registry.register(QueueCollector(engine, [JobQueue(Parcel), JobQueue(Unbuilt)]))
 
     assert read(registry, "due_jobs") == 0
     assert read(registry, "due_jobs", queue="unbuilt_parcel") is None
-
-    told = [record.getMessage() for record in caplog.records if "metrics" in record.getMessage()]
-    assert told == [
-        "the queue 'unbuilt_parcel' has no metrics: there is no table 'unbuilt_parcel'; create it "
-        "by a migration"
-    ]
 
 
 def test_a_class_without_jobmixin_has_no_metrics(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""No count reads done rows, or more than it counts."""
+"""No count reads done rows, jobs that are due later, or more than it counts."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, inspect, text
+from sqlalchemy import URL, Engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, claim
+from sa_jobqueue import JobQueue, claim, complete, position
 from sa_jobqueue.counts import Listed, count_failed, list_jobs, overview
 from sa_jobqueue.counts.schema import forget_schema
 from sa_jobqueue.dialects.clock import EPOCH
 from tests.contract.plans import analyze, assert_by_index, fill, plans, rows_read
 from tests.support import make_engine
 
-from .models import Base, Parcel, Postcard, boxes, parcels
+from .models import Base, Parcel, Postcard, boxes, keys_in_claim_order, parcels
 
-pytestmark = [pytest.mark.load, pytest.mark.xdist_group("overview")]
+pytestmark = [pytest.mark.load, pytest.mark.xdist_group("counts")]
 
 TABLES = ("sent_parcel", "postcard")
 
-DONE, DUE = 20_000, 10_500
+DONE, DUE, LATER = 20_000, 10_500, 20_000
 
 #: With fewer jobs PostgreSQL's planner goes by index of its own accord.
 MANY_DUE = 30_000
@@ -41,8 +41,10 @@ def big(db_url: URL) -> Iterator[Engine]:
     Base.metadata.create_all(engine)
     many_due = MANY_DUE if engine.dialect.name == "postgresql" else DUE
     done = "CASE WHEN number % 10000 = 0 THEN 'failed' ELSE 'done' END, '2020-01-01 00:00:00'"
-    fill(engine, f"INSERT INTO sent_parcel (kind, status, owner_date) SELECT 'box', {done}", DONE)
-    fill(engine, "INSERT INTO sent_parcel (kind, priority) SELECT 'box', number % 3", DUE)
+    parcel = "INSERT INTO sent_parcel (kind"
+    fill(engine, f"{parcel}, status, owner_date) SELECT 'box', {done}", DONE)
+    fill(engine, f"{parcel}, priority) SELECT 'box', number % 3", DUE)
+    fill(engine, f"{parcel}, priority, run_at) SELECT 'box', -1, '2037-01-01 00:00:00'", LATER)
     fill(engine, f"INSERT INTO postcard (status, owner_date) SELECT {done}", DONE)
     fill(engine, "INSERT INTO postcard (status) SELECT 'unclaimed'", many_due)
     for table in TABLES:
@@ -57,6 +59,7 @@ def big(db_url: URL) -> Iterator[Engine]:
 @pytest.mark.parametrize("queue", [parcels, boxes, Postcard], ids=["parcels", "boxes", "postcards"])
 def test_an_overview_reads_no_done_rows(big: Engine, queue: Any) -> None:
     with Session(big) as session:
+        complete(session, claim(session, Postcard, owner="w", limit=10))
         claim(session, Parcel, owner="w", limit=3)
         overview(session, [queue])  # asks for the indexes, once a minute
         before = rows_read(session.connection())
@@ -85,18 +88,38 @@ def test_failed_jobs_are_listed_by_their_index(big: Engine) -> None:
         assert_by_index(big, steps, *TABLES)
 
 
-def test_the_index_of_failed_jobs_is_small_where_the_database_can(big: Engine) -> None:
-    indexes: dict[Any, Any] = {
-        index["name"]: index for index in inspect(big).get_indexes("sent_parcel")
-    }
+@pytest.mark.parametrize("autocommit", [False, True])
+@pytest.mark.parametrize("queue", [parcels, JobQueue(Postcard)], ids=["parcels", "postcards"])
+def test_a_position_reads_the_jobs_before_it_alone(
+    big: Engine, queue: JobQueue[Any], autocommit: bool
+) -> None:
+    engine = big.execution_options(isolation_level="AUTOCOMMIT") if autocommit else big
+    with Session(big) as session:
+        keys = keys_in_claim_order(session, queue)
+    with Session(engine) as session:
+        job = session.get_one(queue.entity, keys[19])
+        before = rows_read(session.connection())
 
-    assert indexes["ix_sent_parcel_failed"]["column_names"] == ["status", "owner_date", "id"]
-    if big.dialect.name == "postgresql":
-        assert "postgresql_where" in indexes["ix_sent_parcel_failed"]["dialect_options"]
-    if big.dialect.name == "sqlite":
-        with big.connect() as connection:
-            made = text("SELECT sql FROM sqlite_master WHERE name = 'ix_sent_parcel_failed'")
-            assert "WHERE" in connection.execute(made).scalar_one()
+        with plans(big, *TABLES) as steps:
+            place = position(session, job)
+
+        assert place == 20
+        assert rows_read(session.connection()) - before < 150
+        assert not [step for step in steps if "SCAN" in step and "CONSTANT ROW" not in step], steps
+
+
+def test_a_job_due_later_has_no_position_and_is_not_walked_over(big: Engine) -> None:
+    with Session(big) as session:
+        later = session.query(Parcel).filter_by(priority=-1).limit(1).one()
+        behind = session.query(Parcel).filter_by(status="unclaimed", priority=1)
+        job = behind.order_by(Parcel.run_at, Parcel.id).limit(1).one()
+        sooner = session.query(Parcel).filter_by(status="unclaimed", priority=0).count()
+        before = rows_read(session.connection())
+
+        places = [position(session, later), position(session, job)]
+
+        assert places == [None, sooner + 1]
+        assert rows_read(session.connection()) - before < sooner + 200
 
 
 @pytest.mark.only_on("postgresql")
@@ -106,6 +129,7 @@ def test_settings_of_the_session_are_as_before(big: Engine) -> None:
         session.execute(text("SET LOCAL enable_indexscan = off"))
 
         overview(session, [parcels])
+        position(session, session.query(Parcel).limit(1).one())
 
         now = [session.execute(text(f"SHOW {name}")).scalar_one() for name in names]
     assert now == ["on", "on", "off"]

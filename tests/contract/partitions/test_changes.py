@@ -15,27 +15,27 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    column,
     func,
+    insert,
     inspect,
     literal_column,
     select,
+    table,
     text,
 )
-from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     ArgumentError,
     JobMixin,
-    JobQueue,
     RetryMixin,
     claim,
     claim_statements,
     complete,
     is_transient,
-    reprioritize,
 )
-from sa_jobqueue.dialects import database_of_dialect, dialect_of
 from sa_jobqueue.migration import (
     add_job_columns,
     create_claim_index,
@@ -55,7 +55,6 @@ from tests.contract.partitions.support import (
     Moving,
     Parcel,
     Report,
-    Urgent,
     add,
     ids,
     statuses,
@@ -97,40 +96,25 @@ def test_a_partition_of_done_rows_is_dropped_and_claims_go_on(
     engine.dispose()
 
 
-#: How a table is divided, and PostgreSQL's partitions.
-IN_PARTITIONS = {
-    "hash": {
-        "postgresql": [
-            "HASH (id)",
-            "WITH (MODULUS 2, REMAINDER 0)",
-            "WITH (MODULUS 2, REMAINDER 1)",
-        ],
-        "mysql": ["HASH (id) PARTITIONS 2"],
-    },
-    "range": {
-        "postgresql": ["RANGE (id)", "FROM (MINVALUE) TO (50)", "FROM (50) TO (MAXVALUE)"],
-        "mysql": [
-            "RANGE (id) (PARTITION low VALUES LESS THAN (50), "
-            "PARTITION high VALUES LESS THAN MAXVALUE)"
-        ],
-    },
-}
-
-
 # -- tables that are there already -----------------------------------------------
 
 
 @servers
-@pytest.mark.parametrize("by", IN_PARTITIONS)
-def test_a_table_in_partitions_becomes_a_queue(fresh_database: URL, db_alias: str, by: str) -> None:
+def test_a_table_in_partitions_becomes_a_queue(fresh_database: URL, db_alias: str) -> None:
     engine = make_engine(fresh_database)
-    whole, *parts = IN_PARTITIONS[by].get(db_alias, IN_PARTITIONS[by]["mysql"])
     with engine.begin() as connection:
-        connection.execute(text(f"CREATE TABLE parcel (id INT PRIMARY KEY) PARTITION BY {whole}"))
-        for number, values in enumerate(parts):
-            create = f"CREATE TABLE parcel_{number} PARTITION OF parcel FOR VALUES {values}"
+        if db_alias == "postgresql":
+            create = "CREATE TABLE parcel (id INT PRIMARY KEY) PARTITION BY RANGE (id)"
             connection.execute(text(create))
-        connection.execute(text(f"INSERT INTO parcel VALUES {NUMBERS}"))
+            for number, ends in enumerate(("(MINVALUE) TO (50)", "(50) TO (MAXVALUE)")):
+                part = f"CREATE TABLE parcel_{number} PARTITION OF parcel FOR VALUES FROM {ends}"
+                connection.execute(text(part))
+        else:
+            create = "CREATE TABLE parcel (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2"
+            connection.execute(text(create))
+        connection.execute(
+            insert(table("parcel", column("id"))), [{"id": n + 1} for n in range(100)]
+        )
 
     with migrating(engine) as op:
         add_job_columns(op, "parcel", JobMixin, RetryMixin, existing_rows="id % 10 = 0")
@@ -153,33 +137,7 @@ def test_a_table_in_partitions_becomes_a_queue(fresh_database: URL, db_alias: st
     engine.dispose()
 
 
-NUMBERS = ", ".join(f"({number})" for number in range(1, 101))
-
-
 # -- rows that move --------------------------------------------------------------
-
-
-@servers
-def test_a_new_priority_moves_rows_of_a_table_partitioned_by_priority(
-    engine: Engine, session: Session, other: Session
-) -> None:
-    urgent: Any = Urgent
-    urgent.__table__.create(engine)
-    add(session, urgent, 6)
-    first, *_ = rows = session.scalars(select(urgent).order_by(urgent.id)).all()
-
-    reprioritize(session, rows[:2], -1)
-    session.commit()
-
-    jobs = claim(other, urgent, owner="w", limit=6)
-    assert [(job.id, job.priority) for job in jobs[:3]] == [(1, -1), (2, -1), (3, 0)]
-    complete(other, jobs)
-    other.commit()
-    assert set(statuses(other, urgent).values()) == {"done"}
-    with pytest.raises(InvalidRequestError, match="Could not refresh"):
-        session.refresh(first)
-    session.rollback()
-    urgent.__table__.drop(engine)
 
 
 @pytest.fixture
@@ -276,18 +234,6 @@ def test_a_key_that_a_claim_would_change_is_refused(dialect: str) -> None:
         claim_statements(Restless, dialect=dialect)
 
 
-@pytest.mark.parametrize("dialect", SERVERS)
-@entities
-def test_auto_draws_candidates_where_a_look_at_each_partition_would_lock(
-    entity: Any, dialect: str
-) -> None:
-    plan = JobQueue(entity).plan
-
-    chosen = plan.built_for(database_of_dialect(dialect_of(dialect)))
-
-    assert chosen.name == ("skip_locked" if dialect == "postgresql" else "candidates")
-
-
 # -- keys of several columns -----------------------------------------------------
 
 
@@ -306,10 +252,3 @@ def test_statements_for_many_keys_of_several_columns_are_planned_fast(
 
     assert len([one for one in seen if one.startswith("UPDATE report")]) == 3
     assert statuses(session, Report) == dict.fromkeys(there, "done")
-
-
-def test_mysql_draws_the_candidates_of_partitions_by_the_claim_index() -> None:
-    """MySQL was seen to read the whole backlog by the reap index, and to sort it."""
-    draw, *_ = claim_statements(Parcel, dialect="mysql")
-
-    assert "/*+ INDEX(parcel ix_parcel_claim) */" in str(draw.compile(dialect=dialect_of("mysql")))  # type: ignore[attr-defined]  # ours can

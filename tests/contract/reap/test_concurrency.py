@@ -183,7 +183,7 @@ def test_a_claim_that_changes_behind_a_lost_row_lock_is_not_reported_as_taken_ba
     of_the_dead(engine, session, Email)
     row = f"UPDATE email SET {changed} WHERE recipient = 'b'"
 
-    with before(engine, "UPDATE email", lambda: session.connection().exec_driver_sql(row)):
+    with before(engine, "SAVEPOINT", lambda: session.connection().exec_driver_sql(row)):
         found = reaped(session)
 
     assert len(found) == 2

@@ -8,13 +8,14 @@ import pytest
 from sqlalchemy import Engine, event, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import claim, complete, enqueue, round_progress, start_round
+from sa_jobqueue import claim, complete, round_progress, start_round
 from sa_jobqueue.events import Event
 from sa_jobqueue.rounds import RoundProgress
-from tests.contract.round_models import Cat, Pet, Subscriber, add, finish_all, state
-from tests.support import Sessions
+from tests.contract.round_models import Subscriber, add, finish_all, state
 
 from .conftest import OnChunk
+
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
 
 class Broken(Exception):
@@ -56,20 +57,6 @@ def test_a_start_in_a_session_is_rolled_back_with_it(session: Session) -> None:
     assert start_round(session, Subscriber) == 1
 
 
-def test_loaded_rows_show_the_old_round_again_after_a_rollback_to_a_savepoint(
-    session: Session,
-) -> None:
-    add(session, Subscriber, 1)
-    (job,) = session.query(Subscriber)
-    savepoint = session.begin_nested()
-
-    start_round(session, Subscriber)
-    shown = job.round
-    savepoint.rollback()
-
-    assert (shown, job.round) == (1, 0)
-
-
 def test_a_start_blocks_no_readers_and_claims_skip_its_rows(
     session: Session, other: Session, db_alias: str
 ) -> None:
@@ -82,20 +69,6 @@ def test_a_start_blocks_no_readers_and_claims_skip_its_rows(
     if db_alias != "sqlite":  # one writer at a time
         assert not claim(other, Subscriber, owner="w", limit=3, strategy="skip_locked")
     other.rollback()
-
-
-def test_a_round_is_started_under_autocommit(
-    engine: Engine, session: Session, new_session: Sessions
-) -> None:
-    add(session, Subscriber, 3)
-    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-
-    with new_session(autocommit) as other:
-        first = start_round(other, Subscriber, chunk=2)
-    second = start_round(autocommit, Subscriber, chunk=2)
-
-    assert (first, second) == (1, 2)
-    assert state(session) == dict.fromkeys((1, 2, 3), ("unclaimed", 2))
 
 
 # -- chunk by chunk -------------------------------------------------------------
@@ -141,33 +114,6 @@ def test_an_interrupted_start_is_finished_by_the_next_call(
     assert start_round(engine, Subscriber, Subscriber.kind == 1) == number + 1
 
 
-@pytest.mark.parametrize("chunks", [0, 2])
-def test_a_start_is_finished_wherever_it_was_interrupted(
-    engine: Engine, session: Session, chunks: int
-) -> None:
-    add(session, Subscriber, 6)
-    finish_all(session, Subscriber)
-
-    number = break_off(engine, Subscriber, chunk=2, chunks=chunks)
-
-    assert start_round(engine, Subscriber, chunk=2) == number
-    assert state(session) == dict.fromkeys(range(1, 7), ("unclaimed", number))
-
-
-def test_rows_that_look_forgotten_do_not_make_a_complete_start_interrupted(
-    engine: Engine, session: Session
-) -> None:
-    """A row that was inserted since, and a row that is still claimed."""
-    add(session, Subscriber, 2)
-    claim(session, Subscriber, owner="w")
-    session.commit()
-    start_round(engine, Subscriber)
-    enqueue(session, Subscriber, [{"id": 3}])
-    session.commit()
-
-    assert start_round(engine, Subscriber) == 2
-
-
 def test_a_start_of_other_criteria_is_a_round_of_its_own(engine: Engine, session: Session) -> None:
     add(session, Subscriber, 4)
     session.execute(update(Subscriber).where(Subscriber.id > 2).values(kind=2))
@@ -179,17 +125,6 @@ def test_a_start_of_other_criteria_is_a_round_of_its_own(engine: Engine, session
 
     assert (broken, other, again) == (1, 2, 1)
     assert {id_: round_ for id_, (_, round_) in state(session).items()} == {1: 1, 2: 1, 3: 2, 4: 2}
-
-
-def test_a_start_of_another_class_of_the_table_is_a_round_of_its_own(
-    engine: Engine, session: Session
-) -> None:
-    session.add_all([Pet(id=1), Pet(id=2), Cat(id=3)])
-    session.commit()
-    broken = break_off(engine, Pet, chunk=1)
-
-    assert start_round(engine, Cat) == broken + 1
-    assert start_round(engine, Pet) == broken
 
 
 def test_the_criteria_of_an_interrupted_start_are_recognized_with_their_values(
