@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from datetime import timedelta
 
 import pytest
 from sqlalchemy import Engine, select, update
@@ -42,12 +41,6 @@ def claim_of_the_dead(engine: Engine, limit: int = 3) -> str:
         return owner.name
 
 
-def grow_old(engine: Engine, age: timedelta) -> None:
-    with Session(engine) as session, session.begin():
-        past = utc_now(-(age // timedelta(microseconds=1)))
-        session.execute(update(Message).values(owner_date=past))
-
-
 def statuses(engine: Engine) -> Sequence[str]:
     with Session(engine) as session:
         return session.scalars(select(Message.status).order_by(Message.id)).all()
@@ -69,51 +62,30 @@ def test_reap_prints_the_owners_the_reasons_and_the_new_statuses(
 
 
 @pytest.mark.usefixtures("jobs")
-def test_reap_leaves_living_owners_and_young_claims_alone(
-    run: Run, url: str, engine: Engine
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "nothing to reap\n"),
+        (("--lease", 200), "nothing to reap\n"),
+        (("--lease", 50), "1 of mailer-1: lease over\n1 can be claimed again, 0 failed\n"),
+        (("--max-runtime", 0), "1 of mailer-1: max_runtime over\n1 of nobody: max_runtime over\n"),
+    ],
+)
+def test_claims_of_others_are_left_alone_unless_an_option_says_so(
+    run: Run, url: str, engine: Engine, options: tuple[object, ...], said: str
 ) -> None:
-    claim_as(engine, "mailer-1", 1)
-    with Owner(engine) as owner:
-        claim_as(engine, owner)
-
-        result = run("reap", MESSAGES, "--url", url)
-
-    assert (result.exit_code, result.stdout) == (0, "nothing to reap\n")
-    assert statuses(engine) == ["claimed"] * 3
-
-
-@pytest.mark.usefixtures("jobs")
-def test_the_lease_is_in_seconds(run: Run, url: str, engine: Engine) -> None:
-    claim_as(engine, "mailer-1", 2)
-    grow_old(engine, timedelta(seconds=100))
-
-    before = run("reap", MESSAGES, "--url", url, "--lease", 200)
-    after = run("reap", MESSAGES, "--url", url, "--lease", 50)
-
-    assert before.stdout == "nothing to reap\n"
-    assert after.stdout == "2 of mailer-1: lease over\n2 can be claimed again, 0 failed\n"
-
-
-@pytest.mark.usefixtures("jobs")
-def test_max_runtime_takes_the_claims_of_the_living_too(run: Run, url: str, engine: Engine) -> None:
-    with Owner(engine) as owner:
-        claim_as(engine, owner, 2)
-
-        kept = run("reap", MESSAGES, "--url", url, "--max-runtime", 100)
-        forced = run("reap", MESSAGES, "--url", url, "--max-runtime", 0)
-
-        assert kept.stdout == "nothing to reap\n"
-        assert forced.stdout.startswith(f"2 of {owner.name}: max_runtime over\n")
-
-
-@pytest.mark.usefixtures("jobs")
-def test_rows_claimed_by_hand_have_no_owner_to_name(run: Run, url: str, engine: Engine) -> None:
     with Session(engine) as session, session.begin():
-        session.execute(update(Message).values(status="claimed"))
+        claim(session, Message, owner="mailer-1", limit=1)
+        past = utc_now(-100_000_000)
+        session.execute(update(Message).where(Message.owner.is_not(None)).values(owner_date=past))
+        by_hand = update(Message).where(Message.recipient == "b")
+        session.execute(by_hand.values(status="claimed"))  # nobody has it
+    with Owner(engine) as owner:
+        claim_as(engine, owner, 1)
 
-    result = run("reap", MESSAGES, "--url", url, "--max-runtime", 0)
+        result = run("reap", MESSAGES, "--url", url, *options)
 
-    assert result.stdout.startswith("3 of nobody: max_runtime over\n")
+    assert (result.exit_code, result.stdout[: len(said)]) == (0, said)
 
 
 @pytest.mark.usefixtures("jobs")

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.dialects.sqlite.database import SQLite
 
+from .bakery import Loaf
 from .conftest import Run, Start, finished, words
 from .shop import Base, Message
 
@@ -27,6 +28,7 @@ COMMANDS = [WORK, ("status", MESSAGES), ("reap", MESSAGES), ("cancel", MESSAGES,
 @pytest.fixture
 def message(engine: Engine) -> None:
     Base.metadata.create_all(engine)
+    Loaf.metadata.create_all(engine)
     with Session(engine) as session, session.begin():
         session.add(Message(recipient="a"))
 
@@ -148,8 +150,18 @@ def test_the_environment_names_the_database(
 
 
 @pytest.mark.usefixtures("message")
-@pytest.mark.parametrize("name", ["engine", "Session", "async_engine", "AsyncSession"])
-@pytest.mark.parametrize("command", COMMANDS[1:], ids=lambda command: command[0])
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (WORK, "engine"),
+        (WORK, "Session"),
+        (("work", "tests.cli.async_bakery:awaited_bread", "--drain"), "async_engine"),
+        (("work", "tests.cli.async_bakery:bread", "--drain"), "AsyncSession"),
+        *((command, name) for command in COMMANDS[1:] for name in ("engine", "AsyncSession")),
+        (COMMANDS[1], "Session"),
+        (COMMANDS[1], "async_engine"),
+    ],
+)
 def test_the_applications_own_engine_serves_each_command_also_beside_the_environment(
     run: Run, engines: str, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], name: str
 ) -> None:

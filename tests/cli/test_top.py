@@ -18,7 +18,6 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner, claim
-from sa_jobqueue.ages import age_text
 from sa_jobqueue.cli.see import picture
 from sa_jobqueue.control import WorkerInfo, pause, register_worker
 from sa_jobqueue.counts import Count, QueueStats
@@ -193,18 +192,3 @@ def test_the_picture_shows_the_last_numbers_beside_an_error() -> None:
 
     assert "10,000+" in lines[2]
     assert lines[3] == "not read, tried again: gone [red]"
-
-
-@pytest.mark.parametrize(
-    ("age", "text"),
-    [
-        (None, "-"),
-        (timedelta(seconds=-3), "0s"),
-        (timedelta(seconds=59), "59s"),
-        (timedelta(seconds=61), "1m 1s"),
-        (3 * HOUR + timedelta(minutes=12), "3h 12m"),
-        (50 * HOUR, "2d 2h"),
-    ],
-)
-def test_an_age_has_two_units_at_most(age: timedelta | None, text: str) -> None:
-    assert age_text(age) == text

@@ -7,7 +7,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,47 +152,6 @@ def test_a_driver_for_both_serves_the_handlers_that_there_are(
     url = db_url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
 
     result = run("work", target, "--url", url, "--drain", "--log-json")
-
-    assert [status for _, status in ends(result)] == ["done"]
-
-
-ENGINES = """
-from sqlalchemy import create_engine
-from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
-from sqlalchemy.orm import sessionmaker
-
-engine = create_engine({url!r})
-Session = sessionmaker(engine)
-async_engine = create_async_engine({async_url!r})
-AsyncSession = async_sessionmaker(async_engine)
-"""
-
-
-@pytest.mark.only_on("sqlite")
-@pytest.mark.usefixtures("loaves")
-@pytest.mark.parametrize(
-    ("target", "name"),
-    [
-        (f"{BAKERY}:bread", "engine"),
-        (f"{BAKERY}:bread", "Session"),
-        (f"{ASYNC_BAKERY}:awaited_bread", "async_engine"),
-        (f"{ASYNC_BAKERY}:bread", "AsyncSession"),
-    ],
-)
-def test_the_applications_engine_or_sessionmaker_is_used(
-    run: Run,
-    folder: Path,
-    shop_url: str,
-    async_url: str,
-    target: str,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (folder / "engines_of_bakery.py").write_text(ENGINES.format(url=shop_url, async_url=async_url))
-    monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.delitem(sys.modules, "engines_of_bakery", raising=False)
-
-    result = run("work", target, "--engine", f"engines_of_bakery:{name}", "--drain", "--log-json")
 
     assert [status for _, status in ends(result)] == ["done"]
 
