@@ -53,7 +53,7 @@ def _key_index(case: Case, limit: KeyLimit) -> Iterator[Answer]:
     index, reads = key_index(case.mapping, limit.columns), "claims read all unclaimed jobs of a key"
     missing = f"no index finds the next job of each {limit}"
     if index is not None:
-        yield from _declared(case, index, missing, reads, "create_key_index")
+        yield from _declared(case, index, missing, reads, online=True)
         return
     names = [column.key for column in limit.columns]
     key = f'["{names[0]}"]' if len(names) == 1 else f"[{tuple(names)}]"
@@ -113,14 +113,14 @@ def check_failed(case: Case) -> Iterator[Answer]:
 
 
 def _declared(
-    case: Case, index: Index, missing: str, effect: str, helper: str | None = None
+    case: Case, index: Index, missing: str, effect: str, *, online: bool = False
 ) -> Iterator[Answer]:
     """Look for an index as the model declares it, by its name.
 
     Args:
         missing: says that it is not there.
         effect: what then happens.
-        helper: makes it online in a migration.
+        online: whether to name the helper that makes it in a migration.
     """
     dialect = case.connection.dialect
     there = next((each for each in case.indexes if each.name == name_of(index, dialect)), None)
@@ -128,9 +128,9 @@ def _declared(
     if fault is None:
         return
     drop = "" if there is None else f"drop {there.name}, then "
-    online = helper and _while_others_write(helper, case.mapping, replace=there is not None)
+    helper = _while_others_write(case.mapping, replace=there is not None) if online else ""
     create = create_statement(index, dialect)
-    yield Answer.warning(f"{fault}: {effect}", f"{drop}{create}{online or ''}")
+    yield Answer.warning(f"{fault}: {effect}", f"{drop}{create}{helper}")
 
 
 def _difference(case: Case, there: ServerIndex, wanted: WantedIndex) -> str | None:
@@ -205,19 +205,18 @@ def index_fix(search: Search) -> str:
 
 def _migration_text(search: Search, *, replace: bool) -> str:
     """Name the helper for a migration, and what keeps autogenerate from dropping the index."""
-    helper = "create_claim_index" if search is search.case.claim else "create_reap_index"
     if search.wanted.of_model:
-        return _while_others_write(helper, search.case.mapping, replace=replace)
+        return _while_others_write(search.case.mapping, replace=replace)
     declare = "; declare it in the model's __table_args__ too, or the next autogenerate drops it"
     if search is search.case.claim:
-        return f"{_while_others_write(helper, 'queue', replace=replace)}{declare}"
+        return f"{_while_others_write('queue', replace=replace)}{declare}"
     return declare
 
 
-def _while_others_write(helper: str, what: object, *, replace: bool = False) -> str:
+def _while_others_write(what: object, *, replace: bool = False) -> str:
     """Name the helper that makes an index online."""
     more = ", replace=True" if replace else ""
-    return f" (while others write: sa_jobqueue.migration.{helper}(op, {what}{more}))"
+    return f" (while others write: sa_jobqueue.migration.create_job_indexes(op, {what}{more}))"
 
 
 def names_of(indexes: Iterable[ServerIndex]) -> frozenset[str]:

@@ -6,60 +6,86 @@ invalid index. Each partition of a table gets its own index in this way.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, Index, Table
+from sqlalchemy import Column, Connection, Index, Table
+from sqlalchemy.sql.elements import UnaryExpression
+from sqlalchemy.sql.operators import desc_op
 
+from ..dialects.connections import as_value
 from ..dialects.ddl import OnlineIndex, RenameIndex
-from ..model.indexes import twin
-from .existing_index import existing, exists, name_of, table_of
-from .runner import NOTHING_CHANGED, Runner, log
+from ..dialects.examination import IndexColumn, ServerIndex, normalised
+from ..errors import ArgumentError
+from ..model.indexes import shortened, twin
+from .runner import Runner, log
 
 #: PostgreSQL cuts names after this number of bytes.
 _NAME_LENGTH = 63
 
 
-def build_index(runner: Runner, index: Index, *, online: bool, replace: bool = False) -> None:
+def build_index(runner: Runner, index: Index, *, replace: bool = False) -> None:
     """Create an index unless it exists.
 
     Args:
-        replace: a different index of the same name makes way: online, when the new one is
-            built.
+        replace: a different index of the same name makes way, when the new one is built.
 
     Raises:
         ArgumentError: a different index of the same name exists, and `replace` is False.
         LockTimeout: others kept the table locked.
     """
-    if not online:
-        _build_here(runner, index, replace=replace)
-        return
     with runner.outside_transaction():
         if not runner.offline:
-            _drop_invalid(runner, index)
-            if exists(runner, index, replace=replace):
+            if _is_there(runner, index, replace=replace):
                 log.info("%s exists already", index.name)
                 return
-            replace = replace and existing(runner, index) is not None
+            replace = replace and _existing(runner, index) is not None
         if replace:
-            _replace_online(runner, index)
+            _replace(runner, index)
         else:
-            _build_online(runner, index)
+            _build(runner, index)
 
 
-def _build_here(runner: Runner, index: Index, *, replace: bool) -> None:
-    """Create an index in the transaction of the migration."""
-    if not runner.offline:
-        if exists(runner, index, replace=replace):
+def drop_index(runner: Runner, index: Index) -> None:
+    """Drop an index if it exists, and what an interrupted replacement has built beside it.
+
+    Raises:
+        LockTimeout: others kept the table locked.
+    """
+    with runner.outside_transaction():
+        if runner.offline:
+            _drop(runner, index)
             return
-        replace = replace and existing(runner, index) is not None
-    if replace:
-        runner.run(runner.changes.drop_index(index, _connection(runner)))
-    runner.run(OnlineIndex(index))
+        # Dropping it drops those of the partitions too, except after an interrupted build.
+        parts = runner.partitions_of(_table_of(index)) or []
+        for whole in (index, _beside(runner, index)):
+            for part in (whole, *_partition_indexes(runner, whole, parts)):
+                if _existing(runner, part) is not None:
+                    _drop(runner, part)
 
 
-def _replace_online(runner: Runner, index: Index) -> None:
+# -- how it is built ------------------------------------------------------
+
+
+def _build(runner: Runner, index: Index) -> None:
+    """Create an index without locking writers out."""
+    parts = runner.partitions_of(_table_of(index))
+    concurrently = runner.changes.concurrent_indexes
+    for part in _partition_indexes(runner, index, parts or []):
+        _build_concurrently(runner, part)
+    if parts is None and concurrently:
+        _build_concurrently(runner, index)
+        return
+    # For a table with partitions this adopts their indexes, and builds none.
+    statement = OnlineIndex(index, ending=runner.changes.create_online)
+    runner.change([statement], what=f"CREATE INDEX {index.name}")
+
+
+def _build_concurrently(runner: Runner, index: Index) -> None:
+    _change_concurrently(runner, index, needed=lambda: not _is_there(runner, index))
+
+
+def _replace(runner: Runner, index: Index) -> None:
     """Build the wanted index beside the one that it replaces, then swap them in a moment.
 
     So claims have the old index until they have the new one.
@@ -68,10 +94,12 @@ def _replace_online(runner: Runner, index: Index) -> None:
     if not changes.builds_beside:
         runner.change([OnlineIndex(index, drop=True), OnlineIndex(index)], what=what)
         return
-    built = _new_beside(runner, index)
-    if runner.offline or not _is_built(runner, built):
-        _build_online(runner, built)
-    parts = runner.partitions_of(table_of(index)) or []
+    built = _beside(runner, index)
+    if runner.offline or not _is_there(runner, built, replace=True):
+        if not runner.offline and _existing(runner, built) is not None:
+            _drop(runner, built)
+        _build(runner, built)
+    parts = runner.partitions_of(_table_of(index)) or []
     statements = changes.swap(index, built, _connection(runner))
     pairs = zip(
         _partition_indexes(runner, built, parts),
@@ -82,170 +110,143 @@ def _replace_online(runner: Runner, index: Index) -> None:
     runner.change(statements, what=what)
 
 
-def _new_beside(runner: Runner, index: Index) -> Index:
-    """Return the index that is built beside the one that it replaces."""
-    return twin(index, name=_shortened(f"{name_of(runner, index)}_new"))
-
-
-def _is_built(runner: Runner, built: Index) -> bool:
-    """Tell whether an interrupted run has built the new index; drop what does not fit."""
-    _drop_invalid(runner, built)
-    if exists(runner, built, replace=True):
-        return True
-    if existing(runner, built) is not None:
-        _drop_online(runner, built)
-    return False
-
-
-def _build_online(runner: Runner, index: Index) -> None:
-    """Create an index without locking writers out."""
+def _drop(runner: Runner, index: Index) -> None:
     changes = runner.changes
-    parts = runner.partitions_of(table_of(index))
-    if parts is None and changes.concurrent_indexes:
-        _build_concurrently(runner, index)
-        return
-    for part in _partition_indexes(runner, index, parts or []):
-        _build_concurrently(runner, part)
-    # For a table with partitions this adopts their indexes, and builds none.
-    statement = OnlineIndex(index, ending=changes.create_online)
-    runner.change([statement], what=f"CREATE INDEX {index.name}")
+    if changes.concurrent_indexes and runner.partitions_of(_table_of(index)) is None:
+        needed = lambda: _existing(runner, index) is not None  # noqa: E731
+        _change_concurrently(runner, index, needed=needed, drop=True)
+    else:
+        statement = changes.drop_index(index, _connection(runner))
+        runner.change([statement], what=f"DROP INDEX {index.name}")
 
 
-def _build_concurrently(runner: Runner, index: Index) -> None:
-    statement = OnlineIndex(twin(index, postgresql_concurrently=True))
+def _change_concurrently(
+    runner: Runner, index: Index, *, needed: Callable[[], bool], drop: bool = False
+) -> None:
+    """Run CREATE or DROP INDEX CONCURRENTLY.
+
+    It waits for locks in one go: nobody queues behind it, and a retry would lose what is built.
+    """
+    statement = OnlineIndex(twin(index, postgresql_concurrently=True), drop=drop)
     if runner.offline:
         runner.run(statement)
         return
 
     def attempt() -> None:
-        _drop_invalid(runner, index)  # left by the last try
-        if not exists(runner, index):
-            with _one_long_wait(runner):
+        if needed():
+            with runner.changes.waiting_at_most(runner.connection, runner.patience):
                 runner.run(statement)
 
     runner.retry_while_locked(
         attempt,
-        what=f"CREATE INDEX {index.name}",
+        what=f"{'DROP' if drop else 'CREATE'} INDEX {index.name}",
         at_most=runner.patience,
-        leaves=lambda: _clean_up(runner, index),
+        leaves=(
+            f"{index.name} may be there and invalid: it serves no query and makes writes slower, "
+            "until the migration runs again, which drops it first."
+        ),
     )
 
 
-def _one_long_wait(runner: Runner) -> AbstractContextManager[None]:
-    """Wait without retries: nobody queues behind us, and a retry would lose what is built."""
-    return runner.changes.waiting_at_most(runner.connection, runner.patience)
-
-
-def _clean_up(runner: Runner, index: Index) -> str:
-    """Drop what a failed build has left, and describe what remains."""
-    try:
-        if _is_invalid(runner, index):
-            with runner.waiting_briefly():
-                runner.run(_concurrent_drop(index))
-    except Exception as error:
-        if not runner.is_temporary(error):
-            raise
-        drop = _as_typed(runner, _concurrent_drop(index))
-        return (
-            "It has left an invalid index, which serves nobody and makes writes slower; for the "
-            f"same lock it could not be dropped: {drop}, or run the migration again, which does "
-            "that first."
-        )
-    return NOTHING_CHANGED
+def _beside(runner: Runner, index: Index) -> Index:
+    """Return the index that is built beside the one that it replaces."""
+    return twin(
+        index, name=shortened(f"{_name_of(runner, index)}_new_of_sa_jobqueue", _NAME_LENGTH)
+    )
 
 
 def _partition_indexes(runner: Runner, index: Index, parts: Sequence[Table]) -> Iterator[Index]:
     """Yield the index of each partition, with a name that no other index has."""
     for part in parts:
-        name = f"{name_of(runner, index)}_{part.name}"
-        yield twin(index, name=_shortened(name), table=part)
-
-
-def _shortened(name: str) -> str:
-    """Cut a name to the length that PostgreSQL keeps; different names stay different."""
-    if len(name.encode()) <= _NAME_LENGTH:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{name.encode()[: _NAME_LENGTH - 9].decode(errors='ignore')}_{digest}"
-
-
-def drop_index(
-    runner: Runner, index: Index, *, online: bool, with_replacement: bool = False
-) -> None:
-    """Drop an index if it exists.
-
-    Args:
-        with_replacement: also drop what an interrupted replacement has built beside it. The index
-            has one of our names, so no other index has the name of its replacement.
-
-    Raises:
-        LockTimeout: others kept the table locked.
-    """
-    if not online:
-        if runner.offline or existing(runner, index) is not None:
-            runner.run(runner.changes.drop_index(index, _connection(runner)))
-        return
-    with runner.outside_transaction():
-        if runner.offline:
-            _drop_online(runner, index)
-            return
-        # Dropping it drops those of the partitions too, except after an interrupted build. And an
-        # interrupted replacement has left the new index beside the old one.
-        parts = runner.partitions_of(table_of(index)) or []
-        beside = [_new_beside(runner, index)] if with_replacement else []
-        for whole in (index, *beside):
-            for part in (whole, *_partition_indexes(runner, whole, parts)):
-                if existing(runner, part) is not None:
-                    _drop_online(runner, part)
-
-
-def _drop_invalid(runner: Runner, index: Index) -> None:
-    """Drop the invalid index that an interrupted CREATE INDEX CONCURRENTLY has left.
-
-    IF NOT EXISTS would take it for the index, and no claim could use it.
-    """
-    if _is_invalid(runner, index):
-        log.info("%s is invalid: it is dropped and built again", index.name)
-        _drop_online(runner, index)
-
-
-def _is_invalid(runner: Runner, index: Index) -> bool:
-    found = existing(runner, index)
-    return runner.changes.concurrent_indexes and found is not None and bool(found.unusable)
-
-
-def _drop_online(runner: Runner, index: Index) -> None:
-    what, changes = f"DROP INDEX {index.name}", runner.changes
-    if not changes.concurrent_indexes or runner.partitions_of(table_of(index)) is not None:
-        runner.change([changes.drop_index(index, _connection(runner))], what=what)
-    elif runner.offline:
-        runner.run(_concurrent_drop(index))
-    else:
-        _drop_concurrently(runner, index, what=what)
-
-
-def _drop_concurrently(runner: Runner, index: Index, *, what: str) -> None:
-    def attempt() -> None:
-        if existing(runner, index) is not None:
-            with _one_long_wait(runner):
-                runner.run(_concurrent_drop(index))
-
-    runner.retry_while_locked(
-        attempt,
-        what=what,
-        at_most=runner.patience,
-        leaves=lambda: "The index may be invalid by now, so that no query uses it any more.",
-    )
-
-
-def _concurrent_drop(index: Index) -> OnlineIndex:
-    return OnlineIndex(twin(index, postgresql_concurrently=True), drop=True)
+        name = f"{_name_of(runner, index)}_{part.name}"
+        yield twin(index, name=shortened(name, _NAME_LENGTH), table=part)
 
 
 def _connection(runner: Runner) -> Connection | None:
     return None if runner.offline else runner.connection
 
 
-def _as_typed(runner: Runner, statement: OnlineIndex) -> str:
-    """Return a statement as a user types it."""
-    return str(statement.compile(dialect=runner.context.dialect)).strip()
+# -- what is there --------------------------------------------------------
+
+
+def _is_there(runner: Runner, index: Index, *, replace: bool = False) -> bool:
+    """Tell whether the index exists, for instance from an interrupted run.
+
+    An invalid one that CREATE INDEX CONCURRENTLY has left is dropped: no claim could use it.
+    Databases print an expression in words of their own. An index of expressions is taken for
+    the wanted one, unless it is to be replaced: then it is built anew.
+
+    Raises:
+        ArgumentError: a different index of the same name exists, and `replace` is False.
+    """
+    found = _existing(runner, index)
+    if found is None:
+        return False
+    if found.unusable and runner.changes.concurrent_indexes:
+        log.info("%s is invalid: it is dropped and built again", index.name)
+        _drop(runner, index)
+        return False
+    columns = [_column(runner, expression) for expression in index.expressions]
+    wanted = _predicate(runner, index)
+    fits = (
+        bool(index.unique) == found.unique
+        and normalised(wanted) == normalised(found.predicate)
+        and len(columns) == len(found.columns)
+        and all(
+            not replace if own is None else own == other
+            for own, other in zip(columns, found.columns, strict=True)
+        )
+    )
+    if fits or replace:
+        return fits
+    named = ", ".join(
+        str(own or each) for own, each in zip(columns, index.expressions, strict=True)
+    )
+    raise ArgumentError(
+        f"{_table_of(index).description!r} has a different index of this name already, "
+        f"{_unique(found.unique)}{found}, but claims and reapers need "
+        f"{_unique(index.unique)}({named}){f' WHERE {wanted}' if wanted else ''}: "
+        "replace=True builds the wanted index, and then drops the one that is there"
+    )
+
+
+def _existing(runner: Runner, index: Index) -> ServerIndex | None:
+    """Return the index of this name in the database."""
+    there = runner.database.examination().indexes(runner.connection, _table_of(index))
+    name = _name_of(runner, index)
+    return next((found for found in there if found.name == name), None)
+
+
+def _name_of(runner: Runner, index: Index) -> str:
+    """Return the name in the database, where long names of a naming convention are cut."""
+    preparer = runner.context.dialect.identifier_preparer
+    name = preparer.format_constraint(index, _alembic_quote=False)
+    assert name is not None
+    return name
+
+
+def _unique(unique: bool | None) -> str:
+    return "UNIQUE " if unique else ""
+
+
+def _column(runner: Runner, expression: Any) -> IndexColumn | None:
+    """Return a column of an index; None: an expression, whose text differs by database."""
+    descending = False
+    if isinstance(expression, UnaryExpression) and expression.modifier is desc_op:
+        expression, descending = expression.element, runner.database.descending_indexes
+    return IndexColumn(expression.name, descending) if isinstance(expression, Column) else None
+
+
+def _predicate(runner: Runner, index: Index) -> str | None:
+    """Return the WHERE clause of an index on this database, as SQL."""
+    where: Any = runner.database.examination().predicate(index)
+    if where is None or isinstance(where, str):  # autogenerate writes down what it has read
+        return where
+    how = {"literal_binds": True, "include_table": False}
+    written = str(where.compile(dialect=runner.context.dialect, compile_kwargs=how))
+    return as_value(runner.context.dialect, written)
+
+
+def _table_of(index: Index) -> Table:
+    assert index.table is not None
+    return index.table

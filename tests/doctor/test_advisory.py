@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue, claim_statements
 from sa_jobqueue.doctor import Report, examine
-from sa_jobqueue.migration import create_claim_index
+from sa_jobqueue.migration import create_job_indexes
 from sa_jobqueue.testing import assert_claim_is_indexed
 from tests.migration.support import migrating
 
@@ -115,7 +115,7 @@ def test_an_order_that_no_index_serves_beside_the_range_names_rounds(
     with pytest.raises(AssertionError, match="or use rounds"):
         assert_claim_is_indexed(engine, queue)
     with pytest.raises(ArgumentError, match="Or use rounds"), migrating(engine) as op:
-        create_claim_index(op, queue)
+        create_job_indexes(op, queue)
 
 
 @SIZES
@@ -176,7 +176,7 @@ def test_the_index_that_is_made_for_a_queue_is_the_one_that_is_wanted(
     add_subscriptions(engine, number, known=known)
 
     with migrating(engine) as op:
-        create_claim_index(op, queue)
+        create_job_indexes(op, queue)
 
     assert not examine(engine, queue, old_snapshot=PATIENT).errors
     assert_claim_is_indexed(engine, queue)

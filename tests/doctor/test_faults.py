@@ -125,7 +125,7 @@ def test_an_index_one_order_column_short_is_found(engine: Engine, number: int) -
     assert found(report, "index").severity is ERROR
     assert "ix_doctor_mail_claim (status, id) does not fit" in found(report, "index").message
     assert found(report, "index").fix.startswith("drop ix_doctor_mail_claim, then CREATE INDEX")
-    assert "create_claim_index(op, Mail, replace=True)" in found(report, "index").fix
+    assert "create_job_indexes(op, Mail, replace=True)" in found(report, "index").fix
     assert "the claim sorts" in found(report, "plan").message
 
 
@@ -286,7 +286,7 @@ def test_a_missing_or_wrong_reap_index_is_found(engine: Engine, columns: tuple[s
     assert "reap(), which wants (status, owner_date)" in finding.message
     create = "CREATE INDEX ix_doctor_mail_reap ON doctor_mail (status, owner_date)"
     assert create in finding.fix
-    assert f"create_reap_index(op, Mail{', replace=True' if columns else ''})" in finding.fix
+    assert f"create_job_indexes(op, Mail{', replace=True' if columns else ''})" in finding.fix
 
 
 @pytest.mark.only_on("postgresql", "sqlite")

@@ -7,7 +7,7 @@ from sqlalchemy import Engine, inspect
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.doctor import examine
-from sa_jobqueue.migration import create_claim_index, drop_claim_index
+from sa_jobqueue.migration import create_job_indexes, drop_job_indexes
 from sa_jobqueue.testing import assert_claim_is_indexed
 from sa_jobqueue.workflow import Workflow
 from tests.migration.support import migrating
@@ -34,14 +34,14 @@ def test_a_queues_own_index_is_made_and_dropped_beside_the_models(
     engine: Engine, queue: JobQueue[Mail]
 ) -> None:
     with migrating(engine) as op:
-        create_claim_index(op, queue)
+        create_job_indexes(op, queue)
 
     assert len(index_names(engine) - OURS) == 1
     assert_claim_is_indexed(engine, queue)
     assert_claim_is_indexed(engine, Mail)
 
     with migrating(engine) as op:
-        drop_claim_index(op, queue)
+        drop_job_indexes(op, queue)
 
     assert index_names(engine) == OURS
 
@@ -58,7 +58,7 @@ def test_the_index_that_a_finding_names_removes_the_finding(
 
     run(engine, create.replace("%", "%%"))
 
-    assert "create_claim_index(op, queue)" in helper
+    assert "create_job_indexes(op, queue)" in helper
     assert "__table_args__" in helper
     assert not examine(engine, queue).errors
 
@@ -72,7 +72,7 @@ def test_a_queue_that_the_models_index_serves_needs_none_of_its_own(
     queue = JobQueue(Mail, Mail.priority == 3, order_by=(Mail.priority, Mail.id))
 
     with migrating(engine) as op:
-        create_claim_index(op, JobQueue(Mail))
+        create_job_indexes(op, JobQueue(Mail))
 
     assert index_names(engine) == OURS
     assert_claim_is_indexed(engine, queue)

@@ -207,7 +207,7 @@ def test_the_doctor_names_what_makes_the_index_of_a_key_while_others_write(
 
     (fix,) = [one.fix for one in findings if "next job of each" in one.message]
     assert fix.startswith("CREATE INDEX ix_mail_key_account_id ON mail (")
-    assert "sa_jobqueue.migration.create_key_index(op, Mail)" in fix
+    assert "sa_jobqueue.migration.create_job_indexes(op, Mail)" in fix
     engine.dispose()
 
 
