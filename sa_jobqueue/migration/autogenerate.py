@@ -19,7 +19,7 @@ With this in ``env.py`` autogenerate writes ``create_index_online`` and ``drop_i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import alembic.util
@@ -235,32 +235,19 @@ def online_indexes(
     }
     for script in directives:
         for direction in (*script.upgrade_ops_list, *script.downgrade_ops_list):
-            direction.ops = list(_online(direction.ops, queues))
+            fresh = {
+                (each.schema, each.table_name)
+                for each in direction.ops
+                if isinstance(each, ops.CreateTableOp | ops.DropTableOp)
+            }
+            parts = [_apart(each, queues - fresh) for each in direction.ops]
+            direction.ops = [each for part in parts for each in part]
 
 
-def _online(
-    given: Iterable[ops.MigrateOperation], queues: set[tuple[str | None, str]]
+def _apart(
+    operation: ops.MigrateOperation, queues: set[tuple[str | None, str]]
 ) -> Iterator[ops.MigrateOperation]:
-    """Yield the operations of one direction; changes of indexes come behind their table's."""
-    operations = list(given)
-    fresh = {
-        (operation.schema, operation.table_name)
-        for operation in operations
-        if isinstance(operation, ops.CreateTableOp | ops.DropTableOp)
-    }
-    for operation in operations:
-        if (
-            isinstance(operation, ops.ModifyTableOps)
-            and not isinstance(operation, JobColumnsOp)
-            and (operation.schema, operation.table_name) in queues - fresh
-        ):
-            yield from _apart(operation)
-        else:
-            yield operation
-
-
-def _apart(operation: ops.ModifyTableOps) -> Iterator[ops.MigrateOperation]:
-    """Yield the changes of a table: new columns, new indexes, dropped indexes, dropped columns.
+    """Yield a change of a queue's table: new columns and indexes, dropped indexes and columns.
 
     Apart, since with ``render_as_batch`` the other changes stand in a block of their own. An index
     is dropped when its successor of another name is built, so that claims always have one, and so
@@ -269,6 +256,13 @@ def _apart(operation: ops.ModifyTableOps) -> Iterator[ops.MigrateOperation]:
     index is replaced, the old one may have them. PostgreSQL would drop it with them, and SQLite
     would refuse.
     """
+    if (
+        not isinstance(operation, ops.ModifyTableOps)
+        or isinstance(operation, JobColumnsOp)
+        or (operation.schema, operation.table_name) not in queues
+    ):
+        yield operation
+        return
     creates = [change for change in operation.ops if isinstance(change, ops.CreateIndexOp)]
     drops = [change for change in operation.ops if isinstance(change, ops.DropIndexOp)]
     columns = [change for change in operation.ops if isinstance(change, ops.DropColumnOp)]

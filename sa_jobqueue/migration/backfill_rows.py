@@ -61,13 +61,11 @@ def backfill(
         how many rows were changed.
 
     Raises:
-        ArgumentError: there is no database; the table has no primary key; `batch` is
-            below 1.
+        ArgumentError: there is no database, or the table has no primary key.
         LockTimeout: others kept rows locked; the batches before are committed.
     """
     runner = Runner(op, patience=patience)
     bare = bare_table(table, schema)
-    check_batch(batch)
     if runner.offline:
         raise ArgumentError(
             f"backfill of {bare.name!r} goes batch by batch, which a --sql script cannot do: run "
@@ -76,12 +74,6 @@ def backfill(
     with runner.outside_transaction():
         real = reflect_table(runner, bare)
         return update_rows(runner, real, bind_criterion(where, real), values, batch, pause)
-
-
-def check_batch(batch: int) -> None:
-    """Refuse an empty batch."""
-    if batch < 1:
-        raise ArgumentError(f"a batch has at least one row: {batch!r}")
 
 
 def bind_criterion(where: str | ColumnElement[bool], table: Table) -> ColumnElement[bool]:

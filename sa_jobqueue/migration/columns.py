@@ -19,7 +19,7 @@ from ..model.mixins import QueueColumns
 from ..model.round_table import round_table
 from ..model.status import DONE, UNCLAIMED, status_is
 from ..model.types import same_kind
-from .backfill_rows import BATCH, bind_criterion, check_batch, update_rows
+from .backfill_rows import BATCH, bind_criterion, update_rows
 from .runner import PATIENCE, Op, Runner, log
 from .tables import AnyTable, bare_table, mapping_for, reflect_table
 
@@ -56,13 +56,12 @@ def add_job_columns(
 
     Raises:
         ArgumentError: `existing_rows` is missing; the table has columns of the same
-            names; there is a criterion, but no database; a batch has no row.
+            names; there is a criterion, but no database.
         LockTimeout: others kept the table, or some of its rows, locked.
     """
     runner = Runner(op, patience=patience)
     queue = mapping_for(runner, table, mixins, queue_args, schema)
     columns = _columns_of(queue, mixins)
-    check_batch(batch)
     adoption = _Adoption(runner, queue, columns, existing_rows, batch, pause)
     adoption.check()
     with runner.outside_transaction():
@@ -162,14 +161,8 @@ class _Adoption:
                 'that are there: "done", "unclaimed", or a criterion for the rows that become jobs',
             ),
             (
-                runner.offline and self._criterion is not None,
-                "a criterion for existing_rows is applied batch by batch, which a --sql script "
-                'cannot do: run the migration with a database, or give existing_rows="done" and '
-                "let a later step turn rows into jobs",
-            ),
-            (
-                runner.offline and in_batches,
-                f"on {runner.database} existing rows are written batch by batch, which a "
+                runner.offline and (in_batches or self._criterion is not None),
+                "existing rows are written batch by batch, on SQLite and for a criterion, which a "
                 "--sql script cannot do: run the migration with a database",
             ),
         ]

@@ -1,21 +1,32 @@
-"""Create and drop the indexes of a queue, or any index, while others go on writing."""
+"""Create and drop the indexes of a queue, or any index, while others go on writing.
+
+PostgreSQL does it CONCURRENTLY, outside of a transaction; when that fails, it leaves an
+invalid index. Each partition of a table gets its own index in this way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from alembic.operations import ops
-from sqlalchemy import Index
+from sqlalchemy import Column, Connection, Index, Table
 from sqlalchemy import inspect as sa_inspect
+from sqlalchemy.sql.elements import UnaryExpression
+from sqlalchemy.sql.operators import desc_op
 
+from ..dialects.connections import as_value
+from ..dialects.ddl import OnlineIndex, RenameIndex
+from ..dialects.examination import IndexColumn, ServerIndex, normalised
 from ..errors import ArgumentError
-from ..model.indexes import index_serving, job_indexes
+from ..model.indexes import index_serving, job_indexes, shortened, twin
 from ..queue import JobQueue
-from .build_index import build_index, drop_index
-from .runner import PATIENCE, Op, Runner
+from .runner import PATIENCE, Op, Runner, log
 from .tables import AnyTable, mapping_for
+
+#: PostgreSQL cuts names after this number of bytes.
+_NAME_LENGTH = 63
 
 
 def create_job_indexes(
@@ -56,7 +67,7 @@ def create_job_indexes(
     if isinstance(table, str):
         key = key or _primary_key(runner, table, schema)
     for index in _indexes(runner, table, mixins, queue_args, schema, key, name):
-        build_index(runner, index, replace=replace)
+        _build_or_replace(runner, index, replace=replace)
 
 
 def drop_job_indexes(
@@ -80,7 +91,7 @@ def drop_job_indexes(
     """
     runner = Runner(op, patience=patience)
     for index in _indexes(runner, table, (), queue_args, schema, "id", name):
-        drop_index(runner, index)
+        _drop_all(runner, index)
 
 
 def create_index_online(
@@ -107,7 +118,7 @@ def create_index_online(
         LockTimeout: others kept the table locked.
     """
     index = ops.CreateIndexOp(index_name, table_name, columns, **options).to_index()
-    build_index(Runner(op, patience=patience), index, replace=replace)
+    _build_or_replace(Runner(op, patience=patience), index, replace=replace)
 
 
 def drop_index_online(
@@ -123,7 +134,7 @@ def drop_index_online(
         LockTimeout: others kept the table locked.
     """
     index = ops.DropIndexOp(index_name, table_name, **options).to_index()
-    drop_index(Runner(op, patience=patience), index)
+    _drop_all(Runner(op, patience=patience), index)
 
 
 def _indexes(
@@ -170,3 +181,228 @@ def _primary_key(runner: Runner, name: str, schema: str | None) -> Sequence[str]
     if not found:
         raise ArgumentError(f"{name!r} has no primary key: name unique columns as key=")
     return found
+
+
+# -- as wanted ------------------------------------------------------------
+
+
+def _build_or_replace(runner: Runner, index: Index, *, replace: bool = False) -> None:
+    """Create an index unless it exists.
+
+    Args:
+        replace: a different index of the same name makes way, when the new one is built.
+
+    Raises:
+        ArgumentError: a different index of the same name exists, and `replace` is False.
+        LockTimeout: others kept the table locked.
+    """
+    with runner.outside_transaction():
+        if not runner.offline:
+            if _is_there(runner, index, replace=replace):
+                log.info("%s exists already", index.name)
+                return
+            replace = replace and _existing(runner, index) is not None
+        if replace:
+            _replace(runner, index)
+        else:
+            _build(runner, index)
+
+
+def _drop_all(runner: Runner, index: Index) -> None:
+    """Drop an index if it exists, and what an interrupted replacement has built beside it.
+
+    Raises:
+        LockTimeout: others kept the table locked.
+    """
+    with runner.outside_transaction():
+        if runner.offline:
+            _drop(runner, index)
+            return
+        # Dropping it drops those of the partitions too, except after an interrupted build.
+        parts = runner.partitions_of(_table_of(index)) or []
+        for whole in (index, _beside(runner, index)):
+            for part in (whole, *_partition_indexes(runner, whole, parts)):
+                if _existing(runner, part) is not None:
+                    _drop(runner, part)
+
+
+# -- how it is built ------------------------------------------------------
+
+
+def _build(runner: Runner, index: Index) -> None:
+    """Create an index without locking writers out."""
+    parts = runner.partitions_of(_table_of(index))
+    concurrently = runner.changes.concurrent_indexes
+    for part in _partition_indexes(runner, index, parts or []):
+        _change_concurrently(runner, part)
+    if parts is None and concurrently:
+        _change_concurrently(runner, index)
+        return
+    # For a table with partitions this adopts their indexes, and builds none.
+    statement = OnlineIndex(index, ending=runner.changes.create_online)
+    runner.change([statement], what=f"CREATE INDEX {index.name}")
+
+
+def _replace(runner: Runner, index: Index) -> None:
+    """Build the wanted index beside the one that it replaces, then swap them in a moment.
+
+    So claims have the old index until they have the new one.
+    """
+    what, changes = f"replace INDEX {index.name}", runner.changes
+    if not changes.builds_beside:
+        runner.change([OnlineIndex(index, drop=True), OnlineIndex(index)], what=what)
+        return
+    built = _beside(runner, index)
+    if runner.offline or not _is_there(runner, built, replace=True):
+        if not runner.offline and _existing(runner, built) is not None:
+            _drop(runner, built)
+        _build(runner, built)
+    parts = runner.partitions_of(_table_of(index)) or []
+    statements = changes.swap(index, built, _connection(runner))
+    pairs = zip(
+        _partition_indexes(runner, built, parts),
+        _partition_indexes(runner, index, parts),
+        strict=True,
+    )
+    statements += [RenameIndex(part, wanted) for part, wanted in pairs]
+    runner.change(statements, what=what)
+
+
+def _drop(runner: Runner, index: Index) -> None:
+    changes = runner.changes
+    if changes.concurrent_indexes and runner.partitions_of(_table_of(index)) is None:
+        _change_concurrently(runner, index, drop=True)
+    else:
+        statement = changes.drop_index(index, _connection(runner))
+        runner.change([statement], what=f"DROP INDEX {index.name}")
+
+
+def _change_concurrently(runner: Runner, index: Index, *, drop: bool = False) -> None:
+    """Run CREATE or DROP INDEX CONCURRENTLY.
+
+    It waits for locks in one go: nobody queues behind it, and a retry would lose what is built.
+    """
+    statement = OnlineIndex(twin(index, postgresql_concurrently=True), drop=drop)
+    if runner.offline:
+        runner.run(statement)
+        return
+
+    def attempt() -> None:
+        there = _existing(runner, index) is not None if drop else _is_there(runner, index)
+        if there is drop:
+            with runner.changes.waiting_at_most(runner.connection, runner.patience):
+                runner.run(statement)
+
+    runner.retry_while_locked(
+        attempt,
+        what=f"{'DROP' if drop else 'CREATE'} INDEX {index.name}",
+        at_most=runner.patience,
+        leaves=(
+            f"{index.name} may be there and invalid: it serves no query and makes writes slower, "
+            "until the migration runs again, which drops it first."
+        ),
+    )
+
+
+def _beside(runner: Runner, index: Index) -> Index:
+    """Return the index that is built beside the one that it replaces."""
+    return twin(
+        index, name=shortened(f"{_name_of(runner, index)}_new_of_sa_jobqueue", _NAME_LENGTH)
+    )
+
+
+def _partition_indexes(runner: Runner, index: Index, parts: Sequence[Table]) -> Iterator[Index]:
+    """Yield the index of each partition, with a name that no other index has."""
+    for part in parts:
+        name = f"{_name_of(runner, index)}_{part.name}"
+        yield twin(index, name=shortened(name, _NAME_LENGTH), table=part)
+
+
+def _connection(runner: Runner) -> Connection | None:
+    return None if runner.offline else runner.connection
+
+
+# -- what is there --------------------------------------------------------
+
+
+def _is_there(runner: Runner, index: Index, *, replace: bool = False) -> bool:
+    """Tell whether the index exists, for instance from an interrupted run.
+
+    An invalid one that CREATE INDEX CONCURRENTLY has left is dropped: no claim could use it.
+    Databases print an expression in words of their own. An index of expressions is taken for
+    the wanted one, unless it is to be replaced: then it is built anew.
+
+    Raises:
+        ArgumentError: a different index of the same name exists, and `replace` is False.
+    """
+    found = _existing(runner, index)
+    if found is None:
+        return False
+    if found.unusable and runner.changes.concurrent_indexes:
+        log.info("%s is invalid: it is dropped and built again", index.name)
+        _drop(runner, index)
+        return False
+    columns = [_column(runner, expression) for expression in index.expressions]
+    wanted = _predicate(runner, index)
+    fits = (
+        bool(index.unique) == found.unique
+        and normalised(wanted) == normalised(found.predicate)
+        and len(columns) == len(found.columns)
+        and all(
+            not replace if own is None else own == other
+            for own, other in zip(columns, found.columns, strict=True)
+        )
+    )
+    if fits or replace:
+        return fits
+    named = ", ".join(
+        str(own or each) for own, each in zip(columns, index.expressions, strict=True)
+    )
+    raise ArgumentError(
+        f"{_table_of(index).description!r} has a different index of this name already, "
+        f"{_unique(found.unique)}{found}, but claims and reapers need "
+        f"{_unique(index.unique)}({named}){f' WHERE {wanted}' if wanted else ''}: "
+        "replace=True builds the wanted index, and then drops the one that is there"
+    )
+
+
+def _existing(runner: Runner, index: Index) -> ServerIndex | None:
+    """Return the index of this name in the database."""
+    there = runner.database.examination().indexes(runner.connection, _table_of(index))
+    name = _name_of(runner, index)
+    return next((found for found in there if found.name == name), None)
+
+
+def _name_of(runner: Runner, index: Index) -> str:
+    """Return the name in the database, where long names of a naming convention are cut."""
+    preparer = runner.context.dialect.identifier_preparer
+    name = preparer.format_constraint(index, _alembic_quote=False)
+    assert name is not None
+    return name
+
+
+def _unique(unique: bool | None) -> str:
+    return "UNIQUE " if unique else ""
+
+
+def _column(runner: Runner, expression: Any) -> IndexColumn | None:
+    """Return a column of an index; None: an expression, whose text differs by database."""
+    descending = False
+    if isinstance(expression, UnaryExpression) and expression.modifier is desc_op:
+        expression, descending = expression.element, runner.database.descending_indexes
+    return IndexColumn(expression.name, descending) if isinstance(expression, Column) else None
+
+
+def _predicate(runner: Runner, index: Index) -> str | None:
+    """Return the WHERE clause of an index on this database, as SQL."""
+    where: Any = runner.database.examination().predicate(index)
+    if where is None or isinstance(where, str):  # autogenerate writes down what it has read
+        return where
+    how = {"literal_binds": True, "include_table": False}
+    written = str(where.compile(dialect=runner.context.dialect, compile_kwargs=how))
+    return as_value(runner.context.dialect, written)
+
+
+def _table_of(index: Index) -> Table:
+    assert index.table is not None
+    return index.table

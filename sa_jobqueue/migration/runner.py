@@ -80,20 +80,8 @@ class Runner:
         return self.database.schema_changes()
 
     def partitions_of(self, table: Table) -> list[Table] | None:
-        """Return a table's partitions where they need changes of their own; None: it has none.
-
-        Raises:
-            ArgumentError: the model has partitions, and there is no database to ask for
-                them.
-        """
-        if not self.changes.partitions_apart:
-            return None
-        if self.offline:
-            if table.kwargs.get("postgresql_partition_by"):
-                raise ArgumentError(
-                    f"a --sql script cannot look for the partitions of {table.description!r}: run "
-                    "the migration with a database"
-                )
+        """Return a table's partitions where they need changes of their own; None: it has none."""
+        if self.offline or not self.changes.partitions_apart:
             return None
         found = self.changes.partitions(self.connection, table)
         if found is None:
@@ -116,45 +104,42 @@ class Runner:
 
         Otherwise a lock of the table would be kept until the whole migration ends.
         """
-        broken_off = False
         with ExitStack() as entered:
             if self.offline:
                 entered.enter_context(self.context.autocommit_block())
             else:
                 options = self.connection.get_execution_options()
                 if options.get("isolation_level") != "AUTOCOMMIT":  # the caller has not left it
-                    broken_off = self._end_transaction_that_alembic_does_not_end()
+                    self._leave_transaction_to_alembic()
                     entered.enter_context(self.context.autocommit_block())
                 entered.enter_context(self.changes.without_transaction(self.connection))
             yield
-        if broken_off:
-            self.context._transaction = self.connection.begin()  # as autocommit_block() does
 
-    def _end_transaction_that_alembic_does_not_end(self) -> bool:
-        """Commit what our reads have begun; tell whether the migration committed Alembic's own.
+    def _leave_transaction_to_alembic(self) -> None:
+        """Have Alembic's own transaction open, or none, as its ``autocommit_block()`` wants it.
 
-        Alembic's ``autocommit_block()`` ends Alembic's transaction only. It fails with a bare
-        assertion where another one is open, and with InvalidRequestError after
-        ``op.get_bind().commit()``.
+        It fails with a bare assertion where another one is open, and with InvalidRequestError after
+        the migration's ``op.get_bind().commit()``.
 
         Raises:
             ArgumentError: a transaction of the caller's is open.
         """
         # A private attribute, since no public attribute of Alembic tells whose transaction this is.
         alembics = self.context._transaction
-        broken_off = alembics is not None and not alembics.is_active
-        if not self.connection.in_transaction() or (alembics is not None and not broken_off):
-            return broken_off
-        if not broken_off and not self._found_unused:
-            raise ArgumentError(
-                "a transaction that is not Alembic's is open, and this change commits by itself. "
-                "Where env.py has used the connection before context.configure(), for a SET or a "
-                "SELECT, let it commit that, or call op.get_bind().commit() in the migration, "
-                "before this. Inside engine.begin() take a connection of its own for this, or "
-                "op.create_index for an index"
-            )
-        self.connection.commit()
-        return broken_off
+        if alembics is not None and alembics.is_active:
+            return
+        if self.connection.in_transaction():
+            if alembics is None and not self._found_unused:
+                raise ArgumentError(
+                    "a transaction that is not Alembic's is open, and this change commits by "
+                    "itself. Where env.py has used the connection before context.configure(), for "
+                    "a SET or a SELECT, let it commit that, or call op.get_bind().commit() in the "
+                    "migration, before this. Inside engine.begin() take a connection of its own "
+                    "for this, or op.create_index for an index"
+                )
+            self.connection.commit()  # what our reads have begun
+        if alembics is not None:
+            self.context._transaction = self.connection.begin()
 
     # -- locks ------------------------------------------------------------
 

@@ -28,35 +28,27 @@ def tune_storage(
             for new versions of their rows.
         dead_rows: how many changed rows start autovacuum and autoanalyze.
     """
-    _alter(op, table, schema, fillfactor, dead_rows)
+    _alter(op, table, schema, fillfactor=fillfactor, dead_rows=dead_rows)
 
 
 def reset_storage(op: Op, table: AnyTable, *, schema: str | None = None) -> None:
     """Undo :func:`tune_storage`: restore the server's defaults."""
-    _alter(op, table, schema, reset=True)
+    _alter(op, table, schema, reset=True, fillfactor=0, dead_rows=0)
 
 
 def _alter(
-    op: Op,
-    table: AnyTable,
-    schema: str | None,
-    fillfactor: int = 0,
-    dead_rows: int = 0,
-    *,
-    reset: bool = False,
+    op: Op, table: AnyTable, schema: str | None, *, reset: bool = False, **values: int
 ) -> None:
     runner = Runner(op)
-    parameters = runner.changes.storage_of_queue(fillfactor=fillfactor, dead_rows=dead_rows)
+    parameters = runner.changes.storage_of_queue(**values)
     if not parameters:
         return
     whole = bare_table(table, schema)
     parts = runner.partitions_of(whole)
     if parts is not None:
-        log.info(
-            "%s has %d partitions, each with storage parameters of its own; partitions that are "
-            "created later need them too",
-            whole.description,
-            len(parts),
+        later = (
+            "each with storage parameters of its own; partitions that are created later need them"
         )
+        log.info("%s has %d partitions, %s too", whole.description, len(parts), later)
     for part in [whole] if parts is None else parts:
         runner.run(SetStorage(part, parameters, reset=reset))

@@ -94,7 +94,7 @@ def bare_table(table: AnyTable, schema: str | None = None) -> Table:
     if isinstance(table, str):
         return Table(table, MetaData(), schema=schema)
     real = any_mapping_of(table).table
-    return Table(real.name, MetaData(), schema=schema or real.schema, **real.dialect_kwargs)
+    return Table(real.name, MetaData(), schema=schema or real.schema)
 
 
 def reflect_table(runner: Runner, bare: Table) -> Table:

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import (
-    Column,
     Connection,
     Engine,
-    ForeignKey,
-    Integer,
-    MetaData,
     String,
-    Table,
     event,
     inspect,
     text,
-    update,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import (
     ArgumentError,
     JobMixin,
     JobQueue,
-    claim_statements,
-    count_by_status,
 )
-from sa_jobqueue.doctor import examine
 from sa_jobqueue.migration import (
-    add_job_columns,
     create_index_online,
     create_job_indexes,
     drop_index_online,
@@ -183,13 +173,6 @@ def mailing(*more: Any, **options: Any) -> JobQueue[Subscription]:
 def test_an_index_serves_a_queue_on_a_class_without_the_mixin(engine: Engine) -> None:
     table: Any = Subscription.__table__
     table.create(engine)
-    execute(
-        engine,
-        "INSERT INTO subscriptions (kind, language, last_mail_at, joined_at) "
-        "SELECT n % 50, 'de', '2020-01-01'::date + n % 999, now() "
-        "FROM generate_series(1, 20000) AS n",
-        "ANALYZE subscriptions",
-    )
     german = Subscription.language == "de"
     by_age = (Subscription.joined_at.desc(), Subscription.language)
     for queue, columns in (
@@ -210,23 +193,6 @@ def test_an_index_serves_a_queue_on_a_class_without_the_mixin(engine: Engine) ->
         with migrating(engine) as op:
             drop_job_indexes(op, queue)
 
-    with migrating(engine) as op:
-        create_job_indexes(op, queue)
-    spec = queue.plan.spec
-    locking, *_ = claim_statements(
-        Subscription, *spec.where, order_by=spec.order_by, strategy="advisory", dialect="postgresql"
-    )
-    plan = explained(engine, locking)
-    assert "ix_subscriptions_claim" in plan
-    assert "Sort" not in plan
-
-
-def explained(engine: Engine, statement: Any) -> str:
-    given = statement.params(sa_jobqueue_backend=1, sa_jobqueue_limit=10)
-    compiled = given.compile(dialect=engine.dialect, compile_kwargs={"literal_binds": True})
-    with engine.connect() as connection:
-        return "\n".join(connection.exec_driver_sql(f"EXPLAIN {compiled}").scalars())
-
 
 def test_an_order_that_no_index_serves_beside_a_range_is_refused() -> None:
     with (
@@ -245,71 +211,6 @@ def test_an_index_serves_a_queue_with_a_predicate_of_its_own(queue: Engine) -> N
 
     assert columns_of(queue, "ix_orders_urgent") == ["note", "status", "amount", "id"]
     assert sorted(str(each.name) for each in Order.__table__.indexes) == sorted(BOTH)  # type: ignore[attr-defined]  # a Table
-
-
-class Before(DeclarativeBase):
-    pass
-
-
-class Clip(JobMixin, Before):
-    """A queue in use."""
-
-    __tablename__ = "clips"
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-class After(DeclarativeBase):
-    pass
-
-
-class PublishedClip(JobMixin, After):
-    """The same table with the statuses of a second step."""
-
-    __tablename__ = "clips"
-    __queue_args__ = {"ready": ["rendered"], "during": ["publishing"]}  # noqa: RUF012 - as users write it
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-STEPS: list[Callable[[Any], None]] = [
-    lambda op: drop_job_indexes(op, "clips"),
-    lambda op: create_job_indexes(op, PublishedClip),
-]
-
-
-@pytest.mark.by_turns("mysql", "mariadb")
-def test_a_table_in_use_gets_the_statuses_of_a_further_step(engine: Engine) -> None:
-    """Old workers claim and finish at each step, whichever indexes exist."""
-    Before.metadata.create_all(engine)
-    render = JobQueue(Clip)
-    publish = JobQueue(PublishedClip, ready="rendered", during="publishing")
-    with Session(engine) as session:
-        session.add_all([Clip() for _ in range(6)])
-        session.commit()
-        unserved = index_findings(engine, publish)
-
-        in_hand = render.claim(session, owner="old")
-        session.commit()
-        for change in STEPS:
-            with migrating(engine) as op:
-                change(op)
-            render.complete(session, in_hand)
-            in_hand = render.claim(session, owner="old")
-            session.commit()
-
-        counted = count_by_status(session, Clip)
-        assert [counted[word] for word in ("unclaimed", "claimed", "done")] == [3, 1, 2]
-        session.execute(update(Clip).where(Clip.status == "done").values(status="rendered"))
-        assert [clip.id for clip in publish.claim(session, owner="new", limit=9)] == [1, 2]
-        session.commit()
-    # Only a partial index leaves statuses out.
-    assert bool(unserved) is (engine.name in ("postgresql", "sqlite"))
-    for queue in (publish, JobQueue(PublishedClip)):
-        assert index_findings(engine, queue) == []
-
-
-def index_findings(engine: Engine, queue: JobQueue[Any]) -> list[str]:
-    report = examine(engine, queue, run=False)
-    return [one.message for one in report.findings if one.check in ("index", "reap")]
 
 
 # What an earlier run has left
@@ -429,45 +330,6 @@ def test_a_script_builds_the_new_index_beside_the_old_one(
     found = [written.find(statement) for statement in swap]
     assert -1 not in found
     assert found == sorted(found)
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_a_script_for_mysql_drops_an_index_on_mariadb_too(served: Engine) -> None:
-    with writing_script("mysql") as (op, script):
-        drop_job_indexes(op, "orders")
-    written = [statement.strip() for statement in script.getvalue().split(";")]
-
-    with served.connect() as connection:
-        for statement in filter(None, written):
-            connection.exec_driver_sql(statement)
-
-    assert any("DROP INDEX" in statement for statement in written)
-    assert index_names(served) == set()
-
-
-def test_an_index_that_a_foreign_key_needs_is_replaced_and_dropped(engine: Engine) -> None:
-    """InnoDB keeps no foreign key without an index of its columns."""
-    metadata = MetaData()
-    customers = Table("customers", metadata, Column("id", Integer, primary_key=True))
-    Table(
-        "bills",
-        metadata,
-        Column("id", Integer, primary_key=True),
-        Column("customer_id", ForeignKey(customers.c.id, name="fk_customer")),
-    )
-    metadata.create_all(engine)
-    with migrating(engine) as op:
-        add_job_columns(op, "bills", existing_rows="done")
-        by_customer = {"equality": "customer_id"}
-        create_job_indexes(op, "bills", queue_args=by_customer)
-        create_job_indexes(op, "bills", replace=True)
-    assert columns_of(engine, "ix_bills_claim", "bills") == ["status", "id"]
-    with migrating(engine) as op:
-        create_job_indexes(op, "bills", queue_args=by_customer, replace=True)
-        drop_job_indexes(op, "bills")
-
-    assert "ix_bills_claim" not in index_names(engine, "bills")
-    assert len(inspect(engine).get_foreign_keys("bills")) == 1
 
 
 # Any index

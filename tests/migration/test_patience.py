@@ -122,40 +122,6 @@ def test_the_next_run_ends_a_build_or_a_drop_that_was_abandoned(queue: Engine) -
     assert index_names(queue) == set()
 
 
-@pytest.mark.only_on("postgresql")
-def test_a_concurrent_build_that_failed_is_dropped_before_the_next_try(queue: Engine) -> None:
-    # The session that looks for a deadlock while there is one is ended: the build looks once, after
-    # it has waited for so long, and the writer does not look.
-    with queue.begin() as connection:
-        name = connection.scalar(text("SELECT quote_ident(current_database())"))
-        connection.execute(text(f"ALTER DATABASE {name} SET deadlock_timeout = '4s'"))
-    queue.dispose()
-    writer = queue.connect()
-    writer.execute(text("SET deadlock_timeout = '10min'"))
-    writer.execute(text("INSERT INTO orders (amount) VALUES (2)"))  # the build waits for it
-
-    def wait_for_the_build() -> None:  # each waits for the other, so the server ends one of them
-        waiting = text(
-            "SELECT count(*) FROM pg_stat_activity "
-            "WHERE query LIKE 'CREATE INDEX CONCURRENTLY%' AND wait_event_type = 'Lock' "
-            "AND datname = current_database()"
-        )
-        with queue.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
-            while not other.scalar(waiting):
-                sleep(0.01)
-        writer.execute(text("LOCK TABLE orders IN SHARE UPDATE EXCLUSIVE MODE"))
-        writer.close()
-
-    deadlocked = threading.Thread(target=wait_for_the_build)
-    deadlocked.start()
-    with statements_seen(queue) as seen:
-        create(queue, timedelta(seconds=30))
-    deadlocked.join()
-
-    assert built(seen) == ["CREATE", "DROP", "CREATE", "CREATE"]
-    assert scalar(queue, "SELECT bool_and(indisvalid) FROM pg_index") is True
-
-
 # Tables
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -13,14 +12,13 @@ from typing import Any
 import pytest
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from sqlalchemy import URL, Engine, NullPool, create_engine, event, text
+from sqlalchemy import URL, Engine, NullPool, text
 
 from sa_jobqueue import ArgumentError, JobMixin
 from sa_jobqueue.migration import (
     add_job_columns,
     backfill,
     create_job_indexes,
-    drop_job_indexes,
     patiently,
     tune_storage,
 )
@@ -33,8 +31,6 @@ from tests.migration.support import (
     migrating,
     scalar,
 )
-from tests.servers.errors import NotHere
-from tests.servers.pgbouncer import transaction_pooler
 from tests.support import SQLITE, make_engine
 
 BOTH = {"ix_orders_claim", "ix_orders_reap"}
@@ -142,30 +138,3 @@ def test_a_statement_timeout_of_the_environment_does_not_end_an_index_build(
 
     assert index_names(queue) == BOTH
     assert kept == "300ms"
-
-
-@pytest.mark.only_on("postgresql")
-def test_behind_a_transaction_pooler_no_setting_stays_for_others(
-    queue: Engine, caplog: pytest.LogCaptureFixture
-) -> None:
-    set_later: list[str] = []
-    try:
-        with transaction_pooler(queue.url) as url:
-            engine = create_engine(url, poolclass=NullPool)
-            event.listen(
-                engine,
-                "before_cursor_execute",
-                lambda conn, cursor, statement, *rest: set_later.append(statement),
-            )
-            with migrating(engine) as op:
-                create_job_indexes(op, "orders", *MIXINS)
-                drop_job_indexes(op, "orders")
-                create_job_indexes(op, "orders", *MIXINS)
-    except NotHere as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
-
-    assert index_names(queue) == BOTH
-    assert [s for s in set_later if "set_config" in s or s.startswith("SET lock")] == []
-    assert "connected through a pooler" in caplog.text
