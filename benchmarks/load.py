@@ -19,7 +19,7 @@ from benchmarks.harness.command import benchmark, number, run_by_name
 from benchmarks.harness.databases import Database
 from benchmarks.harness.inserts import Rows, Way, by_insert, by_session, compare_inserts
 from benchmarks.harness.report import Figures, table
-from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, Log, load_tables
+from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, Log, load_table
 from sa_jobqueue.bulk.copy import Copy
 
 if __name__ == "__main__":
@@ -64,7 +64,7 @@ def tables(figures: Figures) -> str:
 def main(database: Database, *, rows: int, rounds: int) -> Figures:
     """Insert rows in each way in turn, and compare with one plain insert."""
     ways = WAYS | (NO_COPY if database.name == "postgresql" else {})
-    metadatas = (Base.metadata, load_tables(MetaData()).loads.metadata)
+    metadatas = (Base.metadata, load_table(MetaData()).metadata)
     make_rows = partial(payloads, rows)
     results = compare_inserts(create_engine(database.url), ways, metadatas, make_rows, rounds)
     return {"results": results}

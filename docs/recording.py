@@ -28,7 +28,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli.top import picture
-from sa_jobqueue.overview import overview
+from sa_jobqueue.counts import overview
 
 SHOP = '''
 """A shop that takes a fifteenth of a second to send an email."""

@@ -20,12 +20,15 @@ transaction of the finish happen exactly once.
 Workers live in :mod:`sa_jobqueue.worker`, workflows in :mod:`sa_jobqueue.workflow`, bulk loads in
 :mod:`sa_jobqueue.bulk`, and the verbs for an AsyncSession in :mod:`sa_jobqueue.asyncio`. The types
 that a verb returns, and that nobody constructs, live with the verb: in
-:mod:`sa_jobqueue.verbs`, :mod:`sa_jobqueue.rounds` and :mod:`sa_jobqueue.owners`.
+:mod:`sa_jobqueue.verbs`, :mod:`sa_jobqueue.counts`, :mod:`sa_jobqueue.rounds` and
+:mod:`sa_jobqueue.owners`.
 """
 
 import sys
 from importlib import import_module
 
+from .counts.position import position, waiting_time
+from .counts.stats import count_by_status, stats
 from .dialects import assume_locks, is_transient
 from .dialects.clock import utc_now
 from .errors import (
@@ -55,7 +58,6 @@ from .owners.alive import OwnerState, owner_state
 from .owners.named_lock import NamedLock, named_lock
 from .owners.owner import Owner, connection_owner
 from .queue import JobQueue, claim_statements
-from .queue_position.position import finish_rate, position, positions, waiting_time
 from .rounds.progress import round_progress
 from .rounds.start import start_round
 from .strategies.advisory_session import advisory_session
@@ -65,7 +67,6 @@ from .verbs.enqueue import enqueue
 from .verbs.finish import cancel_claimed, complete, fail, release, renew
 from .verbs.manage import cancel, prune, reprioritize, retry
 from .verbs.reap import reap
-from .verbs.stats import count_by_status, stats
 from .version import __version__
 
 __all__ = [
@@ -109,12 +110,10 @@ __all__ = [
     "enqueue",
     "fail",
     "fence_of",
-    "finish_rate",
     "is_transient",
     "named_lock",
     "owner_state",
     "position",
-    "positions",
     "prune",
     "reap",
     "release",

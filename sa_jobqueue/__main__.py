@@ -11,13 +11,12 @@ def main() -> None:
     """Run the command line, or say how to install what it needs."""
     try:
         from .cli import cli
-        from .cli.last_deadline import own_process
+        from .cli.processes import OwnProcess
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in NEEDED:
             raise
         sys.exit('the command line needs click and rich: pip install "sa_jobqueue[cli]"')
-    own_process()
-    cli(prog_name="sa-jobqueue")
+    cli(prog_name="sa-jobqueue", obj=OwnProcess())
 
 
 if __name__ == "__main__":

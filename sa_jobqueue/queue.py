@@ -27,16 +27,17 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from sqlalchemy import ColumnElement, Executable, Row
 from sqlalchemy.engine import Dialect
 
+from .counts.position import position_in, waiting_time_in
+from .counts.stats import QueueStats, count_jobs, overview
 from .dialects import database_of_dialect, dialect_of
 from .errors import ArgumentError
 from .fence.claim import Claim, jobs_of
 from .model.mapping import QueueMapping, mapping_of, word_of
+from .model.queue_name import plain_queue
 from .model.status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED
 from .model.transitions import ended, retried
 from .owners.owner import Owner
 from .process.name import function_name
-from .queue_position.finish_rate import RECENT, Finishes
-from .queue_position.position import finish_rate_of, positions_in, waiting_time_in
 from .sessions.writer import AnyConnection, AnySession
 from .strategies import AUTO, WAIT
 from .strategies.key_limits import arguments_text
@@ -53,7 +54,6 @@ from .verbs.enqueue import insert_jobs
 from .verbs.handler_check import check_handler
 from .verbs.own_values import OwnValues
 from .verbs.reap import Reaped, reap_claims
-from .verbs.stats import Counted, QueueStats, count_jobs, stats_of
 from .verbs.turn import turn_in_one
 
 T = TypeVar("T")
@@ -80,8 +80,6 @@ VERBS = (
     "count_by_status",
     "stats",
     "position",
-    "positions",
-    "finish_rate",
     "waiting_time",
 )
 
@@ -272,21 +270,19 @@ class JobQueue(Generic[T]):
         self,
         cron: str,
         *,
-        name: str | None = None,
+        name: str,
         timezone: str = "UTC",
         values: Mapping[str, Any] | None = None,
         missed: str = "once",
         revision: int = 1,
-    ) -> Callable[[F], F]:
+    ) -> None:
         """Declare a schedule, which inserts a job of this queue at each tick.
 
-        ``Schedules.declare()`` writes it to the table. As a decorator of a function, which it
-        returns unchanged, it takes the function's name for that of the schedule. A call that has
-        no name and decorates nothing is refused when a worker gets the queue.
+        A worker, or ``Schedules.declare()``, writes it to the table.
 
         Args:
             cron: such as ``"0 7 * * mon-fri"``; with six fields the first is the seconds.
-            name: the name of the schedule in the table; with it nothing needs to be decorated.
+            name: the name of the schedule in the table.
             timezone: the time zone of the expression.
             values: the attributes of the job, as JSON has them; dates, times and UUIDs as ISO text.
             missed: what becomes of ticks while no scheduler ran: ``"skip"``, ``"once"`` (one job
@@ -298,7 +294,7 @@ class JobQueue(Generic[T]):
         """
         from .schedules.registry import declare_every
 
-        return declare_every(
+        declare_every(
             self,
             cron,
             name=name,
@@ -543,27 +539,15 @@ class JobQueue(Generic[T]):
 
         It counts the jobs in its `ready` and `during` that fulfil its criteria now.
         """
-        spec = self.plan.spec
-        counted = Counted(self._mapping_of_jobs, (spec.ready,), spec.in_progress, spec.where)
-        return stats_of(session, counted)
+        return overview(session, [self])[0]
 
     def position(self, session: AnySession, job: Any) -> int | None:
         """Return the position of a job in this queue; see :func:`sa_jobqueue.position`."""
-        return positions_in(session, self.plan.spec, [job])[0]
+        return position_in(session, self, job)
 
-    def positions(self, session: AnySession, jobs: Any) -> list[int | None]:
-        """Return the positions of jobs in this queue; see :func:`sa_jobqueue.positions`."""
-        return positions_in(session, self.plan.spec, jobs)
-
-    def finish_rate(self, session: AnySession, *, over: timedelta = RECENT) -> float | None:
-        """Return this queue's finishes per second; see :func:`sa_jobqueue.finish_rate`."""
-        return finish_rate_of(session, self._finishes, over)
-
-    def waiting_time(
-        self, session: AnySession, job: Any, *, over: timedelta = RECENT
-    ) -> timedelta | None:
+    def waiting_time(self, session: AnySession, job: Any) -> timedelta | None:
         """Estimate how long a job still waits; see :func:`sa_jobqueue.waiting_time`."""
-        return waiting_time_in(session, self._finishes, job, over)
+        return waiting_time_in(session, self, job)
 
     def statuses_left_by(self, verb: str) -> tuple[str, ...]:
         """Return the statuses that jobs of this queue have before a verb, in the table's words.
@@ -577,10 +561,6 @@ class JobQueue(Generic[T]):
         return self.plan.spec.in_progress if leaves_claim else self._ready_words(self.mapping)
 
     # -- for the verbs --------------------------------------------------
-
-    @property
-    def _finishes(self) -> Finishes:
-        return Finishes(self.plan.spec, self.then)
 
     @property
     def _mapping_of_jobs(self) -> QueueMapping:
@@ -611,6 +591,18 @@ class JobQueue(Generic[T]):
     def _ends(self) -> tuple[str, ...]:
         """The statuses that a claim of this queue can end in, besides `ready`."""
         return tuple(word_of(self.mapping, status) for status in (self.then, FAILED, CANCELLED))
+
+
+def job_queue_of(queue: Any) -> JobQueue[Any]:
+    """Return the JobQueue of a mapped class or of a workflow's step; a JobQueue as it is.
+
+    Raises:
+        ArgumentError: it is no queue, or its class has no JobMixin, and so no status to show.
+    """
+    found = plain_queue(queue)
+    made = found if isinstance(found, JobQueue) else JobQueue(found)
+    mapping_of(made.mapping.mapper)
+    return made
 
 
 def claim_statements(

@@ -14,17 +14,17 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session
 
+from ..counts import position as position_
+from ..counts import stats as stats_
 from ..errors import ArgumentError
 from ..owners import alive, owner
 from ..queue import JobQueue
-from ..queue_position import position as position_
 from ..rounds import progress, start
 from ..strategies.advisory_session import prepare_connection
 from ..verbs import claim as claim_
 from ..verbs import enqueue as enqueue_
 from ..verbs import finish, manage
 from ..verbs import reap as reap_
-from ..verbs import stats as stats_
 
 __all__ = [
     "AsyncJobQueue",
@@ -38,10 +38,8 @@ __all__ = [
     "count_by_status",
     "enqueue",
     "fail",
-    "finish_rate",
     "owner_state",
     "position",
-    "positions",
     "prune",
     "reap",
     "release",
@@ -113,10 +111,8 @@ connection_owner = awaited(owner.connection_owner)
 count_by_status = awaited(stats_.count_by_status)
 enqueue = awaited(enqueue_.enqueue)
 fail = awaited(finish.fail)
-finish_rate = awaited(position_.finish_rate)
 owner_state = awaited(alive.owner_state)
 position = awaited(position_.position)
-positions = awaited(position_.positions)
 prune = awaited(manage.prune)
 reap = awaited(reap_.reap)
 release = awaited(finish.release)
@@ -177,9 +173,7 @@ class AsyncJobQueue(Generic[T]):
     count_by_status = _awaited_method(JobQueue[T].count_by_status)
     enqueue = _awaited_method(JobQueue[T].enqueue)
     fail = _awaited_method(JobQueue[T].fail)
-    finish_rate = _awaited_method(JobQueue[T].finish_rate)
     position = _awaited_method(JobQueue[T].position)
-    positions = _awaited_method(JobQueue[T].positions)
     prune = _awaited_method(JobQueue[T].prune)
     reap = _awaited_method(JobQueue[T].reap)
     release = _awaited_method(JobQueue[T].release)

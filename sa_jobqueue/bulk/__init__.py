@@ -12,7 +12,7 @@ write a source of your own.
 """
 
 from ..errors import BatchInDoubt, BrokenLog, InvalidState, LoadStopped, SourceChanged
-from .database_log import DatabaseLog, LoadTables, load_tables
+from .database_log import DatabaseLog, load_table
 from .enqueue_source import EnqueueSource
 from .file_log import FileLog
 from .insert_source import InsertSource
@@ -33,11 +33,10 @@ __all__ = [
     "InvalidState",
     "LoadState",
     "LoadStopped",
-    "LoadTables",
     "Log",
     "Metadata",
     "Progress",
     "Source",
     "SourceChanged",
-    "load_tables",
+    "load_table",
 ]

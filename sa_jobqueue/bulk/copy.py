@@ -24,12 +24,9 @@ from ..dialects.connections import as_value
 class Copy:
     """COPY rows that have the same columns into a table; :meth:`prepare` makes it."""
 
-    def __init__(
-        self, statement: str, processors: Mapping[str, Any], defaults: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, statement: str, processors: Mapping[str, Any]) -> None:
         self._statement = statement
         self._processors = processors
-        self._defaults = defaults
 
     @classmethod
     def prepare(cls, connection: Connection, table: Table, names: Sequence[str]) -> Copy | None:
@@ -37,30 +34,26 @@ class Copy:
         cursor = connection.connection.cursor()
         has_copy = hasattr(cursor, "copy_expert") or hasattr(cursor, "copy")
         cursor.close()
-        absent: Any = [column for column in table.c if column.default and column.key not in names]
+        kinds = {name: table.c[name].type.dialect_impl(connection.dialect) for name in names}
         if (
             not has_copy
             or connection.get_execution_options().get("schema_translate_map")
-            or not all(column.default.is_scalar for column in absent)
+            or any(column.default and column.key not in names for column in table.c)
+            or any(
+                kind.bind_expression(bindparam("value", type_=kind)) is not None
+                for kind in kinds.values()
+            )
         ):
             return None
-        columns = {name: table.c[name] for name in [*names, *(each.key for each in absent)]}
-        kinds = {
-            name: column.type.dialect_impl(connection.dialect) for name, column in columns.items()
-        }
-        for kind in kinds.values():
-            if kind.bind_expression(bindparam("value", type_=kind)) is not None:
-                return None
         quote = connection.dialect.identifier_preparer
-        quoted = ", ".join(map(quote.format_column, columns.values()))
+        quoted = ", ".join(quote.format_column(table.c[name]) for name in names)
         statement = f"COPY {quote.format_table(table)} ({quoted}) FROM STDIN"
         processors = {
             # For bytes, drivers have a processor that wraps them for statements with parameters.
             name: None if isinstance(kind, LargeBinary) else kind.bind_processor(connection.dialect)
             for name, kind in kinds.items()
         }
-        defaults = {each.key: each.default.arg for each in absent}
-        return cls(as_value(connection.dialect, statement), processors, defaults)
+        return cls(as_value(connection.dialect, statement), processors)
 
     def insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Copy rows in; return False and send nothing where COPY cannot take one of them.
@@ -70,8 +63,7 @@ class Copy:
         """
         columns = []
         for name, process in self._processors.items():
-            default = self._defaults.get(name)
-            values = [row.get(name, default) for row in rows]
+            values = [row[name] for row in rows]
             texts = _texts(values if process is None else list(map(process, values)))
             if texts is None:
                 return False
@@ -100,12 +92,7 @@ class Copy:
                 # Otherwise its rollback would fail, and hide this error.
                 connection.invalidate(error)
             raise DBAPIError.instance(
-                self._statement,
-                None,
-                error,
-                base,
-                connection_invalidated=gone,
-                dialect=dialect,
+                self._statement, None, error, base, connection_invalidated=gone, dialect=dialect
             ) from error
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy import Column, Connection, Table, Uuid, select
@@ -23,59 +23,49 @@ Key = tuple[Any, ...]
 class Destination:
     """A mapped class whose rows a load inserts, finds by key and deletes.
 
+    Attributes:
+        name: the table's name, with its schema.
+        plain: the column key of each attribute, where a plain INSERT into one table is
+            enough; None: the mapper inserts, since it does more than that.
+        defaults: the constants that new rows get without a value of their own.
+
     Raises:
         ArgumentError: `entity` is not a mapped class.
     """
 
     def __init__(self, entity: type[Any]) -> None:
-        mapper = sa_inspect(entity, raiseerr=False)
+        mapper: Any = sa_inspect(entity, raiseerr=False)
         if not isinstance(mapper, Mapper):
             raise ArgumentError(f"{entity!r} is not a mapped class")
         self.entity = entity
-        self.mapper: Mapper[Any] = mapper
-        self.keys: Sequence[Column[Any]] = cast("tuple[Column[Any], ...]", mapper.primary_key)
+        self.name = str(mapper.local_table)
+        self.columns = mapper.columns
+        self.keys: Sequence[Column[Any]] = mapper.primary_key  # type: ignore[assignment]  # tables'
         self.key_names = [mapper.get_property_by_column(key).key for key in self.keys]
+        self._tables = {table for table in mapper.tables if isinstance(table, Table)}
+        self.plain: Mapping[str, str] | None = None
+        self.defaults: Mapping[str, Any] = {}
+        if (
+            len(self._tables) == 1
+            and mapper.polymorphic_on is None
+            and mapper.version_id_col is None
+            and all(isinstance(column, Column) for column in self.columns.values())
+        ):
+            self.plain = {name: str(column.key) for name, column in self.columns.items()}
+            self.defaults = {
+                name: column.default.arg  # type: ignore[attr-defined]  # a ColumnDefault
+                for name, column in self.columns.items()
+                if column.default is not None and column.default.is_scalar
+            }
 
     def __str__(self) -> str:
         return self.entity.__name__
 
-    @property
-    def name(self) -> str:
-        """The table's name, with its schema."""
-        return str(self.mapper.local_table)
-
     @cached_property
     def tables(self) -> Sequence[Table]:
         """The tables that hold a row; a table that others refer to comes before them."""
-        tables = {table for table in self.mapper.tables if isinstance(table, Table)}
-        ordered = next(iter(tables)).metadata.sorted_tables
-        return sorted(tables, key=ordered.index)
-
-    @cached_property
-    def plain(self) -> Mapping[str, str] | None:
-        """The column key of each attribute, where a plain INSERT into one table is enough.
-
-        None: the mapper inserts, since it does more than that.
-        """
-        mapper, columns = self.mapper, self.mapper.columns
-        if (
-            len(self.tables) > 1
-            or mapper.polymorphic_on is not None
-            or mapper.version_id_col is not None
-            or not all(isinstance(column, Column) for column in columns.values())
-        ):
-            return None
-        return {name: str(column.key) for name, column in columns.items()}
-
-    def check_names(self, row: Mapping[str, Any]) -> None:
-        """Refuse a row with names that are not columns.
-
-        Raises:
-            ArgumentError: the message has those names.
-        """
-        unknown = sorted(map(str, row.keys() - self.mapper.columns.keys()))
-        if unknown:
-            raise ArgumentError(f"{self} has no column {', '.join(unknown)}")
+        ordered = next(iter(self._tables)).metadata.sorted_tables
+        return sorted(self._tables, key=ordered.index)
 
     # -- keys -----------------------------------------------------------
 
@@ -118,10 +108,8 @@ class Destination:
 
     def existing(self, connection: Connection, keys: Sequence[Key]) -> list[Key]:
         """Return those of the keys that are in the table, as the server has them."""
-        return [
-            tuple(row)
-            for row in self.execute_by_key(connection, select(*self.keys), self.keys, keys)
-        ]
+        found = self.execute_by_key(connection, select(*self.keys), self.keys, keys)
+        return list(map(tuple, found))
 
     def taken(self, connection: Connection, keys: Sequence[Key]) -> set[Key]:
         """Return those of the keys that are in the table, as they were given.
@@ -133,14 +121,18 @@ class Destination:
         same = found.intersection(keys)
         if same == found:
             return same
-        others = [key for key in keys if key not in same]
-        return same | {key for key in others if self.existing(connection, [key])}
+        return same | {key for key in keys if key not in same and self.existing(connection, [key])}
 
     def delete(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Delete the rows of these keys; a row that refers to others goes before them."""
         database = database_of(connection)
-        at_once = database.checks_references_at_end or not self._refers_to_itself
-        for part in [keys] if at_once else [[key] for key in reversed(keys)]:
+        refers_to_itself = any(
+            key.column.table in self.tables and not key.parent.primary_key
+            for table in self.tables
+            for key in table.foreign_keys
+        )
+        one_by_one = refers_to_itself and not database.checks_references_at_end
+        for part in [[key] for key in reversed(keys)] if one_by_one else [keys]:
             for table in reversed(self.tables):
                 columns = list(table.primary_key)
                 statement = database.delete_by_key(table, columns)
@@ -161,14 +153,6 @@ class Destination:
             result = connection.execute(statement.where(criterion), given)
             found += result.all() if result.returns_rows else []
         return found
-
-    @cached_property
-    def _refers_to_itself(self) -> bool:
-        return any(
-            key.column.table in self.tables and not key.parent.primary_key
-            for table in self.tables
-            for key in table.foreign_keys
-        )
 
 
 # -- keys in a log ------------------------------------------------------
@@ -191,36 +175,27 @@ def encode_keys(keys: Sequence[Key]) -> list[Any]:
 
     ::
 
-        [(1, "a"), (2, "b"), (3, "c")]  ->  [{"ints": [1, 3]}, {"str": ["a", "b", "c"]}]
+        [(1, "a"), (2, "b"), (3, "c")]  ->  [{"int": [1, 2, 3]}, {"str": ["a", "b", "c"]}]
 
     Raises:
         ArgumentError: a column has values of a type that a log does not keep, or of
             several types.
     """
-    return [_encode(values) for values in zip(*keys, strict=True)]
+    encoded = []
+    for values in zip(*keys, strict=True):
+        kinds = set(map(type, values))
+        if len(kinds) > 1 or not kinds <= _CODECS.keys():
+            raise ArgumentError(
+                f"a log keeps keys of one of the types {', '.join(sorted(_DECODE))}, one type for "
+                f"each column; these are {', '.join(sorted(kind.__name__ for kind in kinds))}"
+            )
+        (kind,) = kinds
+        encode, _ = _CODECS[kind]
+        encoded.append({kind.__name__: list(map(encode, values))})
+    return encoded
 
 
 def decode_keys(columns: Sequence[Mapping[str, Any]]) -> list[Key]:
     """Return the keys that were encoded."""
-    return list(zip(*map(_decode, columns), strict=True))
-
-
-def _encode(values: Sequence[Any]) -> dict[str, Any]:
-    kinds = set(map(type, values))
-    if len(kinds) > 1 or not kinds <= _CODECS.keys():
-        raise ArgumentError(
-            f"a log keeps keys of one of the types {', '.join(sorted(_DECODE))}, one type for each "
-            f"column; these are {', '.join(sorted(kind.__name__ for kind in kinds))}"
-        )
-    (kind,) = kinds
-    if kind is int and values == tuple(range(values[0], values[0] + len(values))):
-        return {"ints": [values[0], len(values)]}  # the first, and how many there are
-    encode, _ = _CODECS[kind]
-    return {kind.__name__: list(map(encode, values))}
-
-
-def _decode(column: Mapping[str, Any]) -> Sequence[Any]:
-    ((kind, values),) = column.items()
-    if kind == "ints":
-        return range(values[0], sum(values))
-    return list(map(_DECODE[kind], values))
+    decoded = [map(_DECODE[kind], values) for column in columns for kind, values in column.items()]
+    return list(zip(*decoded, strict=True))

@@ -41,15 +41,14 @@ class EnqueueSource(InsertSource):
 
     Args:
         entity: a mapped class with JobMixin.
-        priority: the priority of rows that do not give their own.
-        run_at: the aware time of rows that do not give their own; by default now.
         visible: when jobs can be claimed: "as inserted", or "at the end", when all are
             in; then they become claimable a batch at a time.
 
-    The other arguments are those of :class:`InsertSource`.
+    The other arguments are those of :class:`InsertSource`. Rows without ``run_at`` become due
+    when the load begins.
 
     Raises:
-        ArgumentError: `priority` or `run_at` without its mixin, or a naive time.
+        ArgumentError: an argument cannot work, or a row has a naive time.
     """
 
     def __init__(
@@ -61,22 +60,14 @@ class EnqueueSource(InsertSource):
         total: int | None = None,
         batch_size: int = BATCH_SIZE,
         on_existing: OnExisting = "error",
-        priority: int | None = None,
-        run_at: datetime | None = None,
         visible: Visible = "as inserted",
     ) -> None:
         check_option("visible", visible, get_args(Visible))
-        if on_existing == "update" and visible == "at the end":
-            raise ArgumentError(
-                "on_existing='update' would hide existing jobs from workers until the end of the "
-                "load: use on_existing='keep', or visible='as inserted'"
-            )
         super().__init__(
             engine, entity, rows, total=total, batch_size=batch_size, on_existing=on_existing
         )
         self.mapping = mapping_of(entity)
         self.visible: Visible = visible
-        self._given = self._defaults_from(priority=priority, run_at=run_at)
 
     def metadata(self) -> Metadata:
         """Return how many jobs there are, and when they can be claimed."""
@@ -101,11 +92,11 @@ class EnqueueSource(InsertSource):
         return row
 
     def defaults(self) -> Mapping[str, Any]:
-        """Return status, priority and time of new jobs; existing jobs keep theirs."""
+        """Return status and time of new jobs."""
         names = self.mapping.attributes
         word = LOADING if self.visible == "at the end" else self.mapping.word(UNCLAIMED)
-        defaults = {names["status"]: word_of(self.mapping, word), **self._given}
-        if self.mapping.has("run_at") and names["run_at"] not in defaults:
+        defaults: dict[str, Any] = {names["status"]: word_of(self.mapping, word)}
+        if self.mapping.has("run_at"):
             # Bound as a value: COPY could not take a default in SQL.
             with self.engine.connect() as connection:
                 defaults[names["run_at"]] = as_utc(
@@ -131,11 +122,3 @@ class EnqueueSource(InsertSource):
                         self.destination.execute_by_key(connection, change, keys, batch.keys)
             with transaction(connection):
                 database.told_of_rows(connection, table, rows)
-
-    def _defaults_from(self, **given: Any) -> dict[str, Any]:
-        mixins = {"priority": "PriorityMixin", "run_at": "ScheduleMixin"}
-        wanted = {role: value for role, value in given.items() if value is not None}
-        for role in wanted:
-            if not self.mapping.has(role):
-                raise ArgumentError(f"{self.destination} has no {role}: add {mixins[role]}")
-        return self.checked({self.mapping.attributes[role]: wanted[role] for role in wanted})

@@ -25,7 +25,7 @@ from zlib import crc32
 from sqlalchemy import Engine
 
 from ..errors import ArgumentError, SourceChanged
-from .destination import Destination, decode_keys, encode_keys
+from .destination import Destination, Key, decode_keys, encode_keys
 from .row_writer import RowBatch, RowWriter, connected, hold_lock
 from .source import Metadata, Source, sync_iterator
 
@@ -33,7 +33,7 @@ from .source import Metadata, Source, sync_iterator
 BATCH_SIZE = 5_000
 
 Row = Mapping[str, Any]
-OnExisting = Literal["error", "keep", "update"]
+OnExisting = Literal["error", "keep"]
 
 
 class InsertSource(Source[RowBatch]):
@@ -49,8 +49,7 @@ class InsertSource(Source[RowBatch]):
             rows is an error.
         batch_size: rows of a transaction.
         on_existing: what happens to a row whose key was in the table before: "error"
-            ends the load, "keep" leaves the old row, "update" gives it the new values.
-            A rollback never deletes such a row.
+            ends the load, "keep" leaves the old row. A rollback never deletes such a row.
 
     Raises:
         ArgumentError: an argument cannot work.
@@ -75,10 +74,7 @@ class InsertSource(Source[RowBatch]):
         self.engine = engine
         self.destination = Destination(entity)
         self._rows = _Rows(rows)
-        counted = self._rows.total
-        if None not in (counted, total) and counted != total:
-            raise ArgumentError(f"total is {total:,}, but there are {counted:,} rows: leave it out")
-        self.total = counted if total is None else total
+        self.total = self._rows.total if total is None else total
         self.batch_size = batch_size
         self.on_existing: OnExisting = on_existing
         self._logged_total: int | None = None
@@ -108,7 +104,6 @@ class InsertSource(Source[RowBatch]):
     # -- batches --------------------------------------------------------
 
     def divide(self) -> Iterator[RowBatch]:
-        """Yield the rows in batches, with keys."""
         return self.divide_after(0)
 
     def divide_after(self, count: int) -> Iterator[RowBatch]:
@@ -117,11 +112,9 @@ class InsertSource(Source[RowBatch]):
             self._check_same("total", self._logged_total, self._rows.total)
         index = count * self.batch_size
         while rows := self._rows.take(index, self.batch_size):
-            self._check(rows)
-            keys = list(map(self.destination.complete, self.destination.keys_of(rows)))
-            yield self._filled(
-                RowBatch(index=index, keys=keys, fingerprint=_fingerprint(rows)), rows
-            )
+            keys = list(map(self.destination.complete, self._keys_of(rows)))
+            batch = RowBatch(index=index, keys=keys, fingerprint=_fingerprint(rows))
+            yield self._filled(batch, rows)
             index += len(rows)
         if self.total is not None and self._rows.position != self.total:
             raise ArgumentError(
@@ -148,11 +141,11 @@ class InsertSource(Source[RowBatch]):
             SourceChanged: the rows are not the same.
         """
         rows = self._rows.take(batch.index, len(batch.keys))
-        self._check(rows)
-        given = self.destination.keys_of(rows)
-        same = len(given) == len(batch.keys) and _fingerprint(rows) == batch.fingerprint
-        if not same or any(
-            None not in key and key != logged for key, logged in zip(given, batch.keys, strict=True)
+        given = self._keys_of(rows)
+        if (
+            len(given) != len(batch.keys)
+            or _fingerprint(rows) != batch.fingerprint
+            or any(None not in key and key != batch.keys[at] for at, key in enumerate(given))
         ):
             raise SourceChanged(
                 f"{str(batch).capitalize()} are not the same as when the load began: give the load "
@@ -162,20 +155,23 @@ class InsertSource(Source[RowBatch]):
 
     def _filled(self, batch: RowBatch, rows: list[Row]) -> RowBatch:
         names = self.destination.key_names
-        keyed = [
+        keyed = (
             {**row, **dict(zip(names, key, strict=True))}
             for row, key in zip(rows, batch.keys, strict=True)
-        ]
+        )
         return replace(batch, rows=list(map(self.checked, keyed)))
 
-    def _check(self, rows: list[Row]) -> None:
+    def _keys_of(self, rows: list[Row]) -> list[Key]:
         names: Any = None
         for row in rows:
             if not isinstance(row, dict | Mapping):  # dict is fast
                 raise ArgumentError(f"a row maps attribute names to values, unlike {row!r}")
             if row.keys() != names:
-                self.destination.check_names(row)
                 names = row.keys()
+                if unknown := names - self.destination.columns.keys():
+                    listed = ", ".join(sorted(map(str, unknown)))
+                    raise ArgumentError(f"{self.destination} has no column {listed}")
+        return self.destination.keys_of(rows)
 
     # -- writing --------------------------------------------------------
 
@@ -190,17 +186,10 @@ class InsertSource(Source[RowBatch]):
     @contextmanager
     def open_writer(self, load: str, wait: timedelta) -> Iterator[RowWriter]:
         """Open a connection, which holds the load's lock for as long as it lives."""
-        try:
-            with connected(self.engine) as connection:
-                hold_lock(connection, load, wait)
-                yield RowWriter(
-                    self.destination,
-                    connection,
-                    on_existing=self.on_existing,
-                    defaults=self.defaults(),
-                )
-        finally:
-            self._rows.close()
+        with connected(self.engine) as connection:
+            hold_lock(connection, load, wait)
+            keep, defaults = self.on_existing == "keep", self.defaults()
+            yield RowWriter(self.destination, connection, keep=keep, defaults=defaults)
 
 
 class _Rows:
@@ -221,32 +210,30 @@ class _Rows:
         self.total = len(given) if isinstance(given, Sized) else None
         self.position = 0
         self._given: Any = given
-        self._once = isinstance(given, Iterator | AsyncIterator)
         self._reading: Iterator[Row] | None = None
+        self._has_begun = False
 
     def take(self, index: int, count: int) -> list[Row]:
         """Return up to `count` rows from an index on."""
-        if self._reading is None or index < self.position:
-            self._begin(index)
-        for _ in islice(self._reading or (), index - self.position):
+        reading, self._reading = self._reading, None  # after an error nothing goes on
+        if reading is None or index < self.position:
+            reading = self._begin(index)
+        for _ in islice(reading, index - self.position):
             self.position += 1
-        rows = list(islice(self._reading or (), count))
+        rows = list(islice(reading, count))
         self.position += len(rows)
+        self._reading = reading
         return rows
 
-    def close(self) -> None:
-        """Let go of what reading holds, where it can begin again."""
-        if not self._once:
-            self._reading = None
-
-    def _begin(self, index: int) -> None:
-        if self._once and self.position:
+    def _begin(self, index: int) -> Iterator[Row]:
+        if self._has_begun and isinstance(self._given, Iterator | AsyncIterator):
             raise SourceChanged(
                 f"row {index} is needed again, but this iterator has yielded {self.position} rows "
                 "already: give a list, or a function that returns a new iterator"
             )
+        self.position, self._has_begun = 0, True
         given: Any = self._given() if callable(self._given) else self._given
-        self._reading, self.position = sync_iterator(given), 0
+        return sync_iterator(given)
 
 
 def check_option(name: str, given: Any, allowed: Any) -> None:

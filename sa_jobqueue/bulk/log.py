@@ -1,14 +1,19 @@
-"""What the two logs have in common: FileLog keeps a load in a file, DatabaseLog in two tables.
+"""What the two logs have in common: FileLog keeps a load in a file, DatabaseLog in a table.
 
-The redo log says what the batches are; an entry is durable before its batch is
-touched. The undo log says what became of them: the last mark of each batch counts.
+A log is a list of entries in JSON, in the order of what happened:
+
+- ``{"load": ..}`` is the load's head: its state, and what its source is.
+- ``{"redo": ..}`` says what a batch is; it is durable before the batch is touched.
+- ``{"redo_ended": true}``: there are no more batches.
+- ``{"batch": .., "mark": ..}`` is the undo log: what became of a batch. The last one counts.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -19,6 +24,9 @@ from .states import LoadState
 #: The marks of a batch. The two in doubt are written before the batch's transaction
 #: commits: after a crash nobody knows whether it did. All other marks are certain.
 NOTHING, INSERT_IN_DOUBT, INSERTED, REMOVAL_IN_DOUBT, REMOVED = range(5)
+
+#: How each mark is written.
+_MARKS = ("nothing", "inserting", "inserted", "removing", "removed")
 
 #: The mark that is written before the commit that leads to INSERTED or REMOVED.
 IN_DOUBT = {INSERTED: INSERT_IN_DOUBT, REMOVED: REMOVAL_IN_DOUBT}
@@ -58,6 +66,48 @@ class Log(ABC):
     marks: bytearray
     redo_ended: bool
 
+    # -- what a subclass provides ---------------------------------------
+
+    @abstractmethod
+    def lock(self) -> bool:
+        """Lock the log; tell whether nobody else had it."""
+
+    @abstractmethod
+    def is_locked(self) -> bool:
+        """Tell whether somebody has the log locked."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Unlock the log; a log that is not open is left as it is."""
+
+    @abstractmethod
+    def entries(self) -> Iterator[tuple[int, Any]]:
+        """Read all entries, each with its place; None is a batch, which is long and not read."""
+
+    @abstractmethod
+    def entry_at(self, place: int) -> Any:
+        """Read one entry."""
+
+    @abstractmethod
+    def append(self, entry: Any, *, durable: bool, connection: Connection | None = None) -> int:
+        """Write an entry; return its place.
+
+        Args:
+            durable: it shall survive a power cut. Otherwise it survives the end of this
+                process.
+            connection: write in this connection's transaction.
+        """
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Delete the load in one step."""
+
+    def shares_transactions(self, engine: Engine) -> bool:
+        """Tell whether a mark can be written in a transaction of this engine."""
+        return False
+
+    # -- the whole ------------------------------------------------------
+
     def open(self) -> Head | None:
         """Lock the log for this manager and read it; None: there is no load in it yet.
 
@@ -79,55 +129,63 @@ class Log(ABC):
         head = self.read()
         return head, busy or self.is_locked()
 
-    @abstractmethod
-    def lock(self) -> bool:
-        """Lock the log; tell whether nobody else had it."""
-
-    @abstractmethod
-    def is_locked(self) -> bool:
-        """Tell whether somebody has the log locked."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Unlock the log; a log that is not open is left as it is."""
-
-    @abstractmethod
     def read(self) -> Head | None:
         """Read the head, ``marks`` and ``redo_ended``."""
+        self._forget()
+        head: Head | None = None
+        for place, entry in self.entries():
+            if entry is None:
+                self._add(place)
+            elif "load" in entry:
+                head = self._head_of(**entry["load"])
+                if entry["begins"]:
+                    self._forget()
+            elif "batch" in entry:
+                self.marks[entry["batch"]] = _MARKS.index(entry["mark"])
+                if "kept" in entry:
+                    self._kept[entry["batch"]] = place
+            else:
+                self.redo_ended = True
+        return head
 
-    @abstractmethod
-    def begin(self, head: Head) -> None:
-        """Begin a load durably, without batches; those of an earlier beginning are forgotten."""
+    def store(self, head: Head, *, begins: bool = False) -> None:
+        """Store a head durably; a load that begins forgets its batches."""
+        self.append({"load": {"version": VERSION, **asdict(head)}, "begins": begins}, durable=True)
+        if begins:
+            self._forget()
 
-    @abstractmethod
-    def store(self, head: Head) -> None:
-        """Store a changed head durably."""
+    def _forget(self) -> None:
+        self.marks, self.redo_ended = bytearray(), False
+        self._redo, self._kept = array("Q"), dict[int, int]()
 
-    @abstractmethod
-    def clear(self) -> None:
-        """Delete the load in one step."""
+    def _add(self, place: int) -> None:
+        self._redo.append(place)
+        self.marks.append(NOTHING)
 
-    # -- redo -----------------------------------------------------------
+    def _head_of(self, *, version: int, state: str, **values: Any) -> Head:
+        if version != VERSION:
+            raise BrokenLog(
+                f"The log {self.name!r} has the format {version}; this release reads {VERSION}. "
+                "Go on with the release that began the load."
+            )
+        return Head(state=LoadState(state), **values)
 
-    @abstractmethod
+    # -- redo and undo --------------------------------------------------
+
     def add_redo(self, batch: Any) -> None:
         """Add a batch durably."""
+        self._add(self.append({"redo": batch}, durable=True))
 
-    @abstractmethod
     def end_redo(self) -> None:
         """Note durably that the batch added last is the last of the load."""
+        self.append({"redo_ended": True}, durable=True)
+        self.redo_ended = True
 
-    @abstractmethod
     def redo(self, numbers: Sequence[int]) -> Iterator[tuple[int, Any]]:
-        """Read batches lazily, in the order of these numbers, up or down."""
+        """Read batches lazily, in the order of these numbers."""
+        for number in numbers:
+            yield number, self.entry_at(self._redo[number])["redo"]
 
-    # -- undo -----------------------------------------------------------
-
-    def shares_transactions(self, engine: Engine) -> bool:
-        """Tell whether a mark can be written in a transaction of this engine."""
-        return False
-
-    @abstractmethod
     def mark(
         self, number: int, mark: int, *, kept: Any = None, connection: Connection | None = None
     ) -> None:
@@ -138,10 +196,15 @@ class Log(ABC):
                 leaves what was kept before.
             connection: write in this connection's transaction.
         """
+        entry = {"batch": number, "mark": _MARKS[mark]}
+        if kept is not None:
+            entry["kept"] = kept
+        # A certain mark becomes durable with the next entry that is.
+        self.append(entry, durable=mark in IN_DOUBT.values(), connection=connection)
 
-    @abstractmethod
     def kept(self, number: int) -> Any:
-        """Return what was kept for a batch; None: nothing."""
+        """Return what was kept for a batch when the log was read; None: nothing."""
+        return self.entry_at(self._kept[number])["kept"] if number in self._kept else None
 
 
 @dataclass(frozen=True)
@@ -160,11 +223,6 @@ class Entry:
     def in_doubt(self) -> bool:
         """Whether nobody knows if a killed process committed this batch."""
         return self.before in IN_DOUBT.values()
-
-    @property
-    def kept(self) -> Any:
-        """What an earlier process kept for the batch."""
-        return None if self.before == NOTHING else self.log.kept(self.number)
 
     def before_commit(
         self, mark: int, connection: Connection | None = None, kept: Any = None
@@ -189,16 +247,3 @@ class Entry:
     def _mark(self, mark: int, kept: Any = None) -> None:
         self.log.mark(self.number, mark, kept=kept)
         self.log.marks[self.number] = mark
-
-
-def check_version(log: str, version: Any) -> None:
-    """Refuse a log that another release has written.
-
-    Raises:
-        BrokenLog: the log has another format.
-    """
-    if version != VERSION:
-        raise BrokenLog(
-            f"{log} has the format {version}; this release reads {VERSION}. Go on with the release "
-            "that began the load."
-        )

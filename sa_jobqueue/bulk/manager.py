@@ -19,23 +19,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from ..errors import ArgumentError, LoadStopped
+from ..errors import LoadStopped
 from .log import INSERTED, NOTHING, REMOVED, Entry, Head, Log
-from .source import Metadata, Source, sync_iterator
-from .states import (
-    BLOCKED,
-    CANCELLED,
-    CLEANING,
-    FINISHED,
-    INSERTING,
-    NOTHING_TO_DO,
-    PREPARING,
-    STARTING,
-    TRANSITIONS,
-    UNPREPARED,
-    LoadState,
-    check_call,
-)
+from .source import Metadata, Source
+from .states import NOTHING_TO_DO, TRANSITIONS, LoadState, check_call
 
 S = TypeVar("S", bound=Source[Any])
 
@@ -90,9 +77,6 @@ class BulkLoad(Generic[S]):
         log: a log for this load alone.
         progress: called after each batch.
         wait: how long to wait until the server has ended what a killed process began.
-
-    Raises:
-        ArgumentError: `log` is not a Log.
     """
 
     def __init__(
@@ -103,11 +87,6 @@ class BulkLoad(Generic[S]):
         progress: Callable[[Progress], object] | None = None,
         wait: timedelta = WAIT,
     ) -> None:
-        if not isinstance(log, Log):
-            raise ArgumentError(
-                f"a load's log is an object like FileLog({str(log)!r}) or DatabaseLog(engine), "
-                f"not {log!r}"
-            )
         self.source = source
         self.log = log
         self.progress = progress
@@ -127,7 +106,7 @@ class BulkLoad(Generic[S]):
             LoadStopped: :meth:`stop` was called.
         """
         with self._called("prepare"):
-            self._enter(PREPARING)
+            self._enter(LoadState.PREPARING)
             with closing(self._divide()) as batches:
                 for _ in batches:
                     self._report()
@@ -172,11 +151,11 @@ class BulkLoad(Generic[S]):
             LockTimeout, LoadStopped: as in :meth:`run`.
         """
         with self._called("rollback") as state:
-            if state in (BLOCKED, CLEANING):
-                self._enter(BLOCKED)
+            if state in (LoadState.BLOCKED, LoadState.CLEANING):
+                self._enter(LoadState.BLOCKED)
                 self._write("rollback", self._to_roll_back())
-            if state is not CANCELLED:
-                self._enter(CANCELLED)
+            if state is not LoadState.CANCELLED:
+                self._enter(LoadState.CANCELLED)
 
     def clean(self) -> None:
         """Delete the log of a load that is complete or rolled back; ends FINISHED.
@@ -199,7 +178,7 @@ class BulkLoad(Generic[S]):
 
     def status(self) -> Progress:
         """Return how far the load is, also while another thread or process works for it."""
-        return Progress(state=FINISHED) if self._finished else status_of(self.log)
+        return Progress(state=LoadState.FINISHED) if self._finished else status_of(self.log)
 
     # -- a call ---------------------------------------------------------
 
@@ -207,14 +186,14 @@ class BulkLoad(Generic[S]):
     def _called(self, verb: str) -> Iterator[LoadState]:
         """Open the log for one call; a call that fails leaves the load as if killed."""
         if self._finished:
-            check_call(verb, FINISHED)
-            yield FINISHED
+            check_call(verb, LoadState.FINISHED)
+            yield LoadState.FINISHED
             return
         self._head = self.log.open()
         try:
             state = _state_of(self.log, self._head)
             check_call(verb, state)
-            if self._head is not None and state is not UNPREPARED:
+            if self._head is not None and state is not LoadState.UNPREPARED:
                 self.source.resume(Metadata(**self._head.metadata))
             try:
                 yield state
@@ -227,10 +206,10 @@ class BulkLoad(Generic[S]):
 
     def _enter(self, state: LoadState) -> None:
         """Store a state; begin the log, or begin it again where it was never complete."""
-        if self._head is None or _state_of(self.log, self._head) is UNPREPARED:
+        if self._head is None or _state_of(self.log, self._head) is LoadState.UNPREPARED:
             metadata = asdict(self.source.metadata())
             self._head = Head(id=uuid.uuid4().hex, state=state, metadata=metadata)
-            self.log.begin(self._head)
+            self.log.store(self._head, begins=True)
         else:
             self._head = replace(self._head, state=state)
             self.log.store(self._head)
@@ -240,10 +219,10 @@ class BulkLoad(Generic[S]):
         with self._called(verb) as state:
             if state in NOTHING_TO_DO.get(verb, ()):
                 return
-            self._enter(INSERTING)
+            self._enter(LoadState.INSERTING)
             self._write("update", self._to_insert())
             self.source.finish(batch for _, batch in self._logged(range(len(self.log.marks))))
-            self._enter(CLEANING)
+            self._enter(LoadState.CLEANING)
 
     def _write(self, verb: Literal["update", "rollback"], batches: Numbered) -> None:
         assert self._head is not None
@@ -285,7 +264,7 @@ class BulkLoad(Generic[S]):
             return
         count = len(self.log.marks)
         rest = self.source.divide_after(count) if count else self.source.divide()
-        for number, batch in enumerate(sync_iterator(rest), count):
+        for number, batch in enumerate(rest, count):
             self._check_stop()
             self.log.add_redo(self.source.encode(batch))
             yield number, batch
@@ -309,7 +288,7 @@ class BulkLoad(Generic[S]):
         state = _state_of(self.log, self._head)
         calls = (
             "run() goes on, rollback() deletes what the load has inserted"
-            if state is BLOCKED
+            if state is LoadState.BLOCKED
             else "run() begins again; no row is in the table"
         )
         return f"{_progress_of(self.log, self._head, state)}; {calls}."
@@ -324,16 +303,16 @@ def status_of(log: Log) -> Progress:
     log = copy(log)  # another thread may be working with it
     head, busy = log.peek()
     if head is None:
-        return Progress(state=STARTING)
+        return Progress(state=LoadState.STARTING)
     return _progress_of(log, head, head.state if busy else _state_of(log, head))
 
 
 def _state_of(log: Log, head: Head | None) -> LoadState:
     """Return the state of a load for which no process works."""
     if head is None:
-        return STARTING
-    if head.state is PREPARING and log.redo_ended:
-        return PREPARING  # it is complete
+        return LoadState.STARTING
+    if head.state is LoadState.PREPARING and log.redo_ended:
+        return LoadState.PREPARING  # it is complete
     return TRANSITIONS["killed"].get(head.state, head.state)
 
 

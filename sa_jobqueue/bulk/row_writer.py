@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
-from sqlalchemy import Connection, Engine, insert, update
+from sqlalchemy import Connection, Engine, insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -28,12 +29,11 @@ from ..sessions.transactions import TRIES, connected_outside_pool, transaction
 from .copy import Copy
 from .destination import Destination, Key, decode_keys, encode_keys
 from .log import INSERTED, REMOVED, Entry
+from .source import Writer
 
-#: Seconds before the second try, at most; the wait before the third is twice as long.
+#: Seconds between two tries to take the lock; at most so many before the second try of a
+#: batch, and twice as many before the third.
 _PAUSE = 0.05
-
-#: Seconds between two tries to take the lock.
-_RETRY = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +56,11 @@ class RowBatch:
         return f"rows {self.index:,} to {self.index + len(self.keys) - 1:,}"
 
 
-class RowWriter:
+class RowWriter(Writer[RowBatch]):
     """Insert batches and delete them, each in a transaction, on one connection.
 
     Args:
-        on_existing: what happens to rows that were in the table before: "error",
-            "keep" or "update".
+        keep: rows that were in the table before stay; otherwise they are an error.
         defaults: values for new rows that do not give their own.
     """
 
@@ -70,48 +69,41 @@ class RowWriter:
         destination: Destination,
         connection: Connection,
         *,
-        on_existing: str,
+        keep: bool,
         defaults: Mapping[str, Any],
     ) -> None:
         self._destination = destination
         self._connection = connection
-        self._on_existing = on_existing
-        self._defaults = defaults
+        self._keep = keep
+        self._defaults = {**destination.defaults, **defaults}
         self._copies: dict[tuple[str, ...], Copy | None] = {}
 
     def update(self, batch: RowBatch, entry: Entry) -> None:
-        """Insert a batch, and write its entry."""
-        kept_before = entry.kept
-
-        def write() -> None:
-            kept = kept_before
-            if not (entry.in_doubt and self._was_committed(batch, kept_before)):
+        def write(kept: Any) -> Any:
+            if not (entry.in_doubt and self._was_committed(batch, kept)):
                 kept = encode_keys(self._bring_in(batch))
-            entry.before_commit(INSERTED, self._connection, kept)
+            return kept
 
-        self._commit(write, batch, entry)
-        entry.after_commit(INSERTED)
+        self._commit(INSERTED, write, batch, entry)
 
     def rollback(self, batch: RowBatch, entry: Entry) -> None:
-        """Delete a batch, and write its entry."""
-        # Outside our transaction: in memory, the log may share our connection.
-        kept = entry.kept
-
-        def write() -> None:
+        def write(kept: Any) -> None:
             if not entry.in_doubt or self._was_committed(batch, kept):
                 self._destination.delete(self._connection, _without(batch.keys, kept))
-            entry.before_commit(REMOVED, self._connection)
 
-        self._commit(write, batch, entry)
-        entry.after_commit(REMOVED)
+        self._commit(REMOVED, write, batch, entry)
 
-    def _commit(self, write: Callable[[], None], batch: RowBatch, entry: Entry) -> None:
-        """Write and commit; try again after a transient error."""
+    def _commit(
+        self, mark: int, write: Callable[[Any], Any], batch: RowBatch, entry: Entry
+    ) -> None:
+        """Write and commit with a mark; try again after a transient error."""
+        kept = entry.log.kept(
+            entry.number
+        )  # outside our transaction: in memory, the log may share our connection
         for tries in range(1, TRIES + 1):
             try:
                 with transaction(self._connection):
-                    write()
-                return
+                    entry.before_commit(mark, self._connection, write(kept))
             except DBAPIError as error:
                 # A connection lost in its COMMIT leaves us in doubt; every other
                 # error means that nothing was committed.
@@ -121,6 +113,9 @@ class RowWriter:
                 if tries == TRIES or not is_transient(error):
                     error.add_note(f"Nothing was written of the batch with {batch}.")
                     raise
+            else:
+                entry.after_commit(mark)
+                return
             time.sleep(random.uniform(0, _PAUSE * tries))
 
     def _was_committed(self, batch: RowBatch, kept: Any) -> bool:
@@ -144,46 +139,24 @@ class RowWriter:
 
     def _bring_in(self, batch: RowBatch) -> list[Key]:
         """Insert the rows that are missing; return the keys that were there before the load."""
-        if self._on_existing == "error":
-            self._insert(batch, batch.keys, batch.rows)
-            return []
-        updates = self._on_existing == "update"
-        rows = _by_key(batch, updates=updates)
-        existing = self._destination.taken(self._connection, list(rows))
-        new = [key for key in rows if key not in existing]
-        self._insert(batch, new, [rows[key] for key in new])
-        if updates and existing:
-            changed = [row for key, row in rows.items() if key in existing]
-            with Session(self._connection) as session:
-                for alike in _by_columns(changed).values():
-                    session.execute(update(self._destination.entity), alike)
+        keys, rows, existing = batch.keys, batch.rows, set[Key]()
+        if self._keep:
+            new = dict(zip(reversed(keys), reversed(rows), strict=True))  # the first of equals
+            existing = self._destination.taken(self._connection, list(new))
+            keys = [key for key in dict.fromkeys(keys) if key not in existing]
+            rows = [new[key] for key in keys]
+        if keys:
+            self._insert(rows)
+            self._check_found(keys, batch)
         return list(existing)
 
-    def _insert(
-        self, batch: RowBatch, keys: Sequence[Key], rows: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """Insert rows; refuse keys by which the server does not find them again.
-
-        Raises:
-            ArgumentError: the server stores keys in another form than they were given.
-        """
-        if not keys:
-            return
-        for names, alike in _by_columns({**self._defaults, **row} for row in rows).items():
+    def _insert(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for row in rows:  # one INSERT for each set of columns
+            values = {**self._defaults, **row}
+            groups.setdefault(tuple(values), []).append(values)
+        for names, alike in groups.items():
             self._insert_alike(names, alike)
-        database = database_of(self._connection)
-        as_given = all(isinstance(value, database.kept_as_given) for value in keys[0])
-        if as_given and (database.zero_is_a_key or (0,) not in keys):
-            return
-        lost = len(keys) - len(self._destination.existing(self._connection, keys))
-        if lost:
-            raise ArgumentError(
-                f"{lost:,} of {len(keys):,} rows ({batch}) are not found by their keys after the "
-                f"insert: {self._destination.name} stores them in another form, for instance a "
-                "time without its fractions, a rounded number, or a new number in place of 0. A "
-                "rollback would not find them either, so nothing of the batch was inserted. Give "
-                "the keys as their columns store them."
-            )
 
     def _insert_alike(self, names: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
         plain = self._destination.plain
@@ -201,30 +174,29 @@ class RowWriter:
         if copy is None or not copy.insert(self._connection, rows):
             self._connection.execute(insert(table), rows)
 
+    def _check_found(self, keys: Sequence[Key], batch: RowBatch) -> None:
+        """Refuse keys by which the server does not find the rows again.
+
+        Raises:
+            ArgumentError: the server stores keys in another form than they were given.
+        """
+        if all(isinstance(value, int | UUID) for value in keys[0]) and (0,) not in keys:
+            return
+        lost = len(keys) - len(self._destination.existing(self._connection, keys))
+        if lost:
+            raise ArgumentError(
+                f"{lost:,} of {len(keys):,} rows ({batch}) are not found by their keys after the "
+                f"insert: {self._destination.name} stores them in another form, for instance a "
+                "time without its fractions, a rounded number, or a new number in place of 0. A "
+                "rollback would not find them either, so nothing of the batch was inserted. Give "
+                "the keys as their columns store them."
+            )
+
 
 def _without(keys: Sequence[Key], kept: Any) -> list[Key]:
     """Return each key once, without those that were in the table before the load."""
     foreign = set(decode_keys(kept)) if kept else set()
     return [key for key in dict.fromkeys(keys) if key not in foreign]
-
-
-def _by_key(batch: RowBatch, *, updates: bool) -> dict[Key, Mapping[str, Any]]:
-    """Merge rows with the same key: the first row stays, or later rows update it."""
-    rows: dict[Key, Mapping[str, Any]] = {}
-    for key, row in zip(batch.keys, batch.rows, strict=True):
-        if key not in rows:
-            rows[key] = row
-        elif updates:
-            rows[key] = {**rows[key], **row}
-    return rows
-
-
-def _by_columns(rows: Any) -> dict[tuple[str, ...], list[dict[str, Any]]]:
-    """Group rows that have the same columns; their order within a group stays."""
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row), []).append(row)
-    return groups
 
 
 # -- connections --------------------------------------------------------
@@ -267,5 +239,5 @@ def hold_lock(connection: Connection, load: str, wait: timedelta) -> None:
                 "wait until it has finished, or end that connection."
             )
         connection.rollback()
-        time.sleep(_RETRY)
+        time.sleep(_PAUSE)
     connection.commit()

@@ -22,18 +22,17 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..errors import ArgumentError
 from .log import INSERTED, REMOVED, Entry
 
 B = TypeVar("B")
-Written = TypeVar("Written", contravariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +59,15 @@ class Metadata:
             )
 
 
-class BatchWriter(Protocol[Written]):
+class Writer(ABC, Generic[B]):
     """Brings batches in and takes them back, each together with its entry in the log."""
 
-    def update(self, batch: Written, entry: Entry) -> None:
+    @abstractmethod
+    def update(self, batch: B, entry: Entry) -> None:
         """Bring a batch in, and write its entry."""
 
-    def rollback(self, batch: Written, entry: Entry) -> None:
+    @abstractmethod
+    def rollback(self, batch: B, entry: Entry) -> None:
         """Take a batch back, and write its entry."""
 
 
@@ -82,11 +83,11 @@ class Source(ABC, Generic[B]):
         """Return how much there is, and how it is divided."""
 
     @abstractmethod
-    def divide(self) -> Iterator[B] | AsyncIterator[B]:
+    def divide(self) -> Iterator[B]:
         """Yield the batches lazily, on every call the same batches in the same order."""
 
     @abstractmethod
-    def open_writer(self, load: str, wait: timedelta) -> AbstractContextManager[BatchWriter[B]]:
+    def open_writer(self, load: str, wait: timedelta) -> AbstractContextManager[Writer[B]]:
         """Open the writer of a load, once nothing of a killed process works for it any more.
 
         Raises:
@@ -113,9 +114,9 @@ class Source(ABC, Generic[B]):
         """Complete a decoded batch by what was not logged; they come in their order."""
         return batch
 
-    def divide_after(self, count: int) -> Iterator[B] | AsyncIterator[B]:
+    def divide_after(self, count: int) -> Iterator[B]:
         """Yield the batches after the first `count`."""
-        return islice(sync_iterator(self.divide()), count, None)
+        return islice(self.divide(), count, None)
 
     def finish(self, batches: Iterator[B]) -> None:
         """Do what is done once, when all batches are in; idempotent."""
@@ -132,12 +133,12 @@ class DivisibleSource(Source[B]):
     def rollback(self, batch: B) -> None:
         """Take a batch back; idempotent."""
 
-    def open_writer(self, load: str, wait: timedelta) -> AbstractContextManager[BatchWriter[B]]:
+    def open_writer(self, load: str, wait: timedelta) -> AbstractContextManager[Writer[B]]:
         """Write log entries around :meth:`update` and :meth:`rollback`."""
         return nullcontext(_PlainWriter(self))
 
 
-class _PlainWriter(Generic[B]):
+class _PlainWriter(Writer[B]):
     def __init__(self, source: DivisibleSource[B]) -> None:
         self._source = source
 
@@ -158,10 +159,10 @@ def sync_iterator(items: Iterable[B] | AsyncIterable[B]) -> Iterator[B]:
     Raises:
         ArgumentError: an event loop runs in this thread already.
     """
-    return _in_own_loop(aiter(items)) if isinstance(items, AsyncIterable) else iter(items)
+    return _in_own_loop(items) if isinstance(items, AsyncIterable) else iter(items)
 
 
-def _in_own_loop(items: AsyncIterator[B]) -> Iterator[B]:
+def _in_own_loop(items: AsyncIterable[B]) -> Iterator[B]:
     with suppress(RuntimeError):  # there is none
         asyncio.get_running_loop()
         raise ArgumentError(
@@ -169,14 +170,11 @@ def _in_own_loop(items: AsyncIterator[B]) -> Iterator[B]:
             "event loop already: call from another thread, as by "
             "`await asyncio.to_thread(load.run)`"
         )
+    iterator = aiter(items)
 
     async def next_item() -> B:
-        return await anext(items)
+        return await anext(iterator)
 
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as runner, suppress(StopAsyncIteration):
         while True:
-            try:
-                item = runner.run(next_item())
-            except StopAsyncIteration:
-                return
-            yield item
+            yield runner.run(next_item())

@@ -1,231 +1,240 @@
-"""``retry``, ``cancel``, ``release`` and ``reprioritize``: changes of jobs by keys or options."""
+"""Changes of jobs, by their keys or by an option: ``retry``, ``cancel``, ``prune`` and others."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import click
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from ..ages import duration_text
+from ..control import request_stop as ask_to_stop
+from ..counts import Listed, count_failed, list_jobs, overview
 from ..errors import ArgumentError
 from ..model.queue_name import queue_name
-from ..overview import count_failed, failed_jobs, overview
+from ..process.runtime import THREADS
+from ..process.signals import first_signal_stops
 from ..queue import JobQueue
 from ..steering import Key, Steering, Verb, keys_from, keys_text, keys_without, release_jobs
-from .asking import ask, yes_option
-from .engine import open_engine, require_table
-from .options import assume_locks_option, json_option, queue_argument, url_option
-from .targets import load_queue
-
-keys_argument = click.argument("keys", metavar="[KEY]...", nargs=-1)
-
-
-@click.command()
-@queue_argument
-@keys_argument
-@url_option
-@assume_locks_option
-@click.option(
-    "--failed",
-    is_flag=True,
-    help="Retry all failed jobs. Beyond 10,000 rows this needs the index of failed jobs.",
+from ..verbs.manage import PRUNE_LIMIT
+from .command import (
+    Option,
+    Place,
+    ask,
+    command,
+    database_options,
+    declared,
+    flag,
+    json_option,
+    seconds,
+    text,
+    yes_option,
 )
-@yes_option
-@json_option
-def retry(
-    queue: str, keys: tuple[str, ...], url: str | None, failed: bool, yes: bool, as_json: bool
-) -> None:
-    """Make finished jobs of MODULE:QUEUE claimable again.
-
-    Give the keys of the jobs, or --failed.
-    """
-    change = opened(queue, url, "retry")
-    if named(keys, failed, "--failed"):
-        change.of_keys(keys, change.queue.retry, yes=yes, as_json=as_json)
-        return
-    change.retry_failed(yes=yes, as_json=as_json)
-
-
-@click.command()
-@queue_argument
-@keys_argument
-@url_option
-@assume_locks_option
-@click.option("--all", "every", is_flag=True, help="Cancel all unclaimed jobs, due or not.")
-@yes_option
-@json_option
-def cancel(
-    queue: str, keys: tuple[str, ...], url: str | None, every: bool, yes: bool, as_json: bool
-) -> None:
-    """Cancel unclaimed jobs of MODULE:QUEUE.
-
-    Give the keys of the jobs, or --all.
-    """
-    change = opened(queue, url, "cancel")
-    if named(keys, every, "--all"):
-        change.of_keys(keys, change.queue.cancel, yes=yes, as_json=as_json)
-        return
-    change.ask(f"cancel all unclaimed jobs ({change.seen().due} due, and those due later)", yes=yes)
-    change.tell(change.steering.cancel_all(), as_json=as_json)
-
-
-@click.command()
-@queue_argument
-@keys_argument
-@url_option
-@assume_locks_option
-@click.option("--owner", metavar="NAME", help="Release all jobs that this owner has claimed.")
-@yes_option
-@json_option
-def release(
-    queue: str, keys: tuple[str, ...], url: str | None, owner: str | None, yes: bool, as_json: bool
-) -> None:
-    """Return claimed jobs of MODULE:QUEUE to the queue.
-
-    Give the keys of the jobs, or --owner. A handler that still runs is not stopped, but its claim
-    is lost: its finish is not written.
-    """
-    change = opened(queue, url, "release")
-    if owner is None:
-        named(keys, False, "--owner")
-        change.of_keys(keys, release_jobs(change.queue), yes=yes, as_json=as_json)
-        return
-    named(keys, True, "--owner")
-    change.ask(f"release all jobs that {owner} has claimed", yes=yes)
-    change.tell(change.steering.release_owner(owner), as_json=as_json)
-
-
-@click.command()
-@queue_argument
-@keys_argument
-@url_option
-@assume_locks_option
-@click.option(
-    "--priority",
-    type=click.IntRange(-(2**15), 2**15 - 1),
-    required=True,
-    metavar="N",
-    help="The new priority. The smallest is claimed first.",
-)
-@yes_option
-@json_option
-def reprioritize(
-    queue: str, keys: tuple[str, ...], url: str | None, priority: int, yes: bool, as_json: bool
-) -> None:
-    """Change the priority of unclaimed jobs of MODULE:QUEUE.
-
-    Give the keys of the jobs.
-    """
-    change = opened(queue, url, "reprioritize")
-    named(keys, False, "")
-    change.of_keys(
-        keys,
-        lambda session, jobs: change.queue.reprioritize(session, jobs, priority),
-        yes=yes,
-        as_json=as_json,
-        how=f" to {priority}",
-    )
-
-
-def named(keys: Sequence[str], others: bool, option: str) -> bool:
-    """Tell whether keys name the jobs.
-
-    Raises:
-        UsageError: keys and an option name jobs, or neither does.
-    """
-    if bool(keys) == others:
-        way = f"give keys, or {option}" if option else "give keys"
-        raise click.UsageError(f"which jobs? {way}" if not keys else f"{way}, not both")
-    return bool(keys)
+from .database import Database
+from .printing import jobs_text, print_json, printable
+from .targets import load_queues
 
 
 @dataclass(frozen=True)
 class Change:
-    """A verb on a queue of an open database.
-
-    Attributes:
-        verb: its name, which is also that of the command.
-    """
+    """A change of jobs of a queue, as a command asks for it; `verb` is the command's name."""
 
     engine: Engine
     queue: JobQueue[Any]
     verb: str
+    texts: tuple[str, ...]
+    yes: bool
+    as_json: bool
 
     @property
     def steering(self) -> Steering:
         """What changes jobs of the queue."""
         return Steering(self.engine, self.queue)
 
-    def ask(self, what: str, *, yes: bool) -> None:
-        """Go on if the user agrees."""
-        ask(f"{what} of {queue_name(self.queue)}", yes=yes)
+    def has_keys(self, other: object = None, option: str = "") -> bool:
+        """Tell whether keys name the jobs, not the value of an option.
 
-    def seen(self) -> Any:
-        """Return the queue's overview."""
-        with Session(self.engine) as session:
-            return overview(session, [self.queue])[0]
-
-    def of_keys(
-        self,
-        texts: Sequence[str],
-        verb: Verb,
-        *,
-        yes: bool,
-        as_json: bool,
-        what: str | None = None,
-        how: str = "",
-    ) -> None:
-        """Change the jobs with these keys, and tell which were left alone.
-
-        Args:
-            what: what the question says of the jobs; by default the name of the command.
-            how: the end of the question.
+        Raises:
+            UsageError: both do, or neither does.
         """
-        keys = self._keys(texts)
-        jobs = "1 job" if len(keys) == 1 else f"{len(keys):,} jobs"
-        ask(
-            f"{what or self.verb} {jobs} of {queue_name(self.queue)}{how}: {keys_text(keys)}",
-            yes=yes,
-        )
-        changed = self.steering.change(keys, verb)
-        self.tell(changed, keys_without(keys, changed), as_json=as_json)
+        if bool(self.texts) == bool(other):
+            way = f"give keys, or {option}" if option else "give keys"
+            raise click.UsageError(f"{way}, not both" if self.texts else f"which jobs? {way}")
+        return bool(self.texts)
 
-    def retry_failed(self, *, yes: bool, as_json: bool) -> None:
-        """Retry the failed jobs that the question counts, and none that fails later."""
-        with Session(self.engine) as session:
-            newest = failed_jobs(session, self.queue, limit=1, complete=True)
-            until = newest[0].owner_date if newest else None
-            count = until and count_failed(session, self.queue, until=until)
-        self.ask(f"retry {count or 0} failed jobs", yes=yes)
-        self.tell(self.steering.retry_failed(until) if until else (), as_json=as_json)
-
-    def _keys(self, texts: Sequence[str]) -> list[Key]:
+    def of_keys(self, verb: Verb, what: str = "", how: str = "") -> None:
+        """Change the jobs with these keys, and say which were left alone; the texts ask first."""
         try:
-            return keys_from(self.queue.mapping, texts)
+            keys = keys_from(self.queue.mapping, self.texts)
         except ArgumentError as error:
             raise click.UsageError(str(error)) from error
+        jobs = f"{jobs_text(len(keys))} of {queue_name(self.queue)}{how}: {keys_text(keys)}"
+        ask(f"{what or self.verb} {jobs}", yes=self.yes)
+        changed = self.steering.change(keys, verb)
+        self._print(changed, keys_without(keys, changed))
 
-    def tell(
-        self, changed: Iterable[Key], left: Sequence[Key] = (), *, as_json: bool = False
-    ) -> None:
-        """Print what was changed, and what was not."""
-        done = list(changed)
-        if as_json:
+    def of_all(self, what: str, change: Callable[[], Iterable[Key]]) -> None:
+        """Ask, change jobs, and say how many."""
+        ask(f"{what} of {queue_name(self.queue)}", yes=self.yes)
+        self._print(list(change()), [])
+
+    def _print(self, changed: list[Key], left: list[Key]) -> None:
+        if self.as_json:
             told = {"queue": queue_name(self.queue), "verb": self.verb}
-            click.echo(json.dumps({**told, "changed": done, "left": left}, default=str))
+            print_json({**told, "changed": changed, "left": left})
             return
-        click.echo(f"{self.verb}: {len(done):,} {'job' if len(done) == 1 else 'jobs'}")
+        click.echo(f"{self.verb}: {jobs_text(len(changed))}")
         if left:
-            click.echo(f"left alone, for their status or queue is another: {keys_text(left)}")
+            click.echo(
+                f"left alone, for their status or queue is another: {printable(keys_text(left))}"
+            )
 
 
-def opened(target: str, url: str | None, verb: str) -> Change:
-    """Load a queue, and connect."""
-    queue = load_queue(target)
-    engine = open_engine(url)
-    require_table(engine, queue.mapping.table)
-    return Change(engine, queue, verb)
+def change_command(*options: Option) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a command of a function that gets a Change, and the values of its options."""
+
+    def declare(function: Callable[..., None]) -> click.Command:
+        def run(
+            database: Database,
+            target: str,
+            keys: tuple[str, ...],
+            yes: bool,
+            as_json: bool,
+            **values: Any,
+        ) -> None:
+            queues = load_queues([target])
+            if len(queues) > 1:
+                raise click.UsageError(
+                    f"{target} has several queues: name one, {', '.join(queues)}"
+                )
+            (queue,) = queues.values()
+            verb = function.__name__.replace("_", "-")
+            database.run(
+                lambda engine: function(Change(engine, queue, verb, keys, yes, as_json), **values),
+                [queue.mapping.table],
+            )
+
+        target = click.argument("target", metavar="MODULE[:QUEUE]")
+        keys = click.argument("keys", metavar="[KEY]...", nargs=-1)
+        others = (*options, yes_option, json_option, database_options)
+        return declared(function, run, target, keys, *others)
+
+    return declare
+
+
+@change_command(
+    flag("--failed", "Retry all; beyond 10,000 rows this needs the index of failed jobs.")
+)
+def retry(change: Change, failed: bool) -> None:
+    """Make finished jobs claimable again.
+
+    Give the keys of the jobs, or --failed.
+    """
+    if change.has_keys(failed, "--failed"):
+        change.of_keys(change.queue.retry)
+        return
+    with Session(change.engine) as session:
+        newest = list_jobs(session, change.queue, Listed.FAILED, limit=1, complete=True)
+        until = newest[0].owner_date if newest else None  # none that fails later is retried
+        count = count_failed(session, change.queue, until=until) if until else 0
+    change.of_all(
+        f"retry {count} failed jobs", lambda: change.steering.retry_failed(until) if until else ()
+    )
+
+
+@change_command(flag("--all", "Cancel all unclaimed jobs, due or not.", "every"))
+def cancel(change: Change, every: bool) -> None:
+    """Cancel unclaimed jobs.
+
+    Give the keys of the jobs, or --all.
+    """
+    if change.has_keys(every, "--all"):
+        change.of_keys(change.queue.cancel)
+        return
+    with Session(change.engine) as session:
+        (seen,) = overview(session, [change.queue])
+    what = f"cancel all unclaimed jobs ({seen.due} due, and those due later)"
+    change.of_all(what, change.steering.cancel_all)
+
+
+@change_command(text("--owner", "Release all jobs that this owner has claimed."))
+def release(change: Change, owner: str | None) -> None:
+    """Return claimed jobs to the queue.
+
+    Give the keys of the jobs, or --owner. A handler that still runs is not stopped, but its claim
+    is lost: its finish is not written.
+    """
+    if change.has_keys(owner, "--owner"):
+        change.of_keys(release_jobs(change.queue))
+    else:
+        what = f"release all jobs that {owner} has claimed"
+        change.of_all(what, lambda: change.steering.release_owner(str(owner)))
+
+
+@change_command(
+    text(
+        "--priority",
+        "The new priority. The smallest is claimed first.",
+        "N",
+        required=True,
+        type=click.IntRange(-(2**15), 2**15 - 1),
+    )
+)
+def reprioritize(change: Change, priority: int) -> None:
+    """Change the priority of unclaimed jobs."""
+    change.has_keys()
+    change.of_keys(
+        lambda session, jobs: change.queue.reprioritize(session, jobs, priority),
+        how=f" to {priority}",
+    )
+
+
+@change_command()
+def request_stop(change: Change) -> None:
+    """Ask workers to stop claimed jobs.
+
+    A handler stops if it checks job_context().asked_to_stop. Jobs that nobody has claimed are left
+    alone.
+    """
+    change.has_keys()
+    change.of_keys(
+        lambda session, jobs: [job for job in jobs if ask_to_stop(session, job)],
+        what="ask the workers to stop",
+    )
+
+
+@command(
+    seconds("--older-than", "Delete jobs that were finished before.", zero=True, required=True),
+    text("--status", "Delete jobs with this status, not completed ones.", "WORD", multiple=True),
+    yes_option,
+    json_option,
+)
+def prune(
+    at: Place, older_than: timedelta, status: tuple[str, ...], yes: bool, as_json: bool
+) -> None:
+    """Delete old finished jobs, in batches.
+
+    Each batch is a transaction of its own.
+    """
+    names = ", ".join(map(queue_name, at.queues.values()))
+    which, age = " and ".join(status) or "completed", duration_text(older_than)
+    ask(f"delete the {which} jobs of {names} that are older than {age}", yes=yes)
+    stop = THREADS.flag()
+
+    def delete(session: Session) -> int:
+        return queue.prune(session, older_than=older_than, statuses=status or None)
+
+    with first_signal_stops(stop.set):
+        for queue in at.queues.values():
+            deleted = batch = 0 if stop.is_set() else at.write(delete)
+            while batch == PRUNE_LIMIT and not stop.is_set():
+                batch = at.write(delete)
+                deleted += batch
+            if as_json:
+                print_json({"queue": queue_name(queue), "verb": "prune", "deleted": deleted})
+            else:
+                click.echo(f"prune: {jobs_text(deleted)} of {queue_name(queue)}")

@@ -24,19 +24,19 @@ import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from sqlalchemy import Engine, String, func, inspect, select
+from sqlalchemy import Engine, String, create_engine, func, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from ..counts.stats import count_by_status
 from ..dialects import database_of
 from ..model.mixins import JobMixin
+from ..process.runtime import THREADS
+from ..process.signals import first_signal_stops
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
-from ..verbs.stats import count_by_status
-from .engine import make_engine, open_engine, shown_url
-from .errors import in_one_line
-from .options import example_url_option
-from .stop_signals import StopSignals
+from .database import URLS, Database, shown_url, wait_while_busy
+from .printing import in_one_line
 
 ROWS_PER_COMMIT, BATCH, PAUSE, TICK, LINE_EVERY = 10, 100, 0.1, 0.5, 2.0
 
@@ -79,7 +79,10 @@ count = click.IntRange(min=1)
 
 
 @click.command()
-@example_url_option
+# It drops tables, so no environment names its database.
+@click.option(
+    "--url", default="sqlite:///sa_jobqueue.db", show_default=True, metavar="URL", help=URLS
+)
 @click.option("--seconds", type=click.FloatRange(min=1), default=30, show_default=True, metavar="N")
 @click.option("--producers", type=count, default=2, show_default=True)
 @click.option("--consumers", type=count, default=10, show_default=True)
@@ -90,19 +93,24 @@ def demo(url: str, seconds: float, producers: int, consumers: int) -> None:
     counts in the database that each row was finished once. The command drops the tables of the
     example, and creates them again. Ctrl-C stops the producers.
     """
-    engine, console = open_engine(url, create_file=True), Console(highlight=False)
-    recreate_tables(engine)
-    console.print(f"database: {shown_url(engine)}", soft_wrap=True, markup=False)
-    with StopSignals() as stop, Run(engine, url, console, producers, consumers) as run:
-        run.watch("starting", lambda: any(not figures[READY] for *_, figures in run.children))
-        run.phase.value, end = RUNNING, time.monotonic() + seconds
-        run.watch("running", lambda: not stop.received and time.monotonic() < end)
-        run.phase.value = CLOSING
-        run.watch("stopping the producers", lambda: run.any_left("producer"))
-        run.phase.value = DRAINING
-        run.watch("draining", lambda: run.any_left("consumer"))
-        run.show("drained", now=True)
-    prove(engine, console)
+
+    def work(engine: Engine) -> None:
+        console, stop = Console(highlight=False), THREADS.flag()
+        recreate_tables(engine)
+        console.print(f"database: {shown_url(engine)}", soft_wrap=True, markup=False)
+        stopping = first_signal_stops(stop.set)
+        with stopping, Run(engine, url, console, producers, consumers) as run:
+            run.watch("starting", lambda: any(not figures[READY] for *_, figures in run.children))
+            run.phase.value, end = RUNNING, time.monotonic() + seconds
+            run.watch("running", lambda: not stop.is_set() and time.monotonic() < end)
+            run.phase.value = CLOSING
+            run.watch("stopping the producers", lambda: run.any_left("producer"))
+            run.phase.value = DRAINING
+            run.watch("draining", lambda: run.any_left("consumer"))
+            run.show("drained", now=True)
+        prove(engine, console)
+
+    Database(url, create_file=True).run(work, threads=True)
 
 
 def recreate_tables(engine: Engine) -> None:
@@ -197,7 +205,7 @@ class Run:
 
 def run_child(role: str, work: Callable[..., bool], url: str, phase: Any, figures: Any) -> None:
     """Do a role's work, transaction by transaction, until the phase or the parent ends."""
-    parent, engine = multiprocessing.parent_process(), make_engine(url)
+    parent, engine = multiprocessing.parent_process(), wait_while_busy(create_engine(url))
     figures[READY], last = True, DRAINING if role == "consumer" else RUNNING
     try:
         while parent is not None and parent.is_alive() and phase.value <= last:

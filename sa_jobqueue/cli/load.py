@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,12 @@ from ..bulk import BulkLoad, FileLog, LoadState, Progress, Source
 from ..bulk.manager import status_of
 from ..errors import BrokenLog, InvalidState, LoadStopped, LockTimeout
 from ..process.signals import first_signal_stops
-from .engine import open_engine
-from .errors import in_one_line
-from .options import assume_locks_option, url_option
+from .command import database_options
+from .database import Database
+from .printing import in_one_line
 from .targets import load_target
 
-STATUS = "status"
+WAYS_ON = "--resume continues the load, --rollback deletes what it has inserted"
 
 
 @click.command()
@@ -37,12 +36,11 @@ STATUS = "status"
     metavar="DIR",
     help="The folder of this load; a new load begins in an empty or missing folder.",
 )
-@url_option
-@assume_locks_option
 @click.option("--resume", "verb", flag_value="restore", help="Continue after a crash or Ctrl-C.")
 @click.option("--rollback", "verb", flag_value="rollback", help="Delete what was inserted.")
 @click.option("--clean", "verb", flag_value="clean", help="Delete the log of a finished load.")
-def load(source: str, folder: Path, url: str | None, verb: str | None) -> None:
+@database_options
+def load(source: str, folder: Path, verb: str | None, database: Database) -> None:
     """Insert many rows; resume or roll back after a crash.
 
     MODULE:SOURCE names a source, such as an InsertSource, or a function that returns a
@@ -51,23 +49,36 @@ def load(source: str, folder: Path, url: str | None, verb: str | None) -> None:
     progress of a load.
     """
     log = FileLog(folder)
-    with one_line_file_errors():
+    with _file_errors():
         before = status_of(log)
-    if source == STATUS:
+    if source == "status":
         if not folder.exists():
             raise click.ClickException(f"there is no log in {folder}: no such folder")
         click.echo(before)
         return
-    refuse(before.state, verb, folder)
-    bulk_load = BulkLoad(load_source(source, url), log)
-    stopping = first_signal_stops(bulk_load.stop, signal.SIGTERM, signal.SIGINT)
-    with stopping, progress_bar(bulk_load, before):
-        call(bulk_load, verb or "run")
-    click.echo(bulk_load.status())
+    _refuse(before.state, verb, folder)
+    found = load_target(source)
+
+    def run(made: Any) -> None:
+        if not isinstance(made, Source):
+            raise click.ClickException(
+                f"{source!r} is neither a source nor a function that returns one"
+            )
+        bulk_load = BulkLoad(made, log)
+        with first_signal_stops(bulk_load.stop), _progress_bar(bulk_load, before):
+            _call(bulk_load, verb or "run")
+        click.echo(bulk_load.status())
+
+    if isinstance(found, Source) or not callable(found):
+        run(found)
+    elif inspect.signature(found).parameters:
+        database.run(lambda engine: run(found(engine)), threads=True)
+    else:
+        run(found())
 
 
 @contextmanager
-def one_line_file_errors() -> Iterator[None]:
+def _file_errors() -> Iterator[None]:
     """Turn an error of the file system into click's; it names the file."""
     try:
         yield
@@ -75,28 +86,27 @@ def one_line_file_errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from error
 
 
-def call(bulk_load: BulkLoad[Any], verb: str) -> None:
+def _call(bulk_load: BulkLoad[Any], verb: str) -> None:
     """Call run, restore, rollback or clean.
 
     Raises:
         ClickException: the load ended early; says why, and how to go on.
     """
     try:
-        with one_line_file_errors():
+        with _file_errors():
             getattr(bulk_load, verb)()
     except (LockTimeout, InvalidState, BrokenLog):
         raise  # their messages name the way out
-    except LoadStopped:
-        raise click.ClickException(f"stopped. {bulk_load.status()}; {ways_on()}") from None
     except (SQLAlchemyError, click.ClickException) as error:
         progress = bulk_load.status()
         if progress.state is not LoadState.BLOCKED:
             raise
         reason = error.message if isinstance(error, click.ClickException) else in_one_line(error)
-        raise click.ClickException(f"{reason.rstrip('.')}. {progress}; {ways_on()}") from error
+        reason = "stopped" if isinstance(error, LoadStopped) else reason.rstrip(".")
+        raise click.ClickException(f"{reason}. {progress}; {WAYS_ON}") from error
 
 
-def refuse(state: LoadState, verb: str | None, folder: Path) -> None:
+def _refuse(state: LoadState, verb: str | None, folder: Path) -> None:
     """Refuse to start a load twice, and to resume a load that was never started.
 
     Raises:
@@ -105,40 +115,14 @@ def refuse(state: LoadState, verb: str | None, folder: Path) -> None:
     if state is LoadState.INSERTING:
         raise click.ClickException(f"another process works with the load in {folder}")
     if verb is None and state not in (LoadState.STARTING, LoadState.CLEANING):
-        way = "--clean makes room for a new load" if state is LoadState.CANCELLED else ways_on()
+        way = "--clean makes room for a new load" if state is LoadState.CANCELLED else WAYS_ON
         raise click.ClickException(f"the load in {folder} is {state}; {way}")
     if verb is not None and state is LoadState.STARTING:
         raise click.ClickException(f"there is no load in {folder}")
 
 
-def ways_on() -> str:
-    """Return the options that end an interrupted load."""
-    return "--resume continues the load, --rollback deletes what it has inserted"
-
-
-def load_source(target: str, url: str | None) -> Source[Any]:
-    """Import a source, or import a function and have it make the source.
-
-    Raises:
-        ClickException: the target is neither.
-    """
-    found = load_target(target)
-    if not isinstance(found, Source) and callable(found):
-        found = make_source(found, url)
-    if not isinstance(found, Source):
-        raise click.ClickException(
-            f"{target!r} is neither a source nor a function that returns one"
-        )
-    return found
-
-
-def make_source(make: Callable[..., Any], url: str | None) -> Any:
-    """Call a function, with the engine if it takes an argument."""
-    return make(open_engine(url)) if inspect.signature(make).parameters else make()
-
-
 @contextmanager
-def progress_bar(bulk_load: BulkLoad[Any], before: Progress) -> Iterator[None]:
+def _progress_bar(bulk_load: BulkLoad[Any], before: Progress) -> Iterator[None]:
     """Show a bar of batches, which starts with the batches that are in already."""
     columns = (
         TextColumn("{task.description}"),
@@ -148,15 +132,10 @@ def progress_bar(bulk_load: BulkLoad[Any], before: Progress) -> Iterator[None]:
         TimeRemainingColumn(),
     )
     with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("")
 
-        def update(progress: Progress) -> None:
-            bar.update(
-                task,
-                description=str(progress.state),
-                completed=progress.inserted,
-                total=progress.batches,
-            )
+        def update(now: Progress) -> None:
+            bar.update(task, description=str(now.state), completed=now.inserted, total=now.batches)
 
         update(before)  # a load with nothing left to do reports no progress
         bulk_load.progress = update

@@ -10,15 +10,15 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from ..ages import age_text
-from ..overview import Count, QueueOverview
+from ..counts import Count, QueueStats
 from ..owners.alive import OwnerState
-from .harmless import harmless
+from .printing import printable
 
 #: Where a value is not known, since no index serves the question.
 NOT_INDEXED = "not indexed"
 
 
-def as_data(target: str, seen: QueueOverview) -> dict[str, Any]:
+def as_data(target: str, seen: QueueStats) -> dict[str, Any]:
     """Return a queue as JSON has it: times in ISO 8601, ages in seconds, null where unknown."""
     return {
         "target": target,
@@ -39,7 +39,7 @@ def _count(count: Count | None) -> dict[str, Any] | None:
     return None if count is None else {"number": count.number, "more": count.more}
 
 
-def _workers(seen: QueueOverview) -> dict[str, int] | None:
+def _workers(seen: QueueStats) -> dict[str, int] | None:
     """Count the workers by their state."""
     if seen.workers is None:
         return None
@@ -47,7 +47,7 @@ def _workers(seen: QueueOverview) -> dict[str, int] | None:
     return {state.name.lower(): states.count(state) for state in OwnerState}
 
 
-def overview_table(queues: Mapping[str, QueueOverview]) -> Table:
+def overview_table(queues: Mapping[str, QueueStats]) -> Table:
     """Lay out queues by the names of their targets."""
     right = ("due", "oldest", "next", "claimed", "failed", "done/s", "workers")
     table = Table(
@@ -63,10 +63,10 @@ def overview_table(queues: Mapping[str, QueueOverview]) -> Table:
 
 def pause_text(queue: str, since: datetime) -> str:
     """Say that a queue is paused, by its name."""
-    return f"{harmless(queue)} is paused since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{printable(queue)} is paused since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _cells(target: str, seen: QueueOverview) -> list[str]:
+def _cells(target: str, seen: QueueStats) -> list[str]:
     coming = None if seen.next_due is None else seen.next_due - datetime.now(UTC)
     return [
         escape(target.rpartition(":")[2]),
@@ -86,7 +86,7 @@ def _rate_text(rate: float | None) -> str:
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
-def _workers_text(seen: QueueOverview) -> str:
+def _workers_text(seen: QueueStats) -> str:
     """Count the workers, those that are dead apart; say that they rest."""
     if seen.workers is None:
         return "-"

@@ -1,30 +1,26 @@
-"""Targets: the queues, handlers and sources that a user names as ``MODULE:NAME``."""
+"""Targets: what a user names as MODULE, for all its queues, or as MODULE:NAME."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
-import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
-from sqlalchemy import Engine
 
 from ..errors import ArgumentError
 from ..queue import JobQueue
 from ..workflow import Step, Workflow
-from .errors import in_one_line
+from .printing import in_one_line
 
-#: Where our own code is, and where Python's and the installed packages' code is.
-OURS = f"{Path(__file__).parents[1]}{os.sep}"
-INSTALLED = tuple(
-    f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
+Found: TypeAlias = "JobQueue[Any] | Step[Any]"
+
+#: Parts of the paths of code that is not the user's own.
+FOREIGN = ("<frozen", f"{os.sep}site-packages{os.sep}", f"{os.sep}lib{os.sep}python")
 
 
 def load_target(target: str) -> Any:
@@ -35,58 +31,61 @@ def load_target(target: str) -> Any:
     """
     module_name, _, name = target.partition(":")
     if not module_name or not name:
-        raise click.ClickException(f"{target!r} is not MODULE:NAME, {_example(module_name)}")
-    found: Any = _import(module_name)
+        raise click.ClickException(f"{target!r} is not MODULE:NAME, as in shop.models:Email")
+    found = _import(module_name)
     for part in name.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            hint = _other_names(module_name, part, found)
-            raise click.ClickException(f"{module_name!r} has no {name!r}{hint}") from None
+        if not hasattr(found, part):
+            close = " or ".join(map(repr, get_close_matches(part, dir(found))))
+            hint = f"; did you mean {close}?" if close else _queues_there(module_name)
+            raise click.ClickException(f"{module_name!r} has no {name!r}{hint}")
+        found = getattr(found, part)
     return found
 
 
-def _example(module_name: str) -> str:
-    """Return a target that may have been meant: what the module has, or an example."""
-    try:
-        named = _names_in(module_name) if module_name else []
-    except click.ClickException:  # there is no such module
-        named = []
-    return f"such as {', '.join(named)}" if named else "as in shop.models:Email"
-
-
-def _other_names(module_name: str, name: str, found: Any) -> str:
-    """Name what is there: names like the one that is missing, or else the module's queues."""
-    close = get_close_matches(name, dir(found))
-    if close:
-        return f"; did you mean {' or '.join(map(repr, close))}?"
-    named = _names_in(module_name)
-    return f"; it has {', '.join(named)}" if named else ""
-
-
-def _names_in(module_name: str) -> list[str]:
-    """Name what a command may want of a module: its queues, workflows and Engine."""
-    kinds = (JobQueue, Step, Workflow, Engine)
-    named = vars(_import(module_name)).items()
-    return [
-        f"{module_name}:{name}" for name, found in named if isinstance(_synchronous(found), kinds)
-    ]
-
-
-def load_queue(target: str) -> JobQueue[Any]:
-    """Import a JobQueue, the queue of a workflow's step, or the queue of a mapped class.
+def load_lanes(targets: Iterable[str]) -> dict[str, Found]:
+    """Import queues and steps by the names of their targets; each counts once.
 
     Raises:
-        ClickException: it is a whole workflow, which has several queues.
+        ClickException: a target is no queue, or a module has none.
     """
-    found = load_queue_or_workflow(target)
+    found: dict[str, Found] = {}
+    for target in targets:
+        for name, each in _named(target):
+            if _queue_of(each) not in map(_queue_of, found.values()):
+                found[name] = each
+    return found
+
+
+def load_queues(targets: Iterable[str]) -> dict[str, JobQueue[Any]]:
+    """Import queues by the names of their targets; a workflow counts for its steps."""
+    return {name: _queue_of(each) for name, each in load_lanes(targets).items()}
+
+
+def _named(target: str) -> Iterator[tuple[str, Found]]:
+    if ":" in target:
+        yield from _steps_of(target, _load_queue(target))
+        return
+    named = _in_module(target)
+    if not named:
+        raise click.ClickException(
+            f"{target!r} has no JobQueue and no workflow: name a class, as in {target}:Email"
+        )
+    for name, found in named.items():
+        yield from _steps_of(name, found)
+
+
+def _steps_of(name: str, found: Found | Workflow[Any]) -> Iterator[tuple[str, Found]]:
     if isinstance(found, Workflow):
-        names = ", ".join(step.name for step in found)
-        raise click.ClickException(f"{target} is a workflow: name one of its steps, {names}")
+        yield from ((f"{name}.{step.name}", step) for step in found)
+    else:
+        yield name, found
+
+
+def _queue_of(found: Found) -> JobQueue[Any]:
     return found.queue if isinstance(found, Step) else found
 
 
-def load_queue_or_workflow(target: str) -> JobQueue[Any] | Step[Any] | Workflow[Any]:
+def _load_queue(target: str) -> Found | Workflow[Any]:
     """Import a JobQueue, a workflow or one of its steps, or the queue of a mapped class."""
     found = _synchronous(load_target(target))
     if isinstance(found, JobQueue | Step | Workflow):
@@ -94,89 +93,27 @@ def load_queue_or_workflow(target: str) -> JobQueue[Any] | Step[Any] | Workflow[
     try:
         return JobQueue(found)
     except ArgumentError as error:
-        hint = _queue_instead(target.partition(":")[0], found)
+        hint = _queues_there(target.partition(":")[0])
         raise click.ClickException(f"{in_one_line(error)}{hint}") from error
 
 
-def _queue_instead(module_name: str, found: Any) -> str:
-    """Name the queue that a handler handles, or else the queues of the module."""
-    there = [
-        (name, queue)
-        for name, queue in load_queues_of_module(module_name)
-        if isinstance(queue, JobQueue)
-    ]
-    for name, queue in there:
-        if queue.handled_by is not None and queue.handled_by.function is found:
-            return f": it handles {name}, name this queue"
-    return f"; the queues there are {', '.join(name for name, _ in there)}" if there else ""
+def _in_module(name: str) -> dict[str, Found | Workflow[Any]]:
+    """Return the queues, steps and workflows of a module, also imported ones, in its order."""
+    values = {f"{name}:{each}": _synchronous(it) for each, it in vars(_import(name)).items()}
+    kinds = (JobQueue, Step, Workflow)
+    return {target: found for target, found in values.items() if isinstance(found, kinds)}
 
 
-def load_queues_of_module(
-    module_name: str,
-) -> list[tuple[str, JobQueue[Any] | Step[Any] | Workflow[Any]]]:
-    """Import a module; return its queues, steps and workflows, also imported ones, in its order.
-
-    Each has the name of its target.
-    """
-    return [
-        (f"{module_name}:{name}", found)
-        for name, value in vars(_import(module_name)).items()
-        if isinstance(found := _synchronous(value), JobQueue | Step | Workflow)
-    ]
-
-
-def load_queues(targets: Iterable[str]) -> dict[str, JobQueue[Any]]:
-    """Import queues by the names of their targets; each counts once, a workflow for its steps.
-
-    Args:
-        targets: MODULE, for all queues that it has, or MODULE:QUEUE.
-
-    Raises:
-        ClickException: a module has no queue.
-    """
-    found: dict[str, JobQueue[Any]] = {}
-    for target in targets:
-        for name, queue in _queues_of_target(target):
-            if all(queue is not other for other in found.values()):
-                found[name] = queue
-    return found
-
-
-def _queues_of_target(target: str) -> Iterator[tuple[str, JobQueue[Any]]]:
-    if ":" in target:
-        named = [(target, load_queue_or_workflow(target))]
-    else:
-        named = load_queues_of_module(target)
-        if not named:
-            raise click.ClickException(
-                f"{target!r} has no JobQueue and no workflow: name a class, as in {target}:Email"
-            )
-    for name, found in named:
-        if isinstance(found, Workflow):
-            yield from ((f"{name}.{step.name}", step.queue) for step in found)
-        else:
-            yield name, found.queue if isinstance(found, Step) else found
+def _queues_there(module_name: str) -> str:
+    there = ", ".join(_in_module(module_name))
+    return f"; the queues there are {there}" if there else ""
 
 
 def _synchronous(found: Any) -> Any:
     """Return the queue of an AsyncJobQueue, and anything else as it is."""
     loaded = sys.modules.get("sa_jobqueue.asyncio")
-    if loaded is None:  # it needs greenlet; without it there are no such objects
-        return found
-    return found.sync_queue if isinstance(found, loaded.AsyncJobQueue) else found
-
-
-def load_handler(target: str) -> Callable[[Any], Any]:
-    """Import a handler.
-
-    Raises:
-        ClickException: it cannot be called.
-    """
-    found = load_target(target)
-    if not callable(found):
-        raise click.ClickException(f"{target} is no function, but {found!r}")
-    handler: Callable[[Any], Any] = found
-    return handler
+    is_async = loaded is not None and isinstance(found, loaded.AsyncJobQueue)
+    return found.sync_queue if is_async else found
 
 
 def _import(name: str) -> Any:
@@ -186,28 +123,21 @@ def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:  # whatever the user's module raises
-        reason = f"{type(error).__name__}: {_told(error)}{_import_hint(name, error)}"
+        reason = f"{type(error).__name__}: {_text_and_place(error)}{_way_out(name, error)}"
         raise click.ClickException(f"cannot import {name!r}: {reason}") from error
 
 
-def _told(error: Exception) -> str:
+def _text_and_place(error: Exception) -> str:
     """Return the text of an error, and the line in the user's code that it comes from."""
     if isinstance(error, SyntaxError):
         return str(error)  # it names the file and the line
-    frames = traceback.extract_tb(error.__traceback__)
-    named = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith(("<", OURS)) and "importlib" not in frame.filename
-    ]
-    # An application may be installed as a package, too.
-    own = [frame for frame in named if not frame.filename.startswith(INSTALLED)] or named
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    own = [each for each in frames if not any(part in each.filename for part in FOREIGN)]
     where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     return f"{in_one_line(error)}{where}"
 
 
-def _import_hint(name: str, error: Exception) -> str:
-    """Return the way out of a mistyped name."""
+def _way_out(name: str, error: Exception) -> str:
     if name.endswith(".py") or os.sep in name:
         return "; write a module as in an import, such as shop.queues"
     if isinstance(error, ModuleNotFoundError) and error.name in (name, name.partition(".")[0]):

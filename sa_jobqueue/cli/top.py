@@ -17,43 +17,33 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from ..overview import QueueOverview, overview
+from ..counts import QueueStats, overview
+from ..process.runtime import THREADS, Flag
+from ..process.signals import first_signal_stops
 from ..queue import JobQueue
-from .engine import open_engine, require_table, shown_url
-from .errors import in_one_line
-from .options import assume_locks_option, seconds_option, targets_argument, url_option
+from .command import Place, command, number, seconds
+from .database import shown_url
 from .overview_view import as_data, overview_table
-from .reap import pause
-from .stop_signals import StopSignals
-from .targets import load_queues
+from .printing import in_one_line
 
 #: What a refresh has found: the queues by their targets, or why they could not be read.
-Seen = dict[str, QueueOverview] | OperationalError
+Seen = dict[str, QueueStats] | OperationalError
 
 
-@click.command()
-@targets_argument
-@url_option
-@assume_locks_option
-@seconds_option(
-    "--every", zero=False, default=2.0, show_default=True, help="The time between refreshes."
+@command(
+    seconds("--every", "The time between refreshes.", default=2.0),
+    number("--count", "End after N refreshes."),
 )
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N refreshes.")
-def top(queues: tuple[str, ...], url: str | None, every: timedelta, count: int | None) -> None:
+def top(at: Place, every: timedelta, count: int | None) -> None:
     """Watch queues in the terminal until Ctrl-C.
 
-    MODULE stands for all queues of a module. If the output is not a terminal, the command prints a
-    line of JSON for each refresh.
+    If the output is not a terminal, the command prints a line of JSON for each refresh.
     """
-    found = load_queues(queues)
-    engine = open_engine(url)
-    for queue in found.values():
-        require_table(engine, queue.mapping.table)
-    console = Console()
-    with StopSignals() as stop:
-        refreshes = seen_again(engine, found, stop, every, count)
+    console, stop = Console(), THREADS.flag()
+    with first_signal_stops(stop.set):
+        refreshes = seen_again(at.engine, at.queues, stop, every, count)
         if console.is_terminal:
-            show_live(refreshes, console, shown_url(engine))
+            show_live(refreshes, console, shown_url(at.engine))
         else:
             print_lines(refreshes)
 
@@ -61,14 +51,14 @@ def top(queues: tuple[str, ...], url: str | None, every: timedelta, count: int |
 def seen_again(
     engine: Engine,
     queues: Mapping[str, JobQueue[Any]],
-    stop: StopSignals,
+    stop: Flag,
     every: timedelta,
     count: int | None,
 ) -> Iterator[Seen]:
     """Read the queues again and again; a server that is away is asked again."""
-    for number in counted(1):
+    for turn in counted(1):
         yield seen_now(engine, queues)
-        if number == count or pause(every.total_seconds(), stop):
+        if turn == count or stop.wait(every.total_seconds()):
             return
 
 
@@ -83,7 +73,7 @@ def seen_now(engine: Engine, queues: Mapping[str, JobQueue[Any]]) -> Seen:
 
 def show_live(refreshes: Iterator[Seen], console: Console, where: str) -> None:
     """Draw the queues on the terminal's screen, and leave the last picture there."""
-    known: dict[str, QueueOverview] = {}
+    known: dict[str, QueueStats] = {}
     with Live(console=console, auto_refresh=False) as live:
         for seen in refreshes:
             error = seen if isinstance(seen, OperationalError) else None
@@ -92,7 +82,7 @@ def show_live(refreshes: Iterator[Seen], console: Console, where: str) -> None:
 
 
 def picture(
-    queues: Mapping[str, QueueOverview], where: str, error: OperationalError | None = None
+    queues: Mapping[str, QueueStats], where: str, error: OperationalError | None = None
 ) -> RenderableType:
     """Lay out a refresh: where and when, the queues, and what is wrong."""
     head = Text(f"{datetime.now(UTC):%H:%M:%S} UTC  {where}", style="dim", no_wrap=True)

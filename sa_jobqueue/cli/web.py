@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 import click
 from sqlalchemy import Engine
 
 from ..queue import JobQueue
-from .engine import open_engine
-from .log_output import log_options, set_up_logging
-from .options import assume_locks_option, targets_argument, url_option
-from .targets import load_queues
-
-if TYPE_CHECKING:
-    import uvicorn
+from .command import Place, command, flag, host_option, text
+from .logs import log_options, set_up_logging
 
 MISSING = "the web page needs more packages: pip install 'sa_jobqueue[web]'"
 
@@ -25,32 +20,26 @@ MISSING = "the web page needs more packages: pip install 'sa_jobqueue[web]'"
 EVERYWHERE = ("0.0.0.0", "::")
 
 
-@click.command()
-@targets_argument
-@url_option
-@assume_locks_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
-@click.option("--read-only", is_flag=True, help="Show the queues, but allow no changes.")
-@log_options
+@command(
+    host_option,
+    text(
+        "--port", "The port; 0: any that is free.", "N", type=click.IntRange(0, 65535), default=8000
+    ),
+    flag("--read-only", "Show the queues, but allow no changes."),
+    log_options,
+    tables=False,
+    threads=True,
+)
 def web(
-    queues: tuple[str, ...],
-    url: str | None,
-    host: str,
-    port: int,
-    read_only: bool,
-    log_level: str | None,
-    log_json: bool,
+    at: Place, host: str, port: int, read_only: bool, log_level: str | None, log_json: bool
 ) -> None:
     """Serve a web page with queues until Ctrl-C.
 
-    MODULE stands for all queues of a module. Open the address that the command prints. Everybody
-    who has this address can see and change the queues. The log has each change.
+    Open the address that the command prints. Everybody who has this address can see and change the
+    queues. The log has each change.
     """
     set_up_logging(log_level, as_json=log_json)
-    found = load_queues(queues)
-    engine = open_engine(url)
-    serve(engine, found, host, port, read_only=read_only)
+    serve(at.engine, at.queues, host, port, read_only=read_only)
 
 
 def serve(
@@ -69,37 +58,23 @@ def serve(
     config = uvicorn.Config(
         site, host, port, log_level="warning", access_log=False, proxy_headers=False
     )
-    listening = listen(config)
-    announce(host, listening.getsockname()[1], urlencode({TOKEN: token}))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:  # whoever reads the address may come at once
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise click.ClickException(f"cannot listen on {host}:{port}: {error}") from error
+    if not is_this_machine(host):
+        click.echo(
+            f"Listening on {host}: everybody who gets the address below can come in.", err=True
+        )
+    found = listening.getsockname()[1]
+    click.echo(f"http://{in_address(host)}:{found}/?{urlencode({TOKEN: token})}")
     try:
         uvicorn.Server(config).run([listening])
     except KeyboardInterrupt:
         pass  # uvicorn has stopped, and raises the signal again
     finally:
         site.state.site.samples.stop()
-
-
-def listen(config: uvicorn.Config) -> socket.socket:
-    """Listen, so that whoever reads the address may come at once.
-
-    Raises:
-        ClickException: the port is taken, or the host is not ours.
-    """
-    try:
-        listening = config.bind_socket()
-    except SystemExit as error:  # uvicorn has logged why
-        raise click.ClickException(f"cannot listen on {config.host}:{config.port}") from error
-    listening.listen()
-    return listening
-
-
-def announce(host: str, port: int, query: str) -> None:
-    """Print the address; say so if other machines can reach it."""
-    if not is_this_machine(host):
-        click.echo(
-            f"Listening on {host}: everybody who gets the address below can come in.", err=True
-        )
-    click.echo(f"http://{in_address(host)}:{port}/?{query}")
 
 
 def is_this_machine(host: str) -> bool:

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import logging
 import signal
-from contextlib import AbstractContextManager
-from datetime import timedelta
-from typing import Any, cast
+import time
+from collections.abc import Sequence
+from typing import Any
 
 import click
+from sqlalchemy import Connection, Engine
+from sqlalchemy.util import await_only
 
-from ..worker import GRACE, LONGEST_POLL, REAP_EVERY, WorkerOptions
-from .lanes import load_lanes, unhandled_in
-from .last_deadline import LastDeadline
-from .log_output import log_options, set_up_logging
-from .options import assume_locks_option, seconds_option, url_option
-from .run_worker import AnyWorker, WorkerRun
-from .stop_signals import SIGNALS, stopped_by_signals
-from .supervised import Supervision
-from .supervisor import Supervisor
+from ..dialects import database_of
+from ..process.name import function_name
+from ..process.signals import SIGNALS, first_signal_stops
+from ..queue import JobQueue
+from ..worker import GRACE, LONGEST_POLL, Lane, Worker
+from ..worker.lanes import lanes_of
+from .command import database_options, flag, number, seconds, targets_argument, text
+from .database import Database, driver_errors, require_table
+from .logs import log_options, set_up_logging
+from .processes import OwnProcess, Supervisor
+from .targets import load_lanes, load_target
 
 log = logging.getLogger("sa_jobqueue.cli")
 
 #: Where the command's context keeps its arguments, for the children of a supervisor.
 ARGUMENTS = "sa_jobqueue.arguments"
+
+ASYNC_DRIVERS = "postgresql+asyncpg, mysql+aiomysql or sqlite+aiosqlite"
 
 
 class WorkCommand(click.Command):
@@ -36,75 +42,21 @@ class WorkCommand(click.Command):
 
 
 @click.command(cls=WorkCommand)
-@click.argument("targets", metavar="TARGET..", nargs=-1, required=True)
-@click.option(
-    "--handler",
-    metavar="MODULE:FUNCTION",
-    help="The handler for a mapped class, or for a queue that has no handler.",
-)
-@click.option(
-    "--step",
-    "steps",
-    multiple=True,
-    metavar="NAME",
-    help="Work only on this step of a workflow. You can repeat it.  [default: all]",
-)
-@url_option
-@assume_locks_option
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Start N processes, and replace those that die.  [default: work in this one]",
-)
-@click.option(
-    "--concurrency",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Run N handlers at once in a process: threads, or tasks for async def handlers.",
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Hold at most N claimed jobs in a process.  "
-    "[default: --concurrency, and a few more for quick handlers]",
-)
-@click.option("--drain", is_flag=True, help="Stop when the queues are empty.")
-@seconds_option(
-    "--poll",
-    default=LONGEST_POLL.total_seconds(),
-    show_default=True,
-    zero=False,
-    help="The longest pause of an idle worker between two looks for jobs.",
-)
-@seconds_option("--interval", default=0, help="The pause before each claim, to limit the load.")
-@seconds_option(
+@targets_argument
+@text("--handler", "For a mapped class, or a queue that has no handler.", "MODULE:FUNCTION")
+@number("--processes", "Start N processes, and replace those that die.  [default: this one]")
+@number("--concurrency", "Run N handlers at once: threads, or tasks if async def.", default=1)
+@number("--limit", "Hold at most N jobs.  [default: --concurrency, more for quick handlers]")
+@flag("--drain", "Stop when the queues are empty.")
+@seconds("--poll", "The longest pause of an idle worker.", default=LONGEST_POLL.total_seconds())
+@seconds(
     "--grace",
+    "The time that running handlers have after SIGTERM or Ctrl-C.",
+    zero=True,
     default=GRACE.total_seconds(),
-    show_default=True,
-    help="The time that running handlers have after SIGTERM or Ctrl-C.",
 )
-@click.option(
-    "--delete/--keep",
-    default=None,
-    help="Delete done jobs, or keep them.  [default: as the model says]",
-)
-@click.option("--owner", metavar="NAME", help="The owner of the claims.  [default: this process]")
-@seconds_option(
-    "--max-runtime",
-    zero=False,
-    help="After this time, the claim of a job is not renewed, and workers with this option reap "
-    "it.  [default: no limit]",
-)
-@seconds_option(
-    "--reap-every",
-    default=REAP_EVERY.total_seconds(),
-    show_default=True,
-    help="The pause between two reaps of dead owners' claims; 0: never reap.",
-)
+@seconds("--max-runtime", "Then claims are not renewed, and are reaped.  [default: no limit]")
+@database_options
 @log_options
 @click.pass_context
 def work(
@@ -112,60 +64,122 @@ def work(
     /,
     targets: tuple[str, ...],
     handler: str | None,
-    steps: tuple[str, ...],
-    url: str | None,
     processes: int | None,
+    database: Database,
     log_level: str | None,
     log_json: bool,
     **options: Any,
 ) -> None:
     """Run a worker: claim jobs and call their handlers.
 
-    TARGET is MODULE:QUEUE, which names a JobQueue, a workflow or a step. TARGET can also be MODULE,
-    for all queues with a handler and all workflows of a module. You can give several. Give
-    --handler for a mapped class, or for a queue without a handler.
+    A target is MODULE:QUEUE, which names a JobQueue, a workflow or a step. It can also be MODULE,
+    for all queues with a handler and all workflows of a module. Give --handler for a mapped class,
+    or for a queue without a handler.
 
     At SIGTERM or Ctrl-C the worker lets running handlers finish within the grace, and releases all
     other jobs. A second signal ends the worker at once.
     """
-    supervision = context.find_object(Supervision)
-    if processes is not None and supervision is None:
-        if options["owner"] is not None:
-            raise click.UsageError("--owner names one worker: leave it out with --processes")
+    own = context.find_object(OwnProcess)
+    supervised = own is not None and own.pipe is not None
+    if processes is not None and not supervised:
         set_up_logging(log_level, as_json=log_json)
-        supervisor = Supervisor(
-            context.meta[ARGUMENTS], processes, drain=options["drain"], grace=options["grace"]
-        )
-        context.exit(supervisor.run())
-    lanes = load_lanes(targets, handler, steps)
+        drain, grace = options["drain"], options["grace"]
+        context.exit(Supervisor(context.meta[ARGUMENTS], processes, drain=drain, grace=grace).run())
+    lanes, unhandled = _load_lanes(targets, handler)
     set_up_logging(log_level, as_json=log_json)
-    if unhandled := unhandled_in(targets):
+    if unhandled:
         log.info("queues without a handler are left alone: %s", ", ".join(unhandled))
-    # A terminal sends Ctrl-C to all processes; the supervisor asks its children itself.
-    signals = SIGNALS if supervision is None else (signal.SIGTERM,)
 
-    deadline = LastDeadline(options["grace"])
+    def run(source: Any, engine: Engine) -> bool:
+        return _run_worker(source, engine, lanes, own, options)
 
-    def stopping(worker: AnyWorker) -> AbstractContextManager[None]:
-        return stopped_by_signals(deadline.noting(worker.stop), *signals)
-
-    def running(worker: AnyWorker) -> AbstractContextManager[None]:
-        log.info("a worker begins: %s", ", ".join(lanes))
-        if supervision is not None:
-            supervision.begin_work(deadline.noting(worker.stop))
-        return deadline.after_run()
-
-    run = WorkerRun(list(lanes.values()), url, worker_options(**options), stopping, running)
     try:
-        stopped = run.run()
+        stopped = database.open(run, awaits=any(lane.is_async for lane in lanes.values()))
     except SystemExit as error:  # that the queues are empty, only an end of the worker's own says
         log.error("SystemExit(%r) has ended this worker: a job's handler raised it", error.code)
         context.exit(error.code if isinstance(error.code, int) and error.code else 1)
     log.info("the worker was stopped" if stopped else "no job is due, and no retry waits")
 
 
-def worker_options(reap_every: timedelta, limit: int | None, **options: Any) -> WorkerOptions:
-    """Return the options as a worker takes them."""
-    if limit is not None and limit < options["concurrency"]:
-        raise click.UsageError("--limit must be at least as large as --concurrency")
-    return cast("WorkerOptions", {**options, "limit": limit, "reap_every": reap_every or None})
+def _load_lanes(
+    targets: Sequence[str], handler: str | None
+) -> tuple[dict[str, Lane[Any]], list[str]]:
+    """Return the lanes of a worker by the names of their targets, and the queues without handlers.
+
+    Raises:
+        UsageError: a queue that is named has no handler, or nothing in the modules has one.
+    """
+    found = load_lanes(targets)
+    if handler is not None:
+        (name, queue), *others = found.items()
+        if others or not isinstance(queue, JobQueue):
+            raise click.UsageError(f"--handler is for one queue, not {', '.join(found)}")
+        return {name: lanes_of(queue, load_target(handler))[0]}, []
+    without = [
+        name for name, it in found.items() if isinstance(it, JobQueue) and it.handled_by is None
+    ]
+    if set(without).intersection(targets) or len(without) == len(found):
+        raise click.UsageError(
+            f"{', '.join(without)} has no handler: declare one with @queue.handler, or name one "
+            "queue, MODULE:QUEUE, and give --handler MODULE:FUNCTION"
+        )
+    handled = [name for name in found if name not in without]
+    lanes: tuple[Lane[Any], ...] = lanes_of([found[name] for name in handled], None)
+    return dict(zip(handled, lanes, strict=True)), without
+
+
+def _run_worker(
+    source: Any,
+    engine: Engine,
+    lanes: dict[str, Lane[Any]],
+    own: OwnProcess | None,
+    options: dict[str, Any],
+) -> bool:
+    """Run a Worker, or in a greenlet an AsyncWorker, until it ends; tell whether it was stopped."""
+    is_async = engine.dialect.is_async
+    for lane in lanes.values():
+        if lane.is_async is not is_async:
+            raise click.ClickException(
+                f"{function_name(lane.handler)} is {'async def' if lane.is_async else 'plain'}, "
+                f"and {engine.url.drivername} is {'' if is_async else 'not '}for asyncio: name "
+                f"another engine or driver, {ASYNC_DRIVERS} for async def; two commands run both"
+            )
+    kind: Any = Worker
+    if is_async:
+        from ..asyncio import AsyncWorker  # it needs greenlet
+
+        kind = AsyncWorker
+    worker = kind(source, list(lanes.values()), **options)
+    stopped: list[float] = []
+
+    def stop() -> None:
+        stopped.append(time.monotonic())
+        worker.stop()
+
+    def check(connection: Connection) -> None:
+        database_of(connection)  # refuses servers that are too old
+        for table in {lane.mapping.table for lane in lanes.values()}:
+            require_table(connection, table)
+
+    def done(result: Any) -> Any:
+        return await_only(result) if is_async else result
+
+    # A terminal sends Ctrl-C to all processes; the supervisor asks its children itself. A second
+    # signal ends the process: whatever runs may take its time over a KeyboardInterrupt.
+    signals = (signal.SIGTERM,) if own is not None and own.pipe is not None else SIGNALS
+    with first_signal_stops(stop, *signals, then=signal.SIG_DFL):
+        with driver_errors():
+            is_ready = done(worker.check_database(check))
+        if is_ready:
+            log.info("a worker begins: %s", ", ".join(lanes))
+            if own is not None:
+                own.begin_work(stop)
+            exit_code = 1
+            try:
+                done(worker.run())
+                exit_code = 0
+            finally:
+                if own is not None and (stopped or exit_code):
+                    grace = options["grace"].total_seconds()
+                    own.end_at(stopped[0] + grace if stopped else 0.0, exit_code)
+    return bool(worker.stopping)

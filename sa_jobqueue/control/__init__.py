@@ -13,16 +13,14 @@ The tables are optional: without them, no statement reads them. docs/control.md 
 
 ======================  =====================================================
 ``tables``              control_tables, and how a verb finds them
-``pauses``              pause, resume, paused; read_control: what a worker reads once a second
+``requests``            pause, resume, paused, request_stop; read_control: what a worker reads
 ``workers``             the rows of workers, and whether they are alive
-``stops``               request_stop
 ======================  =====================================================
 """
 
-from .pauses import ControlState, Pause, pause, paused, read_control, resume
-from .stops import request_stop
+from .requests import ControlState, Pause, pause, paused, read_control, request_stop, resume
 from .tables import ControlTables, control_tables
-from .workers import WorkerInfo, register_worker, unregister_worker, update_worker, workers
+from .workers import WorkerInfo, register_worker, unregister_worker, workers
 
 __all__ = [
     "ControlState",
@@ -37,6 +35,5 @@ __all__ = [
     "request_stop",
     "resume",
     "unregister_worker",
-    "update_worker",
     "workers",
 ]

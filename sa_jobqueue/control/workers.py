@@ -71,7 +71,7 @@ def register_worker(
     jobs: int = 0,
     tables: ControlTables | None = None,
 ) -> None:
-    """Write the row of this process's worker; delete rows that are a day old.
+    """Write the row of this process's worker, again while it works; delete rows that are a day old.
 
     Args:
         name: the owner of its claims.
@@ -83,33 +83,15 @@ def register_worker(
         ArgumentError: there are no control tables.
         MissingTable: the database does not have them.
     """
-    queues = list(queues)
-    session, found = (
-        session_of(session),
-        tables_for(tables, mapping_of_queue(queues[0]) if queues else None),
-    )
-    _forget(session, found)
-    session.execute(delete(found.workers).where(*_is_ours(found, name)))
-    row = {
-        "name": name,
-        "host": _host(),
-        "pid": os.getpid(),
-        "queues": json.dumps([queue_name(queue) for queue in queues]),
-        "jobs": jobs,
-    }
-    written = insert(found.workers).values(since=utc_now(), seen_at=utc_now(), **row)
-    session.execute(written)
-
-
-@names_missing_tables
-def update_worker(
-    session: AnySession, name: str, *, jobs: int, tables: ControlTables | None = None
-) -> bool:
-    """Write how many jobs this process's worker has in hand; return whether its row is there."""
-    found = tables_for(tables)
-    written = update(found.workers).where(*_is_ours(found, name))
-    result: Any = session_of(session).execute(written.values(jobs=jobs, seen_at=utc_now()))
-    return bool(result.rowcount)
+    queues, session = list(queues), session_of(session)
+    found = tables_for(tables, mapping_of_queue(queues[0]) if queues else None)
+    names = json.dumps([queue_name(queue) for queue in queues])
+    row = {"queues": names, "jobs": jobs, "seen_at": utc_now()}
+    written: Any = session.execute(update(found.workers).where(*_is_ours(found, name)).values(row))
+    if not written.rowcount:
+        _forget(session, found)
+        key = {"name": name, "host": _host(), "pid": os.getpid(), "since": utc_now()}
+        session.execute(insert(found.workers).values({**key, **row}))
 
 
 @names_missing_tables

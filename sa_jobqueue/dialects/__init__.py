@@ -10,7 +10,7 @@ from .clock import utc_now
 from .connections import connect_errors, driver_connection
 from .database import Database
 from .driver_errors import is_integrity_error, is_of_driver
-from .examination import Answer, Examination, IndexColumn, Plan, ServerIndex
+from .examination import Examination, Finding, IndexColumn, Plan, ServerIndex, Snapshot
 from .look_alikes import assume_locks, locks_are_assumed, look_alike
 from .named_locks import ConnectionLocks, Deadline, HeldLock, Holder, NamedLocks
 from .owner_liveness import OwnerState, Process, Server
@@ -38,12 +38,12 @@ from .serial_key_locks import SerialKeyLocks
 from .watched_connection import Limits
 
 __all__ = [
-    "Answer",
     "Capabilities",
     "ConnectionLocks",
     "Database",
     "Deadline",
     "Examination",
+    "Finding",
     "HeldLock",
     "Holder",
     "IndexColumn",
@@ -56,6 +56,7 @@ __all__ = [
     "SerialKeyLocks",
     "Server",
     "ServerIndex",
+    "Snapshot",
     "Version",
     "assume_locks",
     "connect_errors",

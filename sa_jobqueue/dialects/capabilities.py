@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from time import sleep
 from typing import Any, ClassVar, Self
-from uuid import UUID
 from weakref import WeakSet
 
 from sqlalchemy import (
@@ -81,12 +80,10 @@ class Capabilities:
         notifies: ``NOTIFY channel`` tells connections that listen, with the COMMIT.
         tells_changes: ``PRAGMA data_version`` tells whether others have committed.
         returns_new: RETURNING on the statement of insert_new() returns the new rows only.
-        zero_is_a_key: 0 in a column whose keys the server generates is stored as 0.
         checks_references_at_end: foreign keys are checked at the end of a statement, not
             after each of its rows.
         time_digits: how many digits of a second a time has whose type names no number.
         repeats_keys: tables that inherit from another one may repeat its primary keys.
-        kept_as_given: types whose values are stored unchanged: not rounded, cut or padded.
         leaves_texts: a statement can leave a text to later ones of its transaction, and can undo
             itself.
         key_hint: the hint that binds a statement to the primary key; None: not needed.
@@ -120,12 +117,10 @@ class Capabilities:
     notifies = False
     tells_changes = False
     returns_new = False
-    zero_is_a_key = True
     checks_references_at_end = True
     repeats_keys = False
     leaves_texts = False
     time_digits = 6
-    kept_as_given: ClassVar[tuple[type, ...]] = (int, UUID)
     key_hint: ClassVar[str | None] = None
 
     def __init__(self, version: Version | None) -> None:

@@ -1,4 +1,4 @@
-"""What the doctor asks a database about its plans, indexes and server, and the answers' form.
+"""What the doctor asks a database about its plans, indexes and server, and the findings' form.
 
 ``Database.examination()`` returns an :class:`Examination`. A subclass answers for one
 database: how it explains a statement, which indexes it has, what it counts.
@@ -7,16 +7,16 @@ database: how it explains a statement, which indexes it has, what it counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Executable, Index, Table, event
 
-from .capabilities import Capabilities, Version
+from .capabilities import Capabilities
 from .connections import as_value
 
 
@@ -29,32 +29,56 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What an examination found, in a sentence, and how to mend it.
+class Finding:
+    """What a check of the doctor has found, in a sentence, and how to mend it.
 
     Attributes:
-        is_unchecked: the question could not be asked.
+        message: what was found.
+        fix: how to mend it; empty for a fact.
+        severity: ``ok`` for a fact; ``warning`` and ``error`` need a fix.
+        is_unchecked: the check could not be made, and `message` says why.
+        check: the name of the check.
     """
 
     message: str
     fix: str = ""
     severity: Severity = Severity.OK
     is_unchecked: bool = False
+    check: str = ""
 
     @classmethod
-    def warning(cls, message: str, fix: str) -> Answer:
-        """Return an answer that asks for attention."""
+    def warning(cls, message: str, fix: str) -> Finding:
+        """Return a finding that asks for attention."""
         return cls(message, fix, Severity.WARNING)
 
     @classmethod
-    def error(cls, message: str, fix: str) -> Answer:
-        """Return an answer that asks for a change."""
+    def error(cls, message: str, fix: str) -> Finding:
+        """Return a finding that asks for a change."""
         return cls(message, fix, Severity.ERROR)
 
     @classmethod
-    def unchecked(cls, reason: str, fix: str) -> Answer:
-        """Return the answer to a question that could not be asked."""
+    def unchecked(cls, reason: str, fix: str) -> Finding:
+        """Return the finding of a check that could not be made."""
         return cls(f"could not be checked, because {reason}", fix, Severity.WARNING, True)
+
+    def __str__(self) -> str:
+        fix = f"\n  fix: {self.fix}" if self.fix else ""
+        return f"{self.severity} [{self.check}] {self.message}{fix}"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot of others, since which no dead row was removed.
+
+    Attributes:
+        holder: who keeps it.
+        age: None: the server counts only transactions, and more than 10,000 have passed.
+        ending: how to end it, and to keep others short.
+    """
+
+    holder: str
+    age: timedelta | None
+    ending: str
 
 
 @dataclass(frozen=True)
@@ -78,7 +102,6 @@ class ServerIndex:
 
     Attributes:
         columns: the declared columns, by which the index is ordered.
-        included: columns that the index only stores: INCLUDE.
         implied: the key columns that the database appends by itself.
         predicate: the condition of a partial index, as the database prints it.
         unique: whether the index refuses a second row of the same values.
@@ -88,7 +111,6 @@ class ServerIndex:
 
     name: str
     columns: tuple[IndexColumn, ...]
-    included: tuple[str, ...] = ()
     implied: tuple[IndexColumn, ...] = ()
     predicate: str | None = None
     unique: bool = False
@@ -101,15 +123,9 @@ class ServerIndex:
         names = {column.name for column in self.columns}
         return (*self.columns, *(column for column in self.implied if column.name not in names))
 
-    def mentions(self, column: str) -> bool:
-        """Tell whether a change of this column changes the index."""
-        texts = [*(part.name for part in self.columns), *self.included, self.predicate or ""]
-        return any(re.search(rf"\b{re.escape(column)}\b", text) for text in texts)
-
     def __str__(self) -> str:
-        include = f" INCLUDE ({', '.join(self.included)})" if self.included else ""
         where = f" WHERE {self.predicate}" if self.predicate else ""
-        return f"{self.name} ({', '.join(map(str, self.columns))}){include}{where}"
+        return f"{self.name} ({', '.join(map(str, self.columns))}){where}"
 
 
 @dataclass(frozen=True)
@@ -117,20 +133,18 @@ class Plan:
     """What matters to a claim in a statement's plan.
 
     Attributes:
-        text: the plan as the database prints it.
         indexes: the indexes by which the queue's table is read.
         sorts: whether more than the claimed rows is sorted.
         rows: how many rows the planner expects to read; None: the plan does not tell.
     """
 
-    text: str
     indexes: frozenset[str]
     sorts: bool
     rows: int | None = None
 
-    def walks(self, names: frozenset[str]) -> bool:
+    def walks(self, names: Collection[str]) -> bool:
         """Tell whether one of these indexes returns the rows in order."""
-        return not self.sorts and bool(self.indexes & names)
+        return not self.sorts and not self.indexes.isdisjoint(names)
 
 
 class Examination:
@@ -138,22 +152,11 @@ class Examination:
 
     Attributes:
         explain_words: what is put before a statement to get its plan.
-        updates_in_place: an UPDATE touches no index if no index holds a changed column.
-        support_ends: the last day of updates, by the first numbers of the version.
-        short_lived: versions whose updates ended when the next version came out.
-        lock_words: what a claim locks, where that cannot be counted.
         poolers: the connection poolers that users of this database know.
-        ending_snapshots: how to end an old snapshot, and to keep others short.
     """
 
     explain_words: ClassVar[str] = "EXPLAIN"
-
-    updates_in_place: ClassVar[bool] = False
-    support_ends: ClassVar[Mapping[Version, date]] = {}
-    short_lived: ClassVar[frozenset[Version]] = frozenset()
-    lock_words: ClassVar[str] = ""
     poolers: ClassVar[str] = "PgBouncer or ProxySQL"
-    ending_snapshots: ClassVar[str] = "end the transaction"
 
     def __init__(self, database: Capabilities) -> None:
         self.database = database
@@ -208,7 +211,7 @@ class Examination:
         """Tell whether a column's times are compared in the time zone of each session."""
         return False
 
-    # -- what a claim costs ---------------------------------------------
+    # -- the server -----------------------------------------------------
 
     def waiting_at_most(
         self, connection: Connection, time: timedelta
@@ -216,45 +219,29 @@ class Examination:
         """Inside, give up on locks after this time."""
         return nullcontext()
 
-    def rows_read(self, connection: Connection, table: Table) -> int | None:
-        """Count the rows read so far in this transaction; None: the database cannot."""
-        return None
-
-    def rows_locked(self, connection: Connection, table: Table) -> int | Answer | None:
-        """Count the rows that this transaction has locked; None: exactly the claimed rows."""
-        return None
-
-    # -- the server -----------------------------------------------------
-
     def driver_behind_pooler(self, connection: Connection) -> str | None:
         """Return which settings of this driver a pooler may need; None: it needs none."""
         return None
 
-    def isolation(self, level: str, strategy: str) -> Answer:
-        """Judge the isolation level with which the caller's transactions begin."""
-        if level in ("REPEATABLE READ", "SERIALIZABLE"):
-            return self.snapshot_isolation(level, strategy)
-        return Answer(f"transactions begin as {level}")
-
-    def snapshot_isolation(self, level: str, strategy: str) -> Answer:
-        """Judge a level whose transactions keep one snapshot."""
-        return Answer(f"transactions begin as {level}")
-
-    def changed_rows(self, connection: Connection) -> Answer | None:
-        """Tell whether a transaction with a snapshot is refused rows that others change."""
+    def snapshot_isolation(self, level: str, strategy: str) -> Finding | None:
+        """Judge a level whose transactions keep one snapshot; None: it is well."""
         return None
 
-    def processes(self, connection: Connection) -> Answer | None:
-        """Tell whether this user sees the list of connections; None: there is no such list."""
-        return None
+    def settings(self, connection: Connection) -> Iterable[Finding]:
+        """Judge the settings of the server that change what transactions may do."""
+        return ()
 
-    def oldest_snapshot(self, connection: Connection, table: Table) -> timedelta | Answer | None:
-        """Return the age of the oldest transaction of others that keeps old row versions alive."""
-        return None
+    def processes(self, connection: Connection) -> Iterable[Finding]:
+        """Tell whether this user sees the locks and the connections of others."""
+        return ()
 
-    def garbage(self, connection: Connection, table: Table) -> Answer | None:
-        """Tell how many old row versions are not removed yet; None: the database does not tell."""
-        return None
+    def snapshots(self, connection: Connection) -> Iterable[Snapshot | Finding]:
+        """List the oldest snapshots of others that keep old row versions alive."""
+        return ()
+
+    def dead_rows(self, connection: Connection, table: Table) -> Iterable[Finding]:
+        """Tell how many old row versions are not removed yet."""
+        return ()
 
 
 def explained(

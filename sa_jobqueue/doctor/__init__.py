@@ -1,4 +1,4 @@
-"""The doctor: checks on the user's own table that an index serves the claim, and at what cost.
+"""The doctor: what slows or breaks the claims of a queue in the user's own database.
 
 ::
 
@@ -6,26 +6,15 @@
     for finding in report.findings:
         print(finding.severity, finding.message, finding.fix)
 
-It explains the statement of the claim, runs one claim that it rolls back, and looks at the
-server. So it locks the rows of one batch for a moment, and changes nothing; with
-``run=False`` it locks nothing. :func:`examine_locks` proves by two connections that locks
+It explains the statement of the claim, and looks at the table and the server. It locks nothing
+and changes nothing, unless ``checks=["locks"]`` asks for a proof by two connections that locks
 hold. On the command line: ``sa-jobqueue doctor``. ``docs/doctor.md`` lists the checks, and
 """
 
 from __future__ import annotations
 
-from ..dialects.examination import Severity
-from .report import Cost, Finding, Report
-from .run_checks import OLD_SNAPSHOT, examine, examine_index, examine_locks, examine_plan
+from ..dialects.examination import Finding, Severity
+from .report import Report
+from .run_checks import OLD_SNAPSHOT, examine
 
-__all__ = [
-    "OLD_SNAPSHOT",
-    "Cost",
-    "Finding",
-    "Report",
-    "Severity",
-    "examine",
-    "examine_index",
-    "examine_locks",
-    "examine_plan",
-]
+__all__ = ["OLD_SNAPSHOT", "Finding", "Report", "Severity", "examine"]

@@ -6,20 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import Connection, false, select, update
 from sqlalchemy.exc import DBAPIError
 
 from ..dialects import is_lock_timeout, look_alike
-from ..dialects.examination import Answer
-from ..errors import UnsupportedDatabase
+from ..dialects.examination import Finding
+from ..errors import LockTimeout, UnsupportedDatabase
 from ..model.keys import key_values
-from ..owners.alive import OwnerState, owner_states
+from ..owners.alive import OwnerState, owner_state
+from ..owners.named_lock import named_lock
 from ..owners.owner import Owner
 from ..sessions.transactions import connected_outside_pool
 from ..strategies.advisory_session import advisory_session
 from ..strategies.parts.lock_proof import is_kept_out
-from .case import Case
+from .subject import Subject
 
 #: How long a connection waits for what the other has locked; InnoDB waits a second at least.
 PATIENCE = timedelta(milliseconds=200)
@@ -28,184 +30,145 @@ USE_ANOTHER = (
     "use a server that obeys FOR UPDATE SKIP LOCKED, such as InnoDB's tables do, and no proxy that "
     "cuts it out; until then claims that mark raise UnsupportedDatabase where two take the same row"
 )
-ASSUME = (
-    "its locks hold: to claim there, call sa_jobqueue.assume_locks(engine), and give commands "
-    "--assume-locks"
-)
 BY_LEASE = (
     "workers claim under plain names here, and the claims of a dead one come back after the lease: "
     "choose a lease that is not much longer than a job takes"
 )
 
 
-def check_locks(case: Case) -> Iterator[Answer]:
-    """Lock a job by one connection, and try to get it by a second one; roll both back."""
-    if case.strategy.name == "advisory":
-        answer = _advisory_locks(case)
-    elif case.database.in_autocommit(case.connection):
-        answer = Answer.unchecked(
+def check_locks(subject: Subject) -> Iterator[Finding]:
+    """Lock a job and a name by one connection, and try to get them by a second one."""
+    shared = subject.database.seen_by_others(subject.connection)
+    if subject.strategy.name == "advisory":
+        yield _advisory_locks(subject)
+    elif subject.database.in_autocommit(subject.connection):
+        yield Finding.unchecked(
             "the connection is in AUTOCOMMIT, where no lock outlives its statement",
             "prove the locks by an engine without AUTOCOMMIT",
         )
+    elif not shared:
+        yield Finding("this database is in memory, and belongs to one connection alone")
     else:
-        answer = _write_lock(case) if case.database.one_writer else _row_locks(case)
-    yield answer
-    yield from _product(case)
+        with _second(subject) as second:
+            prove = _write_lock if subject.database.one_writer else _row_locks
+            yield prove(subject, second)
+    subject.session.rollback()
+    if shared:
+        yield _named_locks(subject)
+    yield from _product(subject)
 
 
-def _product(case: Case) -> Iterator[Answer]:
-    """Name the product that the server says it is."""
-    if case.database.product_question is None:
-        return
-    told = list(map(str, case.connection.exec_driver_sql(case.database.product_question).one()))
-    product = look_alike(told)
-    says = f"the server says that it is {', '.join(told)}"
-    yield Answer(says if product is None else f"{says}: where {ASSUME}")
+@contextmanager
+def _second(subject: Subject) -> Iterator[Connection]:
+    """Give a second connection, and roll back what it does."""
+    with connected_outside_pool(subject.connection.engine) as connection:
+        with subject.examination.waiting_at_most(connection, PATIENCE):
+            yield connection
+        connection.rollback()
 
 
-def check_owner(case: Case) -> Iterator[Answer]:
-    """Open an Owner, as each worker does, and look whether others see that it is alive."""
-    if not case.database.seen_by_others(case.connection):
-        return
+def _row_locks(subject: Subject, second: Connection) -> Finding:
+    mapping, ready, skips = subject.mapping, subject.strategy.ready, subject.database.skip_locked
+    key: Any = select(*mapping.key_attributes)
+    locking = ready.locked(key, waiting=not skips)
+    row = subject.connection.execute(locking.limit(1)).first()
+    if row is None:
+        return Finding.unchecked(
+            f"{mapping.table.description} has no row that could be locked",
+            "enqueue a job, or wait until others have committed, and prove the locks again",
+        )
+    name = f"row {', '.join(map(str, row))} of {mapping.table.description}"
+    same = locking.where(ready.key_is_in("sa_jobqueue_keys"))
     try:
-        with Owner(case.connection.engine, "doctor") as owner:
-            state = owner_states(case.connection, [owner.name])[owner.name]
-    except UnsupportedDatabase as error:
-        yield Answer.warning(f"no Owner can be had here: {error}", BY_LEASE)
-        return
-    if state is OwnerState.ALIVE:
-        yield Answer("an Owner is seen to be alive, so that a worker's death is noticed at once")
-    else:
-        yield Answer.warning(f"an Owner that is alive is seen as {state}", BY_LEASE)
-
-
-# -- row locks ----------------------------------------------------------
-
-
-def _row_locks(case: Case) -> Answer:
-    first, table = case.connection, case.mapping.table.description
-    with (
-        _second(case) as second,
-        case.examination.waiting_at_most(first, PATIENCE),
-        case.examination.waiting_at_most(second, PATIENCE),
-    ):
-        row = first.execute(_locking(case).limit(1)).first()
-        if row is None:
-            return Answer.unchecked(
-                f"{table} has no row that could be locked",
-                "enqueue a job, or wait until others have committed, and prove the locks again",
-            )
-        return _row_answer(case, second, tuple(row))
-
-
-def _row_answer(case: Case, second: Connection, key: tuple[Any, ...]) -> Answer:
-    name = f"row {', '.join(map(str, key))} of {case.mapping.table.description}"
-    passes = case.database.skip_locked
-    if passes:
-        try:
-            found = second.execute(*_locking_row(case, key)).first()
-        except DBAPIError as error:
-            if not is_lock_timeout(error):
-                raise
-            return Answer.error(
+        got = second.execute(same, {"sa_jobqueue_keys": key_values([tuple(row)])}).first()
+    except DBAPIError as error:
+        if not is_lock_timeout(error):
+            raise
+        if skips:
+            return Finding.error(
                 f"SKIP LOCKED is not obeyed: a second connection waited for {name}, which the "
                 "first had locked. No job is claimed twice, but claimers wait for each other",
                 USE_ANOTHER,
             )
-        if found is not None:
-            return _broken(name, "FOR UPDATE SKIP LOCKED")
-    if not _is_kept_out(case, second, key):
-        return _broken(name, "FOR UPDATE")
-    kept = "passed over it and was refused it" if passes else "was refused it"
-    return Answer(f"row locks hold: the first connection locked {name}, and the second {kept}")
+        got = None
+    if got is not None or (skips and not is_kept_out(second, ready, tuple(row))):
+        return _broken(name)
+    return Finding(f"row locks hold: the first connection locked {name}, the second was refused it")
 
 
-def _broken(name: str, clause: str) -> Answer:
-    return Answer.error(
-        f"row locks do not hold: two connections locked {name} at the same time, by {clause}",
-        USE_ANOTHER,
-    )
+def _broken(name: str) -> Finding:
+    message = f"row locks do not hold: two connections locked {name} at the same time"
+    return Finding.error(message, USE_ANOTHER)
 
 
-def _is_kept_out(case: Case, second: Connection, key: tuple[Any, ...]) -> bool:
-    if case.database.skip_locked:
-        return is_kept_out(second, case.strategy.ready, key)
+def _write_lock(subject: Subject, second: Connection) -> Finding:
+    """Prove the lock of a database with one writer at a time."""
+    first, database, table = subject.connection, subject.database, subject.mapping.table
+    database.begin_write(first)
+    # A connection that may only read begins all the same, and locks nothing.
+    first.execute(update(table).where(false()).values({table.c[0]: table.c[0]}))
     try:
-        return second.execute(*_locking_row(case, key)).first() is None
+        database.begin_write(second)
     except DBAPIError as error:
         if not is_lock_timeout(error):
             raise
-        return True
-
-
-def _locking(case: Case) -> Any:
-    """Select a key of the table as a claim does, with its locking clause."""
-    ready = case.strategy.ready
-    read: Any = select(*case.mapping.key_attributes)
-    return ready.locked(read, waiting=not case.database.skip_locked)
-
-
-def _locking_row(case: Case, key: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
-    by_key = _locking(case).where(case.strategy.ready.key_is_in("sa_jobqueue_keys"))
-    return by_key, {"sa_jobqueue_keys": key_values([key])}
-
-
-# -- the write lock of SQLite -------------------------------------------
-
-
-def _write_lock(case: Case) -> Answer:
-    if not case.database.seen_by_others(case.connection):
-        return Answer("this database is in memory, and belongs to one connection alone")
-    with _second(case) as second, case.examination.waiting_at_most(second, PATIENCE):
-        case.database.begin_write(case.connection)
-        # A connection that may only read begins all the same, and locks nothing.
-        column = case.mapping.table.c[0]
-        case.connection.execute(update(case.mapping.table).where(false()).values({column: column}))
-        try:
-            case.database.begin_write(second)
-        except DBAPIError as error:
-            if not is_lock_timeout(error):
-                raise
-            begun = case.database.begin_statement
-            return Answer(
-                f"the write lock holds: while the first connection was writing ({begun}), the "
-                "second could not begin to"
-            )
-    return Answer.error(
+        return Finding("the write lock holds: while one connection wrote, another could not begin")
+    return Finding.error(
         "the write lock does not hold: two connections were writing at the same time",
         "keep the file on a local disk: a network's file system may ignore locks",
     )
 
 
-# -- advisory locks -----------------------------------------------------
-
-
-def _advisory_locks(case: Case) -> Answer:
-    engine, queue = case.connection.engine, case.queue
+def _advisory_locks(subject: Subject) -> Finding:
+    engine, queue = subject.connection.engine, subject.queue
     with advisory_session(engine) as first, advisory_session(engine) as second:
-        ours = queue.claim_rows(first).fences
-        theirs = queue.claim_rows(second).fences
+        sessions = (first, second)
+        ours, theirs = ([job.identity for job in queue.claim_rows(s).fences] for s in sessions)
         first.rollback()
         second.rollback()
     if not ours:
-        return Answer.unchecked(
+        return Finding.unchecked(
             "the queue has no job that could be claimed",
             "make a row claimable, and prove the locks again",
         )
-    if [fence.identity for fence in ours] == [fence.identity for fence in theirs]:
-        return _broken(f"row {ours[0].identity}", "advisory locks")
-    return Answer(
-        f"advisory locks hold: the first connection claimed row {ours[0].identity}, and the "
-        "second did not get it"
+    if ours == theirs:
+        return _broken(f"row {ours[0]}")
+    return Finding(
+        f"advisory locks hold: the first connection claimed row {ours[0]}, the second did not"
     )
 
 
-# -- connections --------------------------------------------------------
+def _named_locks(subject: Subject) -> Finding:
+    """Take a named lock by two connections, and open an Owner, as each worker does."""
+    engine, name = subject.connection.engine, f"sa-jobqueue doctor {uuid4().hex}"
+    try:
+        with named_lock(engine, name), named_lock(engine, name, timedelta(0)):
+            return Finding.error("named locks do not hold: two connections had one", BY_LEASE)
+    except LockTimeout:
+        pass  # as it should be
+    except UnsupportedDatabase as error:
+        return Finding.warning(f"no named lock can be had here: {error}", BY_LEASE)
+    try:
+        with Owner(engine, "doctor") as owner:
+            state = owner_state(subject.session, owner.name)
+    except UnsupportedDatabase as error:
+        return Finding.warning(f"no Owner can be had here: {error}", BY_LEASE)
+    if state is not OwnerState.ALIVE:
+        return Finding.warning(f"an Owner that is alive is seen as {state}", BY_LEASE)
+    return Finding(
+        "named locks hold, and others see that an Owner is alive: a worker's death is noticed at "
+        "once"
+    )
 
 
-@contextmanager
-def _second(case: Case) -> Iterator[Connection]:
-    """Give a second connection, and roll back what it does."""
-    with connected_outside_pool(case.connection.engine) as connection:
-        yield connection
-        connection.rollback()
+def _product(subject: Subject) -> Iterator[Finding]:
+    """Name the product that the server says it is."""
+    question = subject.database.product_question
+    if question is not None:
+        told = list(map(str, subject.connection.exec_driver_sql(question).one()))
+        assume = (
+            ": where its locks hold, call sa_jobqueue.assume_locks(engine), and give commands "
+            "--assume-locks"
+        )
+        says = f"the server says that it is {', '.join(told)}"
+        yield Finding(f"{says}{assume if look_alike(told) else ''}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -12,17 +13,21 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
 from ..dialects import is_transient
-from ..dialects.examination import Answer, Severity
-from ..errors import ArgumentError, JobQueueError, LockTimeout
+from ..dialects.examination import Finding, Severity
+from ..errors import ArgumentError, JobQueueError, UnsupportedDatabase
 from ..model.queue_name import plain_queue
 from ..queue import JobQueue
 from ..sessions.writer import AnySession, session_of
-from .case import Case
-from .check_list import CHECKS, CLAIMING, NEEDED, OF_INDEX, OF_LOCKS, OF_PLAN, Check
-from .report import Cost, Finding, Report
+from .check_list import CHECKS, LOCKING, NEEDED
+from .report import Report
+from .subject import Subject
 
 #: A snapshot that is kept for so long leaves too many dead rows in a queue's table.
 OLD_SNAPSHOT = timedelta(minutes=1)
+
+RETRY = "examine the queue again when no other transaction holds its rows"
+GRANT = "grant this user what the message asks for, or examine the queue as another user"
+LOOK = "look at EXPLAIN of the statements that `sa-jobqueue sql` prints"
 
 
 class OfQueue(Protocol):
@@ -32,108 +37,43 @@ class OfQueue(Protocol):
     def queue(self) -> JobQueue[Any]: ...
 
 
-RETRY = "examine the queue again when no other transaction holds its rows"
-GRANT = "grant this user what the message asks for, or examine the queue as another user"
-
-
 def examine(
     target: Engine | AnySession,
     queue: JobQueue[Any] | OfQueue | type[Any],
     *,
-    limit: int = 100,
-    run: bool = True,
+    checks: Collection[str] | None = None,
     old_snapshot: timedelta = OLD_SNAPSHOT,
 ) -> Report:
     """Examine a queue in its database.
 
     Args:
-        target: an Engine; or a session in no transaction, whose hooks and connection the
-            claim then uses.
+        target: an Engine; or a session in no transaction, whose hooks and connection a claim
+            would use.
         queue: a JobQueue, even of a class without JobMixin; a step of a workflow; or a
             mapped class with JobMixin.
-        limit: the size of the batches that workers claim.
-        run: also claim one batch and roll it back, to count rows read and locked.
+        checks: the names of the checks to make, such as ``["index"]``; None: all that lock
+            nothing. ``"locks"`` locks a row by one connection, and tries to get it by a second.
         old_snapshot: another transaction's snapshot of this age is a finding.
 
     Raises:
-        ArgumentError: not a queue, or a session that is in a transaction.
-        UnsupportedDatabase: its database class has no examination.
-    """
-    checks = {name: check for name, check in CHECKS.items() if run or name not in CLAIMING}
-    return _run_checks(target, queue, checks, limit=limit, old_snapshot=old_snapshot)
-
-
-def examine_index(
-    target: Engine | AnySession,
-    queue: JobQueue[Any] | OfQueue | type[Any],
-    *,
-    limit: int = 100,
-) -> Report:
-    """Examine only the index and the plan of the claim; this locks nothing.
-
-    Raises:
-        ArgumentError: not a queue, or a session that is in a transaction.
-        UnsupportedDatabase: its database class has no examination.
-    """
-    checks = {name: CHECKS[name] for name in OF_INDEX}
-    return _run_checks(target, queue, checks, limit=limit, old_snapshot=OLD_SNAPSHOT)
-
-
-def examine_plan(
-    target: Engine | AnySession,
-    queue: JobQueue[Any] | OfQueue | type[Any],
-    *,
-    limit: int = 100,
-) -> Report:
-    """Examine what may change while workers run; this locks nothing.
-
-    These are the claim's index, its plan, the planner's statistics, and the oldest snapshot of
-    other transactions. A worker does it once an hour.
-
-    Raises:
-        ArgumentError: not a queue, or a session that is in a transaction.
-        UnsupportedDatabase: its database class has no examination.
-    """
-    checks = {name: CHECKS[name] for name in OF_PLAN}
-    return _run_checks(target, queue, checks, limit=limit, old_snapshot=OLD_SNAPSHOT)
-
-
-def examine_locks(
-    target: Engine | AnySession, queue: JobQueue[Any] | OfQueue | type[Any]
-) -> Report:
-    """Prove by two connections that what one has locked is kept from the other.
-
-    The first locks a row of the queue's table as a claim does, the second tries to get it, and
-    both roll back. On SQLite the lock is that of a writer; of an advisory queue it is the
-    advisory lock. A server that is refused as a look-alike is examined once
-    :func:`sa_jobqueue.assume_locks` was called for an engine of this examination's own.
-
-    Returns:
-        A report whose errors say that locks do not hold.
-
-    Raises:
-        ArgumentError: not a queue, or a session that is in a transaction.
+        ArgumentError: not a queue, an unknown check, or a session that is in a transaction.
         UnsupportedDatabase: its database class has no examination, or it is a look-alike.
     """
-    return _run_checks(target, queue, OF_LOCKS, limit=1, old_snapshot=OLD_SNAPSHOT)
-
-
-def _run_checks(
-    target: Any,
-    queue: JobQueue[Any] | OfQueue | type[Any],
-    checks: Mapping[str, Check],
-    *,
-    limit: int,
-    old_snapshot: timedelta,
-) -> Report:
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise ArgumentError(f"limit is the size of a batch, at least 1: {limit!r}")
+    wanted = set(CHECKS) - set(LOCKING) if checks is None else {*NEEDED, *checks}
+    if isinstance(checks, str) or not wanted <= set(CHECKS):
+        raise ArgumentError(f"checks= takes some of {', '.join(CHECKS)}, and not {checks!r}")
     plain = plain_queue(queue)
     examined = plain if isinstance(plain, JobQueue) else JobQueue(plain)
     with _session_of(target) as session:
-        case = Case(session, examined, limit, old_snapshot)
-        case.examination  # noqa: B018 - raises where there is none
-        return _report(case, _findings(case, checks))
+        subject = Subject(session, examined, old_snapshot)
+        subject.examination  # noqa: B018 - raises where there is none
+        found = list(_findings(subject, wanted))
+        return Report(
+            queue=repr(examined),
+            database=str(subject.database),
+            findings=(*_of(found, Severity.ERROR), *_of(found, Severity.WARNING)),
+            facts=_of(found, Severity.OK),
+        )
 
 
 @contextmanager
@@ -160,34 +100,29 @@ def _session_of(target: Any) -> Iterator[Session]:
         session.rollback()
 
 
-def _findings(case: Case, checks: Mapping[str, Check]) -> Iterator[Finding | Cost]:
-    for name, check in checks.items():
-        found = list(_run_check(case, name, check))
+def _findings(subject: Subject, wanted: Collection[str]) -> Iterator[Finding]:
+    for name in (name for name in CHECKS if name in wanted):
+        found = [replace(each, check=name) for each in _run_check(subject, name)]
         yield from found
-        if name in NEEDED and any(_is_error(finding) for finding in found):
+        if name in NEEDED and _of(found, Severity.ERROR):
             return
 
 
-def _is_error(finding: Finding | Cost) -> bool:
-    return isinstance(finding, Finding) and finding.severity is Severity.ERROR
-
-
-def _run_check(case: Case, name: str, check: Check) -> Iterator[Finding | Cost]:
+def _run_check(subject: Subject, name: str) -> Iterator[Finding]:
     """Run a check in a transaction of its own; that it cannot find out is a finding too."""
     try:
-        for answer in check(case):
-            yield answer if isinstance(answer, Cost) else _finding(name, answer)
+        yield from CHECKS[name](subject)
     except DBAPIError as error:
         if error.connection_invalidated:
             raise
         fix = RETRY if is_transient(error) else GRANT
-        yield _finding(name, Answer.unchecked(f"the database says: {_error_text(error)}", fix))
-    except LockTimeout as error:
-        yield _finding(name, Answer.unchecked(str(error), RETRY))
+        yield Finding.unchecked(f"the database says: {_error_text(error)}", fix)
+    except UnsupportedDatabase as error:
+        yield Finding.unchecked(str(error), LOOK)
     except JobQueueError as error:
-        yield _finding(name, Answer.error(str(error), "do as the message says"))
+        yield Finding.error(str(error), "do as the message says")
     finally:
-        case.session.rollback()
+        subject.session.rollback()
 
 
 def _error_text(error: DBAPIError) -> str:
@@ -195,20 +130,5 @@ def _error_text(error: DBAPIError) -> str:
     return " ".join(str(text).split())
 
 
-def _finding(name: str, answer: Answer) -> Finding:
-    return Finding(name, answer.severity, answer.message, answer.fix, answer.is_unchecked)
-
-
-def _report(case: Case, found: Iterable[Finding | Cost]) -> Report:
-    found = list(found)
-    findings = [finding for finding in found if isinstance(finding, Finding)]
-    costs = [cost for cost in found if isinstance(cost, Cost)]
-    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
-    warnings = [finding for finding in findings if finding.severity is Severity.WARNING]
-    return Report(
-        queue=repr(case.queue),
-        database=str(case.database),
-        findings=(*errors, *warnings),
-        facts=tuple(finding for finding in findings if finding.severity is Severity.OK),
-        cost=costs[0] if costs else None,
-    )
+def _of(found: Collection[Finding], severity: Severity) -> tuple[Finding, ...]:
+    return tuple(each for each in found if each.severity is severity)

@@ -110,3 +110,8 @@ class Event:
     error: str | None = None
     at: datetime | None = None
     promise: Promise | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of jobs, as far as it is known."""
+        return len(self.jobs) if self.count is None else self.count

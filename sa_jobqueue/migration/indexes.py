@@ -11,14 +11,12 @@ from datetime import timedelta
 from typing import Any
 
 from alembic.operations import ops
-from sqlalchemy import Column, Connection, Index, Table
+from sqlalchemy import Connection, Index, Table
 from sqlalchemy import inspect as sa_inspect
-from sqlalchemy.sql.elements import UnaryExpression
-from sqlalchemy.sql.operators import desc_op
 
-from ..dialects.connections import as_value
 from ..dialects.ddl import OnlineIndex, RenameIndex
-from ..dialects.examination import IndexColumn, ServerIndex, normalised
+from ..dialects.examination import IndexColumn, ServerIndex
+from ..doctor.wanted_index import WantedIndex, name_of, same_predicate
 from ..errors import ArgumentError
 from ..model.indexes import index_serving, job_indexes, shortened, twin
 from ..queue import JobQueue
@@ -307,14 +305,17 @@ def _change_concurrently(runner: Runner, index: Index, *, drop: bool = False) ->
 def _beside(runner: Runner, index: Index) -> Index:
     """Return the index that is built beside the one that it replaces."""
     return twin(
-        index, name=shortened(f"{_name_of(runner, index)}_new_of_sa_jobqueue", _NAME_LENGTH)
+        index,
+        name=shortened(
+            f"{name_of(index, runner.context.dialect)}_new_of_sa_jobqueue", _NAME_LENGTH
+        ),
     )
 
 
 def _partition_indexes(runner: Runner, index: Index, parts: Sequence[Table]) -> Iterator[Index]:
     """Yield the index of each partition, with a name that no other index has."""
     for part in parts:
-        name = f"{_name_of(runner, index)}_{part.name}"
+        name = f"{name_of(index, runner.context.dialect)}_{part.name}"
         yield twin(index, name=shortened(name, _NAME_LENGTH), table=part)
 
 
@@ -342,26 +343,23 @@ def _is_there(runner: Runner, index: Index, *, replace: bool = False) -> bool:
         log.info("%s is invalid: it is dropped and built again", index.name)
         _drop(runner, index)
         return False
-    columns = [_column(runner, expression) for expression in index.expressions]
-    wanted = _predicate(runner, index)
+    wanted = WantedIndex(index)
+    predicate = wanted.predicate(runner.database.examination(), runner.context.dialect)
+    columns = wanted.order
+    if columns is not None and not runner.database.descending_indexes:
+        columns = [IndexColumn(column.name) for column in columns]
     fits = (
         bool(index.unique) == found.unique
-        and normalised(wanted) == normalised(found.predicate)
-        and len(columns) == len(found.columns)
-        and all(
-            not replace if own is None else own == other
-            for own, other in zip(columns, found.columns, strict=True)
-        )
+        and same_predicate(found.predicate, predicate)
+        and (not replace if columns is None else columns == [*found.columns])
     )
     if fits or replace:
         return fits
-    named = ", ".join(
-        str(own or each) for own, each in zip(columns, index.expressions, strict=True)
-    )
+    unique, there = ("UNIQUE " if each.unique else "" for each in (index, found))
+    where = f" WHERE {predicate}" if predicate else ""
     raise ArgumentError(
         f"{_table_of(index).description!r} has a different index of this name already, "
-        f"{_unique(found.unique)}{found}, but claims and reapers need "
-        f"{_unique(index.unique)}({named}){f' WHERE {wanted}' if wanted else ''}: "
+        f"{there}{found}, but claims and reapers need {unique}{wanted}{where}: "
         "replace=True builds the wanted index, and then drops the one that is there"
     )
 
@@ -369,38 +367,8 @@ def _is_there(runner: Runner, index: Index, *, replace: bool = False) -> bool:
 def _existing(runner: Runner, index: Index) -> ServerIndex | None:
     """Return the index of this name in the database."""
     there = runner.database.examination().indexes(runner.connection, _table_of(index))
-    name = _name_of(runner, index)
+    name = name_of(index, runner.context.dialect)
     return next((found for found in there if found.name == name), None)
-
-
-def _name_of(runner: Runner, index: Index) -> str:
-    """Return the name in the database, where long names of a naming convention are cut."""
-    preparer = runner.context.dialect.identifier_preparer
-    name = preparer.format_constraint(index, _alembic_quote=False)
-    assert name is not None
-    return name
-
-
-def _unique(unique: bool | None) -> str:
-    return "UNIQUE " if unique else ""
-
-
-def _column(runner: Runner, expression: Any) -> IndexColumn | None:
-    """Return a column of an index; None: an expression, whose text differs by database."""
-    descending = False
-    if isinstance(expression, UnaryExpression) and expression.modifier is desc_op:
-        expression, descending = expression.element, runner.database.descending_indexes
-    return IndexColumn(expression.name, descending) if isinstance(expression, Column) else None
-
-
-def _predicate(runner: Runner, index: Index) -> str | None:
-    """Return the WHERE clause of an index on this database, as SQL."""
-    where: Any = runner.database.examination().predicate(index)
-    if where is None or isinstance(where, str):  # autogenerate writes down what it has read
-        return where
-    how = {"literal_binds": True, "include_table": False}
-    written = str(where.compile(dialect=runner.context.dialect, compile_kwargs=how))
-    return as_value(runner.context.dialect, written)
 
 
 def _table_of(index: Index) -> Table:

@@ -6,10 +6,8 @@ https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from opentelemetry.context import attach
 from opentelemetry.trace import (
@@ -24,18 +22,17 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from ..events import Event, listen
-from ..model.queue_name import queues_by_name
+from ..events import Event
+from ..events.listener import EventFunction
+from ..events.observed import Remembered, observe
 from ..version import __version__
 from .trace_mixin import context_of
-
-#: So many jobs are remembered that were claimed, or begun, and whose end nobody told.
-REMEMBERED = 10_000
 
 #: A span for the end of claims has so many links at most.
 LINKS = 128
 
-V = TypeVar("V")
+#: The events that end the span of a handler.
+ENDS = ("after_finish", "after_fail", "after_release", "after_cancel", "after_lost")
 
 
 def trace_events(
@@ -57,20 +54,7 @@ def trace_events(
         ArgumentError: something is no queue, or two have one name.
     """
     tracer = get_tracer("sa_jobqueue", __version__, tracer_provider)
-    classes: set[type[Any]] = set()
-    for name, queue in queues_by_name(queues).items():
-        _Spans(name, tracer).listen(queue, classes)
-
-
-class _Remembered(OrderedDict[Any, V]):
-    """What is known of jobs by their keys; the oldest are forgotten."""
-
-    def remember(self, key: Any, value: V) -> V | None:
-        before = self.pop(key, None)
-        self[key] = value
-        if len(self) > REMEMBERED:
-            self.popitem(last=False)
-        return before
+    observe(queues, lambda name: _Spans(name, tracer).listeners())
 
 
 class _Spans:
@@ -78,42 +62,33 @@ class _Spans:
 
     def __init__(self, name: str, tracer: Tracer) -> None:
         self._name, self._tracer = name, tracer
-        self._lock = Lock()
-        self._claims: _Remembered[SpanContext] = _Remembered()
-        self._handlers: _Remembered[Span] = _Remembered()
+        self._claims: Remembered[SpanContext] = Remembered()
+        self._handlers: Remembered[Span] = Remembered()
 
-    def listen(self, queue: Any, classes: set[type[Any]]) -> None:
-        """Listen to a queue; to new jobs of its class only if nobody does."""
-        entity = getattr(queue, "entity", queue)
-        if entity not in classes:
-            classes.add(entity)
-            listen(entity, "after_enqueue", self._send)
-        listen(queue, "after_claim", self._receive)
-        listen(queue, "after_start", self._process)
-        for name in ("after_finish", "after_fail", "after_release", "after_cancel", "after_lost"):
-            listen(queue, name, self._settle)
-
-    def _send(self, event: Event) -> None:
-        self._span("send", event, SpanKind.PRODUCER).end()
+    def listeners(self) -> dict[str, EventFunction]:
+        """Return what is called, by the names of the events."""
+        return {
+            "after_enqueue": lambda event: self._span("send", event, SpanKind.PRODUCER).end(),
+            "after_claim": self._receive,
+            "after_start": self._process,
+            **dict.fromkeys(ENDS, self._settle),
+        }
 
     def _receive(self, event: Event) -> None:
         span = self._span("receive", event, SpanKind.CLIENT)
         span.end()
-        with self._lock:
-            for job in event.jobs:
-                self._claims.remember(job.key, span.get_span_context())
+        for job in event.jobs:
+            self._claims.remember(job.key, span.get_span_context())
 
     def _process(self, event: Event) -> None:
         """Begin a handler's span, and make it the current one of the handler's context."""
         (job,) = event.jobs
-        with self._lock:
-            claim = self._claims.pop(job.key, None)
-        parent = context_of(job.entity)
+        claim = self._claims.forget(job.key)
         span = self._span(
             "process",
             event,
             SpanKind.CONSUMER,
-            context=parent,
+            context=context_of(job.entity),
             links=() if claim is None else (Link(claim),),
         )
         span.set_attribute("messaging.message.id", ",".join(map(str, job.key)))
@@ -122,18 +97,14 @@ class _Spans:
         if job.owner is not None:
             span.set_attribute("messaging.client.id", job.owner)
         attach(set_span_in_context(span))  # never detached: the context is the handler's alone
-        with self._lock:
-            before = self._handlers.remember(job.key, span)
-        if before is not None:
+        if before := self._handlers.remember(job.key, span):
             before.end()
 
     def _settle(self, event: Event) -> None:
         """End the spans of the handlers, and tell of the end of their claims."""
-        with self._lock:
-            for job in event.jobs:
-                self._claims.pop(job.key, None)
-            found = [self._handlers.pop(job.key, None) for job in event.jobs]
-        handlers = [span for span in found if span is not None]
+        for job in event.jobs:
+            self._claims.forget(job.key)
+        handlers = [*filter(None, [self._handlers.forget(job.key) for job in event.jobs])]
         context = (
             set_span_in_context(handlers[0]) if len(event.jobs) == len(handlers) == 1 else None
         )
@@ -149,7 +120,6 @@ class _Spans:
             span.end()
 
     def _span(self, operation: str, event: Event, kind: SpanKind, **options: Any) -> Span:
-        jobs = len(event.jobs) if event.count is None else event.count
         attributes: dict[str, Any] = {
             "messaging.system": "sa_jobqueue",
             "messaging.operation.type": operation,
@@ -157,7 +127,7 @@ class _Spans:
             "messaging.destination.name": self._name,
         }
         if operation != "process":
-            attributes["messaging.batch.message_count"] = jobs
+            attributes["messaging.batch.message_count"] = event.number
         return self._tracer.start_span(
             f"{operation} {self._name}", kind=kind, attributes=attributes, **options
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+#: The signals that ask a command to stop.
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
@@ -23,19 +25,23 @@ def signals_handled(
 
 
 @contextmanager
-def first_signal_stops(stop: Callable[[], None], *signals: signal.Signals) -> Iterator[None]:
-    """Have the first signal call `stop`, and the next one do what it did before."""
-    before = {number: signal.getsignal(number) for number in signals}
+def first_signal_stops(
+    stop: Callable[[], object],
+    *signals: signal.Signals,
+    then: Any = signal.default_int_handler,
+) -> Iterator[None]:
+    """Have the first of these signals call `stop`; by default the next raises KeyboardInterrupt.
 
-    def stop_once(number: int, frame: Any) -> None:
-        signal.signal(number, before[signal.Signals(number)])
+    Args:
+        signals: by default SIGINT and SIGTERM.
+        then: the handler of the next signal.
+    """
+    chosen = signals or SIGNALS
+
+    def stop_once(*_: object) -> None:
+        for number in chosen:
+            signal.signal(number, then)
         stop()
 
-    with signals_handled(stop_once, *signals):
+    with signals_handled(stop_once, *chosen):
         yield
-
-
-def raises_keyboard_interrupt() -> bool:
-    """Tell whether Ctrl-C would raise KeyboardInterrupt in this thread."""
-    main = threading.current_thread() is threading.main_thread()
-    return main and signal.getsignal(signal.SIGINT) is signal.default_int_handler

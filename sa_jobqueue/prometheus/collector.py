@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -13,13 +11,11 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from ..counts import QueueStats, overview
+from ..counts.schema import queues_there
 from ..model.queue_name import queues_by_name
-from ..overview import Count, QueueOverview, overview
-from ..overview.queue import job_queue_of, queues_there
 from ..owners.alive import OwnerState
-from .names import QUEUE, metric
-
-log = logging.getLogger("sa_jobqueue.prometheus")
+from ..queue import job_queue_of
 
 
 class QueueCollector(Collector):
@@ -27,7 +23,7 @@ class QueueCollector(Collector):
 
     A scrape reads by indexes alone, and counts no further than ``Count`` does. What no index finds
     has no sample: see ``__queue_args__ = {"failed_index": True}``. A queue whose table is missing
-    has no sample either, and is logged once.
+    has no sample either.
 
     Args:
         engine: a synchronous one; each scrape takes a connection of its pool.
@@ -41,7 +37,6 @@ class QueueCollector(Collector):
         self._engine = engine
         named = queues_by_name(queues)
         self._queues = {name: job_queue_of(queue) for name, queue in named.items()}
-        self._missing: set[str] = set()
 
     def describe(self) -> Iterator[Metric]:
         """Name the gauges without a look into the database, as a registry asks for it."""
@@ -56,21 +51,10 @@ class QueueCollector(Collector):
         with Session(self._engine) as session:
             there = queues_there(session.connection(), self._queues)
             found = overview(session, there.values())
-        self._log_missing(self._queues.keys() - there.keys())
         return iter(_gauges(dict(zip(there, found, strict=True))))
 
-    def _log_missing(self, missing: set[str]) -> None:
-        for name in sorted(missing - self._missing):
-            table = self._queues[name].mapping.table.fullname
-            log.warning(
-                "the queue %r has no metrics: there is no table %r; create it by a migration",
-                name,
-                table,
-            )
-        self._missing = missing
 
-
-def _gauges(found: Mapping[str, QueueOverview]) -> list[Metric]:
+def _gauges(found: Mapping[str, QueueStats]) -> list[Metric]:
     due = _gauge("due_jobs", "Jobs that can be claimed now; counted up to 10,000.")
     oldest = _gauge("oldest_due_seconds", "Seconds since the oldest due job became due.")
     claimed = _gauge("claimed_jobs", "Jobs that are claimed; counted up to 10,000.")
@@ -79,9 +63,10 @@ def _gauges(found: Mapping[str, QueueOverview]) -> list[Metric]:
     workers = _gauge("workers", "Workers of the queue, by their state.", "state")
     for name, seen in found.items():
         due.add_metric([name], seen.due.number)
-        oldest.add_metric([name], _seconds(seen.oldest))
+        oldest.add_metric([name], seen.oldest.total_seconds() if seen.oldest else 0)
         claimed.add_metric([name], seen.claimed.number)
-        _add_count(failed, name, seen.failed)
+        if seen.failed is not None:
+            failed.add_metric([name], seen.failed.number)
         if seen.workers is not None:
             paused.add_metric([name], float(seen.paused is not None))
             states = Counter(worker.state for worker in seen.workers)
@@ -91,13 +76,4 @@ def _gauges(found: Mapping[str, QueueOverview]) -> list[Metric]:
 
 
 def _gauge(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(metric(name), help_, labels=[QUEUE, *labels])
-
-
-def _add_count(gauge: GaugeMetricFamily, queue: str, count: Count | None) -> None:
-    if count is not None:
-        gauge.add_metric([queue], count.number)
-
-
-def _seconds(age: timedelta | None) -> float:
-    return 0.0 if age is None else age.total_seconds()
+    return GaugeMetricFamily(f"jobqueue_{name}", help_, labels=["queue", *labels])

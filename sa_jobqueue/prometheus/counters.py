@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from functools import partial
-from threading import Lock
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from ..events import Event, listen
-from ..model.queue_name import queues_by_name
-from .names import QUEUE, metric
+from ..events import Event
+from ..events.observed import Remembered, observe
 
 #: The value of the label ``event`` for each event of the seam.
 COUNTED = {
@@ -27,9 +23,6 @@ COUNTED = {
     "after_reap": "reaped",
     "after_lock_lost": "lock_lost",
 }
-
-#: A handler that began, and whose end nobody told: so many are remembered.
-REMEMBERED = 10_000
 
 
 def count_events(
@@ -51,73 +44,44 @@ def count_events(
         ValueError: the registry has these metrics already.
     """
     counter = Counter(
-        metric("events"),
+        "jobqueue_events",
         "Jobs, by what happened to them.",
-        [QUEUE, "event"],
+        ["queue", "event"],
         registry=registry,
     )
     seconds = Histogram(
-        metric("job_seconds"),
+        "jobqueue_job_seconds",
         "The time from the start of a handler to the commit of its finish.",
-        [QUEUE],
+        ["queue"],
         registry=registry,
     )
     findings = Gauge(
-        metric("findings"),
+        "jobqueue_findings",
         "Findings of the doctor when a worker last called it.",
-        [QUEUE],
+        ["queue"],
         registry=registry,
         multiprocess_mode="mostrecent",
     )
-    classes: set[type[Any]] = set()
-    for name, queue in queues_by_name(queues).items():
-        _Counts(name, counter, seconds).listen(queue, classes)
-        listen(queue, "after_examine", partial(_note_findings, findings.labels(name)))
 
+    def listeners(name: str) -> dict[str, Any]:
+        began: Remembered[float] = Remembered()
+        counted = {event: counter.labels(name, word) for event, word in COUNTED.items()}
+        handled, found = seconds.labels(name), findings.labels(name)
 
-def _note_findings(gauge: Gauge, event: Event) -> None:
-    gauge.set(event.count or 0)
+        def count(event: Event) -> None:
+            counted[event.name].inc(1 if event.name == "after_lock_lost" else event.number)
+            for started in filter(None, [began.forget(job.key) for job in event.jobs]):
+                if event.name in ("after_finish", "after_fail"):
+                    handled.observe(time.monotonic() - started)
 
-
-class _Counts:
-    """The counters of one queue."""
-
-    def __init__(self, name: str, counter: Counter, seconds: Histogram) -> None:
-        self._counted = {event: counter.labels(name, word) for event, word in COUNTED.items()}
-        self._seconds = seconds.labels(name)
-        self._began: OrderedDict[Any, float] = OrderedDict()
-        self._lock = Lock()
-
-    def listen(self, queue: Any, classes: set[type[Any]]) -> None:
-        """Listen to a queue; to new jobs of its class only if nobody does."""
-        entity = getattr(queue, "entity", queue)
-        for event in COUNTED:
-            if event != "after_enqueue":
-                listen(queue, event, self._count)
-            elif entity not in classes:
-                classes.add(entity)
-                listen(entity, event, self._count)
-        listen(queue, "after_start", self._note_start)
-        for event in ("after_finish", "after_fail"):
-            listen(queue, event, self._note_end)
-        for event in ("after_release", "after_cancel", "after_lost"):
-            listen(queue, event, partial(self._note_end, counted=False))
-
-    def _count(self, event: Event) -> None:
-        jobs = len(event.jobs) if event.count is None else event.count
-        self._counted[event.name].inc(jobs if event.name != "after_lock_lost" else 1)
-
-    def _note_start(self, event: Event) -> None:
-        with self._lock:
+        def note_start(event: Event) -> None:
             for job in event.jobs:
-                self._began[job.key] = time.monotonic()
-                if len(self._began) > REMEMBERED:
-                    self._began.popitem(last=False)
+                began.remember(job.key, time.monotonic())
 
-    def _note_end(self, event: Event, *, counted: bool = True) -> None:
-        now = time.monotonic()
-        for job in event.jobs:
-            with self._lock:
-                began = self._began.pop(job.key, None)
-            if began is not None and counted:
-                self._seconds.observe(now - began)
+        return {
+            **dict.fromkeys(COUNTED, count),
+            "after_start": note_start,
+            "after_examine": lambda event: found.set(event.number),
+        }
+
+    observe(queues, listeners)

@@ -174,10 +174,7 @@ class _Start:
 
     def _take_number(self, writer: Writer, started_at: Any) -> int:
         """Take the next number; wait for a transaction that is taking the same number."""
-        number = writer.core(select(func.max(self.rounds.c.round))).scalar()
-        if number is None:  # the rounds may be older than their table
-            column = self.mapping.column("round")
-            number = writer.core(select(func.max(func.abs(column)))).scalar() or 0
+        number = writer.core(select(func.max(self.rounds.c.round))).scalar() or 0
         taken = insert(self.rounds).values(
             criteria=self._digest(writer), begun_at=utc_now(), started_at=started_at
         )

@@ -12,20 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from itertools import takewhile
-from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ..errors import ArgumentError
-
-#: How far back the search for the latest tick goes: each step reads some dozens of ticks at most.
-_STEPS = (
-    timedelta(minutes=1),
-    timedelta(hours=1),
-    timedelta(days=1),
-    timedelta(days=31),
-    timedelta(days=366),
-)
 
 
 @dataclass(frozen=True)
@@ -76,33 +65,26 @@ class Cron:
 
     def latest(self, first: datetime, now: datetime) -> datetime:
         """Return the last tick until `now`; `first` is one of the ticks until `now`."""
-        for step in _STEPS:
-            if now - step <= first:
-                break
-            found = list(takewhile(lambda tick: tick <= now, self.all_after(now - step)))
-            if found:
-                return found[-1]
-        return [first, *takewhile(lambda tick: tick <= now, self.all_after(first))][-1]
+        # cronsim begins before its moment: a microsecond later, `now` is among its times.
+        for local in self._simulated(now + timedelta(microseconds=1), reverse=True):
+            tick = local.astimezone(UTC)
+            if tick <= now:
+                return max(first, tick)
+        return first
 
-    def _simulated(self, moment: datetime) -> Iterator[datetime]:
-        cronsim = _cronsim()
+    def _simulated(self, moment: datetime, *, reverse: bool = False) -> Iterator[datetime]:
         try:
-            ticks: Iterator[datetime] = cronsim.CronSim(
-                self.expression, moment.astimezone(self.zone)
-            )
+            import cronsim
+        except ImportError as error:
+            raise ArgumentError(
+                "schedules need the package cronsim: pip install 'sa_jobqueue[schedules]'"
+            ) from error
+        try:
+            local = moment.astimezone(self.zone)
+            ticks: Iterator[datetime] = cronsim.CronSim(self.expression, local, reverse=reverse)
         except cronsim.CronSimError as error:
             raise ArgumentError(
                 f"{self.expression!r} is no cron expression: {error}; the fields are minute, hour, "
                 "day of the month, month and day of the week, as in '0 7 * * mon-fri'"
             ) from error
         return ticks
-
-
-def _cronsim() -> Any:
-    try:
-        import cronsim
-    except ImportError as error:
-        raise ArgumentError(
-            "schedules need the package cronsim: pip install 'sa_jobqueue[schedules]'"
-        ) from error
-    return cronsim

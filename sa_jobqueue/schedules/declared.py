@@ -24,7 +24,7 @@ from ..model.mapping import QueueMapping, mapping_of
 from ..model.queue_name import plain_queue, queue_name
 from ..sessions.writer import AnySession, Writer, writing
 from .cron import Cron
-from .registry import Declaration, declared_for, refuse_nameless
+from .registry import Declaration, declared_for
 from .table import Schedule
 
 log = logging.getLogger("sa_jobqueue.schedules")
@@ -57,7 +57,6 @@ class Declared:
 def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) -> Declared:
     """Write the schedules that the queues declare; see :meth:`Schedules.declare`."""
     queues = [plain_queue(queue) for queue in queues]
-    refuse_nameless(queues)
     mapping = mapping_of(entity)
     # Sorted, so that two processes lock the rows in the same order. Equal declarations count once.
     declarations = sorted(set(declared_for(queues)), key=lambda each: each.name)
@@ -85,10 +84,8 @@ def _declare_one(
     try:
         with writer.connection.begin_nested():
             return _upsert(writer, mapping, of_name[0], now)
-    except ArgumentError as error:
-        log.error("%s", error)
-    except (DataError, IntegrityError) as error:
-        log.error("the database refuses the schedule %r: %s", name, first_line(error))
+    except (ArgumentError, DataError, IntegrityError) as error:
+        log.error("the schedule %r is not written: %s", name, first_line(error))
     return "refused"
 
 
@@ -123,17 +120,12 @@ def _refuse_foreign(each: Declaration, row: Any) -> None:
     Raises:
         ArgumentError: names the row's owner, and the way out.
     """
-    if row.revision is None:
-        what = "was made at run time"
-    elif row.queue != each.queue:
-        what = f"is one of the queue {row.queue!r}, and the queue {each.queue!r} declares it, too"
-    else:
-        return
-    raise ArgumentError(
-        f"the schedule {each.name!r} {what}: give the declaration another name=, or remove the "
-        f"schedule by schedules.remove(session, {each.name!r}) and start the workers again, since "
-        "a worker declares only at its start"
-    )
+    if row.revision is None or row.queue != each.queue:
+        whose = "add() has made it" if row.revision is None else f"it is one of {row.queue!r}"
+        raise ArgumentError(
+            f"{whose}. Give the declaration of {each.queue!r} another name=, or call "
+            f"schedules.remove(session, {each.name!r}) and start the workers again"
+        )
 
 
 def _update(mapping: QueueMapping, each: Declaration, tick: datetime) -> Any:

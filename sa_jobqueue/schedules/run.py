@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -24,7 +24,7 @@ from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from ..model.columns import OWNER_LENGTH
 from ..model.last_error import error_text, first_line, in_ascii
-from ..model.mapping import QueueMapping, mapping_of
+from ..model.mapping import mapping_of
 from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
 from ..sessions.transactions import routed_to_writes
 from ..sessions.writer import AnySession, session_of
@@ -131,7 +131,7 @@ def insert_ticks(
         ArgumentError: the values do not fit the class, which another version has declared.
     """
     mapping = mapping_of_queue(queue)
-    values = _values(mapping, schedule)
+    values = job_values(mapping, schedule.values_json)
     run_at = mapping.attributes.get("run_at")
     rows = [
         {run_at: tick, **values} if run_at is not None and tick is not None else dict(values)
@@ -143,13 +143,6 @@ def insert_ticks(
         queue.enqueue(session, rows)
 
 
-def _values(mapping: QueueMapping, schedule: Schedule) -> dict[str, Any]:
-    try:
-        return job_values(mapping, schedule.values_json)
-    except ArgumentError as error:
-        raise ArgumentError(f"in the values of the schedule {schedule.name!r}: {error}") from error
-
-
 def _ends_transaction(error: Exception) -> bool:
     lost = isinstance(error, DBAPIError) and error.connection_invalidated
     return lost or is_transient(error)
@@ -158,30 +151,9 @@ def _ends_transaction(error: Exception) -> bool:
 def _failed(session: Session, schedule: Schedule, now: datetime, error: Exception) -> Ran:
     """Leave the tick due, and try it again later, so that it does not hold up other schedules."""
     log.error("the schedule %s inserted no job: %s", schedule.name, first_line(error))
-    text = _written_error(session, schedule, error)
     schedule.run_at = now + TRY_AGAIN
-    return Ran(schedule.name, (), None, as_utc(schedule.next_tick), text)
-
-
-def _written_error(session: Session, schedule: Schedule, error: Exception) -> str | None:
-    """Write an error to its row, in ASCII if the column cannot store it; return what is written."""
-    text = error_text(error)
-    try:
-        _write_error(session, schedule, text)
-    except Exception as refused:
-        if _ends_transaction(refused):
-            raise
-        text = error_text(in_ascii(text or ""))
-        _write_error(session, schedule, text)
-    return text
-
-
-def _write_error(session: Session, schedule: Schedule, text: str | None) -> None:
-    """Write past the entity, which a savepoint that is rolled back would expire."""
-    entity = type(schedule)
-    ours = update(entity).where(entity.name == schedule.name)
-    with session.begin_nested():
-        session.execute(ours.values(last_error=text))
+    schedule.last_error = error_text(in_ascii(error_text(error) or ""))
+    return Ran(schedule.name, (), None, as_utc(schedule.next_tick), schedule.last_error)
 
 
 def _note_skipped(schedule: Schedule, due: Due, now: datetime) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -106,9 +106,6 @@ class Schedules:
         A newer revision replaces an older one, never the reverse. Schedules that are no longer
         declared are reported, and go on. A declaration that cannot be written is reported and
         logged as an error, and the others are still written.
-
-        Raises:
-            ArgumentError: a call of ``every()`` has no name and decorates nothing.
         """
         return declare(session, self.entity, queues)
 
@@ -243,22 +240,13 @@ class Schedules:
 
 
 def _info(row: Schedule) -> ScheduleInfo:
-    return ScheduleInfo(
-        name=row.name,
-        queue=row.queue,
-        cron=row.cron,
-        timezone=row.timezone,
-        values=json.loads(row.values_json),
-        missed=Missed(row.missed),
-        revision=row.revision,
-        paused=row.status == PAUSED,
-        next_tick=as_utc(row.next_tick),
-        last_tick=_time(row.last_tick),
-        skipped_from=_time(row.skipped_from),
-        skipped_to=_time(row.skipped_to),
-        last_error=row.last_error,
-    )
-
-
-def _time(value: datetime | None) -> datetime | None:
-    return None if value is None else as_utc(value)
+    found: dict[str, Any] = {
+        each.name: getattr(row, each.name, None) for each in fields(ScheduleInfo)
+    }
+    times = {name: as_utc(value) for name, value in found.items() if isinstance(value, datetime)}
+    told = {
+        "values": json.loads(row.values_json),
+        "missed": Missed(row.missed),
+        "paused": row.status == PAUSED,
+    }
+    return ScheduleInfo(**found | times | told)

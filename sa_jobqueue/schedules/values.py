@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Enum, LargeBinary, TypeDecorator
+from sqlalchemy import JSON, Enum, Interval, TypeDecorator
 
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
@@ -21,21 +21,13 @@ from ..model.mapping import QueueMapping
 #: What an INSERT by enqueue() or a claim writes: other values would make no job that is claimed.
 _OURS = ("status", "owner", "owner_date")
 
-#: How text becomes a value of a column, and how this text looks.
-_FROM_TEXT: dict[type, tuple[Callable[[str], Any], str]] = {
-    datetime: (datetime.fromisoformat, "2030-01-31T07:00:00+00:00"),
-    date: (date.fromisoformat, "2030-01-31"),
-    time: (time.fromisoformat, "07:00:00"),
-    Decimal: (Decimal, "12.50"),
-    UUID: (UUID, "12345678-1234-5678-1234-567812345678"),
-}
-
-#: Which values of JSON a column of a plain type takes.
-_TAKES: dict[Any, Callable[[Any], bool]] = {
-    str: lambda value: type(value) is str,
-    int: lambda value: type(value) is int,
-    float: lambda value: type(value) in (float, int),
-    bool: lambda value: value in (False, True),
+#: How text becomes a value of a column.
+_FROM_TEXT: dict[Any, Callable[[str], Any]] = {
+    datetime: datetime.fromisoformat,
+    date: date.fromisoformat,
+    time: time.fromisoformat,
+    Decimal: Decimal,
+    UUID: UUID,
 }
 
 
@@ -85,56 +77,23 @@ def job_values(mapping: QueueMapping, text: str) -> dict[str, Any]:
 
 def _value(mapping: QueueMapping, name: str, value: Any) -> Any:
     kind = mapping.mapper.columns[name].type
-    if value is None:
-        return None
-    if isinstance(kind, Enum):
-        return _one_of(kind.enums, mapping, name, value)
-    python_type = _python_type(kind)
-    if python_type is timedelta or isinstance(kind, LargeBinary):
+    if value is None or isinstance(kind, Enum | JSON):
+        return value
+    try:
+        wanted = kind.python_type
+        found = _FROM_TEXT[wanted](str(value)) if wanted in _FROM_TEXT else value
+    except NotImplementedError:
+        return value
+    except (ValueError, ArithmeticError):
+        found = None
+    fits = isinstance(found, (float, int) if wanted is float else wanted)
+    takes_any = isinstance(kind, TypeDecorator) and not isinstance(kind, Interval)
+    if not fits and (found is None or not takes_any):
         raise ArgumentError(
-            f"{mapping}.{name} takes no value that JSON can have: leave it out of values=, and "
-            "give the column a default"
+            f"{mapping}.{name} takes values of the type {wanted.__name__}, not {value!r}: write "
+            "dates and times in ISO 8601, and numbers with decimal places and UUIDs as text. A "
+            "column of a type that JSON and text cannot have gets its value by a default"
         )
-    if python_type not in _FROM_TEXT:
-        return _plain(kind, python_type, mapping, name, value)
-    found = _from_text(python_type, mapping, name, value)
     if name in mapping.time_keys and found.tzinfo is None:
         raise ArgumentError(f"{name}={value!r} has no time zone; write it as in {value}+00:00")
     return found
-
-
-def _one_of(words: list[str], mapping: QueueMapping, name: str, value: Any) -> Any:
-    if value not in words:
-        raise ArgumentError(f"{mapping}.{name} is one of {', '.join(words)}, not {value!r}")
-    return value
-
-
-def _python_type(kind: Any) -> Any:
-    try:
-        return kind.python_type
-    except NotImplementedError:
-        return None
-
-
-def _plain(kind: Any, python_type: Any, mapping: QueueMapping, name: str, value: Any) -> Any:
-    """Refuse a value of another type than its column's; a TypeDecorator may take any value."""
-    takes = _TAKES.get(python_type)
-    if takes is not None and not isinstance(kind, TypeDecorator) and not takes(value):
-        raise ArgumentError(
-            f"{mapping}.{name} takes values of the type {python_type.__name__}, not {value!r}"
-        )
-    return value
-
-
-def _from_text(python_type: type, mapping: QueueMapping, name: str, value: Any) -> Any:
-    convert, example = _FROM_TEXT[python_type]
-    numeric = python_type is Decimal and type(value) in (int, float)
-    try:
-        if not isinstance(value, str) and not numeric:
-            raise ValueError
-        return convert(str(value))
-    except (ValueError, ArithmeticError) as error:
-        raise ArgumentError(
-            f"{mapping}.{name} is a {python_type.__name__}, which is text as in {example!r}, and "
-            f"not {value!r}"
-        ) from error

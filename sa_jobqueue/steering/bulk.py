@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
+from ..counts import Listed, ListedJob, list_jobs
 from ..dialects import database_of
 from ..dialects.clock import as_utc
 from ..errors import ClaimLost
 from ..fence.claim import jobs_with_keys
-from ..overview import FailedJob, failed_jobs
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
 from .keys import Key, jobs_of_keys, key_text
@@ -61,7 +61,7 @@ class Steering:
         Raises:
             ArgumentError: no index finds the failed jobs, and the table has more than 10,000 rows.
         """
-        last: FailedJob | None = None
+        last: ListedJob | None = None
         verb = partial(_retry_older, self.queue, until)
         while page := self.run(partial(self._failed, last, until)):
             last = page[-1]
@@ -89,9 +89,15 @@ class Steering:
 
         return run_with_retries(self.engine, limited, within=limit)
 
-    def _failed(self, last: FailedJob | None, until: datetime, session: Session) -> list[FailedJob]:
-        return failed_jobs(
-            session, self.queue, limit=BATCH, before=last, until=until, complete=True
+    def _failed(self, last: ListedJob | None, until: datetime, session: Session) -> list[ListedJob]:
+        return list_jobs(
+            session,
+            self.queue,
+            Listed.FAILED,
+            limit=BATCH,
+            after=last,
+            until=until,
+            complete=True,
         )
 
 

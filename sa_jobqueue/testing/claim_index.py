@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from ..doctor import examine_index
+from ..doctor import examine
 from ..queue import JobQueue
 from ..sessions.writer import AnySession
 from ..workflow import Step
@@ -37,7 +37,7 @@ def assert_claim_is_indexed(
         AssertionError: names what does not fit, and how to fix it.
         ArgumentError: `queue` is no queue, or the session is in a transaction.
     """
-    report = examine_index(target, queue)
+    report = examine(target, queue, checks=["index"])
     if report.findings:
         raise AssertionError(
             "\n".join([f"{report.queue} on {report.database}:", *map(str, report.findings)])

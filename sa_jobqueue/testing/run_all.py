@@ -97,6 +97,7 @@ def handle_all(
         calls, transactions, _NeverRenews(), transactions.stopping, None, (), _delay
     )
     handled: list[HandledJob] = []
+    seen: set[Any] = set()
     with joined(connection, Session) as own:
         claimed: deque[InHand[Any]] = deque()
         again: list[InHand[Any]] = []
@@ -104,9 +105,12 @@ def handle_all(
             while _claim(own, lanes, claimed):
                 while claimed:
                     in_hand = claimed.popleft()
-                    if _was_handled(in_hand, handled):
+                    fence = in_hand.fence
+                    attempt = (type(in_hand.job), fence.identity, fence.token.status)
+                    if attempt in seen:
                         again.append(in_hand)
                         continue
+                    seen.add(attempt)
                     _handle(own, attempts, in_hand)
                     handled.append(HandledJob(in_hand.job, in_hand.known_outcome))
                     if raising and isinstance(in_hand.outcome, Failed):
@@ -134,33 +138,18 @@ def _claim(own: Session, lanes: Iterable[Lane[Any]], claimed: deque[InHand[Any]]
     return bool(claimed)
 
 
-def _was_handled(in_hand: InHand[Any], handled: list[HandledJob]) -> bool:
-    """Tell whether this attempt is a retry of a job that was handled by this call."""
-    status, identity = in_hand.fence.token.status, in_hand.fence.identity
-    return any(
-        done.job.__class__ is in_hand.job.__class__
-        and (fence := InHand(in_hand.lane, done.job).fence).identity == identity
-        and fence.token.status == status
-        for done in handled
-    )
-
-
 def _handle(own: Session, attempts: Attempts[Any], in_hand: InHand[Any]) -> None:
     in_hand.began = time.monotonic()
     try:
         attempts.make(in_hand)
     finally:
-        _finish(own, in_hand)
-
-
-def _finish(own: Session, in_hand: InHand[Any]) -> None:
-    if in_hand.outcome is NOT_YET:  # the test itself was cancelled
-        in_hand.lane.queue.release(own, in_hand.job)
-    elif in_hand.ended is None:
-        in_hand.lane.finish(own, [in_hand], delete=None)
-        own.commit()
-    elif in_hand.ended is Ended.LOST:
-        raise AssertionError(f"{in_hand.fence!r} was taken away from run_all()")
+        if in_hand.outcome is NOT_YET:  # the test itself was cancelled
+            in_hand.lane.queue.release(own, in_hand.job)
+        elif in_hand.ended is None:
+            in_hand.lane.finish(own, [in_hand], delete=None)
+            own.commit()
+        elif in_hand.ended is Ended.LOST:
+            raise AssertionError(f"{in_hand.fence!r} was taken away from run_all()")
 
 
 def _delay(in_hand: InHand[Any]) -> Any:

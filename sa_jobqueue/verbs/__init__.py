@@ -4,6 +4,5 @@ No function is imported here: ``claim`` would hide the module of its name.
 """
 
 from .reap import Reaped, ReapedJob, ReapReason
-from .stats import QueueStats
 
-__all__ = ["QueueStats", "ReapReason", "Reaped", "ReapedJob"]
+__all__ = ["ReapReason", "Reaped", "ReapedJob"]

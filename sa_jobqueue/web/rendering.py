@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from ..ages import age_text
+from ..counts import QueueStats
 from ..dialects.clock import as_utc
 from ..model.last_error import first_line
-from ..overview import QueueOverview
 from ..owners.alive import OwnerState
 from ..steering import Key, key_text
 
@@ -153,7 +153,7 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
-def workers_by_state(seen: QueueOverview) -> dict[str, int]:
+def workers_by_state(seen: QueueStats) -> dict[str, int]:
     """Count the workers of a queue: those that are dead, and the others."""
     states = [worker.state for worker in seen.workers or ()]
     dead = states.count(OwnerState.DEAD)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ..overview import QueueOverview
+from ..counts import QueueStats
 from .reading import drivers_words
 
 log = logging.getLogger("sa_jobqueue.web")
@@ -47,7 +47,7 @@ class Samples:
         read: reads the queues; called in a thread of our own.
     """
 
-    def __init__(self, read: Callable[[], dict[str, QueueOverview]]) -> None:
+    def __init__(self, read: Callable[[], dict[str, QueueStats]]) -> None:
         self._read = read
         self._kept: dict[str, deque[Sample]] = {}
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class Samples:
         self._thread: threading.Thread | None = None
         self._taken = self._looked = -float("inf")
 
-    def look(self, seen: dict[str, QueueOverview] | None = None) -> None:
+    def look(self, seen: dict[str, QueueStats] | None = None) -> None:
         """See that samples are taken from now on.
 
         Args:
@@ -96,7 +96,7 @@ class Samples:
                 self._add(seen)
         self._thread = None
 
-    def _add(self, seen: dict[str, QueueOverview]) -> None:
+    def _add(self, seen: dict[str, QueueStats]) -> None:
         """Keep a sample, unless the last one is too young: several visitors are as one."""
         now = time.monotonic()
         if seen and now - self._taken > EVERY.total_seconds() * 0.8:

@@ -12,13 +12,13 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from ..counts import QueueStats, overview
+from ..counts.schema import queues_there
 from ..doctor import Report, examine
 from ..errors import ArgumentError
 from ..model.beside import beside
 from ..model.queue_name import queue_name, queues_by_name
-from ..overview import QueueOverview, overview
-from ..overview.queue import job_queue_of, queues_there
-from ..queue import JobQueue
+from ..queue import JobQueue, job_queue_of
 from ..steering import Steering
 from .reading import TIME_LIMIT, reading, reading_again
 from .samples import Samples
@@ -77,7 +77,7 @@ class Site:
             found.setdefault(queue_name(queue), []).append(name)
         return found
 
-    def overview(self, *names: str) -> dict[str, QueueOverview]:
+    def overview(self, *names: str) -> dict[str, QueueStats]:
         """Describe the queues whose tables are there, or those of them that are named."""
         wanted = names or self.queues
         with reading(self.engine) as session:
@@ -91,7 +91,7 @@ class Site:
             kept = self._reports.get(name)
             if kept is None or kept.age > (SOONEST if again else KEPT):
                 with reading_again(self.engine) as session:
-                    report = examine(session, self.queues[name], run=False)
+                    report = examine(session, self.queues[name])
                 kept = self._reports[name] = KeptReport(report, time.monotonic())
             return kept
 

@@ -60,17 +60,6 @@ def chores_beside(
         yield chores
 
 
-def check_declarations(lanes: Sequence[Lane[Any]]) -> None:
-    """Refuse queues with a schedule that has no name, which would never run.
-
-    Raises:
-        ArgumentError: names the schedule.
-    """
-    registry = sys.modules.get(_REGISTRY)
-    if registry is not None:
-        registry.refuse_nameless([lane.queue for lane in lanes])
-
-
 def _lanes_beside(lanes: Sequence[Lane[Any]], what: str) -> list[tuple[Any, list[Lane[Any]]]]:
     """Return the tables in the metadata of the lanes, each with its lanes; usually one."""
     found: dict[int, tuple[Any, list[Lane[Any]]]] = {}

@@ -17,7 +17,6 @@ from ..control import (
     read_control,
     register_worker,
     unregister_worker,
-    update_worker,
 )
 from ..sessions.transactions import connected, run_in_transaction
 from ..sessions.writer import writing
@@ -158,8 +157,6 @@ class Control(Generic[T]):
         def write(session: Session) -> None:
             if self._name not in (None, name):  # our Owner has lost its lock, and has a new name
                 unregister_worker(session, str(self._name), tables=self._tables)
-            if name == self._name and update_worker(session, name, jobs=jobs, tables=self._tables):
-                return
             register_worker(session, name, self._queues, jobs=jobs, tables=self._tables)
 
         self._run(write)

@@ -32,7 +32,7 @@ from ..verbs.backoff import (
 )
 from ..wakeups import Wakeups
 from .attempts import Attempts
-from .beside import check_declarations, chores_beside
+from .beside import chores_beside
 from .brake import Brake
 from .calls import Calls
 from .chore import Chore
@@ -143,7 +143,6 @@ class Worker(Generic[T]):
         _check_delete(delete)
         self.concurrency, self.limit = _checked_numbers(concurrency, limit)
         self.lanes = lanes_of(queue, handler)
-        check_declarations(self.lanes)
         mapper = self.lanes[0].queue.mapping.mapper
         open_session = None
         if isinstance(engine, sessionmaker):

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from ..dialects import database_of
 from ..dialects.examination import Severity
-from ..doctor import examine_plan
+from ..doctor import examine
 from ..queue import JobQueue
 from .events import tell_findings
 from .transactions import Transactions
@@ -31,6 +31,9 @@ EXAMINE_EVERY = timedelta(hours=1)
 
 #: The time until the first examination, so that workers started together do not examine at once.
 FIRST = timedelta(minutes=2)
+
+#: What may change while workers run.
+EXAMINED = ("index", "statistics", "snapshot")
 
 LEVELS = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING}
 
@@ -61,7 +64,7 @@ class PlanCheck:
 
     def _examine(self, queue: JobQueue[Any]) -> None:
         self._have_analyzed(queue)
-        report = examine_plan(self._engine, queue)
+        report = examine(self._engine, queue, checks=EXAMINED)
         # A missing privilege does not change while we run, and is no fault of the queue.
         findings = [finding for finding in report.findings if not finding.is_unchecked]
         for found in findings:

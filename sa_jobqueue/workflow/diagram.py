@@ -34,8 +34,6 @@ def _lines(graph: Graph) -> Iterator[str]:
     for word in words:
         if graph.is_final(word):
             yield f"{_name(word)} --> [*]"
-    for word in graph.unreached:
-        yield f"%% never reached: {word}"
 
 
 def _name(word: str) -> str:

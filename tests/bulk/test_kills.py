@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, delete, event
 from sqlalchemy.exc import IntegrityError
 
-from sa_jobqueue import LockTimeout, UnsupportedDatabase
+from sa_jobqueue import LockTimeout
 from sa_jobqueue.bulk import BatchInDoubt, BulkLoad, DatabaseLog, FileLog, Log
-from sa_jobqueue.dialects import database_of  # no pooler stands before the tests' servers
 from tests.support import SERVERS, make_engine
 
 from .fakes import Killed
@@ -32,9 +30,9 @@ def mortal(engine: Engine) -> Iterator[Mortal]:
 
 
 @pytest.mark.parametrize("killed", ["run", "rollback"])
-@pytest.mark.parametrize("then", ["run", "rollback"])
+@pytest.mark.parametrize("parity", [0, pytest.param(1, marks=pytest.mark.only_full)])
 def test_a_load_that_is_killed_at_any_step_goes_on_or_is_rolled_back(
-    engine: Engine, mortal: Mortal, new_log: Callable[[], Log], killed: str, then: str
+    engine: Engine, mortal: Mortal, new_log: Callable[[], Log], killed: str, parity: int
 ) -> None:
     add_items(engine, 1)
     options: dict[str, Any] = {"rows": items(5), "on_existing": "keep"}
@@ -44,6 +42,7 @@ def test_a_load_that_is_killed_at_any_step_goes_on_or_is_rolled_back(
         if killed == "rollback":
             load_of(engine, new_log(), **options).run()
         steps += 1
+        then = ("run", "rollback")[(steps + parity) % 2]
         mortal.die(step=steps)
         ended = survives(
             load_of(mortal.engine, in_database_of(mortal, new_log()), **options), killed
@@ -111,17 +110,6 @@ def test_rows_that_were_worked_off_are_inserted_again_by_a_file_log_alone(
     assert texts(engine) == {**again, **expected(4, first=6)}
 
 
-def test_foreign_rows_of_a_batch_that_was_not_committed_are_never_deleted_by_a_database_log(
-    engine: Engine, mortal: Mortal
-) -> None:
-    killed_in_second_batch(mortal, DatabaseLog(engine), committed=False)
-    add_items(engine, 3, 4, 5)
-
-    load_of(engine, DatabaseLog(engine)).rollback()
-
-    assert texts(engine) == dict.fromkeys((3, 4, 5), "foreign")
-
-
 @pytest.mark.parametrize("then", ["run", "rollback"])
 def test_a_batch_that_the_server_refused_is_in_no_doubt(
     engine: Engine, mortal: Mortal, new_log: Callable[[], Log], then: str
@@ -165,22 +153,9 @@ def test_a_commit_that_a_reader_prevents_is_tried_again(tmp_path: Path, log: Fil
 # -- what a server still does for a killed process ----------------------
 
 
-@dataclass
-class Lingering:
-    """A process that is gone, while its server is about to commit the second batch."""
-
-    load: BulkLoad[Any]
-    committing: threading.Event
-    go_on: threading.Event
-    thread: threading.Thread
-
-    def finish(self) -> None:
-        self.go_on.set()
-        self.thread.join(20)
-
-
 @pytest.fixture
-def lingering(engine: Engine, new_log: Callable[[], Log]) -> Iterator[Lingering]:
+def finish_lingering(engine: Engine, new_log: Callable[[], Log]) -> Iterator[Callable[[], None]]:
+    """A process is gone, and its server is about to commit the second batch: let it do so."""
     own = make_engine(engine.url)
     committing, go_on = threading.Event(), threading.Event()
     dialect: Any = own.dialect
@@ -207,25 +182,29 @@ def lingering(engine: Engine, new_log: Callable[[], Log]) -> Iterator[Lingering]
         with pytest.raises(Killed):
             load.run()
 
-    found = Lingering(load, committing, go_on, threading.Thread(target=run))
-    found.thread.start()
+    def finish() -> None:
+        go_on.set()
+        thread.join(20)
+
+    thread = threading.Thread(target=run)
+    thread.start()
     assert committing.wait(20)
     load.log.close()  # as the lock of a killed process is freed
-    yield found
-    found.finish()
+    yield finish
+    finish()
     own.dispose()
 
 
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("then", ["restore", "rollback"])
 def test_a_load_waits_until_the_server_has_ended_what_a_killed_load_began(
-    engine: Engine, new_log: Callable[[], Log], lingering: Lingering, then: str
+    engine: Engine, new_log: Callable[[], Log], finish_lingering: Callable[[], None], then: str
 ) -> None:
     load = load_of(engine, new_log())
     load.wait = timedelta(milliseconds=100)
     with pytest.raises(LockTimeout, match="The server still works for this load, as process"):
         getattr(load, then)()
-    ending = threading.Timer(0.2, lingering.finish)
+    ending = threading.Timer(0.2, finish_lingering)
     ending.start()
 
     load.wait = timedelta(seconds=20)
@@ -233,17 +212,3 @@ def test_a_load_waits_until_the_server_has_ended_what_a_killed_load_began(
 
     ending.join()
     assert texts(engine) == (expected(10) if then == "restore" else {})
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_pooler_in_between_is_refused(
-    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with engine.connect() as connection:
-        database = type(database_of(connection))
-    monkeypatch.setattr(database, "through_pooler", lambda self, connection: True)
-
-    with pytest.raises(UnsupportedDatabase, match="goes through a connection pooler"):
-        load_of(engine, log).run()
-
-    assert texts(engine) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -22,8 +23,14 @@ from .bakery import Base
 
 REPOSITORY = Path(sa_jobqueue.__file__).parents[1]
 
+DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgresql": "postgresql+asyncpg",
+    "mysql": "mysql+aiomysql",
+    "mariadb": "mariadb+aiomysql",
+}
+
 Run = Callable[..., Result]
-Answered = Callable[..., Result]
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -57,19 +64,15 @@ def engine(url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def run(folder: Path) -> Run:
-    """Run a command in this process."""
-    return lambda *arguments: CliRunner().invoke(cli, [str(part) for part in arguments])
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command in this process; `answer` is what the user types."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
 
-
-@pytest.fixture
-def answered(folder: Path) -> Answered:
-    """Run a command that asks, and answer."""
-
-    def answered(answer: str, *arguments: object) -> Result:
+    def run(*arguments: object, answer: str = "") -> Result:
         return CliRunner().invoke(cli, [str(part) for part in arguments], input=answer)
 
-    return answered
+    return run
 
 
 @pytest.fixture
@@ -113,6 +116,13 @@ def shop_url(db_url: URL) -> str:
 
 
 @pytest.fixture
+def async_url(db_url: URL) -> str:
+    """Name the database of the test with a driver for asyncio."""
+    url = db_url.set(drivername=DRIVERS[db_url.get_backend_name()])
+    return url.render_as_string(hide_password=False)
+
+
+@pytest.fixture
 def bakery(db_url: URL, folder: Path) -> Iterator[Engine]:
     """An engine with the empty tables of the bakery."""
     engine = make_engine(db_url)
@@ -120,3 +130,8 @@ def bakery(db_url: URL, folder: Path) -> Iterator[Engine]:
     with_empty_tables(engine, films.Base.metadata)
     yield engine
     engine.dispose()
+
+
+def words(result: Result) -> str:
+    """Return what a command has printed, without line breaks and boxes."""
+    return " ".join(result.output.replace("│", " ").split())

@@ -1,4 +1,4 @@
-"""A user's own module: queues with an index of failed jobs, and one with a key of two columns."""
+"""A user's own module: queues with control tables and schedules, and keys of several kinds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from sqlalchemy.types import TypeDecorator
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin
 from sa_jobqueue.control import control_tables
+from sa_jobqueue.schedules import Schedules
 
 
 class Base(DeclarativeBase):
@@ -53,3 +54,4 @@ crates = JobQueue(Crate)
 barrels = JobQueue(Crate, Crate.kind == "barrel")
 shelves = JobQueue(Shelf)
 TABLES = control_tables(Base.metadata, prefix="depot")
+SCHEDULES = Schedules(Base.metadata, name="depot_schedules")

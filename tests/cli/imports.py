@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,14 +47,14 @@ def rows() -> Iterator[dict[str, Any]]:
         yield {"id": number, "recipient": f"{number}@example.org"}
 
 
-def slow_messages(engine: Engine) -> EnqueueSource:
-    """Report when a batch is inserted, and wait for permission to go on."""
+def stopped_messages(engine: Engine) -> EnqueueSource:
+    """Have somebody press Ctrl-C in the second batch."""
     source = messages(engine)
     show = source.encode
 
     def encode(batch: Any) -> Any:
-        print("batch", batch.index, flush=True)  # noqa: T201 - the test reads it
-        input()
+        if batch.index:
+            os.kill(os.getpid(), signal.SIGINT)
         return show(batch)
 
     source.encode = encode  # type: ignore[method-assign]  # recorded, then called

@@ -1,26 +1,36 @@
-"""``pause``, ``resume``, ``workers`` and ``request-stop``."""
+"""``pause``, ``resume``, ``workers``, ``request-stop`` and ``schedules``."""
 
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Owner, claim
-from sa_jobqueue.control import paused, register_worker, update_worker
+from sa_jobqueue import Owner, claim, utc_now
+from sa_jobqueue.control import paused, register_worker
 
-from .conftest import Answered, Run
-from .controlled import TABLES, Base, Letter
+from .conftest import Run
+from .depot import SCHEDULES, TABLES, Base, Crate, crates
 from .shop import Message
 
-LETTERS = "tests.cli.controlled:Letter"
+CRATES, MESSAGES = "tests.cli.depot:crates", "tests.cli.shop:Message"
+
+pytestmark = pytest.mark.usefixtures("tables")
 
 
 @pytest.fixture
 def tables(engine: Engine) -> None:
     Base.metadata.create_all(engine)
+    Message.metadata.create_all(engine)
+
+
+def read(engine: Engine, statement: Any) -> list[Any]:
+    with Session(engine) as session:
+        return list(session.scalars(statement))
 
 
 def pauses(engine: Engine) -> list[str]:
@@ -28,173 +38,178 @@ def pauses(engine: Engine) -> list[str]:
         return [found.queue for found in paused(session, tables=TABLES)]
 
 
-@pytest.mark.usefixtures("tables")
 def test_pause_and_resume_commit_and_tell_what_was(run: Run, url: str, engine: Engine) -> None:
-    options = (LETTERS, "--url", url, "--yes")
+    options = (CRATES, "tests.cli.depot:shelves", "--url", url, "--yes")
 
-    assert run("pause", *options).stdout == "letter is paused\n"
-    assert pauses(engine) == ["letter"]
-    assert run("pause", *options).stdout == "letter was paused already\n"
+    assert run("pause", *options).stdout == "crate is paused\nshelf is paused\n"
+    assert pauses(engine) == ["crate", "shelf"]
+    again = json.loads(run("pause", *options, "--json").stdout)
+    assert again[0] == {"queue": "crate", "paused": True, "changed": False}
 
-    assert run("resume", *options).stdout == "letter is resumed\n"
+    assert run("resume", *options).stdout == "crate is resumed\nshelf is resumed\n"
     assert pauses(engine) == []
-    assert run("resume", *options).stdout == "letter was not paused\n"
+    assert run("resume", *options).stdout == "crate was not paused\nshelf was not paused\n"
 
 
-@pytest.mark.usefixtures("tables")
-def test_pause_and_resume_say_whom_they_concern_and_ask(
-    url: str, engine: Engine, answered: Answered
-) -> None:
+def test_pause_and_resume_say_whom_they_concern_and_ask(run: Run, url: str, engine: Engine) -> None:
     with Owner(engine, "mailer") as owner, Session(engine) as session:
         for name in (owner.name, "plain"):
-            register_worker(session, name, [Letter], tables=TABLES)
+            register_worker(session, name, [Crate], tables=TABLES)
         session.commit()
 
-        refused = answered("n\n", "pause", LETTERS, "--url", url)
-        nobody = answered("", "pause", LETTERS, "--url", url)
+        refused = run("pause", CRATES, "--url", url, answer="n\n")
+        nobody = run("pause", CRATES, "--url", url)
         untouched = pauses(engine)
-        agreed = answered("y\n", "pause", LETTERS, "--url", url)
-    kept = answered("n\n", "resume", LETTERS, "--url", url)
+        agreed = run("pause", CRATES, "--url", url, answer="y\n")
+    kept = run("resume", CRATES, "--url", url, answer="n\n")
 
     asked = "1 live worker and 1 of unknown state will claim no more of its jobs. Go on?"
-    assert refused.stderr.startswith(f"About to pause letter: {asked}")
+    assert refused.stderr.startswith(f"About to pause crate: {asked}")
     assert (refused.exit_code, nobody.exit_code, untouched) == (1, 1, [])
-    assert (agreed.exit_code, agreed.stdout) == (0, "letter is paused\n")
+    assert (agreed.exit_code, agreed.stdout) == (0, "crate is paused\n")
     asked = "0 live workers and 1 of unknown state will claim its jobs again. Go on?"
-    assert kept.stderr.startswith(f"About to resume letter: {asked}")
-    assert (kept.exit_code, pauses(engine)) == (1, ["letter"])
+    assert kept.stderr.startswith(f"About to resume crate: {asked}")
+    assert (kept.exit_code, pauses(engine)) == (1, ["crate"])
 
 
-@pytest.mark.usefixtures("tables")
-def test_pause_and_resume_as_json_tell_what_is_and_whether_it_is_new(run: Run, url: str) -> None:
-    commands = [("pause", LETTERS), ("pause", LETTERS), ("resume", LETTERS)]
-
-    ran = [run(*command, "--url", url, "--json", "--yes") for command in commands]
-
-    told = [json.loads(each.stdout) for each in ran]
-    assert [(answer["paused"], answer["changed"]) for answer in told] == [
-        (True, True),
-        (True, False),
-        (False, True),
-    ]
-
-
-@pytest.mark.usefixtures("tables")
 def test_workers_shows_who_is_alive_and_what_is_paused(run: Run, url: str, engine: Engine) -> None:
     with Owner(engine, "mailer") as owner:
         with Session(engine) as session, session.begin():
-            register_worker(session, owner.name, [Letter], tables=TABLES)
-            update_worker(session, owner.name, jobs=2, tables=TABLES)
-        run("pause", LETTERS, "--url", url, "--yes")
+            register_worker(session, owner.name, [Crate], jobs=2, tables=TABLES)
+        run("pause", CRATES, "--url", url, "--yes")
 
-        living = json.loads(run("workers", LETTERS, "--url", url, "--json").stdout)
+        living = json.loads(run("workers", "tests.cli.depot", "--url", url, "--json").stdout)
         name = owner.name
-    dead = run("workers", LETTERS, "--url", url)
+    dead = run("workers", CRATES, "--url", url).stdout
 
-    assert "seen (UTC)" in dead.stdout
+    assert {"seen (UTC)", "dead", "crate is paused since"} == {
+        word for word in ("seen (UTC)", "dead", "crate is paused since") if word in dead
+    }
     (worker,) = living["workers"]
     assert (worker["name"], worker["state"], worker["jobs"]) == (name, "alive", 2)
-    assert worker["queues"] == ["letter"]
-    assert [pause["queue"] for pause in living["paused"]] == ["letter"]
-    assert "dead" in dead.stdout
-    assert "letter is paused since" in dead.stdout
+    assert worker["queues"] == ["crate"]
+    assert [pause["queue"] for pause in living["paused"]] == ["crate"]
 
 
-@pytest.mark.usefixtures("tables")
-def test_status_of_a_queue_says_that_it_is_paused(run: Run, url: str) -> None:
-    before = run("status", LETTERS, "--url", url).stdout
-    run("pause", LETTERS, "--url", url, "--yes")
-    after = run("status", LETTERS, "--url", url).stdout
-
-    assert "paused" not in before
-    assert "letter is paused since" in after
-
-
-@pytest.mark.usefixtures("tables")
-@pytest.mark.parametrize("command", [("pause", LETTERS, "--yes"), ("workers", LETTERS)])
-def test_a_missing_table_of_pauses_is_named(
-    run: Run, url: str, engine: Engine, command: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("command", "table", "said"),
+    [
+        (("pause", CRATES, "--yes"), TABLES.pauses, "there is no table 'depot_pauses'"),
+        (("workers", CRATES), TABLES.workers, "there is no table 'depot_workers'"),
+        (("request-stop", CRATES, 1, "--yes"), TABLES.stops, "there is no table 'depot_stops'"),
+        (("pause", MESSAGES), None, "control_tables(metadata)"),
+        (("workers", MESSAGES), None, "control_tables(metadata)"),
+        (("request-stop", MESSAGES, 1, "--yes"), None, "control_tables(metadata)"),
+        (("schedules", CRATES, "--run", "weekly", "--yes"), None, "there is no schedule 'weekly'"),
+        (("schedules", MESSAGES), None, "Schedules(metadata)"),
+    ],
+)
+def test_without_its_tables_a_command_names_the_way_out(
+    run: Run, url: str, engine: Engine, command: tuple[object, ...], table: Any, said: str
 ) -> None:
-    TABLES.pauses.drop(engine)
+    with Session(engine) as session, session.begin():
+        session.add_all([Crate(id=1, status="claimed", owner="w"), Message(recipient="a")])
+        session.flush()
+        session.execute(update(Crate).values(owner_date=utc_now()))
+        session.execute(update(Message).values(status="claimed", owner="w", owner_date=utc_now()))
+    if table is not None:
+        table.drop(engine)
 
     told = run(*command, "--url", url)
 
-    assert told.exit_code == 1
-    assert "there is no table 'job_pauses'" in told.stderr
-    assert "metadata.create_all(engine) or a migration creates it" in told.stderr
+    assert said in told.stderr
+    assert (told.exit_code, len(told.stderr.splitlines())) == (1, 1)
 
 
-def test_without_control_tables_the_commands_name_the_way_out(
-    run: Run, url: str, engine: Engine
-) -> None:
-    Letter.__table__.create(engine)  # type: ignore[attr-defined]  # it is a Table
-
-    missing = run("pause", LETTERS, "--url", url)
-    undeclared = run("workers", "tests.cli.shop:Message", "--url", url)
-
-    assert missing.exit_code == undeclared.exit_code == 1
-    assert "there is no table 'job_workers'" in missing.stderr
-    assert "control_tables(metadata)" in undeclared.stderr
+@pytest.fixture
+def claimed_and_not(engine: Engine, tables: None) -> None:
+    """Insert crates, of which 1 and 2 are claimed, and 3 is not."""
+    with Session(engine) as session, session.begin():
+        session.add_all([Crate(id=1), Crate(id=2), Crate(id=3)])
+        session.flush()
+        claim(session, Crate, Crate.id < 3, owner="w", limit=2)
 
 
-def claimed_and_not(engine: Engine) -> None:
-    """Insert letters, of which 1 and 2 are claimed, and 3 is not."""
-    Base.metadata.create_all(engine)
-    with Session(engine) as session:
-        session.add_all([Letter(id=1), Letter(id=2), Letter(id=3)])
-        session.commit()
-        claim(session, Letter, Letter.id < 3, owner="w", limit=2)
-        session.commit()
-
-
-def stops(engine: Engine) -> list[str]:
-    with Session(engine) as session:
-        return list(session.scalars(select(TABLES.stops.c.job_key)))
-
-
+@pytest.mark.usefixtures("claimed_and_not")
 def test_request_stop_asks_for_claimed_jobs_and_tells_which_were_left_alone(
     run: Run, url: str, engine: Engine
 ) -> None:
-    claimed_and_not(engine)
-    options = ("--url", url, "--yes")
+    refused = run("request-stop", CRATES, 1, 2, "--url", url, answer="n\n")
+    told = run("request-stop", CRATES, 1, 3, 4, "--url", url, "--yes")
 
-    told = run("request-stop", LETTERS, "1", "3", "4", *options)
-    as_json = run("request-stop", LETTERS, "2", "3", *options, "--json")
-
+    assert refused.stderr.startswith("About to ask the workers to stop 2 jobs of crate: 1, 2. Go")
     assert told.stdout.splitlines() == [
         "request-stop: 1 job",
         "left alone, for their status or queue is another: 3, 4",
     ]
-    answer = json.loads(as_json.stdout)
-    assert (answer["verb"], answer["changed"], answer["left"]) == ("request-stop", [[2]], [[3]])
-    assert sorted(stops(engine)) == ["[1]", "[2]"]
+    assert read(engine, select(TABLES.stops.c.job_key)) == ["[1]"]
 
 
-def test_request_stop_says_what_it_is_about_to_do_and_asks(
-    url: str, engine: Engine, answered: Answered
-) -> None:
-    claimed_and_not(engine)
-
-    refused = answered("n\n", "request-stop", LETTERS, "1", "2", "--url", url)
-    without_keys = answered("", "request-stop", LETTERS, "--url", url)
-
-    asked = "About to ask the workers to stop 2 jobs of letter: 1, 2. Go on?"
-    assert refused.stderr.startswith(asked)
-    assert (refused.exit_code, without_keys.exit_code) == (1, 2)
-    assert "give keys" in without_keys.stderr
-    assert stops(engine) == []
+@pytest.fixture
+def nightly(engine: Engine, tables: None) -> None:
+    pytest.importorskip("cronsim")
+    with Session(engine) as session, session.begin():
+        SCHEDULES.add(session, "nightly", crates, "0 3 * * *", timezone="Europe/Berlin")
 
 
-def test_request_stop_without_its_table_names_the_way_out(
+@pytest.mark.usefixtures("nightly")
+def test_schedules_are_listed_paused_resumed_and_run_now(
     run: Run, url: str, engine: Engine
 ) -> None:
-    Base.metadata.create_all(engine)
-    TABLES.stops.drop(engine)
-    Message.__table__.create(engine)  # type: ignore[attr-defined]  # it is a Table
+    (listed,) = json.loads(run("schedules", CRATES, "--url", url, "--json").stdout)
+    assert (listed["name"], listed["cron"], listed["paused"]) == ("nightly", "0 3 * * *", False)
+    assert re.match(r"\d{4}-\d\d-\d\dT", listed["next_tick"])
+    options = ("schedules", "tests.cli.depot", "--url", url, "--yes", "--json")
 
-    missing = run("request-stop", LETTERS, "1", "--url", url, "--yes")
-    undeclared = run("request-stop", "tests.cli.shop:Message", "1", "--url", url, "--yes")
+    resumed = run(*options, "--resume", "nightly")
+    paused = run(*options, "--pause", "nightly")
+    again = run(*options, "--pause", "nightly")
+    run(*options, "--run", "nightly")
 
-    assert missing.exit_code == undeclared.exit_code == 1
-    assert "there is no table 'job_stops'" in missing.stderr
-    assert "control_tables(metadata)" in undeclared.stderr
+    assert resumed.stderr == "the schedule nightly was not paused: nothing has changed\n"
+    assert paused.stderr == ""
+    assert json.loads(paused.stdout)[0]["paused"] is True
+    assert again.stderr == "the schedule nightly was paused already: nothing has changed\n"
+    assert read(engine, select(func.count()).select_from(Crate)) == [1]
+
+
+@pytest.mark.usefixtures("nightly")
+def test_times_are_in_utc_and_a_strangers_text_is_printed_as_it_is(
+    run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with Session(engine) as session, session.begin():
+        SCHEDULES.add(session, "digest [/b]", crates, "0 3 * * *")
+        error = "refused [red]\n[SQL: INSERT INTO crate]"
+        gap = {"skipped_from": utc_now(), "skipped_to": utc_now(), "last_error": error}
+        session.execute(update(SCHEDULES.entity).values(gap))
+
+    listed = run("schedules", CRATES, "--url", url).stdout
+
+    for text in ("next (UTC)", "last (UTC)", "digest [/b]", "failed: refused [red]"):
+        assert text in listed
+    assert re.search(r"missed .+ until .+:\d\d UTC", listed)
+    assert "SQL" not in listed
+
+
+@pytest.mark.usefixtures("nightly")
+@pytest.mark.parametrize(
+    ("option", "asked"),
+    [
+        ("--pause", "pause the schedule nightly: it will insert no jobs"),
+        ("--resume", "resume the schedule nightly: it will insert jobs again"),
+        ("--run", "insert a job of the schedule nightly into crate"),
+    ],
+)
+def test_a_schedule_is_changed_only_when_somebody_agrees(
+    run: Run, url: str, engine: Engine, option: str, asked: str
+) -> None:
+    command = ("schedules", CRATES, "--url", url)
+    (before,) = json.loads(run(*command, "--json").stdout)
+
+    refused = run(*command, option, "nightly")
+
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith(f"About to {asked}. Go on?")
+    assert json.loads(run(*command, "--json").stdout) == [before]
+    assert read(engine, select(func.count()).select_from(Crate)) == [0]

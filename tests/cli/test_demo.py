@@ -14,12 +14,12 @@ from sqlalchemy import URL, Engine, inspect, text
 
 from .conftest import Run, Start, finished
 
-SMALL = ("--producers", 2, "--consumers", 3)
 #: Each process takes a second of a core to start.
-SMALLEST = ("--producers", 1, "--consumers", 1)
+SMALL = ("--producers", 1, "--consumers", 2)
 PROOF = r"^PROOF: inserted = finished = ([\d,]+), none twice, none left$"
 
 
+@pytest.mark.by_turns("postgresql", "mysql", "mariadb")
 def test_the_demo_proves_that_each_row_was_finished_once(start: Start, fresh_database: URL) -> None:
     url = fresh_database.render_as_string(hide_password=False)
 
@@ -30,33 +30,19 @@ def test_the_demo_proves_that_each_row_was_finished_once(start: Start, fresh_dat
     assert proven(output) > 0
 
 
-def test_the_demo_needs_no_url_and_status_shows_its_rows(
-    start: Start, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demo_needs_no_url(start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SA_JOBQUEUE_URL", "sqlite:///of_the_shop.db")  # it drops tables: not here
 
-    code, output, errors = finished(start("demo", "--seconds", 1, *SMALLEST))
+    code, output, errors = finished(start("demo", "--seconds", 1, *SMALL))
 
     assert (code, errors) == (0, "")
     assert f"database: sqlite:///{folder / 'sa_jobqueue.db'}" in output
-    monkeypatch.delenv("SA_JOBQUEUE_URL")
-    assert f"{proven(output):,}" in run("status").output
+    assert proven(output) > 0
     assert [path.name for path in folder.glob("*.db")] == ["sa_jobqueue.db"]
 
 
-def test_ctrl_c_drains_and_proves(start: Start, url: str) -> None:
-    demo = start("demo", "--url", url, "--seconds", 100, *SMALLEST)
-    read_until(demo, "running")
-
-    demo.send_signal(signal.SIGINT)
-
-    code, output, errors = finished(demo)
-    assert (code, errors) == (0, "")
-    assert proven(output) >= 0
-
-
 def test_the_proof_believes_only_the_database(start: Start, url: str, engine: Engine) -> None:
-    demo = start("demo", "--url", url, "--seconds", 100, *SMALLEST)
+    demo = start("demo", "--url", url, "--seconds", 100, *SMALL)
     read_until(demo, "done [1-9]")
 
     with engine.begin() as connection:
@@ -76,7 +62,7 @@ def test_the_proof_believes_only_the_database(start: Start, url: str, engine: En
 
 
 def test_a_killed_consumer_fails_loudly(start: Start, url: str) -> None:
-    demo = start("demo", "--url", url, "--seconds", 100, *SMALLEST)
+    demo = start("demo", "--url", url, "--seconds", 100, *SMALL)
     read_until(demo, "running")
 
     os.kill(workers_of(demo)[0], signal.SIGKILL)
@@ -86,20 +72,6 @@ def test_a_killed_consumer_fails_loudly(start: Start, url: str) -> None:
     assert re.fullmatch(r"Error: a (consumer|producer) ended with exit code -9\n", errors)
 
 
-def test_a_database_error_is_one_line_of_each_process(
-    start: Start, url: str, engine: Engine
-) -> None:
-    demo = start("demo", "--url", url, "--seconds", 100, *SMALLEST)
-    read_until(demo, "running")
-
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE record"))
-
-    code, _, errors = finished(demo)
-    assert code == 1
-    assert re.fullmatch(r"(no such table: record\n){,2}Error: .*\n", errors)
-
-
 def test_nobody_outlives_a_killed_parent(start: Start, url: str) -> None:
     demo = start("demo", "--url", url, "--seconds", 32, *SMALL)
     read_until(demo, "running")
@@ -107,7 +79,7 @@ def test_nobody_outlives_a_killed_parent(start: Start, url: str) -> None:
 
     demo.kill()
 
-    assert len(workers) == 5
+    assert len(workers) == 3
     assert all(ended(pid) for pid in workers)
 
 

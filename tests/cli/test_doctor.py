@@ -3,96 +3,58 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Engine, select
-from sqlalchemy.orm import Session
-
-from sa_jobqueue.cli.doctor import finding_text
-from sa_jobqueue.doctor import Finding, Severity
+from sqlalchemy import Engine
 
 from .conftest import Run
-from .shop import Base, Message
-
-#: MariaDB shows a copy of its locks, which stays old while other connections ask for it.
-pytestmark = pytest.mark.xdist_group("plans")
+from .shop import Base
 
 MESSAGES = "tests.cli.shop:Message"
 
 
 @pytest.fixture
 def tables(engine: Engine) -> None:
-    """The shop's tables, and one unclaimed message."""
     Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add(Message(recipient="a"))
+
+
+#: Drop the index, or make one that has the finished jobs, too.
+DROP = "DROP INDEX ix_message_claim"
+OTHER = "CREATE INDEX ix_all ON message (status, run_at, id)"
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_queue_that_is_well_ends_with_0(run: Run, url: str) -> None:
-    result = run("doctor", MESSAGES, "--url", url)
-
-    assert result.exit_code == 0, result.output
-    first, *_, last = result.stdout.splitlines()
-    assert first.startswith("<JobQueue Message, strategy='auto'> on SQLite 3.")
-    assert "ix_message_claim" in result.stdout
-    assert "one batch of 100 got 1 job;" in result.stdout
-    assert last == "all is well"
-
-
-@pytest.mark.usefixtures("tables")
-def test_errors_end_with_1_and_name_the_fix(run: Run, url: str, engine: Engine) -> None:
+@pytest.mark.parametrize(
+    ("statements", "code", "last", "said"),
+    [
+        ((), 0, "all is well", "<JobQueue Message, strategy='auto'> on SQLite 3."),
+        ((DROP,), 1, "1 error, 0 warnings", "error   index     no index serves the claim"),
+        ((DROP,), 1, "1 error, 0 warnings", "fix: CREATE INDEX ix_message_claim ON message (stat"),
+        ((DROP, OTHER), 3, "0 errors, 1 warning", "warning index     ix_all (status, run_at, id)"),
+        (("DROP TABLE message",), 1, "1 error, 0 warnings", "there is no table message"),
+    ],
+)
+def test_the_exit_code_tells_errors_from_warnings_and_each_finding_is_printed(
+    run: Run, url: str, engine: Engine, statements: tuple[str, ...], code: int, last: str, said: str
+) -> None:
     with engine.begin() as connection:
-        connection.exec_driver_sql("DROP INDEX ix_message_claim")
+        for statement in statements:
+            connection.exec_driver_sql(statement)
 
     result = run("doctor", MESSAGES, "--url", url)
+
+    assert result.exit_code == code, result.output
+    assert said in result.stdout
+    assert result.stdout.splitlines()[-1] == last
+
+
+@pytest.mark.usefixtures("tables")
+def test_several_queues_are_examined_and_the_worst_is_the_exit_code(
+    run: Run, url: str, engine: Engine
+) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP INDEX ix_order_claim")
+
+    result = run("doctor", "tests.cli.shop:Order", MESSAGES, "--url", url)
 
     assert result.exit_code == 1
+    assert "all is well" in result.stdout
     assert "error   index     no index serves the claim" in result.stdout
-    assert "fix: CREATE INDEX ix_message_claim ON message (status, run_at, id)" in result.stdout
-    assert result.stdout.splitlines()[-1] == "2 errors, 0 warnings"
-
-
-@pytest.mark.usefixtures("tables")
-def test_warnings_alone_end_with_3(run: Run, url: str, engine: Engine) -> None:
-    with engine.begin() as connection:
-        connection.exec_driver_sql("DROP INDEX ix_message_claim")
-        connection.exec_driver_sql("CREATE INDEX ix_all ON message (status, run_at, id)")
-
-    result = run("doctor", MESSAGES, "--url", url)
-
-    assert result.exit_code == 3, result.output
-    assert "also the finished jobs" in result.stdout
-    assert result.stdout.splitlines()[-1] == "0 errors, 1 warning"
-
-
-@pytest.mark.usefixtures("tables")
-def test_without_run_the_doctor_claims_nothing(run: Run, url: str, engine: Engine) -> None:
-    result = run("doctor", MESSAGES, "--url", url, "--no-run", "--limit", 5)
-
-    assert result.exit_code == 0, result.output
-    assert "one batch" not in result.stdout
-    with Session(engine) as session:
-        assert session.scalars(select(Message.status)).all() == ["unclaimed"]
-
-
-def test_a_missing_table_is_an_error(run: Run, url: str, engine: Engine) -> None:
-    engine.connect().close()  # makes the file
-
-    result = run("doctor", MESSAGES, "--url", url)
-
-    assert result.exit_code == 1
-    assert "there is no table message" in result.stdout
-
-
-@pytest.mark.parametrize("option", [("--limit", 0), ("--old-snapshot", -1)])
-@pytest.mark.usefixtures("tables")
-def test_invalid_options_are_refused(run: Run, url: str, option: tuple[str, object]) -> None:
-    result = run("doctor", MESSAGES, "--url", url, *option)
-
-    assert result.exit_code == 2
-    assert option[0] in result.output
-
-
-def test_each_column_of_a_finding_stands_apart() -> None:
-    finding = Finding("statistics", Severity.WARNING, "13,200 rows have changed")
-
-    assert finding_text(finding).plain == "warning statistics 13,200 rows have changed"

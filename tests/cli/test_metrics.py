@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import threading
 from urllib.request import urlopen
 
+import click
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from .conftest import Run, Start
+from .conftest import Run
 from .depot import Base, Crate
 
 DEPOT = "tests.cli.depot"
@@ -25,22 +28,32 @@ def jobs(engine: Engine) -> None:
 
 
 @pytest.mark.usefixtures("jobs")
-def test_a_scrape_has_each_queue_until_the_command_ends(start: Start, url: str) -> None:
+def test_a_scrape_has_each_queue_until_the_command_ends(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}/metrics"
+    pages: list[str] = []
 
-    process = start("metrics", DEPOT, "--url", url, "--port", port)
-    assert process.stdout is not None
-    address = process.stdout.readline().strip()
-    scraped = urlopen(address, timeout=20).read().decode()
-    process.send_signal(signal.SIGTERM)
+    def scrape(said: str) -> None:
+        def read() -> None:
+            pages.append(urlopen(said, timeout=20).read().decode())
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    assert address == f"http://127.0.0.1:{port}/metrics"
+        threading.Thread(target=read).start()
+
+    monkeypatch.setattr(click, "echo", scrape)
+    ended = run("metrics", DEPOT, "--url", url, "--port", port)
+
+    (scraped,) = pages
     assert 'jobqueue_due_jobs{queue="tests.cli.depot:crates"} 2.0' in scraped
     assert 'jobqueue_due_jobs{queue="tests.cli.depot:barrels"} 1.0' in scraped
     assert 'jobqueue_due_jobs{queue="shelf"} 0.0' in scraped
-    assert process.wait(20) == 0
+    assert ended.exit_code == 0
+    with pytest.raises(OSError, match="refused"):
+        urlopen(address, timeout=1)
 
 
 @pytest.mark.usefixtures("jobs")

@@ -1,9 +1,10 @@
-"""``work --processes``: children are replaced, and end together; also a process alone."""
+"""``work`` as processes of its own: signals, the supervisor of ``--processes``, a late server."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Sequence
 
@@ -11,41 +12,40 @@ import pytest
 from sqlalchemy import URL, Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli.supervisor import LONGEST_PAUSE, SHORT_LIFE, Post
+from sa_jobqueue.cli.processes import LONGEST_PAUSE, SHORT_LIFE, Post
+from tests.proxy import Proxy
 
 from .bakery import Loaf
-from .conftest import Start, finished
+from .conftest import DRIVERS, Start, finished
 from .records import PATIENCE, Listener
-from .test_async import DRIVERS
 
-WORK = ("work", "tests.cli.bakery:bread", "--log-json", "--poll", 0.1, "--reap-every", 0.2)
-
-pytestmark = pytest.mark.only_on("sqlite", "postgresql")
+BREAD, AWAITED = "tests.cli.bakery:bread", "tests.cli.async_bakery"
+TWO = ("--processes", 2)
 
 Hear = Callable[..., "tuple[subprocess.Popen[str], Listener]"]
+
+pytestmark = pytest.mark.only_on("sqlite")
 
 
 @pytest.fixture
 def hear(start: Start, shop_url: str) -> Hear:
     """Start to work, and listen."""
 
-    def hear(*options: object) -> tuple[subprocess.Popen[str], Listener]:
-        process = start(*WORK, "--url", shop_url, *options)
+    def hear(
+        *options: object, target: str = BREAD, url: str = shop_url, python: str = ""
+    ) -> tuple[subprocess.Popen[str], Listener]:
+        main = "from sa_jobqueue.__main__ import main; main()"
+        command = ("-c", f"{python}\n{main}") if python else ("-m", "sa_jobqueue")
+        arguments = ("work", target, "--log-json", "--poll", 0.1, "--url", url, *options)
+        process = start(*arguments, python=command)
         return process, Listener(process)
 
     return hear
 
 
-@pytest.fixture
-def async_url(db_url: URL) -> str:
-    """Name the database of the test with a driver for asyncio."""
-    url = db_url.set(drivername=DRIVERS[db_url.get_backend_name()])
-    return url.render_as_string(hide_password=False)
-
-
-def add_loaves(engine: Engine, *seconds: float | None) -> None:
+def add_loaves(engine: Engine, *seconds: float | None, kind: str = "bread") -> None:
     with Session(engine) as session, session.begin():
-        session.add_all([Loaf(seconds=number) for number in seconds])
+        session.add_all([Loaf(seconds=number, kind=kind) for number in seconds])
 
 
 def statuses(engine: Engine) -> Sequence[str]:
@@ -53,32 +53,22 @@ def statuses(engine: Engine) -> Sequence[str]:
         return session.scalars(select(Loaf.status).order_by(Loaf.id)).all()
 
 
-def test_a_child_that_is_killed_is_replaced_and_its_job_is_done(bakery: Engine, hear: Hear) -> None:
-    supervisor, listener = hear("--processes", 2)
-    listener.wait_for("a worker begins", times=2)
-    add_loaves(bakery, 0.1)
-    (baking,) = listener.wait_for("in the oven")
-
-    os.kill(baking["process"], signal.SIGKILL)
-
-    (replaced,) = listener.wait_for("has ended with SIGKILL, and is replaced")
-    assert f"(process {baking['process']})" in replaced["message"]
-    while not listener.heard_of("a worker begins")[2:] or not listener.heard_of("oven")[1:]:
-        listener.wait_for("")
-    supervisor.send_signal(signal.SIGTERM)
-    assert supervisor.wait(PATIENCE) == 0
-    assert statuses(bakery) == ["done"]
-
-
+@pytest.mark.only_on("sqlite", "postgresql")
 @pytest.mark.parametrize("whom", ["the supervisor", "all processes"])
-def test_sigterm_has_all_children_finish_their_jobs(bakery: Engine, hear: Hear, whom: str) -> None:
-    supervisor, listener = hear("--processes", 2)
-    children = listener.wait_for("a worker begins", times=2)
+def test_a_child_that_is_killed_is_replaced_and_sigterm_has_all_finish_their_jobs(
+    bakery: Engine, hear: Hear, whom: str
+) -> None:
+    supervisor, listener = hear(*TWO)
+    first, second = listener.wait_for("a worker begins", times=2)
+    os.kill(first["process"], signal.SIGKILL)
+    (replaced,) = listener.wait_for("has ended with signal 9 (Killed), and is replaced")
+    assert f"(process {first['process']})" in replaced["message"]
+    (third,) = listener.wait_for("a worker begins")
     add_loaves(bakery, 0.1, 0.1)
     listener.wait_for("in the oven", times=2)
     add_loaves(bakery, None)
 
-    for child in children if whom == "all processes" else ():  # as a service manager does
+    for child in (second, third) if whom == "all processes" else ():  # as a service manager does
         os.kill(child["process"], signal.SIGTERM)
     supervisor.send_signal(signal.SIGTERM)
 
@@ -86,7 +76,7 @@ def test_sigterm_has_all_children_finish_their_jobs(bakery: Engine, hear: Hear, 
     assert statuses(bakery) == ["done", "done", "unclaimed"]
 
 
-@pytest.mark.parametrize("processes", [(), ("--processes", 2)], ids=["alone", "two"])
+@pytest.mark.parametrize("processes", [(), TWO], ids=["alone", "two"])
 def test_a_second_signal_ends_all_at_once(
     bakery: Engine, hear: Hear, processes: tuple[object, ...]
 ) -> None:
@@ -108,22 +98,19 @@ def test_what_runs_beyond_the_grace_is_released(bakery: Engine, hear: Hear) -> N
     process, listener = hear("--grace", 0.1)
     listener.wait_for("in the oven")
 
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
 
     assert process.wait(PATIENCE) == 0
-    listener.wait_for_silence()
+    listener.wait_for("the worker was stopped")
     assert statuses(bakery) == ["unclaimed"]
 
 
 @pytest.mark.parametrize("processes", [(), ("--processes", 1)], ids=["alone", "one"])
 def test_a_thread_that_nobody_can_stop_does_not_hold_up_the_end(
-    bakery: Engine, start: Start, async_url: str, processes: tuple[object, ...]
+    bakery: Engine, hear: Hear, async_url: str, processes: tuple[object, ...]
 ) -> None:
-    with Session(bakery) as session, session.begin():
-        session.add(Loaf(kind="pie", seconds=1000))
-    pies = ("tests.cli.async_bakery:pies", "--url", async_url, "--log-json", "--grace", 0.1)
-    process = start("work", *pies, *processes)
-    listener = Listener(process)
+    add_loaves(bakery, 1000, kind="pie")
+    process, listener = hear("--grace", 0.1, *processes, target=f"{AWAITED}:pies", url=async_url)
     listener.wait_for("in the oven")
 
     process.send_signal(signal.SIGTERM)
@@ -135,13 +122,22 @@ def test_a_thread_that_nobody_can_stop_does_not_hold_up_the_end(
     assert statuses(bakery) == ["unclaimed"]
 
 
-def test_a_child_that_does_not_end_is_killed(bakery: Engine, start: Start, shop_url: str) -> None:
+def test_sigterm_has_running_tasks_finish(bakery: Engine, hear: Hear, async_url: str) -> None:
+    add_loaves(bakery, 0.1, 0.1)
+    process, listener = hear("--concurrency", 2, target=f"{AWAITED}:bread", url=async_url)
+    listener.wait_for("in the oven", times=2)
     add_loaves(bakery, None)
-    soon = "from sa_jobqueue.cli import supervisor; supervisor.LAST_SECONDS = 0.5"
-    impatient = f"{soon}; from sa_jobqueue.__main__ import main; main()"
-    working = (*WORK, "--url", shop_url, "--processes", 1, "--grace", 0.1)
-    process = start(*working, python=("-c", impatient))
-    listener = Listener(process)
+
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(PATIENCE) == 0
+    assert statuses(bakery) == ["done", "done", "unclaimed"]
+
+
+@pytest.mark.usefixtures("bakery")
+def test_a_child_that_does_not_end_is_killed(hear: Hear) -> None:
+    impatient = "from sa_jobqueue.cli import processes; processes.LAST_SECONDS = 0.5"
+    process, listener = hear("--processes", 1, "--grace", 0.1, python=impatient)
     (child,) = listener.wait_for("a worker begins")
 
     os.kill(child["process"], signal.SIGSTOP)  # nothing runs in it any more
@@ -152,7 +148,7 @@ def test_a_child_that_does_not_end_is_killed(bakery: Engine, start: Start, shop_
     assert process.wait(PATIENCE) == 128 + signal.SIGKILL
 
 
-#: The command, where the system refuses to start some processes.
+#: The system refuses to start some processes.
 REFUSING = """
 from multiprocessing.context import SpawnProcess
 
@@ -164,46 +160,34 @@ def start_or_refuse(process):
     start(process)
 
 SpawnProcess.start = start_or_refuse
-from sa_jobqueue.__main__ import main
-main()
 """
 
 
-def test_a_child_that_cannot_be_started_is_tried_again_while_the_others_work(
-    bakery: Engine, start: Start, shop_url: str
-) -> None:
-    refusing = REFUSING.format(refused=[False, False, True])
-    working = (*WORK, "--url", shop_url, "--processes", 2)
-    process = start(*working, python=("-c", refusing))
-    listener = Listener(process)
-    (first, _) = listener.wait_for("a worker begins", times=2)
-
-    os.kill(first["process"], signal.SIGKILL)
+@pytest.mark.usefixtures("bakery")
+def test_a_child_that_cannot_be_started_is_tried_again_while_the_others_work(hear: Hear) -> None:
+    process, listener = hear(*TWO, python=REFUSING.format(refused=[False, True]))
+    listener.wait_for("a worker begins")
 
     (refusal,) = listener.wait_for("cannot be started, and is tried again in")
     assert "Resource temporarily unavailable" in refusal["message"]
     listener.wait_for("a worker begins")
     process.send_signal(signal.SIGTERM)
+
     assert process.wait(PATIENCE) == 0
 
 
-def test_a_first_child_that_cannot_be_started_ends_the_command(
-    bakery: Engine, start: Start, shop_url: str
-) -> None:
-    refusing = REFUSING.format(refused=[True])
+@pytest.mark.usefixtures("bakery")
+def test_a_first_child_that_cannot_be_started_ends_the_command(hear: Hear) -> None:
+    process, listener = hear(*TWO, python=REFUSING.format(refused=[True]))
 
-    code, _, errors = finished(
-        start(*WORK, "--url", shop_url, "--processes", 2, python=("-c", refusing))
-    )
-
-    assert code == 1
-    assert "Resource temporarily unavailable" in errors
+    assert process.wait(PATIENCE) == 1
+    listener.wait_for("Resource temporarily unavailable")
 
 
 def test_the_children_of_a_supervisor_that_is_killed_finish_their_jobs_and_end(
     bakery: Engine, hear: Hear
 ) -> None:
-    supervisor, listener = hear("--processes", 2)
+    supervisor, listener = hear(*TWO)
     listener.wait_for("a worker begins", times=2)
     add_loaves(bakery, 0.1)
     listener.wait_for("in the oven")
@@ -217,23 +201,20 @@ def test_the_children_of_a_supervisor_that_is_killed_finish_their_jobs_and_end(
 def test_a_drain_ends_when_each_child_finds_nothing_more(bakery: Engine, hear: Hear) -> None:
     add_loaves(bakery, *[None] * 20)
 
-    supervisor, listener = hear("--processes", 2, "--concurrency", 2, "--drain")
+    supervisor, listener = hear(*TWO, "--concurrency", 2, "--drain")
 
     assert supervisor.wait(PATIENCE) == 0
     listener.wait_for_silence()
     assert set(statuses(bakery)) == {"done"}
 
 
-@pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize(
     ("target", "url", "said"),
     [
         ("no_such_module", "sqlite:///missing.db", "No module named 'no_such_module'"),
-        ("tests.cli.bakery", "sqlite:///missing.db", "there is no file missing.db"),
         ("tests.cli.bakery", "postgresql+no_such://127.0.0.1:1/x", "no_such"),
     ],
 )
-@pytest.mark.usefixtures("bakery")
 def test_a_mistake_ends_the_supervisor_with_one_error(
     start: Start, target: str, url: str, said: str
 ) -> None:
@@ -246,8 +227,68 @@ def test_a_mistake_ends_the_supervisor_with_one_error(
     assert len(errors.splitlines()) == 1
 
 
-@pytest.mark.only_on("sqlite")
-def test_the_pause_before_a_child_is_replaced_grows_while_they_die_at_once(db_alias: str) -> None:
+@pytest.fixture
+def port() -> int:
+    """A port where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        number: int = taken.getsockname()[1]
+        return number
+
+
+@pytest.fixture
+def late_url(db_url: URL, port: int) -> URL:
+    return db_url.set(host="127.0.0.1", port=port)
+
+
+@pytest.mark.only_on("postgresql", "mysql")
+@pytest.mark.parametrize("processes", [(), TWO], ids=["awaited", "two"])
+def test_a_worker_waits_for_a_server_that_is_away(
+    bakery: Engine,
+    hear: Hear,
+    db_url: URL,
+    late_url: URL,
+    port: int,
+    processes: tuple[object, ...],
+) -> None:
+    add_loaves(bakery, None)
+    target = BREAD if processes else f"{AWAITED}:bread"
+    driver = late_url.drivername if processes else DRIVERS[late_url.get_backend_name()]
+    url = late_url.set(drivername=driver).render_as_string(hide_password=False)
+    working, listener = hear("--drain", *processes, target=target, url=url)
+    listener.wait_for("and is run again", times=2)
+
+    with Proxy(db_url, port=port):
+        assert working.wait(PATIENCE) == 0
+
+    assert statuses(bakery) == ["done"]
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.usefixtures("bakery")
+def test_sigterm_ends_a_worker_that_waits(hear: Hear, late_url: URL) -> None:
+    working, listener = hear(url=late_url.render_as_string(hide_password=False))
+    listener.wait_for("and is run again")
+
+    working.send_signal(signal.SIGTERM)
+
+    listener.wait_for("the worker was stopped")
+    assert working.wait(PATIENCE) == 0
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+@pytest.mark.usefixtures("bakery")
+def test_a_missing_database_ends_the_command_at_once(start: Start, db_url: URL) -> None:
+    url = db_url.set(database="no_such_database").render_as_string(hide_password=False)
+
+    code, _, errors = finished(start("work", BREAD, "--url", url, *TWO, "--log-level", "warning"))
+
+    assert code == 1
+    assert "no_such_database" in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_the_pause_before_a_child_is_replaced_grows_while_they_die_at_once() -> None:
     post = Post(1)
 
     pauses = [post.pause_after(0.1) for _ in range(9)]

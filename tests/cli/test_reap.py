@@ -14,13 +14,11 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue, Owner, claim
 from sa_jobqueue.dialects.clock import utc_now
 
-from .conftest import Run, Start, finished
-from .records import ends
+from .conftest import Run
+from .films import Film, cut
 from .shop import Base, Message
-from .test_demo import read_until
 
 MESSAGES = "tests.cli.shop:Message"
-SEND = "tests.cli.shop:send"
 
 
 @pytest.fixture
@@ -109,15 +107,6 @@ def test_max_runtime_takes_the_claims_of_the_living_too(run: Run, url: str, engi
 
 
 @pytest.mark.usefixtures("jobs")
-def test_all_batches_are_taken_back(run: Run, url: str, engine: Engine) -> None:
-    claim_of_the_dead(engine)
-
-    result = run("reap", MESSAGES, "--url", url, "--limit", 1)
-
-    assert result.stdout.endswith("2 can be claimed again, 1 failed\n")
-
-
-@pytest.mark.usefixtures("jobs")
 def test_rows_claimed_by_hand_have_no_owner_to_name(run: Run, url: str, engine: Engine) -> None:
     with Session(engine) as session, session.begin():
         session.execute(update(Message).values(status="claimed"))
@@ -125,24 +114,6 @@ def test_rows_claimed_by_hand_have_no_owner_to_name(run: Run, url: str, engine: 
     result = run("reap", MESSAGES, "--url", url, "--max-runtime", 0)
 
     assert result.stdout.startswith("3 of nobody: max_runtime over\n")
-
-
-@pytest.mark.usefixtures("jobs")
-def test_a_timer_goes_on_until_sigterm(start: Start, url: str, engine: Engine) -> None:
-    dying = Owner(engine, "victim")
-    dying.open()
-    claim_as(engine, dying, 2)
-    claim_of_the_dead(engine)
-    timer = start("reap", MESSAGES, "--url", url, "--every", 0.05)
-    read_until(timer, "1 failed")
-    dying.close()
-    read_until(timer, "2 of victim")
-
-    timer.send_signal(signal.SIGTERM)
-
-    code, output, errors = finished(timer)
-    assert (code, output) == (0, "stopped\n"), errors
-    assert statuses(engine) == ["unclaimed", "unclaimed", "failed"]
 
 
 @pytest.mark.usefixtures("jobs")
@@ -168,26 +139,22 @@ def test_a_timer_outlives_a_server_that_is_away(
     assert result.output == "tried again in 0.01 s: connection refused\nstopped\n"
 
 
-@pytest.mark.parametrize(
-    "option", [("--lease", 0), ("--max-runtime", -1), ("--limit", 0), ("--every", 0)]
-)
+def test_all_steps_of_a_workflow_are_reaped(run: Run, url: str, engine: Engine) -> None:
+    Film.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add(Film(title="easy"))
+        session.flush()
+        cut.queue.claim(session, owner="gone")
+
+    reaped = run("reap", "tests.cli.films:workflow", "--url", url, "--max-runtime", 0)
+
+    assert reaped.stdout == "1 of gone: max_runtime over\n1 can be claimed again, 0 failed\n"
+
+
 @pytest.mark.usefixtures("jobs")
-def test_invalid_options_are_refused(run: Run, url: str, option: tuple[str, object]) -> None:
-    result = run("reap", MESSAGES, "--url", url, *option)
+def test_an_owners_name_is_no_command_to_the_terminal(run: Run, url: str, engine: Engine) -> None:
+    claim_as(engine, "\x1b]0;title\x07", 1)
 
-    assert result.exit_code == 2
-    assert option[0] in result.output
+    reaped = run("reap", MESSAGES, "--url", url, "--max-runtime", 0)
 
-
-@pytest.mark.usefixtures("jobs")
-def test_a_worker_takes_back_the_claims_of_the_dead_unless_told_not_to(
-    run: Run, url: str, engine: Engine
-) -> None:
-    claim_of_the_dead(engine, 2)
-    options = ("--handler", SEND, "--url", url, "--drain", "--log-json")
-
-    leaving = run("work", MESSAGES, *options, "--reap-every", 0)
-    taking = run("work", MESSAGES, *options, "--max-runtime", 60)
-
-    assert ends(leaving) == [(3, "sent")]
-    assert ends(taking) == [(1, "sent"), (2, "sent")]
+    assert reaped.stdout.startswith("1 of \ufffd]0;title\ufffd: ")

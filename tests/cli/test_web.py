@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
@@ -60,53 +59,38 @@ class Served:
 
 
 @pytest.fixture
-def served(start: Start, url: str, request: pytest.FixtureRequest) -> Iterator[Served]:
+def served(start: Start, url: str) -> Served:
     """The page of the depot, as the command serves it."""
-    options = getattr(request, "param", ())
-    served = Served(start("web", DEPOT, "--url", url, "--port", 0, *options))
-    yield served
-    served.process.send_signal(signal.SIGTERM)
-    served.process.wait(20)
+    return Served(start("web", DEPOT, "--url", url, "--port", 0))
 
 
-def test_the_address_has_a_token_that_becomes_a_cookie(served: Served) -> None:
+def test_only_the_token_and_hosts_of_ours_come_in(served: Served) -> None:
     first = served.ask(f"/?{served.query}")
-    cookie = first.headers["set-cookie"]
+    given = first.headers["set-cookie"]
+    cookie, name = given.partition(";")[0], f"sa_jobqueue_{served.port}"
+    guesses = [
+        served.ask("/?token=guessed", cookie=guess) for guess in ("", f"{name}=", f"{name}=guess")
+    ]
+    ours = ("127.0.0.1", "localhost", f"localhost:{served.port}", "[::1]", socket.gethostname())
+    others = ("evil.example", f"evil.example:{served.port}", "127.0.0.1.evil.example", "", "[x")
+    answers = {host: served.ask("/", cookie=cookie, host=host) for host in (*ours, *others)}
 
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}", served.address)
     assert (first.status, first.headers["location"]) == (303, "/")
-    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(given.split("; "))
     assert served.ask(f"//evil.example/?{served.query}").headers["location"] == "/evil.example/"
-    page = served.ask("/", cookie=cookie.partition(";")[0])
-    assert page.status == 200
-    assert f"{DEPOT}:crates" in page.text
-    assert getpass.getuser() in page.text
-
-
-def test_nobody_comes_in_without_the_token(served: Served) -> None:
-    name = f"sa_jobqueue_{served.port}"
-
-    answers = [
-        served.ask("/?token=guessed", cookie=cookie) for cookie in ("", f"{name}=", f"{name}=guess")
-    ]
-
-    assert [answer.status for answer in answers] == [403, 403, 403]
-    assert not [answer for answer in answers if "crates" in answer.text]
-
-
-def test_a_host_that_is_not_ours_is_refused(served: Served) -> None:
-    ours = ("127.0.0.1", "localhost", f"localhost:{served.port}", "[::1]", socket.gethostname())
-    others = ("evil.example", f"evil.example:{served.port}", "127.0.0.1.evil.example", "", "[x")
-    cookie = served.cookie()
-
-    answers = {host: served.ask("/", cookie=cookie, host=host) for host in (*ours, *others)}
-
+    assert [answer.status for answer in guesses] == [403, 403, 403]
     assert {host for host, answer in answers.items() if answer.status == 200} == set(ours)
     assert {answers[host].status for host in others} == {400}
-    assert not [host for host in others if "crates" in answers[host].text]
+    shown = {host for host, answer in answers.items() if f"{DEPOT}:crates" in answer.text}
+    assert shown == set(ours)
+    assert not [answer for answer in guesses if "crates" in answer.text]
+    assert getpass.getuser() in answers["localhost"].text
 
 
-def test_jobs_are_changed_and_the_change_is_logged(served: Served, engine: Engine) -> None:
+def test_a_signal_ends_the_command_and_the_log_has_each_change(
+    served: Served, engine: Engine
+) -> None:
     form = {"content_type": "application/x-www-form-urlencoded", "sec_fetch_site": "same-origin"}
     path = f"/queues/{DEPOT}:crates"
 
@@ -123,55 +107,37 @@ def test_jobs_are_changed_and_the_change_is_logged(served: Served, engine: Engin
         assert session.get_one(Crate, 1).status == "cancelled"
     served.process.send_signal(signal.SIGTERM)
     _, errors = served.process.communicate(timeout=20)
+    assert served.process.returncode in (0, -signal.SIGTERM)
     assert f"sa_jobqueue.web: {getpass.getuser()!r}: cancel of {DEPOT}:crates: 1 changed" in errors
+    assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("served", [("--read-only",)], indirect=True)
-def test_a_page_that_is_read_only_changes_nothing(served: Served) -> None:
+def test_a_page_that_is_read_only_changes_nothing_and_another_host_is_told_plainly(
+    start: Start, url: str
+) -> None:
+    options = ("--port", 0, "--read-only", "--host", "0.0.0.0")
+    served = Served(start("web", DEPOT, "--url", url, *options))
     cookie = served.cookie()
 
-    assert served.ask(f"//evil.example/?{served.query}").headers["location"] == "/evil.example/"
     page = served.ask("/", cookie=cookie)
     answer = served.ask(
         f"/queues/{DEPOT}:crates", method="POST", cookie=cookie, sec_fetch_site="same-origin"
     )
+    served.process.send_signal(signal.SIGINT)
+    _, errors = served.process.communicate(timeout=20)
 
     assert "read only" in page.text
     assert answer.status == 403
+    assert served.process.returncode in (0, -signal.SIGINT)
+    assert errors.startswith("Listening on 0.0.0.0: everybody who gets the address below can come")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_command(start: Start, url: str, number: signal.Signals) -> None:
-    served = Served(start("web", DEPOT, "--url", url, "--port", 0))
-    served.ask("/", cookie=served.cookie())
-
-    served.process.send_signal(number)
-    _, errors = served.process.communicate(timeout=20)
-
-    assert served.process.returncode in (0, -number)
-    assert "Traceback" not in errors
-
-
-@pytest.mark.parametrize("served", [("--host", "0.0.0.0")], indirect=True)
-def test_another_host_is_told_plainly(served: Served) -> None:
-    answer = served.ask("/", cookie=served.cookie())
-    served.process.send_signal(signal.SIGTERM)
-    _, errors = served.process.communicate(timeout=20)
-
-    assert answer.status == 200
-    assert errors.startswith(
-        "Listening on 0.0.0.0: everybody who gets the address below can come in."
-    )
-
-
-def test_a_port_that_is_taken_is_one_line(start: Start, url: str) -> None:
+def test_a_port_that_is_taken_is_one_line(run: Run, url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        process = start("web", DEPOT, "--url", url, "--port", taken.getsockname()[1])
-        _, errors = process.communicate(timeout=60)
+        result = run("web", DEPOT, "--url", url, "--port", taken.getsockname()[1])
 
-    assert process.returncode == 1
-    assert "Error: cannot listen on 127.0.0.1:" in errors
-    assert "Traceback" not in errors
+    assert result.exit_code == 1
+    assert "Error: cannot listen on 127.0.0.1:" in result.stderr
 
 
 def test_without_the_extra_the_command_says_what_to_install(

@@ -1,161 +1,281 @@
-"""``work`` and ``status`` on a user's own queues."""
+"""``work`` in this process: on queues, modules and workflows, awaited or not, and what it logs."""
 
 from __future__ import annotations
 
-import signal
+import json
+import logging
+import sys
 from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
-from sqlalchemy import Engine, select
+from sqlalchemy import URL, Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import claim
+from sa_jobqueue import Owner, claim
+from sa_jobqueue.cli.logs import JsonLines
 
-from .conftest import Run, Start, plain
-from .records import PATIENCE, Listener, ends, messages
-from .shop import Base, Message, Order
+from . import films, shop
+from .bakery import Loaf
+from .conftest import Run
+from .films import Film
+from .records import ends, messages
+from .shop import Message, Order
 
-MESSAGES = "tests.cli.shop:Message"
-SEND = "tests.cli.shop:send"
-REFUSE = "tests.cli.shop:refuse"
+MESSAGES, BAKERY, ASYNC_BAKERY = (
+    "tests.cli.shop:Message",
+    "tests.cli.bakery",
+    "tests.cli.async_bakery",
+)
+WORKFLOW = "tests.cli.films:workflow"
 
 
 @pytest.fixture
 def jobs(engine: Engine) -> None:
-    """Two unclaimed messages and an order."""
-    Base.metadata.create_all(engine)
+    """Two messages, an order, a loaf of each kind, and two films, of which one is hard."""
+    for metadata in (shop.Base.metadata, Loaf.metadata, films.Base.metadata):
+        metadata.create_all(engine)
     with Session(engine) as session, session.begin():
         session.add_all([Message(recipient="anna"), Message(recipient="bob")])
         session.add(Order(shop="north", number=7))
-
-
-def statuses(engine: Engine, entity: type[Message | Order] = Message) -> Sequence[str]:
-    with Session(engine) as session:
-        return session.scalars(select(entity.status)).all()
+        session.add_all([Loaf(kind=kind) for kind in ("bread", "cake", "idea")])
+        session.add_all([Film(title="easy"), Film(title="hard")])
 
 
 @pytest.fixture
 def drain(run: Run, url: str) -> Run:
-    """Drain a queue with a handler."""
-
-    def drain(queue: str, handler: str, *options: object) -> Result:
-        into_log = ("--url", url, "--drain", "--log-json")
-        return run("work", queue, "--handler", handler, *into_log, *options)
+    def drain(*arguments: object) -> Result:
+        return run("work", *arguments, "--url", url, "--drain", "--log-json")
 
     return drain
 
 
-@pytest.mark.usefixtures("jobs")
-def test_a_drain_logs_what_became_of_each_job(drain: Run, engine: Engine) -> None:
-    result = drain(MESSAGES, SEND)
-
-    assert ends(result) == [(1, "sent"), (2, "sent")]
-    assert messages(result)[-1] == "no job is due, and no retry waits"
-    assert statuses(engine) == ["sent", "sent"]
+def statuses(engine: Engine, entity: Any) -> Sequence[str]:
+    with Session(engine) as session:
+        return session.scalars(select(entity.status)).all()
 
 
 @pytest.mark.usefixtures("jobs")
-def test_done_jobs_are_deleted_on_demand(drain: Run, engine: Engine) -> None:
-    result = drain(MESSAGES, SEND, "--delete", "--limit", 10)
-
-    assert ends(result) == [(1, "sent"), (2, "sent")]
-    assert statuses(engine) == []
-
-
-@pytest.mark.usefixtures("jobs")
-def test_a_target_may_be_a_queue_or_a_class(drain: Run, engine: Engine) -> None:
-    result = drain("tests.cli.shop:to_a", SEND)
-
-    assert ends(result) == [(1, "sent")]
-    assert statuses(engine) == ["sent", "unclaimed"]
-
-
-@pytest.mark.usefixtures("jobs")
-def test_a_failed_job_without_attempts_is_failed(drain: Run, engine: Engine) -> None:
-    result = drain("tests.cli.shop:Order", REFUSE)
-
-    assert ends(result) == [("north", 7, "failed")]
-    assert statuses(engine, Order) == ["failed"]
-
-
-@pytest.mark.usefixtures("jobs")
-def test_a_failed_job_is_tried_again_while_attempts_remain(drain: Run, engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        session.get_one(Message, 1).max_attempts = 2
-
-    result = drain("tests.cli.shop:to_a", REFUSE)
-
-    assert ends(result) == [(1, "unclaimed"), (1, "failed")]
-
-
-@pytest.mark.usefixtures("jobs")
-def test_a_cancelled_job_is_named(drain: Run) -> None:
-    assert ends(drain("tests.cli.shop:to_a", "tests.cli.shop:drop")) == [(1, "cancelled")]
-
-
-@pytest.mark.usefixtures("jobs")
-def test_sigterm_ends_a_worker(start: Start, url: str) -> None:
-    worker = start("work", MESSAGES, "--handler", SEND, "--url", url, "--owner", "me", "--log-json")
-    listener = Listener(worker)
-    listener.wait_for("Message 2 sent")
-
-    worker.send_signal(signal.SIGTERM)
-
-    listener.wait_for("the worker was stopped")
-    assert worker.wait(PATIENCE) == 0
-
-
-@pytest.mark.usefixtures("jobs")
-def test_status_counts_in_the_tables_own_words(run: Run, url: str, engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        claim(session, Message, owner="mailer-1")
-
-    result = run("status", "--url", url, MESSAGES)
-
-    assert result.exit_code == 0, result.output
-    shown = plain(result.output)
-    for line in ("unclaimed 1", "claimed 1", "sent 0", "depth due 1", "claimed by mailer-1 1"):
-        assert line in shown
-
-
-@pytest.mark.usefixtures("jobs")
-def test_the_status_of_a_queue_counts_the_jobs_of_its_criteria(
-    run: Run, url: str, engine: Engine
+@pytest.mark.parametrize(
+    ("arguments", "handled"),
+    [
+        ((MESSAGES, "--handler", "tests.cli.shop:send"), [(1, "sent"), (2, "sent")]),
+        ((MESSAGES, "--handler", "tests.cli.shop:send", "--limit", 10), [(1, "sent"), (2, "sent")]),
+        (("tests.cli.shop:to_a", "--handler", "tests.cli.shop:send"), [(1, "sent")]),
+        (("tests.cli.shop:to_a", "--handler", "tests.cli.shop:drop"), [(1, "cancelled")]),
+        (
+            ("tests.cli.shop:Order", "--handler", "tests.cli.shop:refuse"),
+            [("north", 7, "failed")],
+        ),
+        (
+            (WORKFLOW,),
+            [(1, "cut"), (1, "done"), (2, "unclaimed"), (2, "cut"), (2, "done")],
+        ),
+        (("tests.cli.films:show",), []),
+        (("tests.cli.films:cut",), [(1, "cut"), (2, "unclaimed"), (2, "cut")]),
+        ((f"{BAKERY}:cakes", f"{BAKERY}:bread"), [(2, "done"), (1, "done")]),
+    ],
+)
+def test_a_drain_logs_what_became_of_each_job(
+    drain: Run, arguments: tuple[object, ...], handled: list[tuple[object, ...]]
 ) -> None:
-    with Session(engine) as session, session.begin():
-        claim(session, Message, owner="bobs", limit=2)
-        session.add_all([Message(recipient="anton"), Message(recipient="carl")])
+    result = drain(*arguments)
 
-    of_queue = plain(run("status", "--url", url, "tests.cli.shop:to_a").output)
-    of_class = plain(run("status", "--url", url, MESSAGES).output)
-
-    for line in ("unclaimed 1", "claimed 1", "depth due 1", "claimed by bobs 1"):
-        assert line in of_queue
-    for line in ("unclaimed 2", "claimed 2", "depth due 2", "claimed by bobs 2"):
-        assert line in of_class
+    assert ends(result) == handled
+    assert messages(result)[-1] == "no job is due, and no retry waits"
 
 
+@pytest.mark.usefixtures("jobs")
+def test_a_module_stands_for_all_that_has_a_handler_and_each_queue_counts_once(
+    drain: Run, engine: Engine
+) -> None:
+    left_alone, begins, *_ = messages(drain(BAKERY, f"{BAKERY}:same_bread", "tests.cli.films"))
+
+    assert left_alone == f"queues without a handler are left alone: {BAKERY}:ideas"
+    assert begins == (
+        f"a worker begins: {BAKERY}:films.cut, {BAKERY}:films.show, {BAKERY}:bread, {BAKERY}:cakes"
+    )
+    assert statuses(engine, Loaf) == ["done", "done", "unclaimed"]
+    assert statuses(engine, Film) == []  # as the model says
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_worker_takes_back_the_claims_of_the_dead(drain: Run, engine: Engine) -> None:
+    with Owner(engine, "victim") as owner, Session(engine) as session, session.begin():
+        claim(session, Message, owner=owner, limit=2)
+
+    result = drain(MESSAGES, "--handler", "tests.cli.shop:send", "--max-runtime", 60)
+
+    assert ends(result) == [(1, "sent"), (2, "sent")]
+
+
+@pytest.mark.usefixtures("jobs")
 @pytest.mark.parametrize(
     ("handler", "driver"), [("leave", "sqlite"), ("leave_awaited", "sqlite+aiosqlite")]
 )
 def test_a_handler_that_exits_is_no_success_of_the_command(
-    run: Run,
-    url: str,
-    engine: Engine,
-    caplog: pytest.LogCaptureFixture,
-    handler: str,
-    driver: str,
+    run: Run, url: str, handler: str, driver: str
 ) -> None:
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add_all(Message(recipient=name) for name in ("anna", "bert"))
-
     result = run(
         *("work", MESSAGES, "--handler", f"tests.cli.shop:{handler}", "--drain"),
-        *("--url", url.replace("sqlite", driver, 1)),
+        *("--log-level", "info", "--url", url.replace("sqlite", driver, 1)),
     )
 
     assert result.exit_code == 1
-    assert "SystemExit(0) has ended this worker" in caplog.text
-    assert "no job is due, and no retry waits" not in caplog.text
+    assert "SystemExit(0) has ended this worker" in result.stderr
+    assert "no job is due, and no retry waits" not in result.stderr
+
+
+@pytest.fixture
+def loaves(bakery: Engine) -> Engine:
+    """A bread and a cake in the database of the test."""
+    with Session(bakery) as session, session.begin():
+        session.add_all([Loaf(kind="bread"), Loaf(kind="cake")])
+    return bakery
+
+
+def test_an_async_url_serves_async_handlers(run: Run, loaves: Engine, async_url: str) -> None:
+    result = run("work", ASYNC_BAKERY, "--url", async_url, "--drain", "--log-json")
+
+    assert sorted(status for _, status in ends(result)) == ["done", "done"]
+    assert sorted(statuses(loaves, Loaf)) == ["done", "done", "unclaimed"]  # a transactional idea
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("target", [f"{ASYNC_BAKERY}:bread", f"{BAKERY}:cakes"])
+def test_a_driver_for_both_serves_the_handlers_that_there_are(
+    run: Run, loaves: Engine, db_url: URL, target: str
+) -> None:
+    pytest.importorskip("psycopg")
+    url = db_url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+
+    result = run("work", target, "--url", url, "--drain", "--log-json")
+
+    assert [status for _, status in ends(result)] == ["done"]
+
+
+ENGINES = """
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
+
+engine = create_engine({url!r})
+Session = sessionmaker(engine)
+async_engine = create_async_engine({async_url!r})
+AsyncSession = async_sessionmaker(async_engine)
+"""
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.usefixtures("loaves")
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (f"{BAKERY}:bread", "engine"),
+        (f"{BAKERY}:bread", "Session"),
+        (f"{ASYNC_BAKERY}:awaited_bread", "async_engine"),
+        (f"{ASYNC_BAKERY}:bread", "AsyncSession"),
+    ],
+)
+def test_the_applications_engine_or_sessionmaker_is_used(
+    run: Run,
+    folder: Path,
+    shop_url: str,
+    async_url: str,
+    target: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (folder / "engines_of_bakery.py").write_text(ENGINES.format(url=shop_url, async_url=async_url))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "engines_of_bakery", raising=False)
+
+    result = run("work", target, "--engine", f"engines_of_bakery:{name}", "--drain", "--log-json")
+
+    assert [status for _, status in ends(result)] == ["done"]
+
+
+@pytest.mark.usefixtures("jobs")
+def test_each_record_is_a_json_object_with_its_extra_fields(drain: Run, engine: Engine) -> None:
+    with Session(engine) as session, session.begin():
+        session.get_one(Message, 1).max_attempts = 1
+
+    result = drain("tests.cli.shop:to_a", "--handler", "tests.cli.shop:refuse")
+
+    records = map(json.loads, result.stderr.splitlines())
+    (failed,) = (record for record in records if record["level"] == "WARNING")
+    assert failed.pop("duration") >= 0
+    assert failed.pop("message").startswith("Message 1 failed, attempt 1 of 1, after ")
+    assert failed.pop("exception").endswith("\nValueError: no")
+    assert datetime.fromisoformat(failed.pop("time")).tzinfo is not None
+    assert failed.pop("process") > 0
+    assert "JobQueue Message" in failed.pop("queue")
+    assert failed == {
+        "level": "WARNING",
+        "logger": "sa_jobqueue.worker",
+        "job_class": "Message",
+        "job_key": [1],
+        "status": "failed",
+        "attempt": 1,
+        "max_attempts": 1,
+        "next_try_in": None,
+    }
+
+
+@pytest.mark.usefixtures("jobs")
+def test_the_level_leaves_out_what_is_below_it(run: Run, url: str) -> None:
+    work = ("work", MESSAGES, "--handler", "tests.cli.shop:send", "--url", url, "--drain")
+
+    result = run(*work, "--log-level", "warning")
+
+    assert (result.exit_code, result.output) == (0, "")
+
+
+@pytest.mark.usefixtures("jobs")
+def test_the_applications_own_logging_is_left_as_it_is(run: Run, url: str) -> None:
+    work = ("work", MESSAGES, "--handler", "tests.cli.shop:send", "--url", url, "--drain")
+    logging.root.handlers = [own := logging.StreamHandler(sys.stderr)]
+
+    run(*work)
+    kept = logging.root.handlers
+    on_demand = run(*work, "--log-level", "info")
+
+    assert kept == [own]
+    assert "no job is due, and no retry waits" in on_demand.stderr
+
+
+class Unspeakable:
+    """It has no text."""
+
+    def __repr__(self) -> str:
+        return "<no words>"
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    ("extra", "written"),
+    [
+        ({"stock": {(1, 2): 3}}, {"stock": "{(1, 2): 3}"}),
+        ({"amount": float("nan"), "shelf": 7}, {"amount": "nan", "shelf": 7}),
+        ({"time": "noon", "level": 3}, {"time_": "noon", "level_": 3}),
+        ({"what": Unspeakable()}, {"what": "<no words>"}),
+        (
+            {"stack_info": "Stack (most recent call last)"},
+            {"stack": "Stack (most recent call last)"},
+        ),
+    ],
+)
+def test_an_extra_field_never_costs_the_record(
+    extra: dict[str, Any], written: dict[str, Any]
+) -> None:
+    record = logging.makeLogRecord({"msg": "counted", "levelname": "INFO", **extra})
+
+    line = json.loads(JsonLines().format(record), parse_constant=pytest.fail)
+
+    assert {name: line[name] for name in written} == written
+    assert (line["message"], line["level"]) == ("counted", "INFO")

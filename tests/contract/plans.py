@@ -104,12 +104,28 @@ def locking(statements: list[Executable], engine: Engine) -> Executable:
     return found[0]
 
 
-def rows_read(connection: Connection) -> int:
-    """Count the rows that this connection has read, where the database tells."""
-    if connection.dialect.name not in ("mysql", "mariadb"):
+def rows_read(connection: Connection, table: str = "") -> int:
+    """Count the rows that this connection has read; on PostgreSQL from a table, by now."""
+    alias = connection.dialect.name
+    if alias == "postgresql":
+        asked = (
+            "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_all_tables "
+            f"WHERE relid = '{table}'::regclass"
+        )
+        return int(connection.exec_driver_sql(asked).scalar_one()) if table else 0
+    if alias == "sqlite":
         return 0
     status = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'")
     return sum(int(value) for _, value in status)
+
+
+def rows_read_of_tables(connection: Connection) -> int:
+    """Count the rows that this transaction has read, on PostgreSQL too."""
+    if connection.dialect.name != "postgresql":
+        return rows_read(connection)
+    read = "sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))"
+    counted = f"SELECT coalesce({read}, 0) FROM pg_stat_xact_user_tables"
+    return int(connection.exec_driver_sql(counted).scalar_one())
 
 
 @contextmanager
@@ -119,7 +135,7 @@ def plans(engine: Engine, *tables: str) -> Iterator[list[str]]:
     found: list[str] = []
 
     def note(_c: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if statement.startswith("EXPLAIN"):
+        if statement.startswith(("EXPLAIN", "SET STATEMENT")):  # MariaDB explains no SET STATEMENT
             return
         if any(f" {table}" in statement for table in tables):
             asking = cursor.connection.cursor()

@@ -17,7 +17,6 @@ from sa_jobqueue import JobMixin
 from sa_jobqueue.control import control_tables, pause, resume, workers
 from sa_jobqueue.schedules import Schedules
 from sa_jobqueue.worker import control, scheduler
-from tests.migration.support import differences
 from tests.migration.test_autogenerate import body, generate
 from tests.migration.test_autogenerate import project as project  # a fixture
 from tests.running import running
@@ -43,18 +42,6 @@ def queue_class() -> Any:
         id: Mapped[int] = mapped_column(primary_key=True)
 
     return Invoice
-
-
-def test_autogenerate_adds_the_control_tables_once(fresh_database: URL) -> None:
-    engine, metadata = make_engine(fresh_database), MetaData()
-    control_tables(metadata)
-
-    missing = {change[1].name for change in differences(engine, metadata)}
-    metadata.create_all(engine)
-
-    assert {"job_workers", "job_pauses", "job_stops"} <= missing
-    assert differences(engine, metadata) == []
-    engine.dispose()
 
 
 def test_a_queue_in_use_gets_the_tables_and_loses_them_while_its_workers_run(

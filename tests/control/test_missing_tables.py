@@ -19,7 +19,6 @@ from sa_jobqueue.control import (
     request_stop,
     resume,
     unregister_worker,
-    update_worker,
     workers,
 )
 from sa_jobqueue.schedules import Schedules
@@ -35,7 +34,6 @@ VERBS: dict[str, tuple[str, Callable[[Session], object]]] = {
     "paused": ("job_pauses", lambda session: paused(session, tables=TABLES)),
     "workers": ("job_workers", lambda session: workers(session, tables=TABLES)),
     "register": ("job_workers", lambda session: register_worker(session, "w", [Letter])),
-    "update": ("job_workers", lambda found: update_worker(found, "w", jobs=1, tables=TABLES)),
     "unregister": ("job_workers", lambda found: unregister_worker(found, "w", tables=TABLES)),
     "request_stop": ("job_stops", lambda session: request_stop(session, claimed(session))),
     "read": ("job_(stops|pauses)", lambda session: read_control(session, [Letter], owner="w")),
@@ -44,6 +42,9 @@ VERBS: dict[str, tuple[str, Callable[[Session], object]]] = {
     "run_due": ("job_plans", lambda session: SCHEDULES.run_due(session, [JobQueue(Letter)])),
     "due_in": ("job_plans", lambda session: SCHEDULES.due_in(session, [JobQueue(Letter)])),
 }
+
+
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
 
 @pytest.fixture

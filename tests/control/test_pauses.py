@@ -7,14 +7,26 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import MetaData, String
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import MetaData, Table
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, JobMixin, JobQueue
-from sa_jobqueue.control import control_tables, pause, paused, read_control, resume
+from sa_jobqueue import ArgumentError, Claim, JobQueue, claim
+from sa_jobqueue.control import (
+    control_tables,
+    pause,
+    paused,
+    read_control,
+    register_worker,
+    request_stop,
+    resume,
+)
 from tests.models import Email
 
 from .conftest import TABLES, Letter, Parcel
+
+#: Metadata with a table of the user's own that has the name of one of ours.
+OWN = MetaData()
+Table("job_workers", OWN)
 
 
 def test_a_queue_is_paused_until_it_is_resumed(session: Session) -> None:
@@ -30,34 +42,15 @@ def test_a_queue_is_paused_until_it_is_resumed(session: Session) -> None:
     assert paused(session, tables=TABLES) == []
 
 
-def test_a_pause_holds_from_the_commit_on(
-    session: Session, new_session: Callable[[], Session]
-) -> None:
-    other = new_session()
-    pause(session, Letter)
-    session.rollback()
-
-    assert paused(other, tables=TABLES) == []
-
-
-def test_a_worker_sees_the_pauses_of_its_own_queues(session: Session) -> None:
-    pause(session, Parcel)
-
-    state = read_control(session, [Letter], owner="w", tables=TABLES)
-    assert state.paused == frozenset()
-    state = read_control(session, [Letter, Parcel], owner="w", tables=TABLES)
-    assert state.is_paused(Parcel)
-    assert not state.is_paused(Letter)
-
-
-def test_a_queue_with_a_ready_status_of_its_own_is_paused_alone(session: Session) -> None:
+def test_a_worker_sees_the_pauses_of_its_own_queues_also_of_a_status(session: Session) -> None:
     opened = JobQueue(Letter, ready="opened", during="reading", then="read")
     pause(session, opened)
+    pause(session, Parcel)
 
-    assert [found.queue for found in paused(session, tables=TABLES)] == ["controlled_letter/opened"]
-    state = read_control(session, [Letter, opened], owner="w", tables=TABLES)
-    assert state.is_paused(opened)
-    assert not state.is_paused(Letter)
+    assert read_control(session, [Letter], owner="w", tables=TABLES).paused == frozenset()
+    state = read_control(session, [Letter, opened, Parcel], owner="w", tables=TABLES)
+    assert state.paused == {"controlled_letter/opened", "controlled_parcel"}
+    assert [state.is_paused(queue) for queue in (Letter, opened, Parcel)] == [False, True, True]
 
 
 @pytest.mark.only_on("postgresql", "mysql", "mariadb")  # SQLite has one writer at a time
@@ -81,33 +74,35 @@ def test_two_who_pause_a_queue_at_once_do_each_other_no_harm(
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_queue_without_control_tables_names_the_way_out(session: Session) -> None:
-    with pytest.raises(ArgumentError, match="control_tables"):
-        pause(session, Email)
-    control_tables(MetaData())
-    with pytest.raises(ArgumentError, match="not a mapped class"):
-        pause(session, "email")
-
-
-@pytest.mark.only_on("sqlite")
-def test_several_control_tables_of_a_process_have_to_be_named(session: Session) -> None:
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda session: pause(session, Email), "has no control tables: call control_tables"),
+        (lambda session: pause(session, "email"), "not a mapped class"),
+        (lambda session: paused(session), "tables="),
+        (lambda session: register_worker(session, "w-1", []), "tables="),
+        (lambda session: register_worker(session, "w-1", [Email]), "has no control tables"),
+        (lambda session: request_stop(session, []), "0 jobs.*for each"),
+        (lambda session: request_stop(session, two_claimed(session)), "2 jobs.*for each"),
+        (lambda _: control_tables(OWN), "prefix="),
+    ],
+)
+def test_what_cannot_be_controlled_names_the_way_out(
+    session: Session, call: Callable[[Session], object], said: str
+) -> None:
     metadata = MetaData()
-    control_tables(metadata)
+    assert control_tables(metadata) is control_tables(metadata)  # a second set in this process
 
-    with pytest.raises(ArgumentError, match="tables="):
-        paused(session)
-    assert control_tables(metadata) is control_tables(metadata)
+    with pytest.raises(ArgumentError, match=said):
+        call(session)
+
+
+def two_claimed(session: Session) -> Claim[Letter]:
+    session.add_all([Letter(), Letter()])
+    session.flush()
+    return claim(session, Letter, owner="w", limit=2)
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_table_of_the_users_own_is_not_taken_for_ours() -> None:
-    class Own(DeclarativeBase):
-        pass
-
-    class Worker(JobMixin, Own):
-        __tablename__ = "job_workers"
-        name: Mapped[str] = mapped_column(String(20), primary_key=True)
-
-    with pytest.raises(ArgumentError, match="prefix="):
-        control_tables(Own.metadata)
-    assert control_tables(Own.metadata, prefix="queue").workers.name == "queue_workers"
+def test_with_another_prefix_the_names_are_free() -> None:
+    assert control_tables(OWN, prefix="queue").workers.name == "queue_workers"

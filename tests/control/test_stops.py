@@ -13,7 +13,6 @@ from sqlalchemy import event, func, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
-    ArgumentError,
     Claim,
     JobQueue,
     claim,
@@ -192,15 +191,6 @@ def test_a_request_that_waited_for_another_says_whether_anybody_still_has_the_jo
 
 
 @pytest.mark.only_on("sqlite")
-@pytest.mark.parametrize("number", [0, 2])
-def test_one_job_is_asked_for_at_a_time(session: Session, number: int) -> None:
-    claim_of_many = claimed_letters_of(session, *(Letter() for _ in range(number)))
-
-    for jobs in (claim_of_many, list(claim_of_many)):
-        with pytest.raises(ArgumentError, match=rf"{number} jobs.*for each"):
-            request_stop(session, jobs)
-
-
 def claimed_letters_of(session: Session, *letters: Letter) -> Claim[Letter]:
     session.add_all(letters)
     session.commit()

@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-import pytest
 from sqlalchemy import Engine, MetaData, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, Owner, OwnerState, utc_now
+from sa_jobqueue import Owner, OwnerState, utc_now
 from sa_jobqueue.control import (
     control_tables,
     pause,
     read_control,
     register_worker,
     unregister_worker,
-    update_worker,
     workers,
 )
-from tests.models import Email
 
 from .conftest import TABLES, Letter, Parcel
 
 
-def test_a_worker_is_seen_with_its_queues_and_its_jobs(session: Session) -> None:
+def test_a_worker_is_seen_with_its_queues_and_its_jobs_until_it_ends(session: Session) -> None:
     register_worker(session, "w-1", [Letter, Parcel], tables=TABLES)
-    assert update_worker(session, "w-1", jobs=3, tables=TABLES)
+    register_worker(session, "w-1", [Letter, Parcel], jobs=3, tables=TABLES)  # again
     session.commit()
 
     (found,) = workers(session, tables=TABLES)
@@ -38,16 +35,8 @@ def test_a_worker_is_seen_with_its_queues_and_its_jobs(session: Session) -> None
     assert found.since <= found.seen_at
     assert found.since.tzinfo is not None
 
-
-def test_a_worker_that_ends_is_not_seen_any_more(session: Session) -> None:
-    register_worker(session, "w-1", [Letter], tables=TABLES)
-    register_worker(session, "w-1", [Letter], tables=TABLES)  # it took up its work again
-    assert len(workers(session, tables=TABLES)) == 1
-
     unregister_worker(session, "w-1", tables=TABLES)
-
     assert workers(session, tables=TABLES) == []
-    assert not update_worker(session, "w-1", jobs=0, tables=TABLES)
 
 
 def test_the_lock_of_a_worker_tells_whether_it_is_alive(engine: Engine, session: Session) -> None:
@@ -94,16 +83,3 @@ def test_queues_tell_which_control_tables_are_theirs(session: Session) -> None:
     (found,) = workers(session, tables=TABLES)
     assert found.queues == ("controlled_letter", "controlled_parcel")
     assert read_control(session, iter([Parcel, Letter]), owner="w-1").is_paused(Letter)
-
-
-@pytest.mark.only_on("sqlite")
-def test_without_a_queue_or_with_one_of_others_control_tables_have_to_be_named(
-    session: Session,
-) -> None:
-    other = MetaData()
-    control_tables(other)
-
-    with pytest.raises(ArgumentError, match="tables="):
-        register_worker(session, "w-1", [])
-    with pytest.raises(ArgumentError, match="has no control tables"):
-        register_worker(session, "w-1", [Email])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import subprocess
 import sys
 import threading
@@ -11,22 +10,21 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
-from unittest.mock import MagicMock, Mock
 
 import pytest
 from sqlalchemy import URL, Engine, func, insert, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import JobQueue, OwnerState
+from sa_jobqueue import OwnerState
 from sa_jobqueue.control import pause, request_stop, resume, workers
-from sa_jobqueue.process.runtime import THREADS
-from sa_jobqueue.worker import Worker, control, job_context
-from sa_jobqueue.worker.hands import Hands
+from sa_jobqueue.worker import control, job_context
 from tests.processes import two_processes
 from tests.running import Run, running, runs
 from tests.support import cut_connections, make_engine, statements_seen, until
 
 from .conftest import TABLES, Base, Letter, Parcel
+
+BY_TURNS = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
 
 @pytest.fixture(params=["Worker", "AsyncWorker"])
@@ -54,7 +52,7 @@ def count(session: Session, status: str) -> int:
 
 
 def test_a_paused_queue_rests_until_it_is_resumed_and_others_go_on(
-    run: Run, session: Session
+    run: Run, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     add(session, Letter, 1)
     add(session, Parcel, 1)
@@ -62,6 +60,7 @@ def test_a_paused_queue_rests_until_it_is_resumed_and_others_go_on(
     letter, parcel = threading.Event(), threading.Event()
     claimed: list[type[object]] = []
 
+    caplog.set_level(logging.INFO, "sa_jobqueue.worker")
     with run(
         {Letter: lambda _: letter.set(), Parcel: lambda _: parcel.set()},
         on_claim=lambda claim: claimed.extend(map(type, claim)),
@@ -72,41 +71,11 @@ def test_a_paused_queue_rests_until_it_is_resumed_and_others_go_on(
         commit(session, resume, Letter)
 
         assert letter.wait(30)
+    assert caplog.text.count("letter is paused: this worker claims none of its jobs") == 1
+    assert caplog.text.count("letter is resumed") == 1
 
 
-def test_a_worker_logs_a_pause_and_its_end(
-    run: Run, session: Session, caplog: pytest.LogCaptureFixture
-) -> None:
-    add(session, Letter, 1)
-    commit(session, pause, Letter)
-    handled = threading.Event()
-
-    caplog.set_level(logging.INFO, "sa_jobqueue.worker")
-    with run({Letter: lambda _: handled.set()}):
-        until(lambda: "letter is paused: this worker claims none of its jobs" in caplog.text)
-        commit(session, resume, Letter)
-        assert handled.wait(30)
-
-    assert caplog.text.count("letter is paused") == caplog.text.count("letter is resumed") == 1
-
-
-@pytest.mark.only_on("sqlite")
-@pytest.mark.parametrize("has_interval", [False, True])
-def test_a_queue_that_is_resumed_is_claimed_from_at_once_unless_there_is_an_interval(
-    engine: Engine, has_interval: bool
-) -> None:
-    (lane,) = Worker(engine, JobQueue(Letter), print).lanes
-    hands = Hands[Letter](THREADS, threading.Event(), limit=1, slots=1, has_interval=has_interval)
-    hands.claim_at = math.inf
-
-    with hands:
-        hands.let_rest([lane], [lane])
-        assert hands.begin_turn(in_slot=True) is None
-        hands.let_rest([lane], [])
-
-        assert (hands.begin_turn(in_slot=True) is None) == has_interval
-
-
+@BY_TURNS
 def test_no_job_of_a_paused_queue_starts_though_many_are_claimed(
     run: Run, session: Session
 ) -> None:
@@ -134,7 +103,7 @@ def test_no_job_of_a_paused_queue_starts_though_many_are_claimed(
     assert len(set(handled)) == len(handled)
 
 
-@pytest.mark.only_on("sqlite", "postgresql")
+@BY_TURNS
 def test_the_running_job_of_a_queue_that_is_paused_is_finished(run: Run, session: Session) -> None:
     add(session, Letter, 2)
     started, end = threading.Event(), threading.Event()
@@ -156,6 +125,7 @@ def test_the_running_job_of_a_queue_that_is_paused_is_finished(run: Run, session
 # -- stop requests ------------------------------------------------------
 
 
+@BY_TURNS
 def test_a_job_that_is_asked_to_stop_hears_of_it_and_the_others_do_not(
     run: Run, session: Session
 ) -> None:
@@ -180,7 +150,7 @@ def test_a_job_that_is_asked_to_stop_hears_of_it_and_the_others_do_not(
 
 @pytest.mark.only_on("postgresql", "mysql", "mariadb")
 @pytest.mark.by_turns("postgresql", "mysql", "mariadb")
-def test_a_job_from_before_the_loss_of_a_lock_is_asked_to_stop(
+def test_after_the_loss_of_its_lock_a_worker_has_a_new_name_and_its_old_jobs_can_be_stopped(
     fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "TELL_EVERY", control.LOOK_EVERY)
@@ -201,6 +171,7 @@ def test_a_job_from_before_the_loss_of_a_lock_is_asked_to_stop(
         session.close()
         cut_connections(fresh_database, db_alias)
         until(lambda: [each for each in listed(session) if each.name != before.name])
+        assert len(listed(session)) == 1
 
         commit(session, request_stop, session.scalars(select(Letter)).one())
 
@@ -218,6 +189,7 @@ def listed(session: Session) -> Any:
     return found
 
 
+@BY_TURNS
 def test_a_worker_is_listed_with_its_jobs_while_it_runs(
     run: Run, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +207,7 @@ def test_a_worker_is_listed_with_its_jobs_while_it_runs(
     assert listed(session) == []
 
 
+@BY_TURNS
 @pytest.mark.parametrize("kind", ["AUTOCOMMIT", "bound to classes"])
 def test_control_does_not_depend_on_the_applications_kind_of_sessions(
     engine: Engine, session: Session, kind: str
@@ -295,32 +268,10 @@ def test_ten_workers_that_start_and_end_at_once_do_each_other_no_harm(
         each.dispose()
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
-@pytest.mark.by_turns("postgresql", "mysql", "mariadb")
-def test_a_worker_that_lost_its_lock_is_listed_under_its_new_name(
-    fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "TELL_EVERY", control.LOOK_EVERY)
-    engine = make_engine(fresh_database, pool_pre_ping=True)
-    Base.metadata.create_all(engine)
-
-    def names() -> list[str]:
-        with Session(engine) as session:
-            return [worker.name for worker in listed(session)]
-
-    with running(engine, {Letter: print}):
-        until(names)
-        before = names()
-        cut_connections(fresh_database, db_alias)
-
-        until(lambda: names() not in ([], before))
-        assert len(names()) == 1
-    engine.dispose()
-
-
 # -- without the tables -------------------------------------------------
 
 
+@BY_TURNS
 def test_tables_that_are_created_later_are_used_without_a_restart(
     fresh_database: URL, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,19 +337,3 @@ def test_who_has_no_tables_beside_the_queue_does_not_load_their_modules() -> Non
     )
 
     assert ran.stdout == "[]\n"
-
-
-def test_an_owner_that_cannot_take_a_lock_does_not_end_the_control() -> None:
-    class Cut:
-        @property
-        def current(self) -> str:
-            raise ConnectionError("the server is away")
-
-    named: Any = Cut()
-    own: control.Control[Any] = control.Control(
-        TABLES, [], hands=MagicMock(), transactions=Mock(), owner_name=named
-    )
-
-    own.run()
-
-    assert own.due_at > time.monotonic() + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -22,8 +21,9 @@ from tests.contract.subscriptions import (
     kept,
     mark,
 )
-from tests.processes import FORKSERVER
 from tests.support import make_engine
+
+from .support import Victim
 
 pytestmark = pytest.mark.only_on("postgresql")
 
@@ -56,18 +56,11 @@ def claim_and_wait(url: str, told: Connection) -> None:
 
 def kill_a_claimer(engine: Engine) -> list[int]:
     """Let a process claim, kill it, and return what it had claimed."""
-    here, there = FORKSERVER.Pipe()
-    url = engine.url.render_as_string(hide_password=False)
-    process = FORKSERVER.Process(target=claim_and_wait, args=(url, there), daemon=True)
-    process.start()
-    assert here.poll(60)
-    claimed: list[int] = here.recv()
-    with advisory_session(engine) as other:
-        assert ids(claim_subscriptions(other, limit=9)) == [6]  # the victim has the others
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join(10)
-    return claimed
+    with Victim(engine, claim_and_wait) as process:
+        claimed: list[int] = process.hears()
+        with advisory_session(engine) as other:
+            assert ids(claim_subscriptions(other, limit=9)) == [6]  # the victim has the others
+        return claimed
 
 
 def test_the_unfinished_rows_of_a_killed_claimer_are_claimable_at_once(engine: Engine) -> None:

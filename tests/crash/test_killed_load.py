@@ -20,7 +20,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, LoadState, Log
 from tests.bulk.models import Base, Item
-from tests.processes import FORKSERVER
 from tests.servers.errors import NotHere
 from tests.servers.keeping import Keeper, last_lines
 from tests.servers.mariadb import MariaDB
@@ -28,7 +27,9 @@ from tests.servers.mysql import MySQL
 from tests.servers.postgresql import PostgreSQL
 from tests.servers.provider import NetworkProvider
 from tests.servers.server import Server
-from tests.support import make_engine
+from tests.support import SERVERS, make_engine
+
+from .support import Victim
 
 SEED = 20240517
 FOREIGN = {-1, -2}
@@ -38,7 +39,6 @@ FOREIGN = {-1, -2}
 class Plan:
     """The rows of a load, and how often it is killed."""
 
-    url: str
     folder: str
     log: str
     rows: int
@@ -54,13 +54,11 @@ class Plan:
         return BulkLoad(source, self.new_log(engine), wait=timedelta(seconds=30))
 
 
-def call(plan: Plan, verb: str, told: Connection) -> None:
-    """Report the begin, call, and report the end."""
-    engine = make_engine(plan.url)
-    load = plan.load(engine)
+def call(url: str, plan: Plan, verb: str, told: Connection) -> None:
+    """Report the begin, and call."""
+    load = plan.load(make_engine(url))
     told.send("begins")
     getattr(load, verb)()
-    told.send("through")
 
 
 @dataclass
@@ -72,23 +70,16 @@ class Killer:
     killed: dict[str, int] = field(default_factory=dict)
     lasted: float = 0.0
 
-    def call(self, verb: str, *, within: float | None) -> bool:
+    def call(self, engine: Engine, verb: str, *, within: float | None) -> bool:
         """Call; tell whether the call ended before it was killed."""
-        here, there = FORKSERVER.Pipe()
-        process = FORKSERVER.Process(target=call, args=(self.plan, verb, there), daemon=True)
-        process.start()
-        there.close()
-        assert here.recv() == "begins"
-        begun = time.monotonic()
-        process.join(None if within is None else self.random.uniform(0, within))
-        if process.exitcode is None:
-            assert process.pid is not None
-            os.kill(process.pid, signal.SIGKILL)
-        process.join()
+        with Victim(engine, call, self.plan, verb) as victim:
+            assert victim.hears() == "begins"
+            begun = time.monotonic()
+            victim.process.join(None if within is None else self.random.uniform(0, within))
+        through = victim.process.exitcode == 0
         self.lasted = time.monotonic() - begun
-        through = process.exitcode == 0
-        assert through or process.exitcode == -signal.SIGKILL
         if not through:
+            assert victim.process.exitcode == -signal.SIGKILL
             self.killed[verb] = self.killed.get(verb, 0) + 1
         return through
 
@@ -109,21 +100,21 @@ def ids(engine: Engine) -> set[int]:
 
 
 @pytest.mark.parametrize("log", ["file", "database"])
+@pytest.mark.by_turns("mysql", "mariadb")
 @pytest.mark.timeout(1800)
 def test_a_load_that_is_killed_anywhere_ends_with_all_rows_or_none(
     engine: Engine, log: str, tmp_path: Path, full: bool
 ) -> None:
     plan = Plan(
-        url=engine.url.render_as_string(hide_password=False),
         folder=str(tmp_path / "log"),
         log=log,
         rows=200_000 if full else 900,
         batch=2_000 if full else 30,
-        kills=50 if full else 4,
+        kills=50 if full else 3,
     )
     killer = Killer(plan, random.Random(f"{SEED} {engine.url.get_backend_name()} {log}"))
     everything = FOREIGN | set(range(plan.rows))
-    assert killer.call("run", within=None)
+    assert killer.call(engine, "run", within=None)
     lasts = killer.lasted
     assert ids(engine) == everything
     ended = {"run": 0, "rollback": 0}
@@ -138,7 +129,7 @@ def test_a_load_that_is_killed_anywhere_ends_with_all_rows_or_none(
         elif state is LoadState.CLEANING:
             assert ids(engine) == everything
             verb = "rollback"
-        ended[verb] += killer.call(verb, within=lasts)
+        ended[verb] += killer.call(engine, verb, within=lasts)
 
     for verb in killer.random.sample(["run", "rollback"], 2):
         load = plan.load(engine)
@@ -188,8 +179,9 @@ class Restarted:
         )  # the class is frozen, and this keeper takes over
 
 
-def own_server(alias: str) -> Iterator[Restarted]:
-    provider = PROVIDERS[alias]()
+@pytest.fixture
+def restarted(db_alias: str) -> Iterator[Restarted]:
+    provider = PROVIDERS[db_alias]()
     try:
         server = provider.start(provider.binaries(), origin="started")
     except NotHere as error:
@@ -198,32 +190,14 @@ def own_server(alias: str) -> Iterator[Restarted]:
     server.stop()
 
 
-@pytest.fixture
-def restarted(db_alias: str) -> Iterator[Restarted]:
-    yield from own_server(db_alias)
-
-
-@pytest.mark.only_on("postgresql")
+@pytest.mark.only_full  # their servers take long to make
+@pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("log", ["file", "database"])
 @pytest.mark.timeout(600)
 def test_a_server_restarted_in_the_middle_of_a_load_does_no_harm(
     restarted: Restarted, log: str, tmp_path: Path
 ) -> None:
-    restart_in_the_middle(restarted, log, tmp_path)
-
-
-@pytest.mark.only_full  # their servers take long to make
-@pytest.mark.only_on("mysql", "mariadb")
-@pytest.mark.parametrize("log", ["file", "database"])
-@pytest.mark.timeout(600)
-def test_a_server_that_is_slow_to_restart_does_no_harm_either(
-    restarted: Restarted, log: str, tmp_path: Path
-) -> None:
-    restart_in_the_middle(restarted, log, tmp_path)
-
-
-def restart_in_the_middle(restarted: Restarted, log: str, folder: Path) -> None:
-    """Restart the server after three batches; run again, and roll back."""
+    """The server ends after three batches; then the load goes on, and is rolled back."""
     url = restarted.server.create_database(f"restarted_{log}")
     engine = durable_engine(url)
     Base.metadata.create_all(engine)
@@ -231,7 +205,7 @@ def restart_in_the_middle(restarted: Restarted, log: str, folder: Path) -> None:
 
     def new_load() -> BulkLoad[Any]:
         source = InsertSource(engine, Item, rows, batch_size=100)
-        kept_in = FileLog(folder / "log") if log == "file" else DatabaseLog(engine)
+        kept_in = FileLog(tmp_path / "log") if log == "file" else DatabaseLog(engine)
         return BulkLoad(source, kept_in)
 
     load = new_load()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -14,8 +13,11 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import claim, complete, round_progress, start_round
 from sa_jobqueue.events import Event, listens_for
 from tests.contract.round_models import RoundBase, Subscriber, add, state
-from tests.processes import FORKSERVER
 from tests.support import make_engine
+
+from .support import Victim
+
+pytestmark = pytest.mark.by_turns("mysql", "mariadb")
 
 ROWS, CHUNK = 50, 10
 
@@ -54,30 +56,18 @@ def start_and_wait(url: str, chunks: int, moment: str, told: Connection) -> None
     start_round(engine, Subscriber, chunk=CHUNK)
 
 
-def kill_a_starter(engine: Engine, chunks: int, moment: str) -> None:
-    """Let a process start a round, and kill it on the way."""
-    here, there = FORKSERVER.Pipe()
-    url = engine.url.render_as_string(hide_password=False)
-    process = FORKSERVER.Process(
-        target=start_and_wait, args=(url, chunks, moment, there), daemon=True
-    )
-    process.start()
-    assert here.poll(60)
-    assert here.recv() == chunks
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join(10)
-
-
 @pytest.mark.parametrize(
-    ("chunks", "moment"), [(1, "in the next chunk"), (2, "between two chunks")]
+    ("chunks", "moment"),
+    [
+        (1, "in the next chunk"),
+        pytest.param(2, "between two chunks", marks=pytest.mark.only_full),
+    ],
 )
 def test_the_next_call_finishes_the_same_round_and_no_row_comes_into_it_twice(
-    engine: Engine, chunks: int, moment: str, full: bool
+    engine: Engine, chunks: int, moment: str
 ) -> None:
-    if moment == "between two chunks" and not full:
-        pytest.skip("with --full")
-    kill_a_starter(engine, chunks, moment)
+    with Victim(engine, start_and_wait, chunks, moment) as process:
+        assert process.hears() == chunks
     with Session(engine) as session:
         interrupted = round_progress(session, Subscriber)
         session.commit()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection
 
 import pytest
-from sqlalchemy import URL, Engine
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.worker import Worker
-from tests.models import Base
-from tests.processes import FORKSERVER
 from tests.support import make_engine, until
 from tests.videos import S, Video, add_videos, videos
+
+from .support import Victim
+
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
 #: A lease so long that no claim is reaped for its age.
 LEASE = timedelta(hours=1)
@@ -30,29 +31,15 @@ def stand_still(url: str, pipe: Connection) -> None:
     Worker(make_engine(url), videos(send=send, lease=LEASE), limit=2).run()
 
 
-@pytest.fixture
-def engine(fresh_database: URL) -> Iterator[Engine]:
-    engine = make_engine(fresh_database)
-    Base.metadata.create_all(engine)
-    yield engine
-    engine.dispose()
-
-
 def test_a_killed_workers_jobs_are_back_at_their_step(engine: Engine) -> None:
-    here, there = FORKSERVER.Pipe()
-    url = engine.url.render_as_string(hide_password=False)
     workflow = videos(lease=LEASE)
     with Session(engine) as session:
         first, second, third = add_videos(session, "a", "b", "c", max_attempts=3)
-        process = FORKSERVER.Process(target=stand_still, args=(url, there), daemon=True)
-        process.start()
-        assert here.poll(60)
-        session.rollback()
-        assert [first.status, second.status, third.status] == [S.SENDING, S.SENDING, S.UPLOADED]
-        session.rollback()
-
-        process.kill()
-        process.join()
+        with Victim(engine, stand_still) as process:
+            process.hears()
+            session.rollback()
+            assert [first.status, second.status, third.status] == [S.SENDING, S.SENDING, S.UPLOADED]
+            session.rollback()
 
         def taken_back() -> int:
             found = len(workflow.reap(session))
@@ -64,6 +51,4 @@ def test_a_killed_workers_jobs_are_back_at_their_step(engine: Engine) -> None:
             *[(S.CHECKED, None)] * 2,
             (S.UPLOADED, None),
         ]
-        assert (
-            first.attempts == 1
-        )  # the killed attempt counts, and attempts of the step before do not
+        assert first.attempts == 1  # the killed one; those of the step before do not count

@@ -10,27 +10,22 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 
 import pytest
-from sqlalchemy import URL, Engine, NullPool, select, update
+from sqlalchemy import Engine, NullPool, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ConstantBackoff, JobQueue, retry
 from sa_jobqueue.worker import Worker
-from tests.models import Base, Task, add_tasks
-from tests.processes import FORKSERVER
+from tests.models import Task, add_tasks
 from tests.support import make_engine
+
+from .support import Victim
+
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
 #: A lease so long that no claim is reaped for its age.
 LEASE = timedelta(hours=1)
 
 AT_ONCE = ConstantBackoff(timedelta(0))
-
-
-@pytest.fixture
-def engine(fresh_database: URL) -> Iterator[Engine]:
-    engine = make_engine(fresh_database)
-    Base.metadata.create_all(engine, tables=[Base.metadata.tables["task"]])
-    yield engine
-    engine.dispose()
 
 
 def work(url: str) -> None:
@@ -57,13 +52,8 @@ def supervise(url: str, told: Connection) -> None:
 
 @pytest.fixture
 def supervisor(engine: Engine) -> Iterator[Connection]:
-    here, there = FORKSERVER.Pipe()
-    url = engine.url.render_as_string(hide_password=False)
-    process = FORKSERVER.Process(target=supervise, args=(url, there), daemon=True)
-    process.start()
-    yield here
-    here.send("enough")
-    process.join(10)
+    with Victim(engine, supervise) as process:
+        yield process.pipe
 
 
 def ends_until(supervisor: Connection, engine: Engine, status: str) -> list[int]:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
-from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, Engine, func, select
+from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, claim, reap
 from sa_jobqueue.worker import Worker
-from tests.models import Base, Email, add_emails
-from tests.processes import FORKSERVER
+from tests.models import Email, add_emails
 from tests.support import make_engine, until
+
+from .support import Victim
+
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
 #: A lease so long that no claim is reaped for its age.
 LEASE = timedelta(hours=1)
@@ -31,35 +31,7 @@ MOMENT = timedelta(microseconds=1)
 FORCE = timedelta(0)
 
 
-@dataclass(frozen=True)
-class Process:
-    """A worker in a process of its own, and the pipe to it."""
-
-    process: ForkServerProcess
-    pipe: Connection
-
-    def hears(self) -> object:
-        """Return the next message."""
-        assert self.pipe.poll(60)
-        return self.pipe.recv()
-
-    def signal(self, number: int) -> None:
-        assert self.process.pid is not None
-        os.kill(self.process.pid, number)
-
-    def stand_still(self) -> None:
-        """Stop the process, and wait until it is stopped."""
-        self.signal(signal.SIGSTOP)
-        status = Path(f"/proc/{self.process.pid}/stat")
-        until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T")
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.join(10)
-        self.pipe.close()
-
-
-Start = Callable[[int], Process]
+Start = Callable[[int], Victim]
 
 
 class Telling(logging.Handler):
@@ -92,30 +64,10 @@ def work(url: str, limit: int, pipe: Connection) -> None:
 
 
 @pytest.fixture
-def engine(fresh_database: URL) -> Iterator[Engine]:
-    engine = make_engine(fresh_database)
-    Base.metadata.create_all(engine)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
 def start(engine: Engine) -> Iterator[Start]:
     """Start workers, which are killed when the test ends."""
-    url = engine.url.render_as_string(hide_password=False)
-    started: list[Process] = []
-
-    def start(limit: int) -> Process:
-        here, there = FORKSERVER.Pipe()
-        process = FORKSERVER.Process(target=work, args=(url, limit, there), daemon=True)
-        process.start()
-        there.close()
-        started.append(Process(process, here))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.end()
+    with ExitStack() as started:
+        yield lambda limit: started.enter_context(Victim(engine, work, limit))
 
 
 def jobs(engine: Engine, status: str) -> int:

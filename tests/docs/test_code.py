@@ -16,7 +16,7 @@ from sqlalchemy import URL, Engine, String, inspect, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import sa_jobqueue
-from sa_jobqueue import JobMixin, RetryMixin, ScheduleMixin, claim, complete, finish_rate, migration
+from sa_jobqueue import JobMixin, RetryMixin, ScheduleMixin, claim, complete, migration, stats
 from sa_jobqueue.worker import Worker
 from tests.migration.support import migrating
 from tests.support import make_engine
@@ -117,7 +117,7 @@ def test_positions_shows_a_job_its_place_and_its_time(engine: Engine) -> None:
         complete(session, claimed[:30])
         session.commit()
 
-        assert finish_rate(session, render) == 0.1
+        assert stats(session, render).rate == 0.1
         assert shown(session, waiting[1]) == "2 in line, about 0:00:20"
         assert shown(session, claimed[30]) == "claimed"
         assert hurry(session, [claimed[30], waiting[1], waiting[0]]) == (

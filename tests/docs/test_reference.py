@@ -20,12 +20,12 @@ from .plain_english import findings
 
 REFERENCE = {path.name: page(str(path)) for path in (ROOT / "docs/reference").glob("*.md")}
 
-#: The packages whose names the reference lists. `overview` to `workflow` are imported by name,
+#: The packages whose names the reference lists. `counts` to `workflow` are imported by name,
 #: `owners.alive` and `owners.named_lock` hold what has no place in `sa_jobqueue` itself.
 PUBLIC = (
     *("sa_jobqueue", "sa_jobqueue.asyncio", "sa_jobqueue.bulk", "sa_jobqueue.control"),
-    *("sa_jobqueue.doctor", "sa_jobqueue.events", "sa_jobqueue.migration"),
-    *("sa_jobqueue.otel", "sa_jobqueue.overview", "sa_jobqueue.owners", "sa_jobqueue.owners.alive"),
+    *("sa_jobqueue.counts", "sa_jobqueue.doctor", "sa_jobqueue.events", "sa_jobqueue.migration"),
+    *("sa_jobqueue.otel", "sa_jobqueue.owners", "sa_jobqueue.owners.alive"),
     *("sa_jobqueue.owners.named_lock", "sa_jobqueue.prometheus", "sa_jobqueue.rounds"),
     *("sa_jobqueue.schedules", "sa_jobqueue.testing", "sa_jobqueue.verbs", "sa_jobqueue.web"),
     *("sa_jobqueue.worker", "sa_jobqueue.workflow"),

@@ -1,4 +1,4 @@
-"""An engine whose two tables are made anew for each test."""
+"""An engine whose tables are made anew for each test."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import URL, Engine
 
-from sa_jobqueue.dialects.innodb import examination
 from tests.support import make_engine
 
 from .models import Base
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask for a fresh list of transactions as often as other tests make it stale."""
-    monkeypatch.setattr(examination, "_COPIES", 100)
 
 
 @pytest.fixture
@@ -26,5 +19,4 @@ def engine(db_url: URL) -> Iterator[Engine]:
     Base.metadata.drop_all(engine)
     Base.metadata.create_all(engine)
     yield engine
-    Base.metadata.drop_all(engine)
     engine.dispose()

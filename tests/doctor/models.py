@@ -1,16 +1,20 @@
-"""A queue with its own order, and a table that is no queue."""
+"""A queue with its own order, one with keys, one in partitions, and a table that is no queue."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
-from sqlalchemy import Engine, Index, String, Table, insert, text
+from sqlalchemy import Engine, Index, String, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin
+from sa_jobqueue.doctor import Finding, Report, examine
 from sa_jobqueue.model.indexes import index_of
 from sa_jobqueue.model.mapping import mapping_of
+
+#: So old that other tests' transactions on the server give no finding.
+PATIENT = timedelta(days=1)
 
 
 class Base(DeclarativeBase):
@@ -23,7 +27,7 @@ class Mail(JobMixin, PriorityMixin, Base):
     __tablename__ = "doctor_mail"
     id: Mapped[int] = mapped_column(primary_key=True)
     recipient: Mapped[str] = mapped_column(String(50), default="r")
-    touched: Mapped[str | None] = mapped_column(String(50), onupdate="now")
+    touched: Mapped[str | None] = mapped_column(String(50))
 
 
 class Deed(JobMixin, Base):
@@ -33,15 +37,6 @@ class Deed(JobMixin, Base):
     __queue_args__ = {"per_key": "client", "failed_index": True}  # noqa: RUF012 - as users write it
     id: Mapped[int] = mapped_column(primary_key=True)
     client: Mapped[int]
-
-
-class Alert(JobMixin, Base):
-    """Claimed by channel."""
-
-    __tablename__ = "doctor_alert"
-    __queue_args__ = {"equality": "channel"}  # noqa: RUF012 - as users write it
-    id: Mapped[int] = mapped_column(primary_key=True)
-    channel: Mapped[str] = mapped_column(String(20))
 
 
 class Subscription(Base):
@@ -55,53 +50,49 @@ class Subscription(Base):
     round: Mapped[int] = mapped_column(default=7)
 
 
-TABLE: Table = mapping_of(Mail).table
-
 DUE = (Subscription.kind == 1, Subscription.mailed < 7)
 
 
-def advisory(*where: object, order_by: object = ()) -> JobQueue[Subscription]:
+def advisory(*where: Any, order_by: Any = ()) -> JobQueue[Subscription]:
     """Make a queue of subscriptions, claimed by advisory locks."""
-    return JobQueue(Subscription, *(where or DUE), order_by=order_by, strategy="advisory")  # type: ignore[arg-type]  # criteria
+    return JobQueue(Subscription, *(where or DUE), order_by=order_by, strategy="advisory")
+
+
+def found(engine: Engine, queue: Any, check: str) -> list[Finding]:
+    """Return the findings of one check, without its facts."""
+    return [each for each in examined(engine, queue, check).findings if each.check == check]
+
+
+def examined(engine: Engine, queue: Any, *checks: str) -> Report:
+    return examine(engine, queue, checks=checks or None, old_snapshot=PATIENT)
 
 
 def add_mails(engine: Engine, number: int, **columns: object) -> None:
     """Commit mails of five priorities, and have the planner know them."""
+    if not number:
+        return
     rows = [{"priority": number % 5, **columns} for number in range(number)]
     with engine.begin() as connection:
         connection.execute(insert(Mail), rows)
-    words = "ANALYZE TABLE" if engine.dialect.name in ("mysql", "mariadb") else "ANALYZE"
-    run(engine, f"{words} doctor_mail")
+    analyze(engine, "doctor_mail")
 
 
-def replace_claim_index(engine: Engine, *columns: str, where: str = "") -> None:
-    """Replace the model's claim index; without columns, drop it."""
-    replace_index(engine, "claim", *columns, where=where)
+def analyze(engine: Engine, table: str) -> None:
+    run(engine, f"ANALYZE {'TABLE ' * (engine.dialect.name in ('mysql', 'mariadb'))}{table}")
 
 
-def replace_index(engine: Engine, purpose: str, *columns: str, where: str = "") -> None:
-    """Replace the model's claim or reap index."""
-    index = index_of(TABLE, purpose)
+def replace_index(
+    engine: Engine, purpose: str, columns: str = "", where: str = "", of: type[Base] = Mail
+) -> None:
+    """Replace an index of a model; without columns, drop it."""
+    index = index_of(mapping_of(of).table, purpose)
     assert index is not None
-    predicate = f" WHERE {where}" if where else ""
-    with engine.begin() as connection:
-        index.drop(connection)
-        if columns:
-            connection.execute(
-                text(f"CREATE INDEX {index.name} ON doctor_mail ({', '.join(columns)}){predicate}")
-            )
+    index.drop(engine)
+    if columns:
+        predicate = f" WHERE {where}" if where else ""
+        run(engine, f"CREATE INDEX {index.name} ON {of.__tablename__} ({columns}){predicate}")
 
 
 def run(engine: Engine, statement: str) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql(statement).close()
-
-
-@contextmanager
-def old_snapshot(engine: Engine) -> Iterator[None]:
-    """Keep a transaction open that has read something."""
-    level = "REPEATABLE READ"
-    with engine.connect().execution_options(isolation_level=level) as connection:
-        connection.execute(text("SELECT count(*) FROM doctor_mail"))
-        yield
-        connection.rollback()

@@ -1,65 +1,42 @@
-"""A healthy queue has no finding; an examination changes nothing, and never crashes."""
+"""A healthy queue has no finding; an examination changes and locks nothing."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, MetaData, create_engine, event, select, text
+from sqlalchemy import URL, Column, Engine, Integer, NullPool, String, event, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session, declarative_base
 
-from sa_jobqueue import ArgumentError, JobMixin, JobQueue, claim
-from sa_jobqueue.doctor import Report, Severity, claim_checks, examine
-from sa_jobqueue.doctor.case import Case
+from sa_jobqueue import ArgumentError, JobMixin, JobQueue, PriorityMixin, UnsupportedDatabase, claim
+from sa_jobqueue.dialects import Database
+from sa_jobqueue.doctor import Finding, Report, Severity, examine
+from sa_jobqueue.migration import create_job_indexes, drop_job_indexes
 from sa_jobqueue.testing import assert_claim_is_indexed
+from sa_jobqueue.workflow import Workflow
 from tests import models
-from tests.contract.owners.restricted_user import restricted_user
-from tests.support import SERVERS, STRATEGIES, impatient
+from tests.migration.support import migrating
+from tests.support import SERVERS, STRATEGIES, impatient, make_engine
 
 from .models import (
+    PATIENT,
     Base,
     Mail,
     Subscription,
     add_mails,
     advisory,
-    replace_claim_index,
+    analyze,
+    examined,
+    found,
     replace_index,
+    run,
 )
 
-#: MariaDB shows a copy of its locks, which stays old while other connections ask for it.
-pytestmark = pytest.mark.xdist_group("plans")
-
-#: So old that other tests' transactions on the server give no finding.
-PATIENT = timedelta(days=1)
-
-
-def unwell(report: Report) -> list[str]:
-    """List the findings, except the server's age and what other tests left for VACUUM."""
-    beside = ("version", "garbage")
-    return [str(finding) for finding in report.findings if finding.check not in beside]
-
-
-def committed(engine: Engine) -> Engine:
-    """Begin transactions as the strategies of InnoDB ask for."""
-    if engine.dialect.name == "sqlite":
-        return engine
-    return engine.execution_options(isolation_level="READ COMMITTED")
-
-
-@pytest.fixture
-def all_models(engine: Engine) -> None:
-    """Make the tables of tests.models anew; other tests use them too, so they stay.
-
-    Rows that others deleted are read and locked until they are purged.
-    """
-    models.Base.metadata.drop_all(engine)
-    models.Base.metadata.create_all(engine)
-
+#: Those that large tables and other tests on the server do not disturb.
+OF_QUEUE = ("columns", "statuses", "index", "reap", "failed", "isolation")
 
 QUEUES: list[JobQueue[Any]] = [
     JobQueue(models.Email),
@@ -76,284 +53,232 @@ QUEUES: list[JobQueue[Any]] = [
 ]
 
 
-@pytest.mark.usefixtures("all_models")
+def unwell(engine: Engine, queue: Any) -> list[str]:
+    return [str(finding) for finding in examined(engine, queue, *OF_QUEUE).findings]
+
+
+def committed(engine: Engine) -> Engine:
+    """Begin transactions as the strategies of InnoDB ask for."""
+    if engine.dialect.name == "sqlite":
+        return engine
+    return engine.execution_options(isolation_level="READ COMMITTED")
+
+
 def test_an_empty_table_of_any_model_has_no_finding(engine: Engine) -> None:
-    reports = [examine(engine, queue, old_snapshot=PATIENT) for queue in QUEUES]
+    models.Base.metadata.create_all(engine)
 
-    assert [unwell(report) for report in reports] == [[]] * len(QUEUES)
-    assert all("walk" in fact.message for report in reports for fact in of(report, "plan"))
-
-
-class Convened(DeclarativeBase):
-    metadata = MetaData(naming_convention={"ix": "idx_%(table_name)s_%(constraint_name)s"})
-
-
-class Parcel(JobMixin, Convened):
-    __tablename__ = "doctor_parcel"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-def test_our_own_indexes_are_known_by_the_names_of_a_convention_too(engine: Engine) -> None:
-    Convened.metadata.create_all(engine)
-
-    queues = [JobQueue(Parcel), JobQueue(Parcel, order_by=Parcel.id.desc())]
-    updates = [examine(engine, queue, old_snapshot=PATIENT).findings for queue in queues]
-
-    Convened.metadata.drop_all(engine)
-    assert not [found for findings in updates for found in findings if "HOT" in found.message]
-
-
-def of(report: Report, check: str) -> list[Any]:
-    return [fact for fact in report.facts if fact.check == check]
+    assert [unwell(engine, queue) for queue in QUEUES] == [[]] * len(QUEUES)
 
 
 @pytest.mark.parametrize("number", [3, 5_000])
 def test_no_strategy_has_a_finding_whatever_the_size(
     engine: Engine, db_alias: str, number: int
 ) -> None:
+    add_mails(engine, 5_000, status="done")
     add_mails(engine, number)
 
-    reports = [
-        examine(committed(engine), JobQueue(Mail, strategy=strategy), old_snapshot=PATIENT)
-        for strategy in STRATEGIES[db_alias]
-    ]
+    for strategy in STRATEGIES[db_alias]:
+        queue = JobQueue(Mail, strategy=strategy)
+        assert unwell(committed(engine), queue) == []
+        if strategy == "held":
+            replace_index(engine, "reap")  # it marks nothing
+            assert unwell(committed(engine), queue) == []
 
-    assert [unwell(report) for report in reports] == [[]] * len(reports)
-    assert {report.cost.claimed for report in reports if report.cost} == {min(number, 100)}
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("number", [0, 20_000])
+@pytest.mark.parametrize(
+    "queue",
+    [
+        advisory(),
+        advisory(order_by=Subscription.mailed),
+        advisory(order_by=[Subscription.mailed.desc(), Subscription.id.desc()]),
+        advisory(Subscription.kind == 1, Subscription.mailed == 0, order_by=Subscription.id),
+        advisory(Subscription.kind == 1, Subscription.mailed.between(0, 7)),
+        advisory(order_by=(Subscription.kind, Subscription.mailed)),
+    ],
+)
+def test_one_index_serves_equality_range_and_key_of_a_plain_class(
+    engine: Engine, queue: JobQueue[Subscription], number: int
+) -> None:
+    Base.metadata.create_all(engine)
+    rows = f"SELECT mod(n, 10), 0, 7 FROM generate_series(1, {number}) AS n"
+    run(engine, f"INSERT INTO doctor_subscription (kind, mailed, round) {rows}")
+    analyze(engine, "doctor_subscription")
+
+    report = examined(engine, queue, "index")
+
+    assert report.findings == ()
+    assert "ix_due (kind, mailed, id) fits the claim" in [fact.message for fact in report.facts]
 
 
-def test_a_table_with_few_jobs_among_many_done_has_no_finding(engine: Engine) -> None:
-    add_mails(engine, 5_000, status="done")
-    add_mails(engine, 20)
+@pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
+@pytest.mark.parametrize("name", ["100%", "it's", 'say "so"', "$sa$", "a:b"])
+def test_the_indexes_of_a_queue_of_any_name_are_known(fresh_database: URL, name: str) -> None:
+    engine = make_engine(fresh_database, poolclass=NullPool)
+    base = declarative_base()
+    body = {
+        "__tablename__": f"mails {name}",
+        "__queue_args__": {"per_key": "account"},
+        "id": Column(Integer, primary_key=True),
+        "account": Column(name, String(20)),
+    }
+    mail: Any = type("Mail", (JobMixin.named(status=f"{name} status"), base), body)
+    base.metadata.create_all(engine)
 
-    report = examine(engine, Mail, old_snapshot=PATIENT)
-
-    assert unwell(report) == []
-    assert report.cost is not None
-    assert report.cost.claimed == 20
+    assert unwell(engine, JobQueue(mail, serial_by=mail.account)) == []
+    engine.dispose()
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_the_rows_of_a_batch_are_counted(engine: Engine) -> None:
+def test_the_indexes_of_partitions_count_as_those_of_their_table(engine: Engine) -> None:
+    base, parts = declarative_base(), {"postgresql_partition_by": "HASH (id)"}
+    for name in ("mysql", "mariadb"):
+        parts |= {f"{name}_partition_by": "HASH (id)", f"{name}_partitions": "2"}
+    key = Column(Integer, primary_key=True)
+    body = {"__tablename__": "doctor_parcel", "__table_args__": parts, "id": key}
+    parcel: Any = type("Parcel", (JobMixin, PriorityMixin, base), body)
+    base.metadata.drop_all(engine)
+    base.metadata.create_all(engine)
+    if engine.dialect.name == "postgresql":
+        for number in range(2):
+            values = f"FOR VALUES WITH (modulus 2, remainder {number})"
+            run(engine, f"CREATE TABLE doctor_parcel_{number} PARTITION OF doctor_parcel {values}")
+    with engine.begin() as connection:
+        connection.execute(insert(parcel), [{"priority": n % 5} for n in range(5_000)])
+    analyze(engine, "doctor_parcel")
+
+    assert unwell(engine, parcel) == []
+    on_table = "" if engine.dialect.name == "postgresql" else " ON doctor_parcel"
+    run(engine, f"DROP INDEX ix_doctor_parcel_claim{on_table}")
+    assert found(engine, parcel, "index")
+    base.metadata.drop_all(engine)
+
+
+# -- a queue's own index ------------------------------------------------
+
+OWN = [
+    JobQueue(Mail, order_by=Mail.recipient.desc()),
+    JobQueue(Mail, Mail.recipient == "r", order_by=(Mail.recipient, Mail.touched)),
+    JobQueue(Mail, ready="new", order_by=Mail.touched),
+]
+
+
+@pytest.mark.parametrize("queue", OWN)
+def test_the_index_that_a_migration_makes_for_a_queue_is_the_one_that_is_wanted(
+    engine: Engine, queue: JobQueue[Mail]
+) -> None:
+    with pytest.raises(AssertionError, match=r"no index serves(.|\n)*fix: CREATE INDEX"):
+        assert_claim_is_indexed(engine, queue)
+
+    with migrating(engine) as op:
+        create_job_indexes(op, queue)
+
+    assert_claim_is_indexed(engine, queue)
+    assert_claim_is_indexed(engine, Mail)
+    with migrating(engine) as op:
+        drop_job_indexes(op, queue)
+    assert_claim_is_indexed(Session(engine), Mail)
+
+
+def test_the_statement_that_a_finding_names_removes_the_finding(engine: Engine) -> None:
     add_mails(engine, 5_000)
+    (finding,) = found(engine, OWN[0], "index")
 
-    cost = examine(engine, Mail, limit=50).cost
+    run(engine, finding.fix.partition(" (while")[0].replace("%", "%%"))
 
-    assert cost is not None
-    assert cost.rows_read is not None
-    assert cost.rows_locked is not None
-    assert cost.claimed == 50
-    assert 50 <= cost.rows_read <= 300
-    assert 50 <= cost.rows_locked <= 120
+    assert found(engine, OWN[0], "index") == []
 
 
-@pytest.mark.only_on("mysql", "mariadb")
-@pytest.mark.parametrize("many", [500, 10_000])
-def test_rows_locked_in_vain_are_found(
-    engine: Engine, many: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
+def test_a_step_of_a_workflow_is_examined_as_its_queue_is(engine: Engine) -> None:
+    workflow = Workflow(Mail)
+
+    @workflow.step("unclaimed", during="claimed", then="done")
+    def send(mail: Mail) -> None: ...
+
+    assert_claim_is_indexed(engine, send)
+    assert examine(engine, send).queue == repr(send.queue)
+
+
+# -- what it leaves -----------------------------------------------------
+
+
+def test_an_examination_waits_for_nobody_and_leaves_nothing_locked_or_changed(
+    engine: Engine,
 ) -> None:
-    monkeypatch.setattr("sa_jobqueue.dialects.innodb.examination._MANY_LOCKS", many)
-    replace_claim_index(engine)
-    add_mails(engine, 2_000)
-
-    report = examine(engine, Mail, limit=10)
-
-    (finding,) = (finding for finding in report.errors if finding.check == "cost")
-    assert report.cost is not None
-    assert report.cost.rows_locked is not None
-    assert report.cost.rows_locked >= 2_000
-    assert f"locks {report.cost.rows_locked:,} rows" in finding.message
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_rows_read_in_vain_are_found(engine: Engine) -> None:
-    add_mails(engine, 3_000)
-    queue = JobQueue(Mail, Mail.recipient == "nobody")
-
-    report = examine(engine, queue, limit=10, old_snapshot=PATIENT)
-
-    (finding,) = (finding for finding in report.findings if finding.check != "version")
-    assert finding.check == "cost"
-    assert "a claim of 0 jobs reads 3,0" in finding.message
-    assert '__queue_args__["equality"]' in finding.fix
-
-
-def states(connection: Connection) -> list[Any]:
-    return list(connection.execute(select(Mail.status, Mail.owner)).unique().all())
-
-
-@pytest.mark.parametrize("last", [0, -1])
-def test_an_examination_changes_nothing_and_leaves_nothing_locked(
-    engine: Engine, db_alias: str, last: int
-) -> None:
-    strategy = STRATEGIES[db_alias][last]
     add_mails(engine, 10)
+    with Session(engine) as other:
+        claim(other, Mail, owner="w", limit=10)  # all rows are locked
 
+        assert unwell(impatient(engine), Mail) == []
+
+        other.rollback()
     with Session(engine) as session:
-        examine(session, JobQueue(Mail, strategy=strategy))
+        examine(session, Mail)
 
         assert not session.in_transaction()
         with Session(impatient(engine)) as other:
             assert len(claim(other, Mail, owner="w", limit=10)) == 10
             other.rollback()
-        with engine.connect() as connection:
-            assert set(states(connection)) == {("unclaimed", None)}
+    with engine.connect() as connection:
+        assert set(connection.scalars(select(Mail.status))) == {"unclaimed"}
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_an_examination_restores_the_settings_of_its_session(engine: Engine) -> None:
+    variables = "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout"
+    if engine.dialect.name == "postgresql":
+        variables = "SELECT current_setting('enable_sort'), current_setting('lock_timeout')"
+    with engine.connect() as connection, Session(connection) as session:
+        before = connection.execute(text(variables)).one()
+        connection.rollback()
+
+        examine(session, Mail)
+        examine(session, Mail, checks=["locks"])
+
+        assert connection.execute(text(variables)).one() == before
+
+
+def test_in_autocommit_a_queue_is_examined_too(engine: Engine) -> None:
+    add_mails(engine, 10)
+
+    assert unwell(engine.execution_options(isolation_level="AUTOCOMMIT"), Mail) == []
 
 
 @pytest.mark.only_on("mysql", "mariadb")
 def test_the_hooks_of_a_session_count_as_in_a_claim(engine: Engine) -> None:
     with Session(engine) as session:
-        plain = of(examine(session, Mail), "strategy")
+        (plain,) = examine(session, Mail, checks=["strategy"]).facts
         event.listen(session, "do_orm_execute", lambda _: None)
-        hooked = of(examine(session, Mail), "strategy")
+        (hooked,) = examine(session, Mail, checks=["strategy"]).facts
 
-    assert [plain[0].message, hooked[0].message] == [
-        "claims are made by skip_locked",
-        "claims are made by candidates",
-    ]
-
-
-def test_without_run_an_examination_claims_and_counts_nothing(engine: Engine) -> None:
-    add_mails(engine, 10)
-    with Session(engine) as other:
-        claim(other, Mail, owner="w", limit=10)  # all rows are locked
-
-        report = examine(impatient(engine), Mail, run=False, old_snapshot=PATIENT)
-
-        other.rollback()
-    assert report.cost is None
-    assert unwell(report) == []
-
-
-def test_a_claim_that_would_wait_for_others_gives_up_soon(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claim_checks, "LOCK_WAIT", timedelta(seconds=1))
-    add_mails(engine, 10)
-    queue = JobQueue(Mail, strict_order=True)
-    with Session(engine) as other:
-        queue.claim(other, owner="w")
-
-        began = monotonic()
-        report = examine(stubborn(engine), queue, old_snapshot=PATIENT)
-        waited = monotonic() - began
-
-        other.rollback()
-    (finding,) = (finding for finding in report.findings if finding.check == "cost")
-    assert "could not be checked, because" in finding.message
-    assert "again" in finding.fix
-    assert waited < STUBBORN / 2
-
-
-#: Seconds that SQLite waits for a lock by default.
-STUBBORN = 60
-
-
-def stubborn(engine: Engine) -> Engine:
-    """Return an engine that waits long for locks; on servers, the usual engine."""
-    if engine.dialect.name != "sqlite":
-        return engine
-    return create_engine(engine.url, connect_args={"timeout": STUBBORN})
-
-
-@pytest.mark.only_on("mysql", "mariadb", "sqlite")
-def test_an_examination_restores_the_lock_timeouts(engine: Engine, db_alias: str) -> None:
-    variables = "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout"
-    asked = text("PRAGMA busy_timeout" if db_alias == "sqlite" else variables)
-    with engine.connect() as connection, Session(connection) as session:
-        before = connection.execute(asked).one()
-        connection.rollback()
-
-        examine(session, Mail)
-
-        assert connection.execute(asked).one() == before
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_an_examination_restores_the_planner_settings(engine: Engine) -> None:
-    with engine.connect() as connection, Session(connection) as session:
-        examine(session, Mail)
-
-        if engine.dialect.name == "postgresql":
-            assert connection.execute(text("SHOW enable_sort")).scalar() == "on"
-            assert connection.execute(text("SHOW lock_timeout")).scalar() == "10s"
-
-
-def test_a_plan_is_the_same_after_another_plan_was_favoured(engine: Engine) -> None:
-    add_mails(engine, 3)
-    with Session(engine) as session:
-        case = Case(session, JobQueue(Mail), 100, PATIENT)
-
-        statement = case.claim.statement
-
-        plans = [case.plan(statement, name) for name in (None, "ix_doctor_mail_claim", None)]
-
-    assert plans[0] == plans[2]
-    if engine.dialect.name == "postgresql":
-        assert plans[0] != plans[1]
-
-
-def test_in_autocommit_an_examination_claims_nothing_and_the_report_tells_why(
-    engine: Engine,
-) -> None:
-    add_mails(engine, 10)
-    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-
-    report = examine(autocommit, Mail, old_snapshot=PATIENT)
-
-    (finding,) = (finding for finding in report.findings if finding.check != "version")
-    assert (finding.check, finding.severity) == ("cost", Severity.WARNING)
-    assert "AUTOCOMMIT" in finding.message
-    with engine.connect() as connection:
-        assert set(states(connection)) == {("unclaimed", None)}
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_the_report_names_the_grants_that_a_restricted_user_lacks(
-    engine: Engine, db_alias: str
-) -> None:
-    hidden = {
-        "postgresql": {"snapshot"},
-        "mysql": {"snapshot", "cost", "garbage"},
-        "mariadb": {"snapshot", "cost"},
-    }
-    add_mails(engine, 10)
-    with restricted_user(engine) as theirs:
-        report = examine(theirs, Mail)
-
-    unchecked = {
-        finding.check: finding.fix
-        for finding in report.warnings
-        if finding.message.startswith("could not be checked, because")
-    }
-    assert unchecked.keys() == hidden[db_alias]
-    assert all(fix.startswith("GRANT ") for fix in unchecked.values())
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_the_report_names_what_the_database_refuses(engine: Engine) -> None:
-    add_mails(engine, 10)
-    with restricted_user(engine) as theirs:
-        user = theirs.url.username
-        whom = f"FROM {user}"
-        with engine.begin() as connection:
-            if engine.dialect.name == "postgresql":
-                connection.exec_driver_sql(f"REVOKE ALL ON doctor_mail {whom}")
-            else:
-                database = engine.url.database
-                connection.exec_driver_sql(f"REVOKE UPDATE ON {database}.* {whom}")
-
-        report = examine(theirs, Mail)
-
-    said = [finding for finding in report.findings if "the database says:" in finding.message]
-    assert "cost" in {finding.check for finding in said}
-    assert all(finding.fix for finding in said)
+    assert plain.message == "claims are made by skip_locked"
+    assert hooked.message == "claims are made by candidates"
 
 
 # -- what it takes ------------------------------------------------------
 
+SQLITE = make_engine(URL.create("sqlite"))
 
+
+@pytest.mark.parametrize(
+    ("target", "queue", "how", "words"),
+    [
+        (SQLITE, Mail, {"checks": ["cost"]}, r"checks= takes some of .*, and not \['cost'\]"),
+        (SQLITE, Mail, {"checks": "index"}, r"checks= takes some of .*, and not 'index'"),
+        (SQLITE, Subscription, {}, "add JobMixin"),
+        (None, Mail, {}, r"run_sync\(doctor\.examine, queue\)"),
+    ],
+)
+def test_what_cannot_be_examined_is_refused(
+    target: Any, queue: Any, how: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        examine(target, queue, **how)
+
+
+@pytest.mark.only_on("sqlite")
 def test_a_session_in_a_transaction_is_refused(engine: Engine) -> None:
     with Session(engine) as session:
         session.execute(select(Mail.id))
@@ -364,84 +289,41 @@ def test_a_session_in_a_transaction_is_refused(engine: Engine) -> None:
         assert session.in_transaction()
 
 
-def test_an_async_engine_is_refused_with_the_way_out() -> None:
-    engine = create_async_engine("sqlite+aiosqlite://")
-
-    with pytest.raises(ArgumentError, match=r"run_sync\(doctor\.examine, queue\)"):
-        examine(engine, Mail)  # type: ignore[arg-type]  # the mistake under test
-
-
 def test_an_async_session_examines_through_run_sync(tmp_path: Path) -> None:
-    async def examined() -> Report:
+    async def report() -> Report:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'jobs.db'}")
         async with engine.begin() as connection:
             await connection.run_sync(Base.metadata.create_all)
         async with AsyncSession(engine) as session:
-            report = await session.run_sync(examine, Mail)
+            found = await session.run_sync(examine, Mail, old_snapshot=PATIENT)
         await engine.dispose()
-        return report
+        return found
 
-    assert unwell(asyncio.run(examined())) == []
-
-
-@pytest.mark.parametrize("limit", [0, True, 1.5])
-def test_a_batch_size_below_one_is_refused(limit: Any) -> None:
-    with pytest.raises(ArgumentError, match="size of a batch"):
-        examine(None, Mail, limit=limit)  # type: ignore[arg-type]  # the server is not used
+    assert asyncio.run(report()).findings == ()
 
 
-@pytest.mark.only_on(*SERVERS)
-def test_a_claim_that_marks_nothing_needs_no_reap_index(engine: Engine) -> None:
-    replace_index(engine, "reap")
+def test_a_database_that_nobody_can_examine_is_refused_with_the_way_out() -> None:
+    class Tortoise(Database):
+        title = "Tortoise"
 
-    report = examine(committed(engine), JobQueue(Mail, strategy="held"), old_snapshot=PATIENT)
-
-    assert unwell(report) == []
-
-
-def test_a_class_without_the_mixin_is_no_queue(engine: Engine) -> None:
-    with pytest.raises(ArgumentError, match="add JobMixin"):
-        examine(engine, Subscription)
+    with pytest.raises(
+        UnsupportedDatabase, match=r"cannot read the plans of Tortoise.*examination"
+    ):
+        Tortoise((1,)).examination()
 
 
-# -- for users' own tests -----------------------------------------------
+def test_a_report_reads_as_text_errors_first() -> None:
+    error = Finding("it is missing", "make it", Severity.ERROR, check="index")
+    warning = Finding("it is old", "end it", Severity.WARNING, check="snapshot")
+    fact = Finding("claims are made by held", check="strategy")
+    report = Report("a queue", "SQLite 3", (error, warning), (fact,))
 
-
-def test_a_migrated_schema_is_asserted(engine: Engine) -> None:
-    assert_claim_is_indexed(engine, Mail)
-    assert_claim_is_indexed(Session(engine), JobQueue(Mail))
-
-
-def test_a_failed_assertion_tells_what_to_do(engine: Engine) -> None:
-    replace_claim_index(engine, "status")
-
-    with pytest.raises(AssertionError, match=r"does not fit the claim(.|\n)*fix: .*CREATE INDEX"):
-        assert_claim_is_indexed(engine, Mail)
-
-
-@pytest.mark.only_on("postgresql")
-def test_an_assertion_is_not_about_the_server(engine: Engine) -> None:
-    repeatable = engine.execution_options(isolation_level="REPEATABLE READ")
-
-    assert_claim_is_indexed(repeatable, Mail)
-    assert_claim_is_indexed(engine, advisory())
-
-
-@pytest.mark.only_on("mariadb")
-@pytest.mark.parametrize("setting", ["ON", "OFF"])
-def test_a_setting_that_refuses_changed_rows_is_named(engine: Engine, setting: str) -> None:
-    reading = engine.execution_options(isolation_level="REPEATABLE READ")
-
-    def switch(connection: Any, *_: Any) -> None:
-        connection.cursor().execute(f"SET innodb_snapshot_isolation = {setting}")
-
-    event.listen(engine, "connect", switch)
-    engine.dispose()
-    try:
-        facts = of(examine(reading, Mail, run=False), "isolation")
-    finally:
-        event.remove(engine, "connect", switch)
-        engine.dispose()
-
-    named = [fact for fact in facts if "innodb_snapshot_isolation is ON" in fact.message]
-    assert len(named) == (1 if setting == "ON" else 0)
+    assert (report.errors, report.warnings) == ((error,), (warning,))
+    assert str(report).splitlines() == [
+        "a queue on SQLite 3",
+        "error [index] it is missing",
+        "  fix: make it",
+        "warning [snapshot] it is old",
+        "  fix: end it",
+        "ok [strategy] claims are made by held",
+    ]

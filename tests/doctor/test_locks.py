@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,11 +14,13 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli import cli
 from sa_jobqueue.dialects import database_of_engine
-from sa_jobqueue.doctor import Report, Severity, examine_locks
+from sa_jobqueue.doctor import Report, Severity, examine
 from tests.cutting_proxy import FOR_UPDATE, SKIP_LOCKED, CuttingProxy
 from tests.support import SERVERS, make_engine, variables_hidden
 
-from .models import Base, Mail, Subscription, advisory
+from .models import Base, Mail, Subscription, advisory, run
+
+OK, WARNING, ERROR = Severity.OK, Severity.WARNING, Severity.ERROR
 
 #: How the command line connects without TLS.
 PLAIN = {"postgresql": {"sslmode": "disable"}, "mysql": {"ssl_disabled": "true"}}
@@ -37,10 +39,10 @@ def mails(engine: Engine) -> None:
 def test_a_connection_that_may_only_read_proves_no_lock(db_url: URL) -> None:
     engine = create_engine(f"sqlite:///file:{db_url.database}?mode=ro&uri=true")
 
-    severity, message = verdict(examine_locks(engine, Mail))
+    (finding,) = proved(engine)
 
-    assert severity is Severity.WARNING
-    assert "attempt to write a readonly database" in message
+    assert finding.is_unchecked
+    assert "attempt to write a readonly database" in finding.message
     engine.dispose()
 
 
@@ -51,10 +53,14 @@ def cut(request: pytest.FixtureRequest, db_url: URL) -> Iterator[URL]:
         yield proxy.url
 
 
-def verdict(report: Report) -> tuple[Severity, str]:
-    """Return what the check of locks says, without what it says about the product."""
-    found = [one for one in (*report.findings, *report.facts) if one.check == "locks"]
-    return found[0].severity, found[0].message
+def proved(engine: Engine, queue: Any = Mail) -> list[Any]:
+    """Return what the proof says: of row locks, of named locks, and of the product."""
+    report = examine(engine, queue, checks=["locks"])
+    return [each for each in said(report) if each.check == "locks"]
+
+
+def said(report: Report) -> list[Any]:
+    return [*report.findings, *report.facts]
 
 
 def run_locks(url: URL, alias: str, target: str = "tests.doctor.models:Mail") -> Result:
@@ -66,30 +72,24 @@ def run_locks(url: URL, alias: str, target: str = "tests.doctor.models:Mail") ->
 
 @pytest.mark.usefixtures("mails")
 def test_the_locks_of_a_real_database_are_proved_and_nothing_is_changed(
-    engine: Engine,
+    engine: Engine, db_url: URL, db_alias: str
 ) -> None:
     with Session(engine) as session:
         before = session.execute(select(Mail.__table__)).all()
 
-    report = examine_locks(engine, Mail)
+    result = run_locks(db_url, db_alias)
 
-    severity, message = verdict(report)
-    assert severity is Severity.OK
-    assert re.match(r"(row locks hold: the first connection locked row \d|the write lock)", message)
-    assert not report.findings
+    assert result.exit_code == 0, result.output
+    assert re.search(
+        r"locks     (row locks hold: the first .* row \d|the write lock)", result.output
+    )
+    assert "named locks hold, and others see that an Owner is alive" in result.output
+    assert ("the server says that it is" in result.output) is (db_alias != "sqlite")
+    assert "all is well" in result.output
     with Session(engine) as session:
         assert session.execute(select(Mail.__table__)).all() == before
     with engine.begin() as connection:  # nothing is locked any more
         connection.execute(select(Mail).with_for_update(nowait=True))
-
-
-@pytest.mark.usefixtures("mails")
-def test_the_command_ends_with_0_where_locks_hold(db_url: URL, db_alias: str) -> None:
-    result = run_locks(db_url, db_alias)
-
-    assert result.exit_code == 0, result.output
-    assert "locks     " in result.output
-    assert "all is well" in result.output
 
 
 @pytest.mark.only_on(*SERVERS)
@@ -105,12 +105,11 @@ def test_the_command_ends_with_1_where_nothing_is_locked(cut: URL, db_alias: str
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.usefixtures("mails")
 @pytest.mark.parametrize("cut", [SKIP_LOCKED], indirect=True)
-def test_a_server_that_waits_in_spite_of_skip_locked_is_an_error(cut: URL, db_alias: str) -> None:
-    report = examine_locks(make_engine(cut, poolclass=NullPool), Mail)
+def test_a_server_that_waits_in_spite_of_skip_locked_is_an_error(cut: URL) -> None:
+    rows = proved(make_engine(cut, poolclass=NullPool))[0]
 
-    severity, message = verdict(report)
-    assert severity is Severity.ERROR
-    assert "SKIP LOCKED is not obeyed" in message
+    assert rows.severity is ERROR
+    assert "SKIP LOCKED is not obeyed" in rows.message
 
 
 @pytest.mark.only_on(*SERVERS)
@@ -124,32 +123,23 @@ def test_an_empty_table_proves_nothing_and_the_report_says_how_to_go_on(
     assert "fix: enqueue a job" in result.output
 
 
-def test_an_autocommit_engine_is_not_examined(engine: Engine, mails: None) -> None:
-    report = examine_locks(engine.execution_options(isolation_level="AUTOCOMMIT"), Mail)
+@pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
+def test_an_autocommit_engine_is_not_examined(engine: Engine) -> None:
+    rows = proved(engine.execution_options(isolation_level="AUTOCOMMIT"))[0]
 
-    assert verdict(report)[0] is Severity.WARNING
-    assert "AUTOCOMMIT" in verdict(report)[1]
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_missing_table_ends_the_proof(db_url: URL, engine: Engine) -> None:
-    Base.metadata.drop_all(engine)
-
-    report = examine_locks(engine, Mail)
-
-    assert [error.check for error in report.errors] == ["table"]
+    assert rows.is_unchecked
+    assert "AUTOCOMMIT" in rows.message
 
 
 @pytest.mark.only_on("mysql", "mariadb")
 @pytest.mark.usefixtures("mails")
 def test_a_storage_engine_without_row_locks_is_an_error(engine: Engine) -> None:
-    with engine.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE doctor_mail ENGINE = MyISAM")
+    run(engine, "ALTER TABLE doctor_mail ENGINE = MyISAM")
 
-    severity, message = verdict(examine_locks(engine, Mail))
+    rows = proved(engine)[0]
 
-    assert severity is Severity.ERROR
-    assert "two connections locked row" in message
+    assert rows.severity is ERROR
+    assert "two connections locked row" in rows.message
 
 
 @pytest.mark.only_on("mysql")
@@ -157,73 +147,69 @@ def test_a_storage_engine_without_row_locks_is_an_error(engine: Engine) -> None:
 def test_without_skip_locked_the_second_connection_waits_in_vain(engine: Engine) -> None:
     database_of_engine(engine).skip_locked = False  # as before MySQL 8.0.1
 
-    severity, message = verdict(examine_locks(engine, Mail))
+    rows = proved(engine)[0]
 
-    assert severity is Severity.OK
-    assert "and the second was refused it" in message
+    assert rows.severity is OK
+    assert "the second was refused it" in rows.message
 
 
 @pytest.mark.only_on("mysql", "mariadb")
+@pytest.mark.usefixtures("mails")
 def test_a_server_that_knows_no_owners_is_a_warning_that_names_the_lease(engine: Engine) -> None:
     """It lacks the table of its variables, as OceanBase's seekdb does."""
     with variables_hidden(engine):
-        report = examine_locks(engine, Mail)
-
-    (found,) = (each for each in report.warnings if each.check == "owners")
+        found = next(each for each in proved(engine) if each.severity is WARNING)
 
     assert "does not tell which owners are alive" in found.message
     assert "workers claim under plain names here" in found.fix
 
 
 @pytest.mark.usefixtures("mails")
-def test_an_owner_is_tried_too(engine: Engine) -> None:
-    report = examine_locks(engine, Mail)
+@pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
+def test_named_locks_that_two_connections_have_are_an_error(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.doctor.lock_checks.named_lock", lambda *_: nullcontext())
 
-    assert [fact.message for fact in report.facts if fact.check == "owners"] == [
-        "an Owner is seen to be alive, so that a worker's death is noticed at once"
+    assert [each.message for each in proved(engine) if each.severity is ERROR] == [
+        "named locks do not hold: two connections had one"
     ]
 
 
 @pytest.mark.only_on("sqlite")
-def test_two_writers_of_one_file_are_an_error(tmp_path: Path) -> None:
+def test_two_writers_of_one_file_are_an_error(engine: Engine) -> None:
     """As on a file system that ignores locks; here BEGIN IMMEDIATE locks nothing."""
-    engine = create_engine(f"sqlite:///{tmp_path / 'jobs.db'}", poolclass=NullPool)
-    Base.metadata.create_all(engine)
 
     @event.listens_for(engine, "before_cursor_execute", retval=True)
     def begin(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> tuple[str, Any]:
         return statement.replace("BEGIN IMMEDIATE", "SELECT 1"), parameters
 
-    assert "the write lock does not hold" in verdict(examine_locks(engine, Mail))[1]
+    assert "the write lock does not hold" in proved(engine)[0].message
 
 
-@pytest.mark.only_on("sqlite")
 def test_a_database_in_memory_has_one_connection() -> None:
     engine = create_engine("sqlite://")
     Base.metadata.create_all(engine)
 
-    severity, message = verdict(examine_locks(engine, Mail))
+    (only,) = proved(engine)
 
-    assert severity is Severity.OK
-    assert "in memory" in message
+    assert only.severity is OK
+    assert "in memory" in only.message
 
 
 @pytest.mark.only_on("postgresql")
 def test_the_locks_of_an_advisory_queue_are_proved(engine: Engine) -> None:
+    Base.metadata.create_all(engine)
     queue = advisory()
-    assert "no job that could be claimed" in verdict(examine_locks(engine, queue))[1]
+    assert "no job that could be claimed" in proved(engine, queue)[0].message
     with engine.begin() as connection:
         connection.execute(insert(Subscription), [{}, {}])
 
-    severity, message = verdict(examine_locks(engine, queue))
+    rows = proved(engine, queue)[0]
 
-    assert severity is Severity.OK
-    assert "advisory locks hold: the first connection claimed row" in message
-
-
-@pytest.mark.only_on(*SERVERS)
-@pytest.mark.usefixtures("mails")
-def test_the_report_says_what_the_server_says_it_is(engine: Engine) -> None:
-    report = examine_locks(engine, Mail)
-
-    assert any("the server says that it is" in fact.message for fact in report.facts)
+    assert rows.severity is OK
+    assert "advisory locks hold: the first connection claimed row" in rows.message
+    with engine.connect() as connection:
+        listed = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = "
+        ours = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+        assert connection.exec_driver_sql(listed + ours).scalar_one() == 0

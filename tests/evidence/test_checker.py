@@ -25,6 +25,106 @@ def run(tmp_path: Path) -> Written:
     return Written(tmp_path)
 
 
+# -- each rule finds what breaks it ----------------------------------------------
+
+
+def end_behind_a_lost_fence(run: Written) -> None:
+    run.claim("a", 1)
+    run.note("reap", "a", 1)
+    run.claim("b", 2, attempts=2)
+    run.note("complete", "a", 1)
+
+
+def claim_twice_with_one_date(run: Written) -> None:
+    run.claim("a", 1)
+    run.note("reap", "a", 1)
+    run.claim("a", 1, attempts=2)
+
+
+def claim_what_is_claimed(run: Written) -> None:
+    run.claim("a", 1)
+    run.claim("b", 2, attempts=2)
+
+
+def claim_what_is_done(run: Written) -> None:
+    run.claim("a", 1)
+    run.note("complete", "a", 1)
+    run.claim("b", 2)
+
+
+def claim_by_another_clock(run: Written) -> None:
+    run.claim("a", 5)
+    run.note("complete", "a", 5)
+    run.note("retry")
+    run.claim("b", 3)
+    run.note("release", "b", 3)
+
+
+def miss_a_renewal(run: Written) -> None:
+    run.claim("a", 1)
+    run.note("renew", "a", 1, 2)
+    run.note("reap", "a", 1)
+
+
+def count_a_release(run: Written) -> None:
+    run.claim("a", 1)
+    run.note("release", "a", 1)
+    run.claim("b", 2, attempts=2)
+
+
+def leave_a_job(run: Written) -> None:
+    run.note("flush")
+
+
+def claim_the_second_job_first(run: Written, **queue: Any) -> None:
+    for key in (1, 2):
+        run.note("flush", key=key)
+    for key in (2, 1):
+        told = {"order": [key], "keys": [["ann"]]}
+        run.claim("a", 40 - key, key=key, job=told, **queue)
+        run.note("complete", "a", 40 - key, key=key)
+
+
+def claim_the_second_job_of_a_key_first(run: Written) -> None:
+    claim_the_second_job_first(run, limits=[[["account"], 1, True]])
+
+
+def claim_in_no_order(run: Written) -> None:
+    claim_the_second_job_first(run, strict=True)
+
+
+def claim_two_of_a_key(run: Written) -> None:
+    for key in (1, 2):
+        run.claim("a", key, key=key, job={"keys": [["ann"]]}, limits=[[["account"], 1, False]])
+
+
+@pytest.mark.parametrize(
+    ("broken", "rule"),
+    [
+        (end_behind_a_lost_fence, "fenced finish"),
+        (claim_twice_with_one_date, "own fence"),
+        (claim_what_is_claimed, "one fence"),
+        (claim_what_is_done, "finished"),
+        (claim_by_another_clock, "clock"),
+        (miss_a_renewal, "renewal"),
+        (count_a_release, "attempts"),
+        (claim_in_no_order, "claim order"),
+        (claim_the_second_job_of_a_key_first, "key order"),
+        (claim_two_of_a_key, "key limit"),
+        (leave_a_job, "lost job"),
+    ],
+)
+def test_a_broken_promise_is_found_by_its_rule(
+    run: Written, broken: Callable[[Written], None], rule: str
+) -> None:
+    broken(run)
+
+    assert rules(run, drained=rule == "lost job") == [rule]
+
+
+# -- what may have happened otherwise ----------------------------------------------
+
+
 @pytest.mark.parametrize("end", ["unknown", None])
 def test_an_end_that_may_have_been_committed_is_both_worlds(run: Written, end: str | None) -> None:
     run.claim("a", 1)

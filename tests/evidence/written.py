@@ -50,16 +50,21 @@ class Written:
         fence: str = "claimed",
         attempts: int | None = None,
         error: str | None = None,
+        job: dict[str, Any] | None = None,
+        **written: Any,
     ) -> None:
-        """Write an event of one row, and how its transaction ended; None: nobody knows."""
+        """Write an event of one row, and how its transaction ended; None: nobody knows.
+
+        `job` is what else the event tells of the row, and `written` of itself.
+        """
         self._numbers[file] += 1
         self._second += 1
         number, time = f"{file}-1-{self._numbers[file]}", moment(self._second)
-        job = {"key": [key], "dates": [moment(second) for second in seconds]}
+        job = {"key": [key], "dates": [moment(second) for second in seconds], **(job or {})}
         known = {"owner": owner, "fence": fence if owner else None, "attempts": attempts}
         job |= {name: value for name, value in known.items() if value is not None}
         line: dict[str, Any] = {"n": number, "t": time, "event": event or EVENTS[verb]}
-        line |= {"verb": verb, "table": "email", "jobs": [job]}
+        line |= {"verb": verb, "table": "email", "jobs": [job], **written}
         if error is not None:
             line["error"] = error
         if at is not None:

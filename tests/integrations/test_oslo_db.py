@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import URL, String, select
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Mapped, declarative_base, mapped_column
 
 from sa_jobqueue import (
@@ -18,7 +17,6 @@ from sa_jobqueue import (
     complete,
     enqueue,
     fail,
-    is_transient,
 )
 from sa_jobqueue.worker import Worker
 
@@ -97,17 +95,6 @@ def test_a_block_that_raises_undoes_its_claim(facade: Any, context: Context) -> 
     assert statuses(facade, context) == ["unclaimed"] * 2
 
 
-def test_blocks_within_each_other_share_a_session_and_its_claims(
-    facade: Any, context: Context
-) -> None:
-    with facade.writer.using(context) as outer:
-        with facade.writer.using(context) as inner:
-            jobs = claim(inner, Job, owner="w", limit=2)
-        complete(outer, jobs)
-
-    assert statuses(facade, context) == ["done"] * 2
-
-
 def test_a_reader_commits_no_claim(facade: Any, context: Context) -> None:
     with facade.reader.using(context) as session:
         claim(session, Job, owner="w")
@@ -124,14 +111,3 @@ def test_a_worker_takes_the_writers_sessionmaker_or_engine(facade: Any, context:
 
     assert names == ["a", "b"]
     assert statuses(facade, context) == ["done"] * 2
-
-
-def test_its_deadlocks_are_transient() -> None:
-    class Deadlock(Exception):
-        sqlstate = "40P01"
-
-    error = exception.DBDeadlock()
-    error.__cause__ = OperationalError("UPDATE", {}, Deadlock())
-
-    assert is_transient(error)
-    assert not is_transient(exception.DBDuplicateEntry())

@@ -215,7 +215,7 @@ def test_the_doctor_names_the_settings_of_asyncpg(
 
 
 def fixes(bind: Any) -> list[str]:
-    findings = examine(bind, Task, run=False).findings
+    findings = examine(bind, Task).findings
     return [finding.fix for finding in findings if finding.check == "pooler"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -16,16 +15,10 @@ from sa_jobqueue import (
     Claim,
     JobQueue,
     cancel,
-    cancel_claimed,
     claim,
     complete,
     count_by_status,
-    enqueue,
-    fail,
     prune,
-    reap,
-    release,
-    renew,
     reprioritize,
     retry,
     stats,
@@ -84,32 +77,6 @@ def test_a_claim_and_its_finish_are_committed(
     assert status() == "done"
 
 
-@pytest.mark.parametrize(
-    ("finish", "left"),
-    [
-        (complete, "done"),
-        (release, "unclaimed"),
-        (cancel_claimed, "cancelled"),
-        (fail, "unclaimed"),
-    ],
-)
-@pytest.mark.usefixtures("task")
-def test_each_finish_is_committed(
-    sessions: Sessions,
-    engine: Engine,
-    status: Callable[[], Any],
-    finish: Callable[..., Any],
-    left: str,
-) -> None:
-    with Session(engine) as session, session.begin():
-        fences = claim(session, Task, owner="w").fences
-
-    finish(sessions, fences)
-    transaction.commit()
-
-    assert status() == left
-
-
 @pytest.mark.usefixtures("task")
 def test_verbs_of_unclaimed_jobs_are_committed(
     sessions: Sessions, status: Callable[[], Any]
@@ -131,34 +98,6 @@ def test_verbs_of_unclaimed_jobs_are_committed(
     prune(sessions, Task, older_than=timedelta(0), statuses=["cancelled"])
     transaction.commit()
     assert status() is None
-
-
-def test_new_jobs_are_committed(sessions: Sessions, status: Callable[[], Any]) -> None:
-    enqueue(sessions, Task, [{"name": "new"}])
-    transaction.commit()
-
-    assert status() == "unclaimed"
-
-
-@pytest.mark.usefixtures("task")
-def test_a_renewal_and_a_reaped_claim_are_committed(
-    sessions: Sessions, engine: Engine, status: Callable[[], Any]
-) -> None:
-    with Session(engine) as session, session.begin():
-        claimed = claim(session, Task, owner="w")
-    date = select(Task.owner_date)
-    before = sessions.scalars(date).one()
-    transaction.abort()
-
-    renew(sessions, claimed.fences)
-    transaction.commit()
-    assert sessions.scalars(date).one() != before
-    transaction.abort()
-
-    time.sleep(0.02)  # longer than the lease
-    reap(sessions, Task, lease=timedelta(milliseconds=1))
-    transaction.commit()
-    assert status() == "unclaimed"
 
 
 @pytest.mark.usefixtures("task")

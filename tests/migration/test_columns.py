@@ -454,10 +454,11 @@ def test_a_migration_that_was_killed_at_any_statement_is_run_again(
     insert_orders(shop, [1, 2])
     changes = ("ALTER", "CREATE", "DROP", "UPDATE", "LOCK", "COMMIT", "PRAGMA")
 
-    for migrate, then in (
+    migrations: list[tuple[Callable[[], None], MetaData]] = [
         (lambda: make_queue(shop, existing_rows), Base.metadata),
         (lambda: unmake_queue(shop), ORDERS.metadata),
-    ):
+    ]
+    for migrate, then in migrations:
         stop = 1
         while breaks_at(shop, stop, migrate, before=changes):
             stop += 1

@@ -6,6 +6,7 @@ These tests run in the tox environment `model`, which has Node.js.
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, select
@@ -15,9 +16,7 @@ from sa_jobqueue.worker import Worker
 from tests.contract.serial.keyed import Mail
 from tests.evidence.bench import Bench
 from tests.evidence.churn import run_churn
-from tests.evidence.conftest import CLASSES
-from tests.evidence.history import History
-from tests.evidence.mutants import MUTANTS, Mutant
+from tests.evidence.written import Written
 from tests.model.histories import accepted
 from tests.model.replay import Base, replaying
 from tests.model.simulator import make_traces, quint, simulate
@@ -97,34 +96,15 @@ def test_the_model_accepts_the_history_of_workers(bench: Bench) -> None:
     assert accepted(bench.path, table=Task.__tablename__)
 
 
-#: Mutants of what the model describes.
-MODELLED = {
-    "finish without a fence",
-    "fence without its owner_date",
-    "claims that share an owner_date",
-    "claim and mark without the status",
-    "reap that ignores life",
-    "renewal without its date",
-    "fail that forgets attempts",
-    "release that counts",
-    "complete that leaves the status",
-    "key without its lock",
-}
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize("reaped", [False, True])
+def test_the_model_refuses_a_finish_behind_a_lost_fence(tmp_path: Path, reaped: bool) -> None:
+    run = Written(tmp_path)
+    run.note("flush")
+    run.claim("a", 1)
+    if reaped:
+        run.note("reap", "a", 1)
+    run.note("complete", "a", 1)
 
-
-@pytest.mark.parametrize("sound", [True, False], ids=["sound", "mutant"])
-@pytest.mark.parametrize(
-    "mutant",
-    [mutant for mutant in MUTANTS if mutant.name in MODELLED],
-    ids=lambda mutant: mutant.name.replace(" ", "-"),
-)
-def test_the_model_refuses_the_history_of_a_mutant_and_accepts_that_of_the_library(
-    bench: Bench, mutant: Mutant, sound: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with bench.recording(*CLASSES):
-        if not sound:
-            mutant.breaks(monkeypatch)
-        mutant.drive(bench)
-
-    (table,) = {row.table for row in History.read(bench.path).records}
-    assert accepted(bench.path, table=table) == sound
+    (path,) = run.files()
+    assert accepted(path, table="email") == (not reaped)

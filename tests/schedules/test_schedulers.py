@@ -26,7 +26,7 @@ from .storm import GAPS, run_until_killed
 SCHEDULERS = 10
 
 #: How often the clock is stepped and a scheduler killed: in CI size, and with --full.
-STEPS = {False: 8, True: 300}
+STEPS = {False: 5, True: 300}
 
 #: In minutes. They go forward in the mean; an hour comes both ways.
 JUMPS = (60, -60, 7, -7, 90, 0, 24 * 60)
@@ -118,6 +118,7 @@ def skipped(session: Session, name: str, ticks: list[datetime]) -> list[datetime
 
 
 @pytest.mark.load
+@pytest.mark.by_turns("mysql", "mariadb")
 @pytest.mark.timeout(600)
 def test_each_tick_becomes_one_job_and_none_is_lost_unseen(
     engine: Engine, starts: dict[str, datetime], tmp_path: Path, full: bool

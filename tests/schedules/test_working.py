@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import URL, Engine, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import ArgumentError, JobQueue, utc_now
+from sa_jobqueue import JobQueue, utc_now
 from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.schedules import Ran, Schedules
 from sa_jobqueue.worker import Worker, scheduler
@@ -25,6 +25,8 @@ from tests.support import make_engine, until
 
 from .models import SCHEDULES, Base, Report, reports, ticks_of
 from .test_run import ROW
+
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
 SECOND = timedelta(seconds=1)
 
@@ -83,6 +85,7 @@ def work_until_killed(url: str) -> None:
 
 
 @pytest.mark.load
+@pytest.mark.by_turns("mysql", "mariadb")
 def test_each_tick_comes_once_though_one_of_two_workers_is_killed(
     engine: Engine, session: Session
 ) -> None:
@@ -142,30 +145,6 @@ def chore_of(
 ) -> scheduler.Scheduler:
     transactions = Worker(engine, queue, print)._transactions
     return scheduler.Scheduler(SCHEDULES, [queue], transactions=transactions, wake=wake)
-
-
-@pytest.mark.only_on("sqlite")
-def test_a_worker_refuses_a_queue_with_a_schedule_that_has_no_name(engine: Engine) -> None:
-    queue = reports()
-    queue.every("* * * * *", values={"title": "r"})
-
-    with pytest.raises(ArgumentError, match="give name="):
-        Worker(engine, queue, print)
-
-
-@pytest.mark.only_on("sqlite")
-def test_the_database_is_not_blamed_for_a_mistake_in_the_code(
-    engine: Engine, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue = each_second()
-    chore = chore_of(engine, queue)
-    queue.every("* * * * *", values={"title": "r"})  # too late for the Worker to see it
-
-    chore.run()
-
-    (error,) = (record for record in caplog.records if record.levelname == "ERROR")
-    assert error.message.startswith("the declaration of schedules failed; the worker tries again")
-    assert "give name=" in error.message
 
 
 def test_a_missing_table_of_schedules_is_logged_once_and_ends_no_worker(

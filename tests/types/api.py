@@ -48,10 +48,8 @@ from sa_jobqueue import (
     enqueue,
     fail,
     fence_of,
-    finish_rate,
     is_transient,
     position,
-    positions,
     prune,
     reap,
     release,
@@ -75,7 +73,7 @@ from sa_jobqueue.bulk import (
     LoadState,
     Metadata,
     Progress,
-    load_tables,
+    load_table,
 )
 from sa_jobqueue.control import (
     Pause,
@@ -88,10 +86,11 @@ from sa_jobqueue.control import (
     resume,
     workers,
 )
+from sa_jobqueue.counts import QueueStats
 from sa_jobqueue.events import Event, HistoryTable, history_table, listens_for
 from sa_jobqueue.rounds import RoundProgress
 from sa_jobqueue.schedules import Ran, ScheduleInfo, Schedules
-from sa_jobqueue.verbs import QueueStats, Reaped, ReapedJob
+from sa_jobqueue.verbs import Reaped, ReapedJob
 from sa_jobqueue.worker import Cancel, Done, JobContext, Retry, Worker, job_context
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting, Step, Transition, Workflow
 
@@ -251,10 +250,7 @@ def finish(session: Session, email: Email, emails: list[Email]) -> None:
     assert_type(cancel(session, emails), list[Any])
     assert_type(reprioritize(session, emails, 3), list[Any])
     assert_type(position(session, emails[0]), int | None)
-    assert_type(positions(session, emails), list[int | None])
-    assert_type(finish_rate(session, Email, over=timedelta(hours=1)), float | None)
     assert_type(waiting_time(session, emails[0]), timedelta | None)
-    assert_type(OUTBOX.positions(session, emails), list[int | None])
     assert_type(OUTBOX.waiting_time(session, emails[0]), timedelta | None)
     assert_type(retry(session, emails), list[Any])
 
@@ -459,7 +455,6 @@ async def consume_awaiting(session: AsyncSession) -> None:
     await aio.fail(session, emails[0], error=ValueError("no"), retry_in=timedelta(minutes=1))
     assert_type(await aio.cancel(session, emails), list[Any])
     assert_type(await aio.position(session, emails[0]), int | None)
-    assert_type(await AWAITED.positions(session, emails), list[int | None])
     assert_type(await AWAITED.waiting_time(session, emails[0]), timedelta | None)
     assert_type(await aio.reap(session, Email, lease=timedelta(minutes=5)), Reaped)
 
@@ -485,7 +480,6 @@ async def queues_awaiting(session: AsyncSession, replica: AsyncSession) -> None:
     assert_type(await AWAITED.turn(session, emails, owner="mailer-1", limit=10), Claim[Any])
     assert_type(await AWAITED.enqueue(session, [], priority=1), int | None)
     assert_type(await AWAITED.fail(session, emails, error="no", retry_in=timedelta(1)), None)
-    assert_type(await AWAITED.finish_rate(session, over=timedelta(hours=1)), float | None)
     assert_type(await AWAITED.cancel(session, emails), list[Email])
     assert_type(await AWAITED.retry(session, emails), list[Email])
     assert_type(await AWAITED.reprioritize(session, emails, 3), list[Email])
@@ -534,7 +528,7 @@ def load_emails(rows: Sequence[dict[str, Any]]) -> None:
     assert_type(load.state, LoadState)
     assert_type(load.status(), Progress)
     jobs = EnqueueSource(engine, Email, lambda: iter(rows), visible="at the end")
-    BulkLoad(jobs, DatabaseLog(engine, tables=load_tables(Base.metadata))).rollback()
+    BulkLoad(jobs, DatabaseLog(engine, table=load_table(Base.metadata))).rollback()
 
 
 class Uploads(DivisibleSource[list[str]]):
@@ -575,11 +569,7 @@ def controlled(session: Session, email: Email) -> None:
 def scheduled(session: Session) -> None:
     schedules, outbox = Schedules(Base.metadata), JobQueue(Email)
 
-    @outbox.every("0 7 * * *", timezone="Europe/Berlin", values={"recipient": "a"})
-    def send_digest(email: Email) -> int:
-        return email.id
-
-    assert_type(send_digest(Email()), int)
+    outbox.every("0 7 * * *", name="r", timezone="Europe/Berlin", values={"recipient": "a"})
     assert_type(schedules.declare(session, [outbox]).undeclared, tuple[str, ...])
     assert_type(schedules.run_due(session, [outbox]), list[Ran])
     assert_type(schedules.all(session), list[ScheduleInfo])

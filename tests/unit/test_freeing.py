@@ -25,7 +25,7 @@ from sa_jobqueue import (
     complete,
     enqueue,
     fail,
-    positions,
+    position,
     prune,
     reap,
     release,
@@ -73,8 +73,8 @@ def use(engine: Engine, queue: JobQueue[Any]) -> None:
         jobs = session.query(entity).all()
         cancel(session, jobs[:9])
         retry(session, jobs)
-        positions(session, jobs)
-        queue.positions(session, jobs)
+        position(session, jobs[0])
+        queue.position(session, jobs[0])
         reap(session, entity, max_runtime=timedelta(0))
         start_round(session, entity)
         prune(session, entity, older_than=timedelta(0))

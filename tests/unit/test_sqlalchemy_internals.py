@@ -49,6 +49,8 @@ USES = {
     "asyncio/tasks.py: greenlet_spawn",
     "asyncio/worker.py: await_only",
     "asyncio/worker.py: greenlet_spawn",
+    "cli/database.py: greenlet_spawn",
+    "cli/work.py: await_only",
     "dialects/connections.py: _EventKey",
     "dialects/innodb/mariadb.py: _mariadb_normalized_version_info",
     "migration/runner.py: _transaction",

@@ -36,7 +36,6 @@ OF_A_CLASS: dict[str, dict[str, Any]] = {
     "reap": {},
     "stats": {},
     "count_by_status": {},
-    "finish_rate": {},
 }
 
 

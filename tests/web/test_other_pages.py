@@ -196,9 +196,9 @@ def test_a_report_is_kept_for_a_minute_unless_somebody_asks_again(
 ) -> None:
     page, made, now = open_page(queues={"plain": plain}), [], [0.0]
 
-    def count(session: Session, queue: Any, *, run: bool) -> Any:
+    def count(session: Session, queue: Any) -> Any:
         made.append(now[0])
-        return examine(session, queue, run=run)
+        return examine(session, queue)
 
     monkeypatch.setattr("sa_jobqueue.web.site.examine", count)
     monkeypatch.setattr("sa_jobqueue.web.site.time", SimpleNamespace(monotonic=lambda: now[0]))

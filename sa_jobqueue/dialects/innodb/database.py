@@ -59,7 +59,6 @@ class InnoDB(Database):
     locks_what_it_scans = True
     keeps_one_key = True
     skips_repeats = True
-    zero_is_a_key = False  # 0 means: generate a key, unless NO_AUTO_VALUE_ON_ZERO is set
     checks_references_at_end = False
     time_digits = 0
     joins_literals = False  # PyMySQL and mysqlclient join only VALUES (%s, %s)

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Dialect
 
 from ..capabilities import Version
 from .database import InnoDB
-from .examination import MariaDBExamination
+from .examination import InnoDBExamination
 from .isolation import OF_MARIADB
 from .past_snapshot import has_snapshot_isolation, past_snapshot
 from .schema_changes import MariaDBSchemaChanges
@@ -53,8 +53,8 @@ class MariaDB(InnoDB):
         "datadir",
     )
 
-    def examination(self) -> MariaDBExamination:
-        return MariaDBExamination(self)
+    def examination(self) -> InnoDBExamination:
+        return InnoDBExamination(self)
 
     def schema_changes(self) -> MariaDBSchemaChanges:
         return MariaDBSchemaChanges(self)

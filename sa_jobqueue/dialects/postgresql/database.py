@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, ClassVar
-from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
@@ -123,7 +122,6 @@ class PostgreSQL(Database):
     minimum = (13,)
     product_question = "SELECT version()"
 
-    kept_as_given = (int, UUID, str, bytes)
     skip_locked = True
     no_key_update = True
     lock_of = True

@@ -1,4 +1,4 @@
-"""PostgreSQL: plans as JSON, counters of the transaction, and what keeps vacuum from work."""
+"""PostgreSQL: plans as JSON, and what keeps vacuum from work."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, timedelta
+from datetime import timedelta
 from typing import Any, ClassVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Executable, Index, Table, text
 
-from ..capabilities import Version
 from ..connections import driver_connection
 from ..examination import (
-    Answer,
     Examination,
+    Finding,
     IndexColumn,
     Plan,
     ServerIndex,
+    Snapshot,
     qualified,
 )
 
@@ -39,11 +39,6 @@ SELECT i.relname AS name, am.amname = 'btree' AS ordered,
     ORDER BY k
   ) AS columns,
   ARRAY(
-    SELECT CAST(a.attname AS text) FROM generate_series(x.indnkeyatts, x.indnatts - 1) AS k
-    JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[k]
-    ORDER BY k
-  ) AS included,
-  ARRAY(
     SELECT CAST(x.indoption[k] AS integer) FROM generate_series(0, x.indnkeyatts - 1) AS k
     ORDER BY k
   ) AS options
@@ -52,7 +47,6 @@ WHERE x.indrelid = CAST(:table AS regclass)
 ORDER BY i.relname
 """)
 
-# The table and its partitions: a partitioned table has no rows of its own.
 # Only timestamps: of other types the number means something else.
 _TIME_DIGITS = text("""
 SELECT CASE WHEN atttypmod < 0 THEN 6 ELSE atttypmod END FROM pg_attribute
@@ -65,6 +59,7 @@ SELECT 1 FROM pg_attribute WHERE attrelid = CAST(:table AS regclass) AND attname
   AND atttypid = CAST('timestamp' AS regtype)
 """)
 
+# The table and its partitions: a partitioned table has no rows of its own.
 _TREE = """(SELECT CAST(:table AS regclass) AS relid
   UNION SELECT relid FROM pg_partition_tree(CAST(:table AS regclass)))"""
 
@@ -78,26 +73,32 @@ JOIN pg_class c ON c.oid = h.inhrelid JOIN pg_class p ON p.oid = h.inhparent
 WHERE x.indrelid IN {_TREE}
 """)
 
-_READ = text(
-    "SELECT coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0) "
-    f"FROM pg_stat_xact_user_tables WHERE relid IN {_TREE}"
-)
-
-# The first number of a row's advisory lock is the oid of its table.
-_ADVISORY = text(f"""
-SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()
-  AND CAST(classid AS bigint) IN (SELECT CAST(CAST(relid AS oid) AS bigint) FROM {_TREE} AS tree)
+# The oldest transaction by its time, and what has none: slots, and standbys with feedback.
+_SNAPSHOTS = text("""
+(SELECT 'session ' || pid || ' of ' || coalesce(usename, '?') ||
+    coalesce(nullif(' (' || application_name || ')', ' ()'), '') || coalesce(', ' || state, '')
+    || coalesce(', its last query ' || round(extract(epoch FROM clock_timestamp() - query_start))
+    || ' s ago', '') AS holder,
+  extract(epoch FROM clock_timestamp() - xact_start) AS age,
+  'SELECT pg_terminate_backend(' || pid || '); set idle_in_transaction_session_timeout' AS ending
+FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+  AND backend_type <> 'autovacuum worker' AND xact_start IS NOT NULL
+  AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+ORDER BY xact_start LIMIT 1)
+UNION ALL
+(SELECT 'the prepared transaction ' || gid || ' of ' || owner,
+  extract(epoch FROM clock_timestamp() - prepared),
+  'COMMIT PREPARED or ROLLBACK PREPARED ' || quote_literal(gid)
+FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared LIMIT 1)
+UNION ALL
+SELECT 'the replication slot ' || slot_name || CASE WHEN active THEN '' ELSE ', not in use' END,
+  NULL, 'SELECT pg_drop_replication_slot(' || quote_literal(slot_name) || '), if nobody needs it'
+FROM pg_replication_slots WHERE age(xmin) > 10000
+UNION ALL
+SELECT 'the standby ' || application_name, NULL,
+  'end the long queries there, or switch its hot_standby_feedback off'
+FROM pg_stat_replication WHERE age(backend_xmin) > 10000
 """)
-
-_SNAPSHOT = """
-SELECT extract(epoch FROM clock_timestamp() - min(began)) FROM (
-  SELECT xact_start AS began FROM pg_stat_activity
-  WHERE datname = current_database() AND pid <> pg_backend_pid()
-    AND backend_type <> 'autovacuum worker'
-    AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
-  UNION ALL SELECT prepared FROM pg_prepared_xacts WHERE database = current_database()
-) AS others
-"""
 
 _SEES_ALL = "SELECT current_user, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')"
 
@@ -130,21 +131,7 @@ class PostgreSQLExamination(Examination):
     """The answers of PostgreSQL."""
 
     explain_words: ClassVar[str] = "EXPLAIN (FORMAT JSON)"
-    updates_in_place: ClassVar[bool] = True
     poolers: ClassVar[str] = "PgBouncer"
-    ending_snapshots: ClassVar[str] = (
-        "end the transaction: in pg_stat_activity it has the oldest xact_start, or it is in "
-        "pg_prepared_xacts; read long reports from a replica, and set "
-        "idle_in_transaction_session_timeout"
-    )
-    support_ends: ClassVar[Mapping[Version, date]] = {
-        (13,): date(2025, 11, 13),
-        (14,): date(2026, 11, 12),
-        (15,): date(2027, 11, 11),
-        (16,): date(2028, 11, 9),
-        (17,): date(2029, 11, 8),
-        (18,): date(2030, 11, 14),
-    }
 
     def indexes(self, connection: Connection, table: Table) -> list[ServerIndex]:
         found = connection.execute(_INDEXES, {"table": qualified(connection, table)}).mappings()
@@ -205,16 +192,6 @@ class PostgreSQLExamination(Examination):
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {time // timedelta(milliseconds=1)}")
         yield
 
-    def rows_read(self, connection: Connection, table: Table) -> int | None:
-        counted = connection.execute(_READ, {"table": qualified(connection, table)}).scalar_one()
-        return int(counted)
-
-    def rows_locked(self, connection: Connection, table: Table) -> int | Answer | None:
-        # Row locks are stored in the rows only, so they cannot be counted. LockRows locks
-        # just the rows that it returns: the claimed rows. Advisory locks are listed.
-        asked = {"table": qualified(connection, table)}
-        return int(connection.execute(_ADVISORY, asked).scalar_one()) or None
-
     def driver_behind_pooler(self, connection: Connection) -> str | None:
         # psycopg prepares a statement when it runs for the sixth time.
         later = getattr(driver_connection(connection), "prepare_threshold", None) is not None
@@ -222,56 +199,59 @@ class PostgreSQLExamination(Examination):
         prepares = later or connection.exec_driver_sql(asked).scalar_one() > 0
         return _PREPARES if prepares else None
 
-    def snapshot_isolation(self, level: str, strategy: str) -> Answer:
+    def snapshot_isolation(self, level: str, strategy: str) -> Finding:
         fix = (
             'claim under READ COMMITTED: create_engine(.., isolation_level="READ COMMITTED"), or '
             'session.connection(execution_options={"isolation_level": "READ COMMITTED"})'
         )
         if strategy in ("strict_order", "per_key"):
-            return Answer.error(f"transactions begin as {level}, and {strategy} refuses it", fix)
+            return Finding.error(f"transactions begin as {level}, and {strategy} refuses it", fix)
         if strategy == "advisory":
-            return Answer(
+            return Finding(
                 f"transactions begin as {level}, but those of advisory_session() as READ COMMITTED"
             )
-        return Answer.warning(
+        return Finding.warning(
             f"transactions begin as {level}: a claim of a row that changed since its transaction "
             'began fails with "could not serialize access"',
             fix,
         )
 
-    def processes(self, connection: Connection) -> Answer | None:
+    def processes(self, connection: Connection) -> Iterator[Finding]:
         user, sees_all = connection.exec_driver_sql(_SEES_ALL).one()
         if self.database.server_of(connection) is None:
-            return Answer.error(
+            yield Finding.error(
                 f"pg_locks is hidden from {user}: no Owner can be made, and none looks dead",
                 f"GRANT SELECT ON pg_locks TO {user}",
             )
-        if not sees_all:
-            return Answer.warning(
+        elif not sees_all:
+            yield Finding.warning(
                 f"{user} does not see other users' sessions: whether their connection_owner() "
                 "is alive stays unknown until the lease is over. An Owner(engine) is not affected",
                 f"GRANT pg_read_all_stats TO {user}, or claim with Owner(engine)",
             )
-        return Answer("locks and sessions of all users are visible")
+        else:
+            yield Finding("locks and sessions of all users are visible")
 
-    def oldest_snapshot(self, connection: Connection, table: Table) -> timedelta | Answer | None:
+    def snapshots(self, connection: Connection) -> Iterator[Snapshot | Finding]:
         user, sees_all = connection.exec_driver_sql(_SEES_ALL).one()
-        seconds = connection.exec_driver_sql(_SNAPSHOT).scalar_one()
         if not sees_all:
-            own = f"; of its own the oldest is {float(seconds):.0f} s old" if seconds else ""
-            return Answer.unchecked(
-                f"{user} does not see other users' transactions{own}",
+            yield Finding.unchecked(
+                f"{user} does not see other users' transactions",
                 f"GRANT pg_read_all_stats TO {user}",
             )
-        return None if seconds is None else timedelta(seconds=max(float(seconds), 0.0))
+            return
+        for holder, seconds, ending in connection.execute(_SNAPSHOTS):
+            age = None if seconds is None else timedelta(seconds=max(float(seconds), 0.0))
+            yield Snapshot(holder, age, ending)
 
-    def garbage(self, connection: Connection, table: Table) -> Answer | None:
+    def dead_rows(self, connection: Connection, table: Table) -> Iterator[Finding]:
         found = connection.execute(_DEAD, {"table": qualified(connection, table)}).one()
         message = f"{found.dead:,} dead rows beside {found.live:,} living rows"
         if found.dead <= max(_DEAD_ROWS, found.live):
-            return Answer(message)
+            yield Finding(message)
+            return
         schema = f", schema={table.schema!r}" if table.schema else ""
-        return Answer.warning(
+        yield Finding.warning(
             f"{message}: each claim walks over the dead rows that vacuum has not removed",
             f"VACUUM {qualified(connection, table)} now; then have autovacuum run sooner, by "
             f"sa_jobqueue.migration.tune_storage(op, {table.name!r}{schema}); and end "
@@ -284,7 +264,6 @@ def _index(row: Any) -> ServerIndex:
     return ServerIndex(
         name=row["name"],
         columns=tuple(_column(name, option) for name, option in options),
-        included=tuple(row["included"]),
         predicate=row["predicate"],
         unique=row["is_unique"],
         ordered=row["ordered"],
@@ -308,7 +287,6 @@ def _plan(top: dict[str, Any], relations: frozenset[str], parents: Mapping[str, 
     ]
     names = {node["Index Name"] for node in [*scans, *bitmaps] if "Index Name" in node}
     return Plan(
-        text=json.dumps(top, indent=1),
         indexes=frozenset(_whole(name, parents) for name in names),
         sorts=any(_sorts(node, relations) for node in picking),
         rows=max((int(node["Plan Rows"]) for node in scans), default=None),

@@ -48,7 +48,6 @@ class SQLite(Database):
     transaction_level = "SERIALIZABLE"
     one_writer = True
     tells_changes = True
-    kept_as_given = (object,)
     returns_new = True
 
     @staticmethod

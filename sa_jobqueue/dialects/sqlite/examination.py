@@ -19,13 +19,12 @@ _ROWID, _EXPRESSION = -1, -2
 
 
 class SQLiteExamination(Examination):
-    """The answers of SQLite, which counts neither the rows that it reads nor its locks.
+    """The answers of SQLite.
 
     Without ANALYZE a plan does not depend on the table's size: there is no index to favour.
     """
 
     explain_words: ClassVar[str] = "EXPLAIN QUERY PLAN"
-    lock_words: ClassVar[str] = "no single row: the whole database has one writer at a time"
 
     def indexes(self, connection: Connection, table: Table) -> list[ServerIndex]:
         return list(self._indexes(connection, table))
@@ -65,7 +64,7 @@ class SQLiteExamination(Examination):
         self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
     ) -> Plan:
         printed = "\n".join(row["detail"] for row in rows)
-        return Plan(printed, frozenset(_USED.findall(printed)), "TEMP B-TREE" in printed)
+        return Plan(frozenset(_USED.findall(printed)), "TEMP B-TREE" in printed)
 
     @contextmanager
     def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:

@@ -18,9 +18,9 @@ from starlette.responses import Response
 
 from ...control import pause, resume
 from ...control.tables import tables_for
+from ...counts import Listed, count_failed, list_jobs
+from ...counts.schema import has_table
 from ...dialects.clock import as_utc
-from ...overview import count_failed, failed_jobs
-from ...overview.schema import has_table
 from ...queue import JobQueue
 from ...steering import (
     BATCH,
@@ -152,7 +152,7 @@ def _preview_failed(visit: Visit) -> Response:
     """Show how many jobs have failed until the last failure, which the form will name."""
     name, queue = visit.queue
     with reading(visit.site.engine) as session:
-        first = failed_jobs(session, queue, limit=NAMED, complete=True)
+        first = list_jobs(session, queue, Listed.FAILED, limit=NAMED, complete=True)
         until = first[0].owner_date if first else None
         count = count_failed(session, queue, until=until) if until else 0
     return visit.page("preview_failed", name=name, first=first, until=until, count=count)

@@ -8,9 +8,9 @@ from sqlalchemy import Column, select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
+from ...counts.schema import has_table
 from ...events import JobRecord, job_records
 from ...model.beside import HISTORY, beside
-from ...overview.schema import has_table
 from ...owners.alive import owner_state
 from ...queue import JobQueue
 from ...steering import Key

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from ...counts import Listed, ListedJob, QueueStats, list_jobs, why_incomplete
+from ...counts.jobs import sorted_by
 from ...dialects.clock import as_utc
 from ...errors import ArgumentError
-from ...model.status import CANCELLED, FAILED
-from ...overview import (
-    Listed,
-    ListedJob,
-    Position,
-    QueueOverview,
-    list_jobs,
-    why_incomplete,
-)
-from ...overview.listing import position_types
 from ...owners.alive import owner_states
 from ...queue import JobQueue
 from ...steering import key_from, key_text
@@ -32,7 +23,7 @@ from ..rendering import Plot, plot
 #: How many jobs a page lists.
 PAGE = 50
 
-#: The largest number of a position: that of a smallint, or of jobs in an order of one's own.
+#: The largest number of a position: that of a round.
 LARGEST = 2**31 - 1
 
 #: The title of each list, and the verbs for its ticked jobs.
@@ -43,10 +34,6 @@ TABS = {
     Listed.LATER: ("Later", ["cancel", "reprioritize"]),
     Listed.CANCELLED: ("Cancelled", ["retry"]),
 }
-
-
-#: The lists that an index of their own finds.
-UNSUCCESSFUL = {Listed.FAILED: FAILED, Listed.CANCELLED: CANCELLED}
 
 
 def show_queue(visit: Visit) -> Response:
@@ -90,7 +77,7 @@ def typed_key(queue: JobQueue[Any], text: str) -> tuple[Any, ...]:
         raise Problem(404, "No such job", f"{error}.") from error
 
 
-def _listed(word: str | None, seen: QueueOverview) -> Listed:
+def _listed(word: str | None, seen: QueueStats) -> Listed:
     """Return what is asked for; else failed jobs, if an index finds them."""
     if word is None:
         return Listed.DUE if seen.failed is None else Listed.FAILED
@@ -102,44 +89,45 @@ def _listed(word: str | None, seen: QueueOverview) -> Listed:
 
 def _list(visit: Visit, queue: JobQueue[Any], which: Listed) -> dict[str, Any]:
     """Read a page of jobs, whether their owners live, and the query of the next page."""
-    after = _position(queue, which, visit.asked.get("after"))
+    after = _job_before(queue, which, visit.asked.get("after"))
+    in_own_order = which in (Listed.DUE, Listed.LATER) and not queue.plan.spec.own_order
     with reading(visit.site.engine) as session:
         jobs = list_jobs(session, queue, which, limit=PAGE + 1, after=after)
-        shown, status = jobs[:PAGE], UNSUCCESSFUL.get(which)
-        why = None if status is None else why_incomplete(session, queue, status)
+        shown, why = jobs[:PAGE], why_incomplete(session, queue, which)
         states = owner_states(session.connection(), {job.owner for job in shown if job.owner})
-    next_page = _next_page(which, shown[-1]) if len(jobs) > PAGE else None
+    more = len(jobs) > PAGE and not in_own_order
+    next_page = _next_page(queue, which, shown[-1]) if more else None
     return {"incomplete": why, "jobs": shown, "states": states, "next_page": next_page}
 
 
 # -- pages by key -------------------------------------------------------------
 
 
-def _next_page(which: Listed, job: ListedJob) -> str:
+def _next_page(queue: JobQueue[Any], which: Listed, job: ListedJob) -> str:
     """Return the query of the page behind a job."""
-    values: Sequence[Any] = job.position[: -len(job.key)]
+    values = [getattr(job, role) for role in sorted_by(queue, which)]
     plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]
     after = json.dumps([*plain, key_text(job.key)])
     return "?" + urlencode({"show": which.value, "after": after})
 
 
-def _position(queue: JobQueue[Any], which: Listed, text: str | None) -> Position | None:
-    """Read a position; what is none of this list raises a Problem."""
+def _job_before(queue: JobQueue[Any], which: Listed, text: str | None) -> ListedJob | None:
+    """Read the last job of the page before; what is none of this list raises a Problem."""
     if text is None:
         return None
     try:
         *values, key = json.loads(text)
         if not isinstance(key, str):
             raise TypeError(key)
-        types = position_types(queue, which)
-        read = [_value(*each) for each in zip(types, values, strict=True)]
-        return (*read, *key_from(queue.mapping, key))
+        named = zip(sorted_by(queue, which), values, strict=True)
+        read = {role: _value(role, value) for role, value in named}
+        return ListedJob(key_from(queue.mapping, key), **read)
     except (ValueError, TypeError, OverflowError, RecursionError, ArgumentError) as error:
         raise Problem(404, "Nothing is here", "There is no such page of the list.") from error
 
 
-def _value(kind: type[Any], value: Any) -> Any:
-    if kind is datetime:
+def _value(role: str, value: Any) -> Any:
+    if role in ("owner_date", "run_at"):
         return as_utc(datetime.fromisoformat(value))
     if type(value) is not int or abs(value) > LARGEST:
         raise ValueError(value)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Table
 from starlette.responses import Response
 
+from ...counts.schema import has_table
 from ...model.beside import SCHEDULES
 from ...model.mapping import mapping_of
-from ...overview.schema import has_table
 from ...schedules import ScheduleInfo, Schedules
 from ..door import Problem, Visit, refuse_readers
 from ..reading import reading

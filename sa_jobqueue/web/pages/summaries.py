@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from ...control import workers as list_workers
+from ...counts.schema import has_table
 from ...model.beside import CONTROL
-from ...overview.schema import has_table
 from ..door import Visit
 from ..reading import reading
 from .queue import plots

@@ -19,7 +19,6 @@ from tests.contract.subscriptions import (
     in_autocommit,
     kept,
 )
-from tests.models import Task, add_tasks, names
 from tests.support import make_engine
 
 pytestmark = pytest.mark.only_on("postgresql")
@@ -97,37 +96,6 @@ def test_one_of_the_plans_is_parallel(many: int, mailing: Session) -> None:
     mailing.rollback()
 
 
-def test_a_claim_in_order_is_in_order(many: int, mailing: Session) -> None:
-    first = claim_subscriptions(mailing, limit=5)
-    last = claim_subscriptions(mailing, limit=3, order_by=Subscription.id.desc())
-
-    assert ids(first) == [2, 4, 6, 8, 10]
-    assert ids(last) == [many, many - 2, many - 4]
-
-
-def test_a_queue_is_claimed_in_its_own_order_by_steps_of_priority(
-    engine: Engine, mailing: Session
-) -> None:
-    add_tasks(mailing, "last", "later", priority=2)
-    add_tasks(mailing, "first", priority=-1)
-
-    claimed = claim(mailing, Task, strategy="advisory", limit=2)
-
-    assert names(claimed) == ["first", "last"]
-    assert kept(engine) == 2
-
-
-def test_a_claim_passes_over_rows_that_others_have(engine: Engine, mailing: Session) -> None:
-    add_subscriptions(mailing, 5)
-    with advisory_session(engine) as other:
-        theirs = claim_subscriptions(other, limit=3)
-
-        claimed = claim_subscriptions(mailing, limit=3)
-
-        assert (ids(theirs), ids(claimed)) == ([1, 2, 3], [4, 5])
-        assert (claimed.candidates, claimed.lost) == (2, 0)
-
-
 # -- rows that the session has already -----------------------------------------
 
 
@@ -146,12 +114,6 @@ def test_a_session_never_gets_rows_that_it_has(engine: Engine, mailing: Session)
     assert not claim_subscriptions(mailing)
 
 
-class Reminder(SubscriptionBase):
-    """Another class on the table of Subscription."""
-
-    __table__ = Subscription.__table__
-
-
 class OtherBase(SubscriptionBase):
     """Another metadata, as in another part of an application."""
 
@@ -167,16 +129,13 @@ class Copy(OtherBase):
     mailed: Mapped[int]
 
 
-@pytest.mark.parametrize("other", [Reminder, Copy])
-def test_a_row_is_locked_for_every_class_on_its_table(
-    engine: Engine, mailing: Session, other: type[Any]
-) -> None:
+def test_a_row_is_locked_for_every_class_on_its_table(engine: Engine, mailing: Session) -> None:
     add_subscriptions(mailing, 3)
     claimed = claim_subscriptions(mailing)
 
-    by_other_class = claim(mailing, other, other.mailed == 0, strategy="advisory", limit=3)
+    by_other_class = claim(mailing, Copy, Copy.mailed == 0, strategy="advisory", limit=3)
     with advisory_session(engine) as elsewhere:
-        assert not claim(elsewhere, other, other.mailed == 0, strategy="advisory", limit=3)
+        assert not claim(elsewhere, Copy, Copy.mailed == 0, strategy="advisory", limit=3)
 
     assert (ids(claimed), ids(by_other_class)) == ([1, 2], [3])
     complete(mailing, claimed)

@@ -1,16 +1,26 @@
-"""Where claims by advisory locks are refused."""
+"""Where claims by advisory locks are refused; no lock is left."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, NullPool
+from sqlalchemy import URL, Engine, NullPool, exc
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import UnsupportedDatabase, advisory_session, complete
+from sa_jobqueue import (
+    ArgumentError,
+    UnsupportedDatabase,
+    advisory_session,
+    cancel_claimed,
+    complete,
+    fail,
+    release,
+    renew,
+)
 from tests.contract.subscriptions import add_subscriptions, claim_subscriptions, kept, mark
 from tests.servers.errors import NotHere
 from tests.servers.pgbouncer import transaction_pooler
@@ -19,32 +29,31 @@ from tests.support import make_engine
 pytestmark = pytest.mark.only_on("postgresql")
 
 
-def test_a_session_on_an_engine_is_refused(engine: Engine, session: Session) -> None:
-    add_subscriptions(session, 1)
-
-    with pytest.raises(UnsupportedDatabase, match="Use `with advisory_session"):
-        claim_subscriptions(session)
-
-    assert kept(engine) == 0
-
-
-@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_an_isolation_that_hides_what_others_finished_is_refused(
-    engine: Engine, isolation: str
+@pytest.mark.parametrize(
+    ("isolation", "words"),
+    [
+        (None, "Use `with advisory_session"),
+        ("REPEATABLE READ", "use READ COMMITTED"),
+        ("SERIALIZABLE", "use READ COMMITTED"),
+    ],
+)
+def test_a_session_on_an_engine_and_an_isolation_that_hides_what_others_finished_are_refused(
+    engine: Engine, isolation: Any, words: str
 ) -> None:
-    with engine.connect().execution_options(isolation_level=isolation) as connection:
-        session = Session(connection)
+    with engine.connect() as connection:
+        if isolation is not None:
+            connection.execution_options(isolation_level=isolation)
+        session = Session(engine if isolation is None else connection)
         add_subscriptions(session, 1)
 
-        with pytest.raises(UnsupportedDatabase, match="use READ COMMITTED"):
+        with pytest.raises(UnsupportedDatabase, match=words):
             claim_subscriptions(session)
-
-        assert kept(engine) == 0
+        session.close()
 
 
 @pytest.mark.parametrize("isolation", ["SERIALIZABLE", "AUTOCOMMIT"])
 def test_an_advisory_session_has_the_right_isolation(
-    engine: Engine, db_url: URL, isolation: str
+    engine: Engine, db_url: URL, isolation: Any
 ) -> None:
     isolated = make_engine(db_url, isolation_level=isolation)
     with advisory_session(isolated) as session:
@@ -57,8 +66,32 @@ def test_an_advisory_session_has_the_right_isolation(
         session.commit()
 
         assert kept(engine) == 1
-    assert kept(engine) == 0
     isolated.dispose()
+
+
+@pytest.mark.parametrize(
+    ("verb", "way_out"),
+    [
+        (fail, "Mark the row yourself and complete"),
+        (cancel_claimed, "Mark the row yourself and complete"),
+        (lambda session, jobs: complete(session, jobs, delete=True), r"session\.delete\(\)"),
+    ],
+)
+def test_what_needs_columns_is_refused_without_them(
+    engine: Engine, mailing: Session, verb: Callable[..., None], way_out: str
+) -> None:
+    add_subscriptions(mailing, 1)
+    with pytest.raises(exc.ArgumentError):
+        claim_subscriptions(mailing, options=("nonsense",))
+    mailing.commit()
+    claimed = claim_subscriptions(mailing)
+
+    with pytest.raises(ArgumentError, match=way_out):
+        verb(mailing, claimed)
+
+    assert kept(engine) == 1
+    renew(mailing, claimed)
+    release(mailing, claimed)
 
 
 @pytest.fixture
@@ -78,28 +111,22 @@ def test_a_transaction_pooler_is_refused(engine: Engine, through_pgbouncer: Engi
 
     # PgBouncer tells each client another number for its server process, even negative numbers.
     for _ in range(8):
-        with pytest.raises(UnsupportedDatabase, match="connects to the server itself"):
-            through(advisory_session(through_pgbouncer))
-        with (
-            through_pgbouncer.connect() as connection,
-            pytest.raises(UnsupportedDatabase, match="connects to the server itself"),
-        ):
-            claim_subscriptions(Session(connection))
+        refuse(through_pgbouncer, "connects to the server itself")
 
-    assert kept(engine) == 0
+
+@pytest.mark.only_on("sqlite", "mysql", "mariadb")
+def test_other_databases_are_refused(shared_engine: Engine) -> None:
+    refuse(shared_engine, "use strategy='auto'")
+
+
+def refuse(engine: Engine, words: str) -> None:
+    """See that a session for claims, and a claim on a connection, are refused."""
+    with pytest.raises(UnsupportedDatabase, match=words):
+        through(advisory_session(engine))
+    with engine.connect() as connection, pytest.raises(UnsupportedDatabase, match=words):
+        claim_subscriptions(Session(connection))
 
 
 def through(context: AbstractContextManager[object]) -> None:
     with context:
         pass
-
-
-@pytest.mark.only_on("sqlite", "mysql", "mariadb")
-def test_other_databases_are_refused(shared_engine: Engine) -> None:
-    with pytest.raises(UnsupportedDatabase, match="use strategy='auto'"):
-        through(advisory_session(shared_engine))
-    with (
-        shared_engine.connect() as connection,
-        pytest.raises(UnsupportedDatabase, match="use strategy='auto'"),
-    ):
-        claim_subscriptions(Session(connection))

@@ -1,40 +1,25 @@
 """A model of a queue, and the rules by which several sessions change both it and the real queue.
 
 After every step the table must show exactly what has been committed: so no job is lost,
-none has two owners, and attempts are counted right.
+none has two owners, and attempts are counted right. A workflow has several such steps, each of
+which is a queue; see :mod:`tests.contract.any_order.workflow_machine`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
+from hypothesis.stateful import invariant, rule
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    ClaimLost,
-    JobStatus,
-    cancel,
-    cancel_claimed,
-    claim,
-    complete,
-    enqueue,
-    fail,
-    positions,
-    reap,
-    release,
-    renew,
-    reprioritize,
-    retry,
-)
+from sa_jobqueue import ClaimLost, JobQueue, cancel, reap, retry
 from tests.contract.any_order.sessions_machine import (
     SessionsMachine,
     Worker,
@@ -49,29 +34,72 @@ MAX_ATTEMPTS = 2
 priorities = st.integers(-1, 1)
 
 
+class Step(NamedTuple):
+    """A plain queue, in the words of a step of a workflow."""
+
+    queue: JobQueue[Any]
+    ready: str = "unclaimed"
+    during: str = "claimed"
+    then: str = "done"
+    branches: Sequence[str] = ()
+
+
+class Move(NamedTuple):
+    """A transition of a job; one row of a workflow's log."""
+
+    before: str
+    after: str
+    verb: str
+    owner: str | None
+
+
 @dataclass(frozen=True)
 class Job:
-    """The expected state of one row."""
+    """What is expected of one row, and of its log.
 
-    status: str = JobStatus.UNCLAIMED
+    Attributes:
+        claim: which claim of all it was, while somebody has the job.
+        due: of its `run_at`: a later one has a larger number.
+        deleted: the log stays.
+    """
+
+    status: str
+    priority: int = 0
     owner: str | None = None
     attempts: int = 0
-    priority: int = 0
-    due: int = field(default=0, compare=False)  # of its `run_at`: a later one has a larger number
+    claim: int | None = None
+    deleted: bool = False
+    due: int = 0
+    log: tuple[Move, ...] = ()
 
-    def freed(self) -> Job:
-        """Return the job after an attempt that was not the last, or after its last."""
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """Return what the table must show."""
+        return (self.status, self.owner, self.attempts, self.priority)
+
+    def moved(self, after: str, verb: str, *, by: str | None = None, **new: Any) -> Job:
+        """Return the job after a transition; nobody has claimed it unless told otherwise."""
+        log = (*self.log, Move(self.status, str(after), verb, by))
+        return replace(self, status=str(after), log=log, **{"claim": None, **new})
+
+    def waiting(self, after: str, verb: str, **new: Any) -> Job:
+        """Return the job as it becomes claimable again, in this step or in another."""
+        return self.moved(after, verb, owner=None, **new)
+
+    def freed(self, step: Any, verb: str) -> Job:
+        """Return the job after an attempt that was not the step's last, or after its last."""
         if self.attempts < MAX_ATTEMPTS:
-            return replace(self, status=JobStatus.UNCLAIMED, owner=None)
-        return replace(self, status=JobStatus.FAILED)
+            return self.waiting(step.ready, verb, by=self.owner)
+        return self.moved("failed", verb, by=self.owner)
 
 
 @dataclass(frozen=True)
 class InHand:
     """A claimed job as its worker knows it, and the number of its claim."""
 
-    task: Task
+    job: Any
     claim: int
+    step: Any
 
 
 Claimer: TypeAlias = Worker[Job, InHand]
@@ -81,81 +109,49 @@ class QueueMachine(SessionsMachine[Job, InHand]):
     """The verbs of a plain queue."""
 
     tables = (Task,)
+    steps: ClassVar[Sequence[Any]] = (Step(JobQueue(Task)),)
+    waiting: ClassVar[Sequence[str]] = ("unclaimed",)
+    final: ClassVar[Sequence[str]] = ("done", "failed", "cancelled")
 
-    def __init__(self) -> None:
-        self.times = 0
-        super().__init__()
-        self.lost_claims: set[int] = set()
+    times = 0
 
-    def _end(self, worker: Claimer) -> None:
-        """Commit where the database has a single writer; else leave the transaction open."""
-        if self.one_writer:
-            self._commit(worker)
+    # -- what a workflow does otherwise ---------------------------------
+
+    def _new(self, status: str, priority: int) -> Any:
+        return Task(name="job", status=status, priority=priority, max_attempts=MAX_ATTEMPTS)
+
+    def _cancel(self, session: Session, job: Any) -> list[Any]:
+        return cancel(session, job)
+
+    def _retry(self, session: Session, job: Any, step: Any) -> list[Any]:
+        return retry(session, job)
+
+    def _reap(self, session: Session) -> Any:
+        return reap(session, Task, lease=timedelta(microseconds=1))
 
     # -- verbs of one worker --------------------------------------------
 
     def _fill(self) -> None:
-        self._enqueue([0, 1, -1, 0, 0, 1])
+        for status in (*self.waiting, *self.waiting, *self.waiting, *self.final):
+            self._add(status, [0, 1])
 
-    @rule(priorities=st.lists(priorities, min_size=1, max_size=4))
-    def enqueue(self, priorities: list[int]) -> None:
-        self._enqueue(priorities)
+    @rule(place=places, priorities=st.lists(priorities, min_size=1, max_size=4))
+    def add(self, place: int, priorities: list[int]) -> None:
+        self._add(self.waiting[place % len(self.waiting)], priorities)
 
-    def _enqueue(self, priorities: list[int]) -> None:
-        known, now = set(self.jobs), self._now()
+    def _add(self, status: str, priorities: list[int]) -> None:
+        self._let_write(None)
+        due = self._now()
         with Session(self.engine) as session:
-            for priority in priorities:
-                row = {"name": "job", "max_attempts": MAX_ATTEMPTS}
-                enqueue(session, Task, [row], priority=priority)
+            added = [self._new(status, priority) for priority in priorities]
+            session.add_all(added)
+            session.flush()
+            numbers = [job.id for job in added]
+            self._forget(session, numbers)
             session.commit()
-            added = session.scalars(select(Task).where(Task.id.not_in(known)).order_by(Task.id))
-            for task, priority in zip(added, priorities, strict=True):
-                self.jobs[task.id] = Job(priority=priority, due=now)
-
-    @rule(worker=workers, limit=st.integers(1, 3))
-    def claim(self, worker: int, limit: int) -> None:
-        self._claim(self.workers[worker], limit)
-
-    def _claim_for(self, worker: Claimer, place: int) -> None:
-        self._claim(worker, limit=1 + place % 2)
-
-    def _claim(self, claimer: Claimer, limit: int) -> None:
-        seen = self._seen_by(claimer)
-        waiting = [
-            (job.priority, job.due, number)
-            for number, job in seen.items()
-            if job is not None and job.status == JobStatus.UNCLAIMED
-        ]
-
-        claimed = claim(claimer.session, Task, owner=claimer.name, limit=limit)
-
-        numbers = [task.id for task in claimed]
-        self._check_claimed(numbers, [number for *_, number in sorted(waiting)], claimer, limit)
-        claimer.change({number: self._claimed(seen[number], claimer) for number in numbers})
-        self.claims += 1
-        claimer.hand.update({task.id: InHand(task, self.claims) for task in claimed})
-        self._end(claimer)
-
-    @staticmethod
-    def _claimed(job: Job | None, claimer: Claimer) -> Job:
-        assert job is not None
-        return replace(job, status=JobStatus.CLAIMED, owner=claimer.name, attempts=job.attempts + 1)
-
-    @rule(worker=workers, place=places, delete=st.booleans())
-    def complete(self, worker: int, place: int, delete: bool) -> None:
-        def done(job: Job) -> Job | None:
-            return None if delete else replace(job, status=JobStatus.DONE)
-
-        self._finish(
-            worker, place, lambda session, job: complete(session, job, delete=delete), done
-        )
-
-    @rule(worker=workers, place=places)
-    def fail(self, worker: int, place: int) -> None:
-        self._finish(worker, place, partial(fail, retry_in=timedelta(0)), self._failed)
-
-    def _failed(self, job: Job) -> Job:
-        return replace(job.freed(), due=self._now())
+        assert not any(number in self._there(self.jobs) for number in numbers)
+        for number, priority in zip(numbers, priorities, strict=True):
+            self.jobs[number] = Job(status, priority, due=due)
 
     def _now(self) -> int:
         """Return the number of a new `run_at`, which differs from those before also on SQLite."""
@@ -163,124 +159,205 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         self.times += 1
         return self.times
 
+    def _forget(self, session: Session, numbers: list[int]) -> None:
+        """Forget what deleted rows of these numbers have left; SQLite uses a number again."""
+
+    @rule(worker=workers, place=places, limit=st.integers(1, 3))
+    def claim(self, worker: int, place: int, limit: int) -> None:
+        self._claim(self._turn_of(worker), self.steps[place % len(self.steps)], limit)
+
+    def _claim_for(self, worker: Claimer, place: int) -> None:
+        seen = self._there(self._seen_by(worker))
+        waited_for = [step for step in self.steps if _waiting(seen, step)]
+        if waited_for:
+            self._claim(worker, waited_for[place % len(waited_for)], limit=1 + place % 2)
+
+    def _claim(self, claimer: Claimer, step: Any, limit: int) -> None:
+        seen = self._there(self._seen_by(claimer))
+        waiting = _waiting(seen, step)
+
+        claimed = step.queue.claim(claimer.session, owner=claimer.name, limit=limit)
+
+        numbers = [job.id for job in claimed]
+        self._check_claimed(numbers, waiting, claimer, limit)
+        self.claims += 1
+        claimer.change({n: self._claimed(seen[n], step, claimer) for n in numbers})
+        claimer.hand |= {job.id: InHand(job, self.claims, step) for job in claimed}
+        self._check_shown(claimer, claimed)
+
+    def _claimed(self, job: Job, step: Any, claimer: Claimer) -> Job:
+        name, attempts = claimer.name, job.attempts + 1
+        return job.moved(
+            step.during, "claim", by=name, owner=name, attempts=attempts, claim=self.claims
+        )
+
+    @rule(worker=workers, place=places, way=st.integers(0, 1), delete=st.booleans())
+    def complete(self, worker: int, place: int, way: int, delete: bool) -> None:
+        def target(step: Any) -> str:
+            ways = (step.then, *step.branches)
+            return str(ways[way % len(ways)])
+
+        def verb(session: Session, hand: InHand) -> None:
+            then = {"then": target(hand.step)} if way and hand.step.branches else {}
+            hand.step.queue.complete(session, hand.job, delete=delete, **then)
+
+        def outcome(job: Job, step: Any) -> Job:
+            after = target(step)
+            if after not in self.final:
+                return job.waiting(after, "complete", by=job.owner, attempts=0)
+            deleted = delete and after == self.final[0]
+            return job.moved(after, "complete", by=job.owner, deleted=deleted)
+
+        self._finish(worker, place, verb, outcome)
+
+    @rule(worker=workers, place=places)
+    def fail(self, worker: int, place: int) -> None:
+        due = self._now()
+
+        def verb(session: Session, hand: InHand) -> None:
+            hand.step.queue.fail(session, hand.job, error="no", retry_in=timedelta(0))
+
+        def failed(job: Job, step: Any) -> Job:
+            return replace(job.freed(step, "fail"), due=due)
+
+        self._finish(worker, place, verb, failed)
+
     @rule(worker=workers, place=places)
     def release(self, worker: int, place: int) -> None:
-        def released(job: Job) -> Job:
-            attempts = job.attempts - 1
-            return replace(job, status=JobStatus.UNCLAIMED, owner=None, attempts=attempts)
+        def verb(session: Session, hand: InHand) -> None:
+            hand.step.queue.release(session, hand.job)
 
-        self._finish(worker, place, release, released)
+        def released(job: Job, step: Any) -> Job:
+            return job.waiting(step.ready, "release", by=job.owner, attempts=job.attempts - 1)
+
+        self._finish(worker, place, verb, released)
 
     @rule(worker=workers, place=places)
     def cancel_claimed(self, worker: int, place: int) -> None:
-        self._finish(
-            worker, place, cancel_claimed, lambda job: replace(job, status=JobStatus.CANCELLED)
-        )
+        def verb(session: Session, hand: InHand) -> None:
+            hand.step.queue.cancel_claimed(session, hand.job)
+
+        def cancelled(job: Job, step: Any) -> Job:
+            return job.moved("cancelled", "cancel_claimed", by=job.owner)
+
+        self._finish(worker, place, verb, cancelled)
 
     @rule(worker=workers, place=places)
     def renew(self, worker: int, place: int) -> None:
-        self._finish(worker, place, renew, lambda job: job)
+        def verb(session: Session, hand: InHand) -> None:
+            hand.step.queue.renew(session, hand.job)
+
+        self._finish(worker, place, verb, lambda job, _: job)
 
     def _finish(
         self,
         worker: int,
         place: int,
-        verb: Callable[[Session, Task], None],
-        outcome: Callable[[Job], Job | None],
+        verb: Callable[[Session, InHand], None],
+        outcome: Callable[[Job, Any], Job],
     ) -> None:
-        finisher = self.workers[worker]
+        finisher = self._turn_of(worker)
         self._let_write_without_wait(finisher)
         number = self._in_hand(finisher, place)
         if number is None or self._is_locked(number, finisher):
             return
-        seen = self._seen_by(finisher).get(number)
-        ours = seen is not None and (seen.status, seen.owner) == ("claimed", finisher.name)
-        ours = ours and finisher.hand[number].claim not in self.lost_claims
-        task = finisher.hand[number].task
+        hand = finisher.hand[number]
+        seen = self._there(self._seen_by(finisher)).get(number)
 
-        if not ours:
+        if seen is None or seen.claim != hand.claim:
             with pytest.raises(ClaimLost) as lost:
-                verb(finisher.session, task)
-            assert list(lost.value.lost) == [task]
+                verb(finisher.session, hand)
+            assert list(lost.value.lost) == [hand.job]
             finisher.change({})
             del finisher.hand[number]
-            if self.locks_neighbours:  # InnoDB keeps the lock of a row that it was asked for
-                finisher.locked.add(number)
-        else:
-            assert seen is not None
-            verb(finisher.session, task)
-            left = outcome(seen)
-            finisher.change({number: left})
-            if left is None or left.status != JobStatus.CLAIMED:
-                del finisher.hand[number]
-        self._end(finisher)
+            self._has_looked_at(finisher, number)
+            return
+        verb(finisher.session, hand)
+        left = outcome(seen, hand.step)
+        finisher.change({number: left})
+        if left.claim is None:
+            del finisher.hand[number]
+        if not left.deleted:
+            self._check_shown(finisher, [hand.job])
 
     # -- verbs that need no claim ---------------------------------------
 
-    @rule(place=places)
-    def cancel(self, place: int) -> None:
+    @rule(worker=workers, place=places)
+    def cancel(self, worker: int, place: int) -> None:
         self._change(
-            place, cancel, {JobStatus.UNCLAIMED}, lambda job: replace(job, status="cancelled")
+            worker, place, self._cancel, self.waiting, lambda job: job.moved("cancelled", "cancel")
         )
 
-    @rule(place=places)
-    def retry(self, place: int) -> None:
+    @rule(worker=workers, place=places)
+    def retry(self, worker: int, place: int) -> None:
+        step = self.steps[place % len(self.steps)]
         self._change(
+            worker,
             place,
-            retry,
-            {JobStatus.DONE, JobStatus.FAILED, JobStatus.CANCELLED},
-            lambda job: Job(priority=job.priority, due=job.due),
+            lambda session, job: self._retry(session, job, step),
+            self.final,
+            lambda job: job.waiting(step.ready, "retry", attempts=0),
         )
 
-    @rule(place=places, priority=priorities)
-    def reprioritize(self, place: int, priority: int) -> None:
+    @rule(worker=workers, place=places, priority=priorities)
+    def reprioritize(self, worker: int, place: int, priority: int) -> None:
+        step = self.steps[place % len(self.steps)]
         self._change(
+            worker,
             place,
-            lambda session, task: reprioritize(session, task, priority),
-            {JobStatus.UNCLAIMED},
+            lambda session, job: step.queue.reprioritize(session, job, priority),
+            {step.ready},
             lambda job: replace(job, priority=priority),
         )
 
     def _change(
         self,
+        worker: int,
         place: int,
-        verb: Callable[[Session, Task], list[Any]],
+        verb: Callable[[Session, Any], list[Any]],
         leaving: Iterable[str],
         outcome: Callable[[Job], Job],
     ) -> None:
-        self._let_write_without_wait()
-        number = one_of(self.jobs, place)
-        if number is None or self._is_locked(number):
+        changer = self._turn_of(worker)
+        self._let_write_without_wait(changer)
+        # Of the jobs that a session of its own finds.
+        number = self._free_one_of(self._there(self.jobs), place)
+        if number is None:
             return
         with Session(self.engine) as session:
-            task = session.get_one(Task, number)
-            changed = verb(session, task)
-            session.commit()
-
+            job = session.get_one(self.tables[0], number)
         before = self.jobs[number]
-        assert bool(changed) is (before.status in set(leaving))
+
+        changed = verb(changer.session, job)
+
+        assert bool(changed) is (before.status in leaving)
         if changed:
-            self.jobs[number] = outcome(before)
+            changer.change({number: outcome(before)})
+        self._has_looked_at(changer, number)
 
-    @precondition(lambda self: self.jobs)
-    @rule()
-    def reap(self) -> None:
-        self._let_write_without_wait()
-        with Session(self.engine) as session:
-            reaped = reap(session, Task, lease=timedelta(microseconds=1))
-            session.commit()
+    @rule(worker=workers, place=places)
+    def reap(self, worker: int, place: int) -> None:
+        reaper = self._turn_of(worker)
+        self._let_write_without_wait(reaper)
+        self._in_hand(reaper, place)  # there is something to take back
+        seen = self._there(self._seen_by(reaper))
+        claimed = {n for n, job in seen.items() if job.claim and not self._is_locked(n, reaper)}
 
+        reaped = self._reap(reaper.session)
+
+        # SQLite's clock counts milliseconds: a claim may be no older than nothing.
+        if not (self.one_writer or self.locks_neighbours):
+            assert {number for one in reaped.jobs for number in one.identity} == claimed
         for one in reaped.jobs:
             (number,) = one.identity
-            assert not self._is_changed(number)
-            job = self.jobs[number]
-            assert job.status == JobStatus.CLAIMED
-            left = job.freed()
-            assert one.failed is (left.status == JobStatus.FAILED)
-            self.jobs[number] = left
-            self.lost_claims.update(
-                worker.hand[number].claim for worker in self.workers if number in worker.hand
-            )
+            assert not self._is_changed(number, reaper)
+            job = seen[number]
+            (step,) = [step for step in self.steps if step.during == job.status]
+            left = job.freed(step, "reap")
+            assert (one.failed, one.owner) == (left.status == "failed", job.owner)
+            reaper.change({number: left})
+        if self.locks_neighbours:  # it may have locked more rows than it took
+            self._commit(reaper)
 
     # -- what holds after every step ------------------------------------
 
@@ -288,22 +365,60 @@ class QueueMachine(SessionsMachine[Job, InHand]):
     def the_table_shows_what_was_committed(self) -> None:
         if not self.workers:
             return
-        columns = (Task.id, Task.status, Task.owner, Task.attempts, Task.priority)
-        found = {row.id: Job(*row[1:]) for row in self.observer.execute(select(*columns))}
+        cls = self.tables[0]
+        columns = (cls.id, cls.status, cls.owner, cls.attempts, cls.priority)
+        found = {row.id: tuple(row[1:]) for row in self.observer.execute(select(*columns))}
         self.observer.rollback()
-        assert found == self.jobs
+        assert found == {number: job.row for number, job in self._there(self.jobs).items()}
 
     @invariant()
-    def places_are_a_permutation_in_claim_order(self) -> None:
+    def places_are_a_permutation_in_the_claim_order_of_each_step(self) -> None:
         if not self.workers:
             return
-        tasks = self.observer.scalars(select(Task)).all()
-        found = dict(zip((task.id for task in tasks), positions(self.observer, tasks), strict=True))
+        jobs = self._there(self.jobs)
+        there = self.observer.scalars(select(self.tables[0])).all()
+        for step in self.steps:
+            found = {job.id: step.queue.position(self.observer, job) for job in there}
+            places = {n: place for place, n in enumerate(_waiting(jobs, step), start=1)}
+            assert found == {number: places.get(number) for number in jobs}
         self.observer.rollback()
-        waiting = [
-            (job.priority, job.due, number)
-            for number, job in self.jobs.items()
-            if job.status == JobStatus.UNCLAIMED
-        ]
-        places = {number: place for place, (*_, number) in enumerate(sorted(waiting), start=1)}
-        assert found == {number: places.get(number) for number in self.jobs}
+
+    # -- helpers --------------------------------------------------------
+
+    def _turn_of(self, number: int) -> Claimer:
+        worker = self.workers[number]
+        self._let_write(worker)
+        return worker
+
+    def _let_write(self, worker: Claimer | None) -> None:
+        """Commit the other workers where the database has a single writer."""
+        for other in self.workers if self.one_writer else ():
+            if other is not worker:
+                self._commit(other)
+
+    @staticmethod
+    def _there(jobs: Any) -> dict[int, Job]:
+        return {number: job for number, job in jobs.items() if not job.deleted}
+
+    def _free_one_of(
+        self, jobs: Iterable[int], place: int, worker: Claimer | None = None
+    ) -> int | None:
+        number = one_of(jobs, place)
+        return None if number is None or self._is_locked(number, worker) else number
+
+    def _has_looked_at(self, worker: Claimer, number: int) -> None:
+        """Record a row that was looked at; InnoDB keeps its lock, changed or not."""
+        if self.locks_neighbours:
+            worker.locked.add(number)
+
+    def _check_shown(self, worker: Claimer, jobs: Iterable[Any]) -> None:
+        """Compare what entities show with what their worker has done."""
+        seen = self._there(self._seen_by(worker))
+        for job in jobs:
+            assert (job.status, job.owner, job.attempts, job.priority) == seen[job.id].row
+
+
+def _waiting(jobs: dict[int, Job], step: Any) -> list[int]:
+    """List the jobs that wait for a step, in claim order."""
+    waiting = [(job.priority, job.due, n) for n, job in jobs.items() if job.status == step.ready]
+    return [number for *_, number in sorted(waiting)]

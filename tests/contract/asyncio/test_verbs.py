@@ -23,7 +23,6 @@ from sa_jobqueue.asyncio import (
     enqueue,
     fail,
     position,
-    positions,
     prune,
     reap,
     release,
@@ -32,7 +31,7 @@ from sa_jobqueue.asyncio import (
     retry,
     stats,
 )
-from sa_jobqueue.overview import overview
+from sa_jobqueue.counts import overview
 from tests.contract.asyncio.support import in_event_loop, new_async_session
 from tests.models import Email, Task, add_emails, add_tasks, names, recipients
 
@@ -78,9 +77,9 @@ async def test_jobs_live_through_every_verb_awaited(
         f = (await other.scalars(select(Task).where(Task.name == "f"))).one()
         assert names(await cancel(other, f)) == names(await retry(other, f)) == ["f"]
         assert names(await reprioritize(other, f, 0)) == ["f"]
-        assert [await position(other, f), *await positions(other, [f])] == [1, 1]
+        assert await position(other, f) == 1
         assert await prune(other, Task, older_than=timedelta(0), statuses=["cancelled"]) == 1
-        assert (await stats(other, Task)).scheduled == 1
+        assert (await stats(other, Task)).next_due is not None
         await other.commit()
 
     found = {task.name: (task.status, task.attempts) for task in session.scalars(select(Task))}

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import ClaimLost, NotClaimed, cancel, claim, complete, fence_of, release, renew
 from tests.contract.steps import before, unless_refused
 from tests.models import Email, add_emails, recipients
-from tests.support import MARKING, SERVERS, Sessions, begin_deferred, impatient
+from tests.support import SERVERS, Sessions, begin_deferred, impatient
 
 
 @pytest.mark.parametrize("between", ["SELECT", "UPDATE email SET status='claimed'"])
@@ -41,17 +41,16 @@ def test_no_step_between_two_statements_gives_a_row_twice(
     session.commit()
 
 
-@pytest.mark.strategies("skip_locked", "candidates", "compare_and_set")
 @pytest.mark.parametrize("between", ["SELECT", "UPDATE email SET status='cancelled'"])
 def test_a_job_claimed_meanwhile_is_not_cancelled(
-    engine: Engine, new_session: Sessions, strategy: str, between: str
+    engine: Engine, new_session: Sessions, between: str
 ) -> None:
     session, other = new_session(), new_session(impatient(engine))
     (email,) = add_emails(session, "a")
     stolen: list[str] = []
 
     def steal() -> None:
-        stolen.extend(recipients(claim(other, Email, owner="w", strategy=strategy)))
+        stolen.extend(recipients(claim(other, Email, owner="w")))
         other.commit()
 
     with before(engine, between, unless_refused(steal, other)):
@@ -65,13 +64,12 @@ def test_a_job_claimed_meanwhile_is_not_cancelled(
     ]
 
 
-@pytest.mark.strategies(*MARKING)
 def test_a_renewal_while_the_finish_is_on_its_way_does_not_lose_it(
-    engine: Engine, new_session: Sessions, strategy: str, db_alias: str
+    engine: Engine, new_session: Sessions, db_alias: str
 ) -> None:
     session, other = new_session(), new_session()
     add_emails(session, "a", "b")
-    claimed = claim(session, Email, owner="w", limit=2, strategy=strategy)
+    claimed = claim(session, Email, owner="w", limit=2)
     session.commit()
     verb = "SELECT" if db_alias in ("mysql", "mariadb") else "UPDATE"
 
@@ -87,29 +85,17 @@ def test_a_renewal_while_the_finish_is_on_its_way_does_not_lose_it(
     assert set(new_session().scalars(select(Email.status))) == {"done"}
 
 
-@pytest.mark.only_on(*SERVERS)
-def test_a_held_claim_ends_with_its_savepoint(session: Session, other: Session) -> None:
-    add_emails(session, "a")
-    savepoint = session.begin_nested()
-    held = claim(session, Email, strategy="held")
-    savepoint.rollback()
-
-    with pytest.raises(NotClaimed):
-        complete(session, held)
-
-
 @pytest.mark.parametrize("how", ["rollback", "close", "savepoint", "released savepoint"])
-@pytest.mark.strategies(*MARKING)
 def test_a_second_claim_that_is_undone_leaves_the_first_one(
-    session: Session, other: Session, strategy: str, how: str, db_alias: str
+    session: Session, other: Session, how: str
 ) -> None:
     add_emails(session, "a")
-    (email,) = claim(session, Email, owner="w", strategy=strategy)
+    (email,) = claim(session, Email, owner="w")
     session.commit()
     begin_deferred(session.connection())
     savepoint = session.begin_nested() if "savepoint" in how else None
     release(session, email)
-    assert list(claim(session, Email, owner="w", strategy=strategy)) == [email]
+    assert list(claim(session, Email, owner="w")) == [email]
 
     if savepoint is not None and how == "released savepoint":
         savepoint.commit()
@@ -124,26 +110,6 @@ def test_a_second_claim_that_is_undone_leaves_the_first_one(
     session.commit()
     other.commit()
     assert other.scalars(select(Email.status)).all() == ["done"]
-
-
-@pytest.mark.strategies(*MARKING)
-def test_a_second_claim_that_is_committed_takes_the_place_of_the_first(
-    session: Session, strategy: str, db_alias: str
-) -> None:
-    add_emails(session, "a")
-    (email,) = claim(session, Email, owner="w", strategy=strategy)
-    session.commit()
-    begin_deferred(session.connection())
-    with session.begin_nested():
-        release(session, email)
-        claim(session, Email, owner="w", strategy=strategy)
-    session.commit()
-    session.rollback()
-    session.begin_nested().rollback()
-
-    complete(session, email)
-    session.commit()
-    assert session.scalars(select(Email.status)).all() == ["done"]
 
 
 @pytest.mark.only_on(*SERVERS)
@@ -162,34 +128,14 @@ def test_a_held_claim_ends_with_the_savepoint_around_its_own(session: Session) -
         complete(session, undone)
 
 
-@pytest.mark.strategies(*MARKING)
-def test_a_claim_in_a_savepoint_is_forgotten_with_it(
-    session: Session, strategy: str, db_alias: str
-) -> None:
+def test_a_claim_in_a_savepoint_is_forgotten_with_it(session: Session) -> None:
     (email,) = add_emails(session, "a")
     begin_deferred(session.connection())
     savepoint = session.begin_nested()
-    claimed = claim(session, Email, owner="w", strategy=strategy)
+    claimed = claim(session, Email, owner="w")
     assert email.status == "claimed"
     savepoint.rollback()
 
     assert email.status == "unclaimed"
     with pytest.raises(ClaimLost):
         complete(session, claimed)
-
-
-@pytest.mark.strategies(*MARKING)
-def test_detached_jobs_are_finished_in_a_savepoint_of_another_session(
-    session: Session, other: Session, strategy: str, db_alias: str
-) -> None:
-    add_emails(session, "a")
-    claimed = claim(session, Email, owner="w", strategy=strategy)
-    session.commit()
-    session.expunge_all()
-    begin_deferred(other.connection())
-
-    with other.begin_nested():
-        complete(other, claimed)
-    other.commit()
-
-    assert other.scalars(select(Email.status)).all() == ["done"]

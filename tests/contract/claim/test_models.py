@@ -1,47 +1,85 @@
-"""Jobs of every kind of mapped class are claimed: relationships, own names, hierarchies."""
+"""Jobs of every kind of mapped class are claimed: relationships, own names, keys, hierarchies."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from sqlalchemy import inspect, text, update
-from sqlalchemy.orm import Session, joinedload
+from sqlalchemy import (
+    URL,
+    Dialect,
+    Engine,
+    ForeignKey,
+    Integer,
+    String,
+    TypeDecorator,
+    inspect,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    column_property,
+    joinedload,
+    mapped_column,
+    relationship,
+)
 
-from sa_jobqueue import claim, enqueue
+from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, ScheduleMixin, claim, complete, enqueue
 from tests.models import Account, Animal, Cat, Document, Dog, Letter, Message, Order, Pair
-from tests.support import MARKING
+from tests.support import MARKING, STRATEGIES, make_engine
 
 
-def test_an_eagerly_joined_relationship_is_loaded_without_locking_it(
+def test_a_queue_may_be_mapped_before_the_classes_that_others_name() -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Author(Base):
+        __tablename__ = "author"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        posts: Mapped[list[Any]] = relationship("Post")  # not yet defined
+
+    class Mail(JobMixin, Base):
+        __tablename__ = "mail"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    class Post(Base):
+        __tablename__ = "post"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        author_id: Mapped[int] = mapped_column(ForeignKey("author.id"))
+
+    assert not Mail.__mapper__.configured
+
+
+def test_relationships_are_loaded_eagerly_and_not_locked(
     session: Session, other: Session, strategy: str
 ) -> None:
-    session.add(Letter(account=Account(name="x")))
+    session.add(Letter(account=Account(name="x"), copy_to=Account(name="y")))
     session.add(Letter())
     session.commit()
     session.expunge_all()
 
-    letters = claim(session, Letter, owner="w", limit=2, strategy=strategy)
+    letters = claim(
+        session,
+        Letter,
+        Letter.account.has(name="x") | Letter.account_id.is_(None),
+        owner="w",
+        limit=2,
+        strategy=strategy,
+        options=[joinedload(Letter.copy_to)],
+    )
 
-    assert ["account" in inspect(letter).dict for letter in letters] == [True, True]
-    assert letters[0].account is not None
-    assert letters[0].account.name == "x"
+    loaded = [inspect(letter).dict for letter in letters]
+    assert [letter["account"] and letter["account"].name for letter in loaded] == ["x", None]
+    assert [letter["copy_to"] and letter["copy_to"].name for letter in loaded] == ["y", None]
     if strategy != "compare_and_set":  # SQLite locks no rows
-        other.execute(update(Account).values(name="y"))
+        other.execute(update(Account).values(name="z"))
         other.commit()
-
-
-def test_a_joinedload_option_loads_without_a_join(session: Session, strategy: str) -> None:
-    session.add(Letter(copy_to=Account(name="x")))
-    session.commit()
-    session.expunge_all()
-
-    letter = claim(
-        session, Letter, owner="w", strategy=strategy, options=[joinedload(Letter.copy_to)]
-    ).first()
-
-    assert letter is not None
-    assert inspect(letter).dict["copy_to"].name == "x"
 
 
 @pytest.mark.strategies(*MARKING)
@@ -74,25 +112,19 @@ def test_a_queue_with_renamed_columns_words_and_an_order_of_its_own_is_claimed(
     assert statuses.all() == ["unsent", "claimed", "claimed", "unsent"]
 
 
-def test_composite_keys_are_claimed_in_order(session: Session, strategy: str) -> None:
-    keys = [(2, "a"), (1, "b"), (1, "a")]
-    enqueue(session, Pair, [{"left": left, "right": right} for left, right in keys], priority=1)
-    session.commit()
-
-    pairs = claim(session, Pair, owner="w", limit=2, strategy=strategy)
-
-    assert [(pair.left, pair.right) for pair in pairs] == [(1, "a"), (1, "b")]
-
-
-def test_uuid_keys_are_claimed_by_the_column_that_orders_them(
+def test_keys_of_several_columns_and_without_an_order_are_claimed_in_order(
     session: Session, strategy: str
 ) -> None:
+    keys = [(2, "a"), (1, "b"), (1, "a")]
+    enqueue(session, Pair, [{"left": left, "right": right} for left, right in keys], priority=1)
     for created in (3, 1, 2):
         session.add(Document(id=uuid.UUID(int=10 - created), created=created))
     session.commit()
 
+    pairs = claim(session, Pair, owner="w", limit=2, strategy=strategy)
     documents = claim(session, Document, owner="w", limit=2, strategy=strategy)
 
+    assert [(pair.left, pair.right) for pair in pairs] == [(1, "a"), (1, "b")]
     assert [document.created for document in documents] == [1, 2]
 
 
@@ -103,10 +135,85 @@ def test_a_class_of_a_hierarchy_claims_its_own_rows(session: Session, strategy: 
 
     cats = claim(session, Cat, owner="w", limit=1, strategy=strategy)
     dogs = claim(session, Dog, Dog.trick == "roll", owner="w", limit=5, strategy=strategy)
+    assert [type(cat) for cat in cats] == [Cat]
+    assert [dog.trick for dog in dogs] == ["roll"]
     if strategy == "held":
         return  # other transactions skip a held claim, its own does not
     rest = claim(session, Animal, owner="w", limit=5, strategy=strategy)
+    complete(session, cats, delete=True)  # a job of one table, where another class has several
 
-    assert [type(cat) for cat in cats] == [Cat]
-    assert [dog.trick for dog in dogs] == ["roll"]
     assert [type(animal) for animal in rest] == [Animal, Cat]
+    assert sorted(session.scalars(select(Animal.kind))) == ["animal", "cat", "dog"]
+
+
+class OddBase(DeclarativeBase):
+    pass
+
+
+class Renamed(JobMixin, PriorityMixin, ScheduleMixin, OddBase):
+    """The attributes of its key have the names of each other's columns, and one is computed."""
+
+    __tablename__ = "renamed"
+    hall: Mapped[int] = mapped_column("number", Integer, primary_key=True)
+    number: Mapped[int] = mapped_column("seat", Integer, key="place", primary_key=True)
+    account: Mapped[int] = mapped_column("acct", Integer, key="account_key")
+    doubled: Mapped[int] = column_property(account * 2)
+
+
+class Tag(TypeDecorator[str]):
+    """A type that has never seen None: its column is a primary key."""
+
+    impl = String(20)
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str:
+        return f"tag-{value.upper()}"
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str:
+        return str(value.removeprefix("tag-").lower())
+
+
+class Tagged(JobMixin, OddBase):
+    __tablename__ = "tagged"
+    tag: Mapped[str] = mapped_column(Tag, primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    account: Mapped[int]
+
+
+@pytest.fixture
+def odd(fresh_database: URL) -> Iterator[Engine]:
+    engine = make_engine(fresh_database)
+    OddBase.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("cls", "columns"),
+    [
+        (Renamed, [{"hall": n, "number": 9 - n, "account": n} for n in range(5)]),
+        (Tagged, [{"tag": f"t{n}", "number": n, "account": n} for n in range(5)]),
+    ],
+)
+def test_keys_with_names_and_types_of_the_users_own_are_claimed_in_every_way(
+    odd: Engine, db_alias: str, cls: Any, columns: list[dict[str, Any]]
+) -> None:
+    options: list[dict[str, Any]] = [{"strategy": name} for name in STRATEGIES[db_alias]]
+    options += [{"order_by": cls.account}, {"serial_by": cls.account}, {"strict_order": True}]
+    for option in options:
+        queue = JobQueue(cls, **option)
+        with Session(odd) as session:
+            session.add_all(cls(**row) for row in columns)
+            session.commit()
+            for limit in (1, 3):
+                jobs = queue.claim(session, owner="w", limit=limit)
+                assert len(jobs) == limit
+                assert [getattr(job, "doubled", 2 * job.account) for job in jobs] == [
+                    2 * job.account for job in jobs
+                ]
+                complete(session, jobs)
+                session.commit()
+            assert len(queue.claim_rows(session, owner="w", limit=9)) == 1
+            session.rollback()
+            session.query(cls).delete()
+            session.commit()

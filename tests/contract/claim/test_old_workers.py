@@ -101,56 +101,25 @@ def ids(claimed: Any) -> list[int]:
     return [parcel.id for parcel in claimed]
 
 
-STRATEGIES = ("skip_locked", "candidates", "auto")
-
-
-@pytest.mark.parametrize("by", STRATEGIES)
-@pytest.mark.parametrize("committed", [False, True])
-def test_a_claim_skips_rows_that_an_old_worker_has_locked(
-    session: Session, old: Session, by: str, committed: bool
+@pytest.mark.parametrize("by", ["candidates", "auto"])
+def test_claims_and_old_workers_skip_each_others_rows(
+    session: Session, old: Session, by: str
 ) -> None:
     add(session, 5)
-    taken = old_claim(old)
-    if committed:
-        old.commit()
 
-    claimed = claim(session, Parcel, owner="new", limit=5, strategy=by)
-
-    assert (taken, ids(claimed)) == ([1, 2], [3, 4, 5])
-
-
-@pytest.mark.parametrize("by", STRATEGIES)
-@pytest.mark.parametrize("committed", [False, True])
-def test_an_old_worker_skips_rows_that_are_claimed(
-    session: Session, old: Session, by: str, committed: bool
-) -> None:
-    add(session, 5)
-    claimed = claim(session, Parcel, owner="new", limit=2, strategy=by)
-    if committed:
-        session.commit()
-
-    taken = old_claim(old, 5)
-
-    assert (ids(claimed), taken) == ([1, 2], [3, 4, 5])
-
-
-def test_claims_of_old_workers_have_no_lease_and_are_not_reaped(
-    session: Session, old: Session
-) -> None:
-    """Old workers write no claimed_at, so nobody knows how old their claims are."""
-    add(session, 2)
-    old_claim(old)
+    theirs = old_claim(old)
+    ours = claim(session, Parcel, owner="new", limit=2, strategy=by)
     old.commit()
+    rest = old_claim(old, 5)
 
-    reaped = reap(session, Parcel, lease=timedelta(microseconds=1))
-
-    assert not reaped
+    assert (theirs, ids(ours), rest) == ([1, 2], [3, 4], [5])
 
 
 @pytest.mark.parametrize(("also", "taken"), [("", 1), (", claimed_at = NULL", 0)])
-def test_a_job_that_is_set_back_by_hand_without_its_time_is_reaped_from_an_old_worker(
+def test_an_old_workers_claim_is_reaped_if_its_row_has_the_time_of_another_claim(
     session: Session, old: Session, also: str, taken: int
 ) -> None:
+    """Old workers write no claimed_at, so nobody knows how old their claims are."""
     add(session, 1)
     complete(session, claim(session, Parcel, owner="new"))
     session.commit()

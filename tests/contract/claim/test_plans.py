@@ -8,12 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, select, text
+from sqlalchemy import URL, Engine, literal_column, select, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, claim, claim_statements, complete
-from sa_jobqueue.dialects import database_of
-from sa_jobqueue.model.status import status_is
+from sa_jobqueue import JobQueue, claim, claim_statements
 from tests.contract.plans import (
     PARAMETERS,
     analyze,
@@ -101,12 +99,13 @@ def many_videos(big: Engine) -> Engine:
     return big
 
 
+@pytest.mark.strategies("auto")
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["check", "send", "publish"])
 def test_the_indexes_serve_every_step_of_a_workflow(
     many_videos: Engine, strategy: str, place: int
 ) -> None:
     step = videos(strategy=strategy).steps[place]
-    oldest = select(Video.id).where(status_is(Video.status, step.during))
+    oldest = select(Video.id).where(Video.status == literal_column(f"'{step.during}'"))
     with many_videos.connect() as connection:
         statements = claim_statements(step.queue, dialect=connection.dialect)
 
@@ -163,12 +162,18 @@ def test_jobs_due_later_are_never_walked_over(later_rows: Engine, strategy: str)
     """The number of rows that the database reads stays near the limit."""
     with Session(later_rows) as session:
         before = rows_read(session.connection())
+        ticks: list[int] = []
+        if later_rows.dialect.name == "sqlite":  # each tick: 1,000 virtual instructions
+            driver: Any = session.connection().connection.driver_connection
+            driver.set_progress_handler(lambda: bool(ticks.append(1)), 1_000)  # type: ignore[func-returns-value]  # False: go on
 
         tasks = claim(session, Task, owner="w", limit=50, strategy=strategy)
 
-        read = rows_read(session.connection()) - before
+        assert len(ticks) < 50
+        assert rows_read(session.connection()) - before < 1_000
         assert [task.name for task in tasks] == ["now"] * 50
-        assert read < 1_000
+        if later_rows.dialect.name == "sqlite":
+            driver.set_progress_handler(None, 0)
         if later_rows.dialect.name == "postgresql":
             assert buffers_of(session, strategy) < 1_200  # to walk over them would read 1,900 more
         session.rollback()
@@ -179,9 +184,8 @@ def buffers_of(session: Session, strategy: str) -> int:
     session.rollback()
     connection = session.connection()
     queue = JobQueue(Task, strategy=strategy)
-    built = queue.plan.built_for(database_of(connection)).statements()
     pages = 0
-    for statement in built:
+    for statement in claim_statements(queue, dialect=connection.dialect):
         compiled = statement.compile(dialect=connection.dialect)  # type: ignore[attr-defined]
         if "sa_jobqueue_keys" in compiled.params:
             continue
@@ -216,33 +220,6 @@ def test_a_young_table_is_not_sorted_before_its_first_analyze(
     engine.dispose()
 
 
-@pytest.mark.only_on("sqlite")
-def test_sqlite_steps_through_an_index_in_few_instructions(later_rows: Engine) -> None:
-    with Session(later_rows) as session:
-        driver = session.connection().connection.driver_connection
-        assert driver is not None
-        ticks: list[int] = []
-        driver.set_progress_handler(lambda: bool(ticks.append(1)), 1_000)  # type: ignore[func-returns-value]  # False: go on
-
-        tasks = claim(session, Task, owner="w", limit=50)
-
-        driver.set_progress_handler(None, 0)
-        assert len(tasks) == 50
-        assert len(ticks) < 50  # 1,000 virtual instructions each
-        session.rollback()
-
-
-def test_a_finish_goes_by_primary_key(done_rows: Engine) -> None:
-    with Session(done_rows) as session:
-        emails = claim(session, Email, owner="w", limit=20)
-        before = rows_read(session.connection())
-
-        complete(session, emails)
-
-        assert rows_read(session.connection()) - before < 300
-        session.rollback()
-
-
 #: Jobs behind the done rows. With this share of all rows optimizers expect to find the first
 #: of them sooner in the order of the primary key.
 WAITING_ROWS = 20_000
@@ -256,6 +233,7 @@ def waiting_rows(done_rows: Engine) -> Engine:
     return done_rows
 
 
+@pytest.mark.only_on("mysql", "mariadb")
 @pytest.mark.parametrize("where", [(), (Email.recipient == "w",)], ids=["served", "not served"])
 def test_done_rows_are_never_walked_over(
     waiting_rows: Engine, strategy: str, where: tuple[Any, ...]

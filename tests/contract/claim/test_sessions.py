@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from sqlalchemy import Engine, event, select, text, update
+from sqlalchemy import Engine, event, select, text
 from sqlalchemy.orm import (
     ORMExecuteState,
     Session,
@@ -35,31 +34,6 @@ def test_criteria_of_do_orm_execute_hooks_hold_in_claims(
 
     assert recipients(emails) == ["tenant2"] * 2
     assert recipients(rows) == ["tenant2"]
-
-
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
-def test_what_a_hook_loads_during_a_claim_is_overwritten_by_the_claim(
-    new_session: Sessions, strategy: str
-) -> None:
-    session, other = new_session(), new_session()
-    key = add_emails(session, "a")[0].id
-    session.commit()
-    session.expunge_all()
-    loaded: list[Email | None] = []
-
-    def load(state: ORMExecuteState) -> None:
-        if state.is_select and not loaded:
-            loaded.append(None)
-            loaded[0] = session.get(Email, key)
-            other.execute(update(Email).values(subject="new"))
-            other.commit()
-
-    event.listen(session, "do_orm_execute", load)
-    email = claim(session, Email, owner="w", strategy=strategy).first()
-
-    assert email is loaded[0]
-    assert email is not None
-    assert email.subject == "new"
 
 
 def test_a_routing_session_claims_on_the_writer(
@@ -131,16 +105,6 @@ def test_schema_translate_map_is_followed(
     session.commit()
 
     assert recipients(claimed) == ["a"]
-
-
-def test_a_row_inserted_by_plain_sql_is_a_job(session: Session, strategy: str) -> None:
-    session.execute(text("INSERT INTO task (name) VALUES ('plain')"))
-    session.commit()
-
-    (task,) = claim(session, Task, owner="w", limit=2, strategy=strategy)
-
-    assert (task.name, task.priority) == ("plain", 0)
-    assert task.attempts == (0 if strategy == "held" else 1)
 
 
 def test_plain_rows_are_the_rows_that_entities_would_be(

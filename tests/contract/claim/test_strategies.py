@@ -10,58 +10,21 @@ from sqlalchemy import URL, Engine, Table, event, select, text, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
-    ArgumentError,
     JobQueue,
-    NotClaimed,
-    UnsupportedDatabase,
-    cancel_claimed,
     claim,
     complete,
     fail,
     fence_of,
     release,
-    renew,
 )
-from sa_jobqueue.strategies import STRATEGIES as ALL
-from tests.models import Base, Email, Message, Task, add_emails, add_tasks, recipients
+from tests.models import Base, Email, Task, add_emails, add_tasks, recipients
 from tests.support import (
     SERVERS,
-    STRATEGIES,
     Sessions,
     begin_deferred,
     make_engine,
     statements_seen,
 )
-
-
-def test_auto_picks_by_capability_and_predicate(session: Session, db_alias: str) -> None:
-    database = _database(session)
-
-    served = JobQueue(Email).plan.built_for(database).name
-    unserved = JobQueue(Email, Email.recipient.like("a%")).plan.built_for(database).name
-    by_equality = JobQueue(Message, Message.channel == "sms").plan.built_for(database).name
-    half = JobQueue(Message).plan.built_for(database).name
-
-    assert (served, unserved, by_equality, half) == {
-        "sqlite": ("compare_and_set",) * 4,
-        "postgresql": ("skip_locked",) * 4,
-        "mysql": ("skip_locked", "candidates", "skip_locked", "candidates"),
-        "mariadb": ("skip_locked", "candidates", "skip_locked", "candidates"),
-    }[db_alias]
-
-
-def test_a_strategy_that_cannot_run_here_is_refused(session: Session, db_alias: str) -> None:
-    # Advisory claims run on PostgreSQL, on sessions of their own: see test_advisory.py.
-    elsewhere = {"advisory"} if db_alias == "postgresql" else set()
-    for name in set(ALL) - set(STRATEGIES[db_alias]) - elsewhere:
-        with pytest.raises(UnsupportedDatabase, match=f"{name}.*use strategy='auto'"):
-            claim(session, Email, owner="w", strategy=name)
-
-
-def test_the_error_of_an_unknown_strategy_names_the_known_strategies(session: Session) -> None:
-    with pytest.raises(ArgumentError, match="skip_locked"):
-        claim(session, Email, owner="w", strategy="skip-locked")
-
 
 # -- skip_locked ---------------------------------------------------------------
 
@@ -84,44 +47,23 @@ def test_no_plan_makes_a_claim_take_more_than_its_limit(session: Session) -> Non
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_candidates_taken_by_others_are_counted_as_lost(session: Session, other: Session) -> None:
-    add_emails(session, *"abcdefgh")
-    claim(other, Email, owner="1", limit=2, strategy="skip_locked")
-
-    claimed = claim(session, Email, owner="2", limit=3, strategy="candidates")
-
-    assert recipients(claimed) == ["c", "d", "e"]
-    assert (claimed.candidates, claimed.lost) == (8, 2)
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_candidates_that_a_claim_leaves_are_not_counted_as_lost(session: Session) -> None:
-    add_emails(session, *"abcdefgh")
-
-    claimed = claim(session, Email, owner="2", limit=2, strategy="candidates")
-
-    assert (claimed.candidates, claimed.lost) == (8, 0)
-
-
-def test_other_strategies_cannot_know_what_was_lost(session: Session, db_alias: str) -> None:
-    add_emails(session, "a")
-    strategy = STRATEGIES[db_alias][0]
-
-    claimed = claim(session, Email, owner="w", strategy=strategy)
-
-    assert (claimed.candidates, claimed.lost) == (None, None)
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_claim_that_lost_every_candidate_is_logged(
+def test_candidates_taken_by_others_are_counted_as_lost_and_a_claim_that_lost_all_is_logged(
     session: Session, other: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add_emails(session, "a", "b")
-    claim(other, Email, owner="1", limit=2, strategy="skip_locked")
+    add_emails(session, *"abcdefgh")
+    theirs = claim(other, Email, owner="1", limit=2)
+    caplog.set_level(logging.INFO, "sa_jobqueue.lost")
 
-    with caplog.at_level(logging.INFO, "sa_jobqueue.lost"):
-        claim(session, Email, owner="2", strategy="candidates")
+    claimed = claim(session, Email, owner="2", limit=3, strategy="candidates")
+    none = claim(session, Email, Email.recipient < "c", owner="2", limit=3, strategy="candidates")
+    other.commit()
+    rest = claim(session, Email, owner="2", limit=2, strategy="candidates")
 
+    assert (theirs.candidates, theirs.lost) == (None, None)  # only candidates are counted
+    assert (recipients(claimed), recipients(rest)) == (["c", "d", "e"], ["f", "g"])
+    assert (claimed.candidates, claimed.lost) == (8, 2)
+    assert (len(none), none.candidates, none.lost) == (0, 2, 2)
+    assert (rest.candidates, rest.lost) == (3, 0)
     assert "all 2 candidates were lost" in caplog.text
 
 
@@ -168,38 +110,7 @@ def test_a_candidate_of_a_lagging_replica_that_no_longer_matches_is_lost(
     assert (claimed.candidates, claimed.lost) == (4, 3)
 
 
-def test_candidates_from_needs_the_candidates_strategy(
-    session: Session, other: Session, db_alias: str
-) -> None:
-    with pytest.raises((ArgumentError, UnsupportedDatabase)):
-        claim(
-            session,
-            Email,
-            owner="w",
-            candidates_from=other,
-            strategy=STRATEGIES[db_alias][0],
-        )
-
-
 # -- update_then_select --------------------------------------------------------
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_no_select_is_sent_when_no_row_was_affected(engine: Engine, session: Session) -> None:
-    with statements_seen(engine) as seen:
-        claim(session, Email, owner="w", strategy="update_then_select")
-
-    assert not any("SELECT" in statement and "email" in statement for statement in seen)
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_only_this_claims_rows_are_read_back(session: Session) -> None:
-    add_emails(session, *"abcd")
-    older = claim(session, Email, owner="w", limit=2, strategy="update_then_select")
-
-    newer = claim(session, Email, owner="w", limit=2, strategy="update_then_select")
-
-    assert (recipients(older), recipients(newer)) == (["a", "b"], ["c", "d"])
 
 
 @pytest.mark.only_on("mysql", "mariadb")
@@ -284,16 +195,6 @@ class TestHeld:
             ("c", "unclaimed", None, 0),
         ]
 
-    def test_a_finish_in_another_transaction_is_refused(self, session: Session) -> None:
-        add_emails(session, "a")
-        claimed = claim(session, Email, strategy="held")
-        session.commit()
-
-        for verb in (complete, fail, release, renew, cancel_claimed):
-            if verb is not renew:
-                with pytest.raises(NotClaimed, match="one transaction"):
-                    verb(session, claimed)
-
     def test_a_rollback_frees_the_rows(self, session: Session, other: Session) -> None:
         add_emails(session, "a")
         claim(session, Email, strategy="held")
@@ -301,12 +202,6 @@ class TestHeld:
         session.rollback()
 
         assert recipients(claim(other, Email, strategy="held")) == ["a"]
-
-    def test_autocommit_is_refused(self, engine: Engine, new_session: Sessions) -> None:
-        session = new_session(engine.execution_options(isolation_level="AUTOCOMMIT"))
-
-        with pytest.raises(UnsupportedDatabase, match="AUTOCOMMIT"):
-            claim(session, Email, strategy="held")
 
 
 # -- compare_and_set -----------------------------------------------------------
@@ -326,12 +221,6 @@ def test_a_claim_waits_for_the_writer_also_in_a_deferred_transaction(
     claimed = claim(session, Task, owner="w", limit=2)
 
     assert [task.name for task in claimed] == ["b", "a"]
-
-
-def _database(session: Session):  # type: ignore[no-untyped-def]  # tests only
-    from sa_jobqueue.dialects import database_of
-
-    return database_of(session.connection())
 
 
 def _server_version(session: Session) -> int:

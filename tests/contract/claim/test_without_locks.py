@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobMixin, JobQueue, UnsupportedDatabase
+from sa_jobqueue import JobQueue, UnsupportedDatabase
 from tests.cutting_proxy import FOR_UPDATE, SKIP_LOCKED, CuttingProxy
 from tests.models import Base, Email, add_emails
 from tests.support import SERVERS, STRATEGIES, make_engine
@@ -23,11 +23,12 @@ QUEUES: dict[str, JobQueue[Email]] = {
     },
     "serial_by": JobQueue(Email, serial_by=Email.recipient),
     "strict_order": JobQueue(Email, strict_order=True),
+    "ordered": JobQueue(Email, order_by=Email.recipient),
 }
 
 
 def runs_here(name: str, db_alias: str) -> bool:
-    return name in STRATEGIES[db_alias] or name in ("serial_by", "strict_order")
+    return name in STRATEGIES[db_alias] or name in ("serial_by", "strict_order", "ordered")
 
 
 @pytest.fixture(params=[SKIP_LOCKED, FOR_UPDATE], ids=["no skip locked", "no for update"])
@@ -101,23 +102,12 @@ SKIPPING = {
 
 #: Claims that lock first, and so know which rows should have been marked.
 LOCKING_FIRST = {
-    "postgresql": {
-        "candidates": JobQueue(Email, strategy="candidates"),
-        "serial_by": QUEUES["serial_by"],
-        "strict_order": QUEUES["strict_order"],
-    },
-    "sqlite": {"serial_by": QUEUES["serial_by"]},
+    "postgresql": ("candidates", "serial_by", "strict_order"),
+    "sqlite": ("serial_by",),
 }
 
 #: Claims in one statement, or in an UPDATE that picks by itself.
-IN_ONE = {
-    "postgresql": {"skip_locked": JobQueue(Email)},
-    "sqlite": {
-        "compare_and_set": JobQueue(Email),
-        "strict_order": QUEUES["strict_order"],
-        "three statements": JobQueue(Email, order_by=Email.recipient),
-    },
-}
+IN_ONE = {"postgresql": ("skip_locked",), "sqlite": ("compare_and_set", "strict_order", "ordered")}
 
 
 @pytest.fixture
@@ -135,73 +125,48 @@ def skipping(fresh_database: URL, db_alias: str) -> Iterator[Engine]:
 
 
 @pytest.mark.only_on(*SKIPPING)
-def test_a_claim_that_locks_first_raises_where_a_trigger_skips_the_mark(
-    skipping: Engine, db_alias: str
+@pytest.mark.parametrize("rows", [False, True], ids=["entities", "rows"])
+def test_a_job_whose_mark_a_trigger_skips_is_left_out_or_the_claim_that_locked_it_raises(
+    skipping: Engine, db_alias: str, rows: bool
 ) -> None:
-    for queue, limit, rows in itertools.product(
-        LOCKING_FIRST[db_alias].values(), (2, 3), (False, True)
-    ):
+    for name, limit in itertools.product(LOCKING_FIRST[db_alias], (2, 3)):
         with Session(skipping) as session, pytest.raises(UnsupportedDatabase, match="trigger"):
-            (queue.claim_rows if rows else queue.claim)(session, owner="a", limit=limit)
-
-
-@pytest.mark.only_on(*SKIPPING)
-def test_a_claim_in_one_statement_leaves_a_job_out_whose_mark_a_trigger_skips(
-    skipping: Engine, db_alias: str
-) -> None:
-    for queue, rows in itertools.product(IN_ONE[db_alias].values(), (False, True)):
+            claim_from(QUEUES[name], session, rows, limit)
+    for name in IN_ONE[db_alias]:
         with Session(skipping) as session:
-            jobs = (queue.claim_rows if rows else queue.claim)(session, owner="a", limit=3)
+            jobs = claim_from(QUEUES[name], session, rows, limit=3)
 
             assert [job.recipient for job in jobs] == ["a", "c"]
 
 
+def claim_from(queue: JobQueue[Any], session: Session, rows: bool, limit: int) -> Any:
+    return (queue.claim_rows if rows else queue.claim)(session, owner="w", limit=limit)
+
+
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("rows", [False, True], ids=["entities", "rows"])
-def test_a_claim_of_rows_with_one_primary_key_is_refused(fresh_database: URL, rows: bool) -> None:
-    """Tables that inherit have primary keys of their own, which may repeat that of the parent."""
-
-    class OwnBase(DeclarativeBase):
-        pass
-
-    class Parent(JobMixin, OwnBase):
-        __tablename__ = "parent"
-        id: Mapped[int] = mapped_column(primary_key=True)
-        account: Mapped[int] = mapped_column(server_default="1")
-
-    engine = make_engine(fresh_database)
-    OwnBase.metadata.create_all(engine)
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE child () INHERITS (parent)"))
-        for table in ("parent", "child"):
-            values = "SELECT n, 'unclaimed' FROM generate_series(1, 5) AS n"
-            connection.execute(text(f"INSERT INTO {table} (id, status) {values}"))
-    options: list[dict[str, Any]] = [
-        *({"strategy": name} for name in ("skip_locked", "candidates", "held")),
-        {"serial_by": Parent.account},
-        {"strict_order": True},
-    ]
-    for option, limit in itertools.product(options, (2, 3)):
-        queue = JobQueue(Parent, **option)
-        with Session(engine) as session, pytest.raises(UnsupportedDatabase, match="INHERIT"):
-            (queue.claim_rows if rows else queue.claim)(session, owner="w", limit=limit)
-    engine.dispose()
-
-
-@pytest.mark.only_on("postgresql")
-def test_tables_that_inherit_are_claimed_together_where_keys_do_not_repeat(
-    fresh_database: URL,
+def test_tables_that_inherit_are_claimed_together_unless_their_primary_keys_repeat(
+    fresh_database: URL, rows: bool
 ) -> None:
     engine = make_engine(fresh_database)
     Base.metadata.create_all(engine)
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE child () INHERITS (email)"))
-        values = "SELECT 10 + n, 'child', 'unclaimed' FROM generate_series(1, 2) AS n"
-        connection.execute(text(f"INSERT INTO child (id, recipient, status) {values}"))
+    inherit = (
+        "INSERT INTO child (id, recipient, status) SELECT id + :n, 'x', 'unclaimed' FROM email"
+    )
     with Session(engine) as session:
-        add_emails(session, *"ab")
+        session.execute(text("CREATE TABLE child () INHERITS (email)"))
+        add_emails(session, *"xxx")
+        session.execute(text(inherit), {"n": 10})
         for _ in range(2):
-            jobs = JobQueue(Email).claim(session, owner="w", limit=9)
-            assert [job.id for job in jobs] == [1, 2, 11, 12]
-            JobQueue(Email).release(session, jobs)
+            jobs = claim_from(QUEUES["skip_locked"], session, rows, limit=9)
+            assert [job.id for job in jobs] == [1, 2, 3, 11, 12, 13]
+            QUEUES["skip_locked"].release(session, jobs)
+
+        session.execute(text("UPDATE child SET id = id - 10"))
+        session.commit()
+        names = ("skip_locked", "candidates", "held", "serial_by", "strict_order")
+        for name, limit in itertools.product(names, (2, 3)):
+            with pytest.raises(UnsupportedDatabase, match="INHERIT"):
+                claim_from(QUEUES[name], session, rows, limit)
+            session.rollback()
     engine.dispose()

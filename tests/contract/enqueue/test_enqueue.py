@@ -1,4 +1,4 @@
-"""Jobs are inserted in bulk."""
+"""Jobs are inserted in bulk, or by plain SQL."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, text
-from sqlalchemy.orm import ORMExecuteState, Session
+from sqlalchemy import Engine, event, select, text
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, claim, complete, enqueue
-from tests.models import Animal, Cat, Email, Order, Task, add_emails, add_tasks, names
+from sa_jobqueue import ArgumentError, claim, enqueue
+from tests.models import Animal, Cat, Dog, Email, Order, Task, add_emails, add_tasks, names
+from tests.support import statements_seen
 
 
-def test_enqueue_inserts_in_bulk_with_priority_and_time(session: Session) -> None:
+def test_enqueue_inserts_in_bulk_in_order_with_priority_and_time(session: Session) -> None:
     yesterday = datetime.now(timezone(timedelta(hours=5))) - timedelta(days=1)
 
     def rows() -> Iterator[dict[str, object]]:
@@ -25,27 +26,27 @@ def test_enqueue_inserts_in_bulk_with_priority_and_time(session: Session) -> Non
     inserted = enqueue(session, Task, rows(), priority=4, run_at=yesterday)
     session.commit()
 
-    first, second = claim(session, Task, owner="w", limit=2)
+    tasks = claim(session, Task, owner="w", limit=3_000)
     assert inserted == 2_501
-    assert (names([first, second]), second.priority) == (["own", "0"], 4)
-    assert second.run_at == yesterday
+    assert names(tasks) == ["own", *map(str, range(2_500))]
+    assert (tasks[0].priority, tasks[1].priority, tasks[1].run_at) == (-1, 4, yesterday)
 
 
-def test_enqueued_jobs_are_first_in_first_out(session: Session) -> None:
-    enqueue(session, Task, ({"name": str(number)} for number in range(1_200)))
-
-    assert names(claim(session, Task, owner="w", limit=1_200)) == [str(n) for n in range(1_200)]
-
-
-def test_enqueue_refuses_what_the_model_has_no_column_for(session: Session) -> None:
-    with pytest.raises(ArgumentError, match="PriorityMixin"):
-        enqueue(session, Email, [{"recipient": "a"}], priority=1)
-    with pytest.raises(ArgumentError, match="ScheduleMixin"):
-        enqueue(session, Email, [{"recipient": "a"}], run_at=datetime.now(UTC))
-    with pytest.raises(ArgumentError, match="time zone"):
-        enqueue(session, Task, [{"name": "a"}], run_at=datetime(2020, 1, 1))
-    with pytest.raises(ArgumentError, match=r"a row must map .* for entities use"):
-        enqueue(session, Task, [Task(name="a")])  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    ("entity", "row", "options", "words"),
+    [
+        (Email, {"recipient": "a"}, {"priority": 1}, "PriorityMixin"),
+        (Email, {"recipient": "a"}, {"run_at": datetime.now(UTC)}, "ScheduleMixin"),
+        (Task, {"name": "a"}, {"run_at": datetime(2020, 1, 1)}, "time zone"),
+        (Task, Task(name="a"), {}, r"a row must map .* for entities use"),
+        (Dog, {"id": 1}, {"skip_duplicates": True}, "a row of Dog is spread over 2 tables"),
+    ],
+)
+def test_enqueue_refuses_what_the_model_has_no_place_for(
+    session: Session, entity: Any, row: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        enqueue(session, entity, [row], **options)
 
 
 def test_enqueue_sets_renamed_attributes(session: Session) -> None:
@@ -53,20 +54,6 @@ def test_enqueue_sets_renamed_attributes(session: Session) -> None:
 
     order = session.scalars(select(Order)).one()
     assert (order.status, order.priority, order.job_priority) == ("paid", "vip", 3)
-
-
-def test_no_job_starves_under_steady_inserts(session: Session) -> None:
-    """Jobs that are inserted later do not overtake retried and scheduled jobs."""
-    add_tasks(session, "old")
-    seen = []
-
-    for number in range(5):
-        add_tasks(session, f"new{number}")
-        seen += names(claimed := claim(session, Task, owner="w"))
-        complete(session, claimed)
-        session.commit()
-
-    assert seen == ["old", "new0", "new1", "new2", "new3"]
 
 
 def test_times_read_back_as_aware_utc(session: Session, other: Session) -> None:
@@ -109,25 +96,53 @@ def test_enqueue_leaves_to_the_mapper_what_the_mapper_writes(session: Session) -
     assert (type(cat), cat.status) == (Cat, "claimed")
 
 
-def test_hooks_of_the_session_see_what_is_enqueued(session: Session) -> None:
-    seen: list[bool] = []
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_chunk_is_one_statement_to_the_server(
+    engine: Engine, session: Session, db_alias: str, skip: bool
+) -> None:
+    server = db_alias in ("mysql", "mariadb")
 
-    @event.listens_for(session, "do_orm_execute")
-    def hook(state: ORMExecuteState) -> None:
-        seen.append(state.is_insert)
+    def sent() -> int:
+        status = "SHOW SESSION STATUS LIKE 'Com_insert'"
+        return int(session.execute(text(status)).one()[1]) if server else 0
 
-    enqueue(session, Email, [{"recipient": "a"}])
+    before = sent()
+    rows = [{"recipient": str(number)} for number in range(500)]
+    with statements_seen(engine) as seen:
+        enqueue(session, Email, rows, skip_duplicates=skip)
 
-    assert seen == [True]
+    inserts = sent() - before if server else sum(line.startswith("INSERT") for line in seen)
+    assert inserts == 1
 
 
-@pytest.mark.only_on("mysql", "mariadb")
-def test_a_chunk_is_one_statement_to_the_server(session: Session) -> None:
-    def inserts() -> int:
-        found = session.execute(text("SHOW SESSION STATUS LIKE 'Com_insert'")).one()
-        return int(found[1])
+# Jobs that are inserted by plain SQL, which knows nothing of the mixins' defaults
 
-    before = inserts()
-    enqueue(session, Email, [{"recipient": str(number)} for number in range(500)])
+PLAIN = text("INSERT INTO task (name) VALUES ('plain'), ('sql'), ('last')")
 
-    assert inserts() - before == 1
+
+def test_a_plain_row_is_due_at_the_databases_time_and_behind_those_before_it(
+    session: Session,
+) -> None:
+    enqueue(session, Task, [{"name": "first"}])
+    session.commit()
+    session.execute(PLAIN)
+    session.commit()
+
+    tasks = claim(session, Task, owner="w", limit=4)
+
+    assert names(tasks) == ["first", "plain", "sql", "last"]  # equal times: by the primary key
+    assert all(abs(datetime.now(UTC) - task.run_at) < timedelta(minutes=1) for task in tasks)
+
+
+def test_a_time_in_another_zone_of_the_connection_is_still_utc(
+    session: Session, db_alias: str
+) -> None:
+    zone = {"postgresql": "SET TIME ZONE '+09:00'", "sqlite": "SELECT 1"}
+    session.execute(text(zone.get(db_alias, "SET time_zone = '+09:00'")))
+
+    session.execute(PLAIN)
+
+    due = session.scalars(select(Task.run_at)).first()
+    assert due is not None
+    assert abs(datetime.now(UTC) - due.replace(tzinfo=due.tzinfo or UTC)) < timedelta(minutes=1)
+    session.connection().invalidate()  # the zone is that of the connection

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -26,11 +25,7 @@ from sa_jobqueue import (
     position,
     reap,
 )
-from sa_jobqueue.dialects import database_of
-from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.model.status import JobStatus
-from sa_jobqueue.workflow import Workflow
-from tests.contract.plans import analyze
+from tests.contract.plans import analyze, rows_read_of_tables
 from tests.support import make_engine
 
 pytestmark = [
@@ -57,12 +52,12 @@ class Notice(JobMixin, Base):
     """A long text by its declared width: from it PostgreSQL guesses few rows."""
 
     __tablename__ = "load_notice"
+    __queue_args__ = {"ready": ["checked"]}  # noqa: RUF012 - as users write it
     id: Mapped[int] = mapped_column(primary_key=True)
-    account: Mapped[int] = mapped_column(default=1)
     text: Mapped[str] = mapped_column(String(255), default="x")
 
 
-class Errand(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
+class Errand(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, RoundMixin, Base):
     """A job with each mixin that gives claims an order."""
 
     __tablename__ = "load_errand"
@@ -70,68 +65,18 @@ class Errand(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
     text: Mapped[str] = mapped_column(String(255), default="x")
 
 
-class Channelled(JobMixin, Base):
-    """A queue of which each worker claims a part, by equality."""
+class PerAccount(JobMixin, Base):
+    """A queue of which each worker claims a part, with an order of its own in each account."""
 
-    __tablename__ = "load_channelled"
-    __queue_args__ = {"equality": ["channel"]}  # noqa: RUF012 - as users write it
+    __tablename__ = "load_per_account"
+    __queue_args__ = {"equality": ["channel"], "per_key": ["account"]}  # noqa: RUF012 - as users write it
     id: Mapped[int] = mapped_column(primary_key=True)
+    account: Mapped[int]
     channel: Mapped[str] = mapped_column(String(10), default="sms")
     text: Mapped[str] = mapped_column(String(255), default="x")
 
 
-class PerAccount(JobMixin, Base):
-    """A queue with an order of its own in each account."""
-
-    __tablename__ = "load_per_account"
-    __queue_args__ = {"per_key": ["account"]}  # noqa: RUF012 - as users write it
-    id: Mapped[int] = mapped_column(primary_key=True)
-    account: Mapped[int]
-    text: Mapped[str] = mapped_column(String(255), default="x")
-
-
-class Reader(JobMixin, RoundMixin, Base):
-    """Somebody who gets each mailing."""
-
-    __tablename__ = "load_reader"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    text: Mapped[str] = mapped_column(String(255), default="x")
-
-
-class FilmStatus(StrEnum):
-    UPLOADED = "uploaded"
-    CHECKING = "checking"
-    CHECKED = "checked"
-    SENDING = "sending"
-    PUBLISHED = "published"
-
-
-class Film(JobMixin, Base):
-    """A row that passes through the steps of a workflow."""
-
-    __tablename__ = "load_film"
-    __queue_args__ = {  # noqa: RUF012 - as users write it
-        "names": {"unclaimed": "uploaded", "claimed": "checking", "done": "published"},
-        "ready": ["checked"],
-        "during": ["sending"],
-    }
-    id: Mapped[int] = mapped_column(primary_key=True)
-    text: Mapped[str] = mapped_column(String(255), default="x")
-
-
-films = Workflow(Film, FilmStatus)
-
-
-@films.step(FilmStatus.UPLOADED, during=FilmStatus.CHECKING, then=FilmStatus.CHECKED)
-def check(film: Film) -> None: ...
-
-
-@films.step(FilmStatus.CHECKED, during=FilmStatus.SENDING, then=FilmStatus.PUBLISHED)
-def send(film: Film) -> None: ...
-
-
-def row(**values: Any) -> Callable[[int], Mapping[str, Any]]:
-    return lambda number: {"id": number, "text": "x", **values}
+Rows = Callable[[int], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -148,29 +93,16 @@ class Verb:
     changed: int | None = None
 
 
-@dataclass(frozen=True)
-class Case:
-    """A class, its rows by their numbers, and its verbs, one after the other."""
-
-    entity: Any
-    row: Callable[[int], Mapping[str, Any]]
-    verbs: Mapping[str, Verb]
-
-
 def claim(queue: JobQueue[Any], **before: Any) -> Verb:
     return Verb(lambda session: queue.claim(session, owner="w", limit=LIMIT), before)
 
 
-def of_account(number: int) -> Mapping[str, Any]:
-    return {**row()(number), "account": number % 1_000}
-
-
-def turning(queue: JobQueue[Any]) -> Callable[[Session], Any]:
+def turn(queue: JobQueue[Any]) -> Verb:
     def turn(session: Session) -> None:
         first = queue.claim_rows(session, owner="w", limit=10)
         queue.turn(session, first, owner="w", limit=LIMIT, delete=True, rows=True)
 
-    return turn
+    return Verb(turn)
 
 
 CLAIMED_LONG_AGO = {
@@ -179,64 +111,48 @@ CLAIMED_LONG_AGO = {
     "owner_date": datetime(2020, 1, 1, tzinfo=UTC),
 }
 
-CASES = {
-    "notices": Case(
-        Notice,
-        row(),
+SMS = PerAccount.channel == "sms"
+
+#: Each class with its rows by their numbers, and its verbs, one after the other.
+CASES: dict[Any, tuple[Rows, Mapping[str, Verb]]] = {
+    Notice: (
+        lambda number: {"id": number, "text": "x"},
         {
             "claim": claim(JobQueue(Notice)),
-            "turn": Verb(turning(JobQueue(Notice))),
+            "turn": turn(JobQueue(Notice)),
             "claim in strict order": claim(JobQueue(Notice, strict_order=True)),
+            "position": Verb(lambda session: position(session, session.get(Notice, 500))),
             "claim behind finished jobs": Verb(
                 claim(JobQueue(Notice)).run, before={"status": "done"}, changed=15_000
             ),
-            "position": Verb(lambda session: position(session, session.get(Notice, 50))),
             "reap": Verb(
                 lambda session: reap(session, Notice, lease=timedelta(hours=1), limit=LIMIT),
                 before=CLAIMED_LONG_AGO,
                 changed=1_000,
             ),
+            "claim of a second step": claim(JobQueue(Notice, ready="checked"), status="checked"),
         },
     ),
-    "channels": Case(
-        Channelled,
-        row(channel="sms"),
-        {"claim by equality": claim(JobQueue(Channelled, Channelled.channel == "sms"))},
-    ),
-    "errands": Case(
-        Errand,
-        lambda number: {**row()(number), "priority": number % 3},
+    Errand: (
+        lambda number: {"id": number, "text": "x", "priority": number % 3},
         {
-            "claim of priorities": claim(JobQueue(Errand)),
-            "turn of priorities": Verb(turning(JobQueue(Errand))),
+            "claim of priorities and rounds": claim(JobQueue(Errand)),
+            "turn of priorities and rounds": turn(JobQueue(Errand)),
         },
     ),
-    "accounts": Case(
-        PerAccount,
-        of_account,
+    PerAccount: (
+        lambda number: {"id": number, "text": "x", "account": number % 1_000, "channel": "sms"},
         {
-            "claim in order of keys": claim(JobQueue(PerAccount, serial_by=PerAccount.account)),
+            "claim by equality": claim(JobQueue(PerAccount, SMS)),
+            "claim in order of keys": claim(
+                JobQueue(PerAccount, SMS, serial_by=PerAccount.account)
+            ),
             "claim with limits of keys": claim(
-                JobQueue(PerAccount, limit_by={PerAccount.account: 2})
+                JobQueue(PerAccount, SMS, limit_by={PerAccount.account: 2})
             ),
         },
     ),
-    "readers": Case(Reader, row(), {"claim of a round": claim(JobQueue(Reader))}),
-    "films": Case(
-        Film,
-        row(),
-        {
-            "claim of a step": claim(JobQueue(Film)),
-            "claim of a second step": claim(films.steps[1].queue, status="checked"),
-        },
-    ),
 }
-
-
-@pytest.fixture(params=["never analyzed", "analyzed when empty", "analyzed long ago"])
-def history(request: pytest.FixtureRequest) -> str:
-    value: str = request.param
-    return value
 
 
 @pytest.fixture
@@ -260,40 +176,43 @@ def leave_alone(engine: Engine, table: str) -> None:
         connection.execute(text(f"ALTER TABLE {table} {how}"))
 
 
-def finish_some(engine: Engine, case: Case) -> None:
-    with Session(engine) as session:
-        enqueue(session, case.entity, map(case.row, range(-1_000, 0)))
-        done = mapping_of(case.entity).word(JobStatus.DONE)
-        session.execute(update(case.entity).values(status=done))
-        session.commit()
-
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("entity", "history"),
+    [
+        (Notice, "never analyzed"),
+        (Notice, "analyzed when empty"),
+        (Notice, "analyzed long ago"),
+        (Errand, "analyzed when empty"),
+        (PerAccount, "analyzed long ago"),
+    ],
+)
 def test_verbs_read_few_rows_after_a_large_enqueue(
-    engine: Engine, history: str, name: str, full: bool
+    engine: Engine, entity: Any, history: str, full: bool
 ) -> None:
-    case = CASES[name]
-    table = case.entity.__table__
-    leave_alone(engine, table.name)
+    row, verbs = CASES[entity]
+    leave_alone(engine, entity.__tablename__)
     if history == "analyzed long ago":
-        finish_some(engine, case)
+        with Session(engine) as session:
+            enqueue(session, entity, map(row, range(-1_000, 0)))
+            session.execute(update(entity).values(status="done"))
+            session.commit()
     if history != "never analyzed":
-        analyze(engine, table.name)
+        analyze(engine, entity.__tablename__)
 
-    there = insert_by_copies(engine, case, ROWS_IN_FULL - ROWS) if full else 0
+    there = insert_by_copies(engine, entity, row, ROWS_IN_FULL - ROWS) if full else 0
     with Session(engine) as session:
-        enqueue(session, case.entity, map(case.row, range(there + 1, there + ROWS + 1)))
+        enqueue(session, entity, map(row, range(there + 1, there + ROWS + 1)))
         session.commit()
-    read = {verb: rows_read_by(engine, case, case.verbs[verb]) for verb in case.verbs}
+    read = {name: rows_read_by(engine, entity, verb) for name, verb in verbs.items()}
 
     assert {verb: rows for verb, rows in read.items() if rows >= FEW} == {}
 
 
-def insert_by_copies(engine: Engine, case: Case, rows: int) -> int:
+def insert_by_copies(engine: Engine, entity: Any, row: Rows, rows: int) -> int:
     """Insert rows that nobody analyzes: a few, which the database copies."""
-    table = case.entity.__table__
+    table = entity.__table__
     with engine.begin() as connection:
-        connection.execute(insert(case.entity), list(map(case.row, range(1, COPIED + 1))))
+        connection.execute(insert(entity), list(map(row, range(1, COPIED + 1))))
     for there in range(COPIED, rows, COPIED):
         others = [column for column in table.c if column.name != "id"]
         copied = select(table.c.id + there, *others).where(between(table.c.id, 1, COPIED))
@@ -302,17 +221,13 @@ def insert_by_copies(engine: Engine, case: Case, rows: int) -> int:
     return rows
 
 
-def rows_read_by(engine: Engine, case: Case, verb: Verb) -> int:
+def rows_read_by(engine: Engine, entity: Any, verb: Verb) -> int:
     with Session(engine) as session:
         if verb.before:
-            changed = between(case.entity.id, 1, verb.changed) if verb.changed else true()
-            session.execute(update(case.entity).where(changed).values(verb.before))
+            changed = between(entity.id, 1, verb.changed) if verb.changed else true()
+            session.execute(update(entity).where(changed).values(verb.before))
             session.commit()
-        connection, table = session.connection(), case.entity.__table__
-        examination = database_of(connection).examination()
-        before = examination.rows_read(connection, table)
+        connection = session.connection()
+        before = rows_read_of_tables(connection)
         verb.run(session)
-        after = examination.rows_read(connection, table)
-        assert before is not None
-        assert after is not None
-        return after - before
+        return rows_read_of_tables(connection) - before

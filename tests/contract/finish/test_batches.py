@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import Engine, func, select, update
@@ -17,14 +18,26 @@ from sa_jobqueue import (
     claim,
     claimed_by,
     complete,
+    reap,
     release,
     renew,
 )
 from tests.contract.finish.support import statuses
-from tests.models import Animal, Document, Dog, Email, Message, Order, Pair, add_emails, recipients
-from tests.support import MARKING, SERVERS, begin_deferred, statements_seen
+from tests.models import (
+    Account,
+    Animal,
+    Document,
+    Dog,
+    Email,
+    Message,
+    Order,
+    Pair,
+    add_emails,
+    recipients,
+)
+from tests.support import SERVERS, begin_deferred, statements_seen
 
-pytestmark = pytest.mark.strategies(*MARKING)
+pytestmark = pytest.mark.strategies("auto")
 
 
 def test_an_owners_claims_are_found_again_with_their_fences(
@@ -40,19 +53,20 @@ def test_an_owners_claims_are_found_again_with_their_fences(
     assert len(claimed_by(other, Email, "somebody")) == 0
 
 
-def test_single_rows_are_finished_by_their_fences(session: Session, strategy: str) -> None:
-    add_emails(session, "a", "b")
-    rows = JobQueue(Email, strategy=strategy).claim_rows(session, owner="w", limit=2)
+def test_a_batch_is_finished_in_as_few_statements_as_the_database_allows(
+    engine: Engine, session: Session, claimed: Claim[Email], db_alias: str
+) -> None:
+    with statements_seen(engine) as seen:
+        release(session, [])
+        renew(session, [])
+        assert seen == []
+        complete(session, claimed)
 
-    complete(session, rows.fences[1])
-    release(session, rows.fences[0])
-
-    assert [status for _, status, _ in statuses(session)] == ["unclaimed", "done"]
-    with pytest.raises(ArgumentError, match="fences"):
-        complete(session, rows[0])
+    writes = [one for one in seen if not one.startswith("SET TRANSACTION")]
+    assert len(writes) == (1 if db_alias in ("sqlite", "postgresql") else 2)
 
 
-def test_every_kind_of_model_is_finished(session: Session, strategy: str) -> None:
+def test_every_kind_of_model_is_finished(session: Session) -> None:
     session.add_all(
         [
             Order(),
@@ -67,7 +81,7 @@ def test_every_kind_of_model_is_finished(session: Session, strategy: str) -> Non
     jobs = [
         job
         for entity in (Order, Message, Pair, Document, Dog)
-        for job in claim(session, entity, owner="w", limit=5, strategy=strategy)
+        for job in claim(session, entity, owner="w", limit=5)
     ]
     session.commit()
 
@@ -82,10 +96,7 @@ def test_every_kind_of_model_is_finished(session: Session, strategy: str) -> Non
     assert session.scalars(select(Animal.status)).all() == ["done"]
 
 
-@pytest.mark.strategies("auto")
-def test_a_finish_in_a_savepoint_is_undone_with_it(
-    session: Session, claimed: Claim[Email], db_alias: str
-) -> None:
+def test_a_finish_in_a_savepoint_is_undone_with_it(session: Session, claimed: Claim[Email]) -> None:
     begin_deferred(session.connection())
     savepoint = session.begin_nested()
     complete(session, claimed)
@@ -97,35 +108,14 @@ def test_a_finish_in_a_savepoint_is_undone_with_it(
     assert [email.status for email in claimed] == ["done"] * 3
 
 
-@pytest.mark.strategies("auto")
-def test_a_batch_is_finished_in_as_few_statements_as_the_database_allows(
-    engine: Engine, session: Session, claimed: Claim[Email], db_alias: str
-) -> None:
-    with statements_seen(engine) as seen:
-        complete(session, claimed)
-
-    writes = [one for one in seen if not one.startswith("SET TRANSACTION")]
-    assert len(writes) == (1 if db_alias in ("sqlite", "postgresql") else 2)
-
-
-def test_finishing_nothing_runs_no_statement(engine: Engine, session: Session) -> None:
-    with statements_seen(engine) as seen:
-        complete(session, [])
-        release(session, [])
-        renew(session, [])
-
-    assert seen == []
-
-
 # What is given, in whatever shape
 
 
-@pytest.mark.strategies("auto")
 def test_lost_and_kept_jobs_are_listed_in_the_order_in_which_they_were_given(
-    session: Session, other: Session, strategy: str
+    session: Session, other: Session
 ) -> None:
     add_emails(session, *"abcd")
-    one, two = (claim(session, Email, owner="w", limit=2, strategy=strategy) for _ in range(2))
+    one, two = (claim(session, Email, owner="w", limit=2) for _ in range(2))
     session.commit()
     release(other, [one.fences[1], two.fences[0]])
     other.commit()
@@ -137,42 +127,42 @@ def test_lost_and_kept_jobs_are_listed_in_the_order_in_which_they_were_given(
     assert recipients(lost.value.kept) == ["d", "a"]
 
 
-def test_a_claim_of_rows_is_finished_by_another_process(session: Session, strategy: str) -> None:
-    queue = JobQueue(Email, strategy=strategy)
-    add_emails(session, "a", "b")
-    claimed = queue.claim_rows(session, owner="w", limit=2)
+def test_rows_are_finished_by_another_process_or_one_by_one_by_their_fences(
+    session: Session,
+) -> None:
+    queue = JobQueue(Email)
+    add_emails(session, "a", "b", "c")
+    first = queue.claim_rows(session, owner="w", limit=2)
+    (single,) = queue.claim_rows(session, owner="w").fences
     session.commit()
 
-    carried = pickle.loads(pickle.dumps(claimed))
-    queue.complete(session, carried)
+    queue.complete(session, pickle.loads(pickle.dumps(first)))
+    release(session, single)
 
-    assert set(session.scalars(select(Email.status))) == {"done"}
-
-
-@pytest.mark.strategies("auto")
-def test_an_entity_that_left_its_session_keeps_its_fence(session: Session, strategy: str) -> None:
-    add_emails(session, "a", "b")
-    session.commit()
-    emails = claim(session, Email, owner="w", limit=2, strategy=strategy)
-    session.commit()
-
-    make_transient(emails[0])
-    complete(session, list(emails))
-
-    assert set(session.scalars(select(Email.status))) == {"done"}
+    assert [status for _, status, _ in statuses(session)] == ["done", "done", "unclaimed"]
+    with pytest.raises(ArgumentError, match="fences"):
+        complete(session, first[0])
 
 
-@pytest.mark.strategies("auto")
-def test_an_entity_whose_insert_was_rolled_back_is_lost(session: Session, strategy: str) -> None:
+def test_an_entity_that_left_its_session_keeps_its_fence_and_one_without_a_row_is_lost(
+    session: Session,
+) -> None:
     add_emails(session, "a")
-    emails = claim(session, Email, owner="w", strategy=strategy)
+    (kept,) = claim(session, Email, owner="w")
+    session.commit()
+    session.add(Email(recipient="b"))
+    session.flush()
+    (gone,) = claim(session, Email, owner="w")
     session.rollback()
 
     with pytest.raises(ClaimLost):
-        complete(session, emails[0])
+        complete(session, gone)
+    make_transient(kept)
+    complete(session, kept)
+
+    assert session.scalars(select(Email.status)).all() == ["done"]
 
 
-@pytest.mark.strategies("auto")
 @pytest.mark.parametrize("delete", [True, False])
 def test_only_the_lost_row_of_a_claim_of_rows_is_lost(
     session: Session, other: Session, delete: bool
@@ -197,14 +187,45 @@ def test_only_the_lost_row_of_a_claim_of_rows_is_lost(
 # Beside others
 
 
+def finish_with_effects(session: Session, jobs: Claim[Email]) -> None:
+    """Finish first, then write the effects of what was kept."""
+    kept = list(jobs)
+    try:
+        complete(session, jobs)
+    except ClaimLost as lost:
+        kept = list(lost.kept)
+    session.add_all(Account(name=email.recipient) for email in kept)
+
+
+def test_each_done_job_has_one_effect_however_many_have_claimed_it(
+    session: Session, other: Session
+) -> None:
+    add_emails(session, "a", "b", "c")
+    slow = claim(session, Email, owner="slow", limit=10)
+    session.commit()
+    reap(other, Email, max_runtime=timedelta(0), limit=2)
+    quick = claim(other, Email, owner="quick", limit=10)
+    other.commit()
+
+    finish_with_effects(other, quick)
+    other.rollback()  # as if the process had died before its commit
+    for finishing, jobs in [(session, slow), (other, quick), (session, slow)]:
+        finish_with_effects(finishing, jobs)
+        finishing.commit()
+
+    effects = select(Account.name, func.count()).group_by(Account.name).order_by(Account.name)
+    assert session.execute(effects).all() == [("a", 1), ("b", 1), ("c", 1)]
+    assert set(session.scalars(select(Email.status))) == {"done"}
+
+
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("delete", [True, False])
 def test_a_finish_on_a_small_table_does_not_wait_for_a_row_that_others_have_locked(
-    session: Session, other: Session, strategy: str, delete: bool
+    session: Session, other: Session, delete: bool
 ) -> None:
     add_emails(session, *"abcdefgh")
     session.commit()
-    claimed = claim(session, Email, owner="w", limit=7, strategy=strategy)
+    claimed = claim(session, Email, owner="w", limit=7)
     session.commit()
     last = session.scalars(select(func.max(Email.id))).one()
     session.commit()

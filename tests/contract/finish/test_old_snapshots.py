@@ -81,30 +81,18 @@ def test_a_claim_taken_away_since_the_snapshot_is_lost(
     assert statuses(other) == [(recipient, "claimed", "thief") for recipient in "abc"]
 
 
-def test_entities_show_what_was_written_to_rows_changed_since_the_snapshot(
-    reader: Session, other: Session
-) -> None:
-    add_tasks(other, "a", "b")
-    tasks = claim(reader, Task, owner="w", limit=2)
-    reader.commit()
-    reader.scalars(select(Task)).all()
-    renew(other, tasks.fences)
-    other.commit()
-
-    fail(reader, tasks, error="why")
-
-    assert [task.status for task in tasks] == ["unclaimed"] * 2
-    assert [task.last_error for task in tasks] == ["why"] * 2
-
-
-def test_jobs_that_others_made_claimable_since_the_snapshot_are_claimed(
-    reader: Session, other: Session, claimed: Claim[Email], strategy: str
+def test_jobs_that_others_made_claimable_since_the_snapshot_are_claimed_and_shown(
+    reader: Session, other: Session, claimed: Claim[Email]
 ) -> None:
     reader.scalars(select(Email)).all()
     release(other, claimed.fences)
     other.commit()
 
-    assert len(claim(reader, Email, owner="w", limit=3)) == 3
+    mine = claim(reader, Email, owner="me", limit=3)
+    assert [email.owner for email in mine] == ["me"] * 3
+    fail(reader, mine)
+
+    assert [email.status for email in mine] == ["failed"] * 3
 
 
 def test_verbs_for_unclaimed_jobs_change_rows_changed_since_the_snapshot(

@@ -21,7 +21,12 @@ from sa_jobqueue import (
     release,
 )
 from tests.models import Cat, Dog, Email, Message, Render, add_renders
-from tests.support import SERVERS, statements_seen
+from tests.support import statements_seen
+
+X = {Render.result: "x"}
+
+#: A held claim has no owner in its row.
+SOMEBODY: dict[str, dict[str, str]] = {"auto": {"owner": "w"}, "held": {}}
 
 RENDERS = JobQueue(Render, backoff=lambda attempts: timedelta(0))
 
@@ -103,40 +108,18 @@ def test_nothing_is_written_to_the_rows_of_lost_claims_which_are_told_in_order(
     assert results(other) == [("claimed", None, None)] * 3 + [("done", None, 0)]
 
 
-def test_plain_rows_are_finished_with_values_too(engine: Engine, session: Session) -> None:
+def test_rows_and_held_claims_are_finished_with_values_too(
+    engine: Engine, session: Session, db_alias: str
+) -> None:
     add_renders(session, 2)
     with engine.begin() as connection:
-        rows = RENDERS.claim_rows(connection, owner="w", limit=2)
+        rows = RENDERS.claim_rows(connection, owner="w")
         complete(connection, rows, values=lambda row: {Render.result: f"of {row.owner}"})
-
-    assert results(session) == [("done", "of w", None)] * 2
-
-
-def test_a_savepoint_that_is_rolled_back_takes_the_shown_values_with_it(session: Session) -> None:
-    add_renders(session, 1)
-    (job,) = claim(session, Render, owner="w")
+    strategy = "auto" if db_alias == "sqlite" else "held"
+    release(session, claim(session, Render, strategy=strategy, **SOMEBODY[strategy]), values=X)
     session.commit()
 
-    with session.begin_nested() as savepoint:
-        complete(session, job, values={Render.result: "x"})
-        savepoint.rollback()
-
-    assert (job.status, job.result) == ("claimed", None)
-
-
-@pytest.mark.only_on(*SERVERS)
-@pytest.mark.parametrize(("finish", "after"), [(complete, "done"), (release, "unclaimed")])
-def test_a_held_claim_is_ended_with_values_too(
-    session: Session, other: Session, finish: Callable[..., None], after: str
-) -> None:
-    add_renders(session, 1)
-    (job,) = claim(session, Render, strategy="held")
-
-    finish(session, job, values={Render.result: "x"})
-
-    assert job.result == "x"
-    session.commit()
-    assert results(other) == [(after, "x", None)]
+    assert results(session) == [("done", "of w", None), ("unclaimed", "x", None)]
 
 
 @pytest.mark.parametrize(
@@ -170,30 +153,22 @@ def test_what_a_finish_cannot_write_is_refused_before_anything_is_written(
     assert results(session) == [("claimed", None, None)]
 
 
-def test_rows_that_are_deleted_take_no_values(session: Session) -> None:
-    add_renders(session, 1)
-    session.add(Message(sequence=1))
-    session.commit()
-
-    with pytest.raises(ArgumentError, match="keep the rows by delete=False"):
-        complete(session, claim(session, Render, owner="w"), delete=True, values={Render.frames: 1})
-    messages = claim(session, Message, owner="w")
-    with pytest.raises(ArgumentError, match="those of Message are deleted"):
-        complete(session, messages, values={Message.sequence: 2})
-    complete(session, messages, delete=False, values={Message.sequence: 2})
-
-    assert messages[0].sequence == 2
-
-
-def test_columns_of_a_joined_table_are_refused_and_those_of_a_parent_are_not(
+def test_rows_that_are_deleted_and_columns_of_a_joined_table_take_no_values(
     session: Session,
 ) -> None:
-    session.add_all([Dog(), Cat()])
+    session.add_all([Message(sequence=1), Dog(), Cat()])
     session.commit()
-    (dog,), (cat,) = claim(session, Dog, owner="w"), claim(session, Cat, owner="w")
+    (message,), (dog,), (cat,) = (
+        claim(session, entity, owner="w") for entity in (Message, Dog, Cat)
+    )
 
+    with pytest.raises(ArgumentError, match="keep the rows by delete=False"):
+        complete(session, cat, delete=True, values={Cat.kind: "cat"})
+    with pytest.raises(ArgumentError, match="those of Message are deleted"):
+        complete(session, message, values={Message.sequence: 2})
     with pytest.raises(ArgumentError, match=r"writes to the table animal, and Dog.trick is in dog"):
         complete(session, dog, values={Dog.trick: "roll"})
+    complete(session, message, delete=False, values={Message.sequence: 2})
     complete(session, cat, values={Cat.kind: "cat"})
 
-    assert (dog.status, cat.status) == ("claimed", "done")
+    assert (message.sequence, dog.status, cat.status) == (2, "claimed", "done")

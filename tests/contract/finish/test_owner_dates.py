@@ -15,7 +15,6 @@ from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Claim, ClaimLost, JobQueue, claim, complete, release, renew
-from tests.contract.finish.support import statuses
 from tests.models import Email, Task, add_emails, add_tasks
 from tests.support import MARKING
 
@@ -56,61 +55,35 @@ def standing_clock(engine: Engine, db_alias: str) -> Iterator[None]:
     engine.dispose()
 
 
-def test_the_fence_of_a_claim_that_was_rolled_back_does_not_fit_the_next(
-    session: Session, other: Session, strategy: str
-) -> None:
-    add_emails(session, "a")
-    stale = claim(session, Email, owner="w", strategy=strategy)
+def rolled_back(session: Session, claim: Callable[[], Any]) -> Any:
+    stale = claim()
     session.rollback()
-    present = claim(other, Email, owner="w", strategy=strategy)
-    other.commit()
-
-    with pytest.raises(ClaimLost):
-        complete(session, stale.fences)
-    session.rollback()
-
-    complete(other, present)
-    other.commit()
-    assert [status for _, status, _ in statuses(session)] == ["done"]
+    return stale
 
 
-def test_plain_rows_have_such_fences_too(session: Session, other: Session, strategy: str) -> None:
-    queue = JobQueue(Task, strategy=strategy)
-    add_tasks(session, "a", "b")
-    stale = queue.claim_rows(session, owner="w", limit=2)
-    session.rollback()
-    present = queue.claim_rows(other, owner="w", limit=2)
-    other.commit()
-
-    with pytest.raises(ClaimLost):
-        complete(session, stale)
-    session.rollback()
-
-    complete(other, present)
+def behind_a_savepoint(session: Session, claim: Callable[[], Any]) -> Any:
+    with session.begin_nested() as savepoint:
+        stale = claim()
+        savepoint.rollback()
+    return stale
 
 
-def test_a_claim_behind_a_savepoint_that_was_rolled_back_has_another_date(
-    session: Session, strategy: str
-) -> None:
-    add_emails(session, "a")
-    savepoint = session.begin_nested()
-    stale = claim(session, Email, owner="w", strategy=strategy).fences
-    savepoint.rollback()
-    present = claim(session, Email, owner="w", strategy=strategy).fences
-
-    with pytest.raises(ClaimLost):
-        complete(session, stale)
-
-    complete(session, present)
-
-
-def test_a_claim_after_a_release_in_the_same_transaction_has_another_date(
-    session: Session, strategy: str
-) -> None:
-    add_emails(session, "a")
-    stale = claim(session, Email, owner="w", strategy=strategy).fences
+def released(session: Session, claim: Callable[[], Any]) -> Any:
+    stale = claim()
     release(session, stale)
-    present = claim(session, Email, owner="w", strategy=strategy).fences
+    return stale
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["entities", "rows"])
+@pytest.mark.parametrize("end", [rolled_back, behind_a_savepoint, released])
+def test_the_fence_of_a_claim_that_has_ended_does_not_fit_the_next(
+    session: Session, strategy: str, end: Callable[..., Any], rows: bool
+) -> None:
+    add_tasks(session, "a", "b")
+    queue = JobQueue(Task, strategy=strategy)
+    claim = queue.claim_rows if rows else queue.claim
+    stale = end(session, lambda: claim(session, owner="w", limit=2).fences)
+    present = claim(session, owner="w", limit=2)
 
     with pytest.raises(ClaimLost):
         complete(session, stale)

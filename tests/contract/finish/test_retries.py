@@ -1,4 +1,4 @@
-"""Delays by policies, attempts, kept errors, and dead letters that are retried."""
+"""What fail, release, cancel_claimed and retry make of a job: delays, attempts, kept errors."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, select, text, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     ArgumentError,
+    Claim,
     ClaimLost,
     ConstantBackoff,
     ExponentialBackoff,
     JobQueue,
     cancel,
+    cancel_claimed,
     claim,
     enqueue,
     fail,
@@ -28,8 +30,11 @@ from sa_jobqueue import (
     retry,
 )
 from sa_jobqueue.worker import Failed, Outcome, Retry, Worker
-from tests.models import Email, Task, add_emails, add_tasks, names
+from tests.contract.finish.support import statuses
+from tests.models import Email, Order, Task, add_tasks, names
 from tests.support import Sessions, statements_seen
+
+pytestmark = pytest.mark.strategies("auto")
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -55,16 +60,148 @@ def states(session: Session) -> dict[str, tuple[str, int]]:
     return {task.name: (task.status, task.attempts) for task in tasks}
 
 
-# The queue's policy
+# Attempts
 
 
-def test_the_delay_of_each_job_of_a_batch_goes_by_its_own_attempts(
-    session: Session, strategy: str
+def test_a_job_whose_model_does_not_say_is_tried_20_times(session: Session) -> None:
+    add_tasks(session, "a")
+    enqueue(session, Task, [{"name": "b"}])
+    session.execute(text("INSERT INTO task (name) VALUES ('c')"))
+
+    for _ in range(21):
+        fail(session, claim(session, Task, owner="w", limit=3), retry_in=FORCE)
+        session.commit()
+
+    assert set(states(session).values()) == {("failed", 20)}
+    assert set(session.scalars(select(Task.max_attempts))) == {20}
+
+
+@pytest.mark.parametrize("by", ["constructor", "enqueue"])
+@pytest.mark.parametrize("end", ["fail", "reap"])
+def test_each_job_has_its_own_number_of_attempts(session: Session, by: str, end: str) -> None:
+    most = {"once": 1, "twice": 2, "endless": None}
+    if by == "enqueue":
+        enqueue(session, Task, [{"name": name, "max_attempts": n} for name, n in most.items()])
+    else:
+        session.add_all(Task(name=name, max_attempts=n) for name, n in most.items())
+    session.commit()
+
+    for _ in range(3):
+        claimed = claim(session, Task, owner="w", limit=3)
+        session.commit()
+        if end == "fail":
+            fail(session, claimed, retry_in=FORCE)
+        else:
+            reap(session, Task, max_runtime=FORCE)
+        session.commit()
+
+    assert states(session) == {
+        "once": ("failed", 1),
+        "twice": ("failed", 2),
+        "endless": ("unclaimed", 3),
+    }
+
+
+@pytest.mark.parametrize("end", ["fail", "reap"])
+def test_what_max_attempts_says_at_the_end_of_the_claim_counts(
+    session: Session, other: Session, end: str
 ) -> None:
+    add_tasks(session, "more", "fewer", "endless", attempts=1, max_attempts=2)
+    claimed = claim(session, Task, owner="w", limit=3)
+    session.commit()
+    for name, most in [("more", 3), ("fewer", 1), ("endless", None)]:
+        other.execute(update(Task).where(Task.name == name).values(max_attempts=most))
+    other.commit()
+
+    fail(session, claimed) if end == "fail" else reap(session, Task, max_runtime=FORCE)
+    session.commit()
+
+    assert states(session) == {
+        "more": ("unclaimed", 2),
+        "fewer": ("failed", 2),
+        "endless": ("unclaimed", 2),
+    }
+
+
+def test_a_job_without_attempts_left_is_claimed_once_more_and_blocks_no_other(
+    session: Session,
+) -> None:
+    """Its limit of attempts was lowered meanwhile, or it has none."""
+    add_tasks(session, "used up", attempts=5, max_attempts=2)
+    add_tasks(session, "none", max_attempts=0)
+    add_tasks(session, "behind")
+
+    claimed = claim(session, Task, owner="w", limit=3)
+    fail(session, claimed[:2])
+
+    assert states(session) == {
+        "used up": ("failed", 6),
+        "none": ("failed", 1),
+        "behind": ("claimed", 1),
+    }
+
+
+def test_a_released_job_has_its_attempt_again_and_no_owner(
+    session: Session, other: Session
+) -> None:
+    add_tasks(session, "a", max_attempts=1)
+
+    release(session, claim(session, Task, owner="w"))
+    session.commit()
+
+    again = other.scalars(select(Task)).one()
+    assert (again.status, again.owner, again.owner_date, again.attempts) == (
+        "unclaimed",
+        None,
+        None,
+        0,
+    )
+    assert claim(other, Task, owner="x").first() is again
+
+
+def test_cancel_claimed_cancels_our_own_claim_and_keeps_the_reason(session: Session) -> None:
+    (task,) = add_tasks(session, "a")
+
+    cancel_claimed(session, claim(session, Task, owner="w"), reason="nobody wants it")
+    session.commit()
+
+    session.refresh(task)
+    assert (task.status, task.owner, task.last_error) == ("cancelled", "w", "nobody wants it")
+
+
+def test_without_retry_mixin_a_failed_job_is_failed(
+    session: Session, other: Session, claimed: Claim[Email]
+) -> None:
+    fail(session, claimed[0], error="no")
+    session.commit()
+
+    assert statuses(other)[0] == ("a", "failed", "w")
+
+
+# Delays
+
+
+def test_no_job_is_tried_again_without_a_wait_and_holds_up_no_other(session: Session) -> None:
+    session.add_all([Order(), Order(status="tried often", attempts=4), Order(status="behind")])
+    session.commit()
+    orders = claim(session, Order, owner="w", limit=2)  # which has no ScheduleMixin
+
+    fail(session, orders, error=ValueError("no luck"))
+    session.commit()
+
+    (behind,) = claim(session, Order, owner="w", limit=3)
+    assert behind.status == "behind"
+    first, often = ((order.run_at - datetime.now(UTC)).total_seconds() for order in orders)
+    assert 0 < first <= 1
+    assert 10 < often <= 16
+    assert {order.last_error for order in orders} == {"ValueError: no luck"}
+
+
+def test_the_delay_of_each_job_of_a_batch_goes_by_its_own_attempts(session: Session) -> None:
     add_tasks(session, "first", attempts=0)
     add_tasks(session, "third", "third too", attempts=2)
     add_tasks(session, "ninth", attempts=8)
-    queue = JobQueue(Task, backoff=by_minutes, strategy=strategy)
+    queue = JobQueue(Task, backoff=by_minutes)
 
     queue.fail(session, queue.claim(session, owner="w", limit=4))
     session.commit()
@@ -73,10 +210,10 @@ def test_the_delay_of_each_job_of_a_batch_goes_by_its_own_attempts(
     assert states(session)["ninth"] == ("unclaimed", 9)
 
 
-def test_the_policy_delays_jobs_given_as_entities_fences_and_parts_of_a_claim(
-    session: Session,
+def test_the_policy_delays_entities_fences_parts_of_a_claim_and_plain_rows(
+    engine: Engine, session: Session
 ) -> None:
-    add_tasks(session, "entity", "fence", "expired", attempts=4)
+    add_tasks(session, "entity", "fence", "expired", "row", attempts=4)
     queue = JobQueue(Task, backoff=by_minutes)
     entity, fence, expired = queue.claim(session, owner="w", limit=3)
     session.commit()
@@ -84,37 +221,25 @@ def test_the_policy_delays_jobs_given_as_entities_fences_and_parts_of_a_claim(
 
     queue.fail(session, entity)
     queue.fail(session, [fence_of(fence), expired, expired])
-
-    assert set(minutes_left(session).values()) == {5}
-
-
-def test_the_policy_delays_rows_that_a_connection_fails(engine: Engine, session: Session) -> None:
-    add_tasks(session, "a", "b", attempts=4)
-    queue = JobQueue(Task, backoff=by_minutes)
-
+    session.commit()
     with engine.begin() as connection:
         queue.fail(connection, queue.claim_rows(connection, owner="w", limit=2))
 
-    assert minutes_left(session) == {"a": 5, "b": 5}
+    assert minutes_left(session) == {"entity": 5, "fence": 5, "expired": 5, "row": 5}
 
 
-def test_a_delay_that_is_given_overrules_the_policy(session: Session) -> None:
-    add_tasks(session, "a", "b")
+def test_a_delay_that_is_given_overrules_the_policy_and_the_policy_of_the_verb_is_used(
+    session: Session,
+) -> None:
+    add_tasks(session, "a", "b", "c")
     queue = JobQueue(Task, backoff=ConstantBackoff(HOUR))
-    a, b = queue.claim(session, owner="w", limit=2)
+    a, b, c = queue.claim(session, owner="w", limit=3)
 
     queue.fail(session, a, retry_in=5 * MINUTE)
-    queue.fail(session, b, retry_in=timedelta(0))
+    queue.fail(session, b, retry_in=FORCE)
+    fail(session, c, backoff=ConstantBackoff(2 * HOUR, jitter=0))
 
-    assert minutes_left(session) == {"a": 5, "b": 0}
-
-
-def test_the_verb_takes_a_policy_too(session: Session) -> None:
-    add_tasks(session, "a")
-
-    fail(session, claim(session, Task, owner="w"), backoff=ConstantBackoff(HOUR, jitter=0))
-
-    assert minutes_left(session) == {"a": 60}
+    assert minutes_left(session) == {"a": 5, "b": 0, "c": 120}
 
 
 def test_each_job_of_a_batch_has_its_own_jitter(session: Session) -> None:
@@ -124,18 +249,6 @@ def test_each_job_of_a_batch_has_its_own_jitter(session: Session) -> None:
     queue.fail(session, queue.claim(session, owner="w", limit=8))
 
     assert len({task.run_at for task in tasks}) > 4
-
-
-def test_a_job_that_failed_for_good_keeps_its_time(session: Session) -> None:
-    (task,) = add_tasks(session, "a", max_attempts=1)
-    before = task.run_at
-    queue = JobQueue(Task, backoff=ConstantBackoff(HOUR))
-
-    queue.fail(session, queue.claim(session, owner="w"), error="no")
-    session.commit()
-
-    session.refresh(task)
-    assert (task.status, task.run_at, task.last_error) == ("failed", before, "no")
 
 
 def test_lost_claims_are_reported_in_order_and_the_others_are_written(
@@ -175,13 +288,12 @@ def test_where_the_policy_fails_nothing_is_written(session: Session) -> None:
     queue.release(session, claimed)  # claimed by us as before
 
 
-def test_a_policy_is_refused_where_no_job_can_be_delayed(session: Session) -> None:
-    add_emails(session, "a")
-
+@pytest.mark.parametrize("delay", [{"backoff": ConstantBackoff(HOUR)}, {"retry_in": HOUR}])
+def test_a_delay_is_refused_where_no_job_can_be_delayed(
+    session: Session, claimed: Claim[Email], delay: dict[str, Any]
+) -> None:
     with pytest.raises(ArgumentError, match="add RetryMixin"):
-        fail(session, claim(session, Email, owner="w"), backoff=ConstantBackoff(HOUR))
-    with pytest.raises(ArgumentError, match="add RetryMixin"):
-        Worker(session.get_bind(), JobQueue(Email), print, backoff=by_minutes)  # type: ignore[arg-type]
+        fail(session, claimed, **delay)
 
 
 def test_a_batch_is_locked_in_the_order_of_its_keys(
@@ -253,83 +365,6 @@ def test_a_worker_whose_policy_fails_uses_the_default_policy(
     assert states(session) == {"a": ("failed", 1), "b": ("failed", 1)}
 
 
-# Attempts
-
-
-@pytest.mark.parametrize("by", ["constructor", "enqueue"])
-@pytest.mark.parametrize("end", ["fail", "reap"])
-def test_each_job_has_its_own_number_of_attempts(session: Session, by: str, end: str) -> None:
-    most = {"once": 1, "twice": 2, "endless": None}
-    if by == "enqueue":
-        enqueue(session, Task, [{"name": name, "max_attempts": n} for name, n in most.items()])
-    else:
-        session.add_all(Task(name=name, max_attempts=n) for name, n in most.items())
-    session.commit()
-
-    for _ in range(3):
-        claimed = claim(session, Task, owner="w", limit=3)
-        session.commit()
-        if end == "fail":
-            fail(session, claimed, retry_in=FORCE)
-        else:
-            reap(session, Task, max_runtime=FORCE)
-        session.commit()
-
-    assert states(session) == {
-        "once": ("failed", 1),
-        "twice": ("failed", 2),
-        "endless": ("unclaimed", 3),
-    }
-
-
-@pytest.mark.parametrize("end", ["fail", "reap"])
-def test_what_max_attempts_says_at_the_end_of_the_claim_counts(
-    session: Session, other: Session, end: str
-) -> None:
-    add_tasks(session, "more", "fewer", attempts=1, max_attempts=2)
-    add_tasks(session, "endless", attempts=1, max_attempts=2)
-    claimed = claim(session, Task, owner="w", limit=3)
-    session.commit()
-    for name, most in [("more", 3), ("fewer", 1), ("endless", None)]:
-        other.execute(update(Task).where(Task.name == name).values(max_attempts=most))
-    other.commit()
-
-    fail(session, claimed) if end == "fail" else reap(session, Task, max_runtime=FORCE)
-    session.commit()
-
-    assert states(session) == {
-        "more": ("unclaimed", 2),
-        "fewer": ("failed", 2),
-        "endless": ("unclaimed", 2),
-    }
-
-
-def test_a_delayed_job_has_one_more_attempt_and_blocks_no_other_job(session: Session) -> None:
-    """Its limit of attempts was lowered meanwhile, or it has none."""
-    add_tasks(session, "used up", attempts=5, max_attempts=2)
-    add_tasks(session, "none", max_attempts=0)
-    add_tasks(session, "behind")
-
-    claimed = claim(session, Task, owner="w", limit=3)
-    fail(session, claimed[:2])
-
-    assert names(claimed) == ["used up", "none", "behind"]
-    assert states(session) == {
-        "used up": ("failed", 6),
-        "none": ("failed", 1),
-        "behind": ("claimed", 1),
-    }
-
-
-def test_a_released_job_has_its_attempt_again(session: Session) -> None:
-    add_tasks(session, "a", max_attempts=1)
-
-    release(session, claim(session, Task, owner="w"))
-    again = claim(session, Task, owner="w")
-
-    assert [task.attempts for task in again] == [1]
-
-
 # The last error
 
 
@@ -349,10 +384,10 @@ def test_a_long_error_keeps_whole_characters_of_both_its_ends(session: Session, 
 # Dead letters
 
 
-def test_a_dead_letter_is_as_new_but_for_its_error(session: Session) -> None:
+def test_a_dead_letter_is_as_new_but_for_its_error_and_its_time(session: Session) -> None:
     (task,) = add_tasks(session, "a", max_attempts=1)
     due = task.run_at
-    fail(session, claim(session, Task, owner="w"), error="no luck")
+    fail(session, claim(session, Task, owner="w"), error="no luck", backoff=ConstantBackoff(HOUR))
     session.commit()
 
     assert retry(session, task) == [task]
@@ -372,10 +407,11 @@ def test_a_job_that_is_brought_back_is_due_now(session: Session) -> None:
     session.commit()
 
     assert minutes_left(session) == {"a": 0}
-    assert names(claim(session, Task, owner="w")) == ["a"]
 
 
-def test_retry_returns_the_jobs_that_it_changed(session: Session, other: Session) -> None:
+def test_retry_changes_finished_jobs_alone_and_returns_them(
+    session: Session, other: Session
+) -> None:
     failed, waiting, claimed = add_tasks(session, "failed", "waiting", "claimed", max_attempts=1)
     fail(other, claim(other, Task, Task.name == "failed", owner="w"))
     claim(other, Task, Task.name == "claimed", owner="w")
@@ -412,7 +448,5 @@ def test_a_second_retry_of_a_job_waits_for_the_first_and_changes_nothing(
         begun.wait(10)
         with pytest.raises(TimeoutError):
             waiting.result(0.2)
-        session.commit()
-        assert names(claim(session, Task, owner="w")) in (["a"], [])
         session.commit()
         assert waiting.result(20) == []

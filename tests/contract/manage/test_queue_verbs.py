@@ -1,4 +1,4 @@
-"""The verbs of a JobQueue that are also functions: each acts on the queue's own jobs."""
+"""Jobs are cancelled, retried, reprioritized, pruned and counted: by a queue, its own jobs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, JobQueue, JobStatus, prune
-from tests.models import Account, Animal, Cat, Dog, Message, Task, add_emails, add_tasks, names
+from sa_jobqueue import ArgumentError, JobQueue, JobStatus, cancel, prune, reprioritize
+from tests.models import (
+    Account,
+    Animal,
+    Cat,
+    Dog,
+    Email,
+    Message,
+    Task,
+    add_emails,
+    add_tasks,
+    names,
+)
 
 #: A second queue over the same table, with statuses of its own.
 SECOND = JobQueue(Task, ready="packed", during="sending", then="sent")
@@ -44,32 +55,39 @@ def tasks(session: Session) -> list[Task]:
 # New jobs
 
 
-def test_a_queue_inserts_jobs_that_it_claims(session: Session) -> None:
-    inserted = SECOND.enqueue(session, ({"name": name} for name in "ab"), priority=3)
-    session.commit()
-
-    claimed = SECOND.claim(session, owner="w", limit=9)
-    assert (inserted, names(claimed)) == (2, ["a", "b"])
-    assert [task.priority for task in claimed] == [3, 3]
-    assert not TASKS.claim(session, owner="w")
-
-
-def test_a_queue_inserts_jobs_with_the_word_of_its_class(session: Session) -> None:
+def test_a_queue_inserts_jobs_that_it_claims_unless_their_rows_say_their_own_status(
+    session: Session,
+) -> None:
+    rows = [{"name": "a"}, {"name": "b", "status": "sent"}, {"name": "c"}]
     outbox = JobQueue(Message)
 
+    inserted = SECOND.enqueue(session, iter(rows), priority=3)
     outbox.enqueue(session, [{"sequence": 1}])
+    session.commit()
 
+    assert inserted == 3
+    assert statuses(session) == {"a": "packed", "b": "sent", "c": "packed"}
+    claimed = SECOND.claim(session, owner="w", limit=9)
+    assert [(task.name, task.priority) for task in claimed] == [("a", 3), ("c", 3)]
+    assert not TASKS.claim(session, owner="w")
     assert session.scalars(select(Message.status)).all() == ["unsent"]
     assert outbox.claim(session, owner="w")
 
 
-def test_a_row_says_its_own_status(session: Session) -> None:
-    SECOND.enqueue(session, [{"name": "a"}, {"name": "b", "status": "sent"}])
-
-    assert statuses(session) == {"a": "packed", "b": "sent"}
-
-
 # Jobs that nobody has claimed
+
+
+def test_a_cancel_in_a_savepoint_is_undone_with_it_in_what_entities_show(
+    session: Session,
+) -> None:
+    (a,) = add_emails(session, "a")
+
+    with session.begin_nested() as savepoint:
+        cancel(session, a)
+        assert a.status == "cancelled"
+        savepoint.rollback()
+
+    assert a.status == "unclaimed"
 
 
 @pytest.mark.parametrize(("queue", "ready"), [(TASKS, "unclaimed"), (SECOND, "packed")])
@@ -108,22 +126,13 @@ def test_a_queue_does_not_take_back_what_the_next_queue_claims(session: Session)
     assert first.retry(session, message) == []
 
 
-@pytest.mark.parametrize(
-    "verb", [TASKS.cancel, TASKS.retry, lambda s, jobs: TASKS.reprioritize(s, jobs, 1)]
-)
-def test_jobs_of_another_table_are_refused(
-    session: Session, verb: Callable[[Session, Any], Any]
-) -> None:
-    (email,) = add_emails(session, "a")
-
-    with pytest.raises(ArgumentError, match="not a job of this queue, whose class is Task"):
-        verb(session, email)
-
-
 # Old rows
 
 
-def test_a_queue_prunes_what_it_completed(session: Session, tasks: list[Task]) -> None:
+def test_a_queue_prunes_what_it_completed_and_what_else_it_is_told(
+    session: Session, tasks: list[Task]
+) -> None:
+    assert SECOND.prune(session, older_than=timedelta(hours=25)) == 0
     assert SECOND.prune(session, older_than=timedelta(hours=1)) == 1
     assert "sent" not in statuses(session)
 
@@ -131,19 +140,16 @@ def test_a_queue_prunes_what_it_completed(session: Session, tasks: list[Task]) -
     assert not {"failed", "done"} & set(statuses(session))
 
 
-def test_a_queue_prunes_rows_that_fulfil_its_criteria(session: Session) -> None:
+def test_rows_that_fulfil_the_criteria_of_a_queue_are_pruned_in_bounded_batches(
+    session: Session,
+) -> None:
     add_tasks(session, "a", "b", "ab")
     session.execute(update(Task).values(status="done", owner_date=LONG_AGO))
 
     assert SOON.prune(session, older_than=timedelta(days=1), limit=1) == 1
     assert SOON.prune(session, older_than=timedelta(days=1)) == 1
     assert set(statuses(session)) == {"b"}
-
-
-@pytest.mark.parametrize("word", ["packed", "sending", JobStatus.UNCLAIMED, JobStatus.CLAIMED])
-def test_a_queue_prunes_no_job_that_is_not_finished(session: Session, word: str) -> None:
-    with pytest.raises(ArgumentError, match="only finished jobs are pruned"):
-        SECOND.prune(session, older_than=timedelta(0), statuses=[word])
+    assert prune(session, Task, older_than=timedelta(0)) == 1
 
 
 def test_rows_of_another_class_in_the_same_table_are_not_pruned(session: Session) -> None:
@@ -153,14 +159,6 @@ def test_rows_of_another_class_in_the_same_table_are_not_pruned(session: Session
 
     assert prune(session, Cat, older_than=timedelta(days=1)) == 1
     assert session.scalars(select(Animal.kind)).all() == ["animal"]
-
-
-@pytest.mark.parametrize("entity", [Animal, Dog])
-def test_rows_that_are_spread_over_several_tables_are_not_pruned(
-    session: Session, entity: type[Any]
-) -> None:
-    with pytest.raises(ArgumentError, match=r"spread over 2 tables, and prune\(\) deletes by one"):
-        prune(session, entity, older_than=timedelta(days=1))
 
 
 # Looking at the queue
@@ -179,25 +177,39 @@ def test_a_queue_counts_its_own_jobs_by_its_own_statuses(
     }
 
 
-def test_a_queue_tells_depth_schedule_age_and_owners_of_its_own_jobs(
-    session: Session, tasks: list[Task]
-) -> None:
-    now = datetime.now(UTC)
-    add_tasks(session, "a1", run_at=now - timedelta(hours=1))
-    add_tasks(session, "a2", run_at=now + timedelta(days=1))
-    add_tasks(session, "b", run_at=now - timedelta(hours=5))
+# What is refused
 
-    seen, second = SOON.stats(session), SECOND.stats(session)
-
-    assert (seen.depth, seen.scheduled, seen.claimed) == (1, 1, {})
-    assert seen.oldest_waiting is not None
-    assert timedelta(minutes=59) < seen.oldest_waiting < timedelta(minutes=61)
-    assert (second.depth, second.scheduled, second.claimed) == (1, 0, {"w": 1})
+ADVISORY = JobQueue(Account, strategy="advisory")
+NOW = timedelta(0)
+PRUNED = "only finished jobs are pruned"
+OF_ANOTHER = "not a job of this queue, whose class is Task"
+SPREAD = r"spread over 2 tables, and prune\(\) deletes by one"
 
 
-def test_the_verbs_of_jobs_refuse_a_class_without_job_mixin(session: Session) -> None:
-    rows = JobQueue(Account, strategy="advisory")
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        (lambda s, email: TASKS.cancel(s, email), OF_ANOTHER),
+        (lambda s, email: TASKS.retry(s, email), OF_ANOTHER),
+        (lambda s, email: TASKS.reprioritize(s, email, 1), OF_ANOTHER),
+        (lambda s, email: cancel(s, [object()]), "is not a job"),
+        (lambda s, email: cancel(s, Email()), "Email is not in the database yet; flush it first"),
+        (lambda s, email: reprioritize(s, email, 1), "PriorityMixin"),
+        (lambda s, email: reprioritize(s, email, 10**6), "a priority is an integer"),
+        (lambda s, _: SECOND.prune(s, older_than=NOW, statuses=["packed"]), PRUNED),
+        (lambda s, _: SECOND.prune(s, older_than=NOW, statuses=["sending"]), PRUNED),
+        (lambda s, _: prune(s, Email, older_than=NOW, statuses=["unclaimed"]), PRUNED),
+        (lambda s, _: prune(s, Email, older_than=NOW, statuses=["claimed"]), PRUNED),
+        (lambda s, _: prune(s, Email, older_than=NOW, limit=0), "rows to delete, at least 1"),
+        (lambda s, _: prune(s, Animal, older_than=NOW), SPREAD),
+        (lambda s, _: prune(s, Dog, older_than=NOW), SPREAD),
+        (lambda s, _: ADVISORY.stats(s), "JobMixin"),
+        (lambda s, _: ADVISORY.count_by_status(s), "JobMixin"),
+        (lambda s, _: ADVISORY.enqueue(s, []), "JobMixin"),
+    ],
+)
+def test_a_mistake_is_refused(session: Session, verb: Callable[..., Any], words: str) -> None:
+    (email,) = add_emails(session, "a")
 
-    for verb in (rows.stats, rows.count_by_status, lambda s: rows.enqueue(s, [])):
-        with pytest.raises(ArgumentError, match="JobMixin"):
-            verb(session)
+    with pytest.raises(ArgumentError, match=words):
+        verb(session, email)

@@ -36,8 +36,8 @@ from sa_jobqueue import (
     enqueue,
     start_round,
 )
+from sa_jobqueue.counts import Count, Listed, list_jobs, overview
 from sa_jobqueue.events import listen
-from sa_jobqueue.overview import Count, Listed, list_jobs, overview
 from tests.contract.asyncio.support import (
     DRIVERS_OF_POSTGRESQL,
     in_event_loop,
@@ -147,7 +147,7 @@ def live(session: Session, parcel: Any, strategy: str = "auto") -> None:
     start_round(session, parcel)
     session.commit()
     assert counts(session, parcel) == {"unclaimed": 5}
-    assert queue.stats(session).depth == 5
+    assert queue.stats(session).due == Count(5)
     assert queue.position(session, jobs[1]) is not None
     rows = queue.claim_rows(session, owner="w", limit=9)
     assert {row.state for row in rows} == {shown(parcel, during)}

@@ -1,4 +1,7 @@
-"""What the tests of named locks share."""
+"""What the tests of named locks share.
+
+Inner classes are patched for limits that a test can wait for, and for a pooler in between.
+"""
 
 from __future__ import annotations
 

@@ -3,94 +3,86 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, StaticPool, create_engine, text
+from sqlalchemy import URL, StaticPool, create_engine, text
 
 from sa_jobqueue import NamedLock, UnsupportedDatabase, named_lock
-from sa_jobqueue.dialects.sqlite import named_locks
-from sa_jobqueue.owners.named_lock import lock_holder
 from tests.contract.named_locks.support import is_free, same
 from tests.lockers import NOW
 from tests.support import make_engine
 
-
-def lock_files(url: URL) -> list[Path]:
-    return list(Path(url.database or "").parent.glob(f"{Path(url.database or '').name}.*.lock"))
+pytestmark = pytest.mark.only_on("sqlite")
 
 
-@pytest.mark.only_on("sqlite")
-def test_the_file_of_a_lock_is_beside_the_database_while_it_is_held(
-    fresh_database: URL,
-) -> None:
+@pytest.fixture
+def lock(fresh_database: URL) -> Iterator[NamedLock]:
+    """A free lock of a database of its own."""
     engine = make_engine(fresh_database)
-
-    with named_lock(engine, "Nightly: report/😀"):
-        (file,) = lock_files(fresh_database)
-
-        assert ".nightly--report-" in file.name
-        assert file.read_text().split("\n")[0] == str(os.getpid())
-    assert lock_files(fresh_database) == []
-
+    yield named_lock(engine, "Nightly: report/😀", timeout=NOW)
     engine.dispose()
 
 
-@pytest.mark.only_on("sqlite")
-def test_a_file_left_by_a_dead_process_is_taken_over(fresh_database: URL) -> None:
-    engine = make_engine(fresh_database)
-    lock = named_lock(engine, "report", timeout=NOW)
+def lock_files(lock: NamedLock) -> list[Path]:
+    database = Path(lock.engine.url.database or "")
+    return list(database.parent.glob(f"{database.name}.*.lock"))
+
+
+def file_of(lock: NamedLock) -> Path:
+    """Return the path of the file that the lock has while it is held."""
     with lock:
-        (file,) = lock_files(fresh_database)
-    file.write_text("1\nsome-other-host-with-a-long-name\n")
+        (file,) = lock_files(lock)
+    return file
+
+
+def test_the_file_of_a_lock_is_beside_the_database_while_it_is_held(lock: NamedLock) -> None:
+    file = file_of(lock)
+    assert lock_files(lock) == []
+    file.write_text("1\nsome-other-host-with-a-long-name\n")  # left by a process that has died
 
     assert lock.holder() is None
     with lock:
         assert lock.holder() == same(lock).holder() is not None
         assert file.read_text().split("\n")[0] == str(os.getpid())
 
-    engine.dispose()
+    assert ".nightly--report-" in file.name
+    assert lock_files(lock) == []
 
 
-@pytest.mark.parametrize("plant", [os.symlink, os.link])
-@pytest.mark.only_on("sqlite")
-def test_a_planted_link_is_refused_and_its_target_stays_as_it_is(
-    fresh_database: URL, plant: Callable[[Path, Path], None]
+@pytest.mark.parametrize("plant", [os.symlink, os.link, None])
+def test_a_planted_link_or_pipe_is_refused_and_its_target_stays_as_it_is(
+    lock: NamedLock, plant: Callable[[Path, Path], None] | None
 ) -> None:
-    engine = make_engine(fresh_database)
-    lock = named_lock(engine, "report", timeout=NOW)
-    with lock:
-        (file,) = lock_files(fresh_database)
+    file = file_of(lock)
     # Beside the database: a hard link cannot lead to another file system.
-    precious = file.with_name(f"{Path(fresh_database.database or '').stem}.precious")
+    precious = file.with_name("precious")
     precious.write_text("precious")
     precious.chmod(0o600)
-    plant(precious, file)
+    if plant is None:
+        os.mkfifo(file)
+    else:
+        plant(precious, file)
 
-    with pytest.raises(UnsupportedDatabase, match="is no lock file"):
-        lock.acquire()
-    with pytest.raises(UnsupportedDatabase, match="is no lock file"):
-        lock.holder()
+    for call in (lock.acquire, lock.holder):
+        with pytest.raises(UnsupportedDatabase, match="is no lock file"):
+            call()
 
     assert precious.read_text() == "precious"
     assert precious.stat().st_mode & 0o777 == 0o600
     file.unlink()
     precious.unlink()
     with lock:
-        assert lock_files(fresh_database) == [file]
-    engine.dispose()
+        assert lock_files(lock) == [file]
 
 
-@pytest.mark.only_on("sqlite")
-def test_a_link_to_a_file_that_does_not_exist_makes_none(fresh_database: URL) -> None:
-    engine = make_engine(fresh_database)
-    lock = named_lock(engine, "report", timeout=NOW)
-    with lock:
-        (file,) = lock_files(fresh_database)
+def test_a_link_to_a_file_that_does_not_exist_makes_none(lock: NamedLock) -> None:
+    file = file_of(lock)
     made = file.with_suffix(".made")
     file.symlink_to(made)
 
@@ -99,82 +91,81 @@ def test_a_link_to_a_file_that_does_not_exist_makes_none(fresh_database: URL) ->
 
     assert not made.exists()
     file.unlink()
-    engine.dispose()
 
 
-@pytest.mark.only_on("sqlite")
-def test_a_planted_pipe_is_refused_and_nobody_waits_for_its_writer(fresh_database: URL) -> None:
-    engine = make_engine(fresh_database)
-    lock = named_lock(engine, "report", timeout=NOW)
+def failing(number: int) -> Callable[..., int]:
+    def refuse(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "refusal", "words"),
+    [
+        ("open", errno.EACCES, UnsupportedDatabase, "may not open the lock file"),
+        ("pwrite", errno.EIO, OSError, "Input/output"),
+    ],
+)
+def test_a_lock_whose_file_cannot_be_opened_or_written_is_not_taken(
+    lock: NamedLock,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    number: int,
+    refusal: type[Exception],
+    words: str,
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(os, name, failing(number))
+        with pytest.raises(refusal, match=words):
+            lock.acquire()
+
+    assert is_free(lock)
+
+
+def test_a_full_disk_costs_the_holders_name_and_not_the_lock(
+    lock: NamedLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
+
     with lock:
-        (file,) = lock_files(fresh_database)
-    os.mkfifo(file)
+        holder = lock.holder()
 
-    for call in (lock.acquire, lock.holder):
-        with pytest.raises(UnsupportedDatabase, match="is no lock file"):
-            call()
-
-    file.unlink()
-    engine.dispose()
+        assert holder is not None
+        assert holder.process is None
+    assert is_free(lock)
 
 
-@pytest.mark.only_on("sqlite")
-def test_a_file_that_this_user_may_not_open_is_refused_with_the_way_out(
-    fresh_database: URL, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine(fresh_database)
-    lock = named_lock(engine, "report", timeout=NOW)
-
-    def refuse(*args: Any) -> int:  # root may open every file
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "open", refuse)
-
-    with pytest.raises(UnsupportedDatabase, match="may not open the lock file"):
-        lock.acquire()
-    engine.dispose()
-
-
-@pytest.mark.only_on("sqlite")
 def test_a_file_that_is_removed_as_it_is_opened_is_no_lock(
-    fresh_database: URL, monkeypatch: pytest.MonkeyPatch
+    lock: NamedLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = make_engine(fresh_database)
-    lock = named_lock(engine, "report", timeout=NOW)
-    locked = named_locks._locked
+    flock = fcntl.flock
     removed: list[Path] = []
 
-    def removing(number: int, *, exclusively: bool) -> bool:
+    def removing(number: int, operation: int) -> None:
         if not removed:
-            removed.extend(lock_files(fresh_database))
+            removed.extend(lock_files(lock))
             removed[0].unlink()
-        return locked(number, exclusively=exclusively)
+        flock(number, operation)
 
-    monkeypatch.setattr(named_locks, "_locked", removing)
+    monkeypatch.setattr(fcntl, "flock", removing)
 
     with lock:
         assert len(removed) == 1
-        assert lock_files(fresh_database) == removed
+        assert lock_files(lock) == removed
         assert not is_free(lock)
-    engine.dispose()
 
 
-@pytest.mark.only_on("sqlite")
-def test_databases_in_memory_have_locks_of_their_own(engine: Engine) -> None:
+def test_databases_in_memory_have_locks_of_their_own(db_alias: str) -> None:
     one, other = create_engine("sqlite://"), create_engine("sqlite://")
 
     with named_lock(one, "report", timeout=NOW) as lock:
         assert not same(lock).acquire()
+        assert same(lock).holder() == lock.holder() is not None
         with named_lock(other, "report", timeout=NOW) as elsewhere:
             assert elsewhere.held
-        with one.connect() as connection:
-            assert lock_holder(connection, "report") == lock.holder() is not None
-
-    one.dispose()
-    other.dispose()
 
 
-@pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize("pool", [{}, {"poolclass": StaticPool}], ids=["thread", "static"])
 def test_a_lock_leaves_the_transaction_of_a_shared_connection_alone(
     db_alias: str, pool: dict[str, Any]
@@ -194,7 +185,6 @@ def test_a_lock_leaves_the_transaction_of_a_shared_connection_alone(
     engine.dispose()
 
 
-@pytest.mark.only_on("sqlite")
 def test_the_file_that_a_creator_opens_is_found_though_the_url_does_not_name_it(
     db_url: URL,
 ) -> None:
@@ -206,69 +196,3 @@ def test_the_file_that_a_creator_opens_is_found_though_the_url_does_not_name_it(
 
     engine.dispose()
     direct.dispose()
-
-
-@pytest.mark.only_on("sqlite")
-def test_a_platform_without_file_locks_is_refused_with_the_way_out(
-    lock: NamedLock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(named_locks, "fcntl", None)
-
-    with pytest.raises(UnsupportedDatabase, match=r"flock.*Linux or macOS"):
-        lock.acquire()
-
-
-@pytest.mark.only_on("sqlite")
-def test_a_full_disk_costs_the_holders_name_and_not_the_lock(
-    fresh_database: URL, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine(fresh_database)
-
-    def no_room(*args: Any) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", no_room)
-    lock = named_lock(engine, "report", timeout=NOW)
-    with lock:
-        holder = lock.holder()
-
-        assert holder is not None
-        assert holder.process is None
-    assert is_free(named_lock(engine, "report"))
-    engine.dispose()
-
-
-@pytest.mark.only_on("sqlite")
-def test_a_lock_whose_file_cannot_be_written_is_given_back(
-    fresh_database: URL, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine(fresh_database)
-
-    def broken(*args: Any) -> int:
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "pwrite", broken)
-        with pytest.raises(OSError, match="Input/output"):
-            named_lock(engine, "report", timeout=NOW).acquire()
-
-    assert is_free(named_lock(engine, "report"))
-    engine.dispose()
-
-
-@pytest.mark.only_on("sqlite")
-def test_a_lock_without_its_file_is_lost_at_once_and_sure_for_a_moment_only(
-    fresh_database: URL, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moment = "sa_jobqueue.dialects.sqlite.named_locks._SURE_FOR"
-    lock = named_lock(make_engine(fresh_database), "report", timeout=NOW)
-    assert lock.acquire()
-    (file,) = lock_files(fresh_database)
-    before = lock.lost
-    file.unlink()
-
-    monkeypatch.setattr(moment, 60.0)
-    within = (lock.sure, lock.lost)
-    monkeypatch.setattr(moment, 0.0)
-
-    assert (before, within, lock.sure) == (False, (True, True), False)

@@ -10,8 +10,6 @@ from sqlalchemy import URL, Engine
 
 from sa_jobqueue import ArgumentError, NamedLock, UnsupportedDatabase, named_lock
 from sa_jobqueue.dialects import Database
-from sa_jobqueue.dialects.innodb.database import InnoDB
-from sa_jobqueue.dialects.innodb.named_locks import InnoDBNamedLocks
 from tests.lockers import NOW
 from tests.support import make_engine
 
@@ -20,28 +18,18 @@ LONG = "x" * 300
 NAMES = (
     "plain",
     "PLAIN",
-    "Plain",
     "plain ",
     LONG,
     LONG + "a",
-    LONG + "b",
-    "it's",
-    'a "quoted" `name`',
-    "100%",
+    'it\'s `a` "name"',
     "%s %(name)s :name ?",
     "naïve",
     "naive",
     "😀",
-    "名前",
     "back\\slash/../..",
-    "line\nbreak",
-    "nul\0",
-    "--",
+    "line\nbreak\0",
     "; DROP TABLE email",
 )
-
-
-# -- names --------------------------------------------------------------
 
 
 def test_every_name_is_a_lock_of_its_own(engine: Engine) -> None:
@@ -72,44 +60,23 @@ def test_a_lock_does_not_keep_others_from_the_same_name_in_another_database(
     elsewhere.dispose()
 
 
-@pytest.mark.parametrize("name", ["", None, 7, b"bytes"])
-def test_a_lock_name_that_is_no_text_is_refused(engine: Engine, name: Any) -> None:
-    with pytest.raises(ArgumentError, match="name of a lock is a text"):
-        named_lock(engine, name)
-
-
-@pytest.mark.parametrize("timeout", [timedelta(seconds=-1), 10, 0, 1.5, True, "10"])
-def test_an_invalid_timeout_is_refused(lock: NamedLock, timeout: Any) -> None:
-    with pytest.raises(ArgumentError, match="timedelta that is not negative"):
-        named_lock(lock.engine, lock.name, timeout=timeout)
-    with pytest.raises(ArgumentError, match="timedelta that is not negative"):
-        lock.acquire(timeout)
-
-
-def test_an_object_that_is_no_engine_is_refused(engine: Engine) -> None:
-    with (
-        engine.connect() as connection,
-        pytest.raises(ArgumentError, match="needs an Engine"),
-    ):
-        named_lock(connection, "a")  # type: ignore[arg-type]  # that is the test
-
-
-# -- keys ---------------------------------------------------------------
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_the_servers_name_of_a_lock_is_readable_and_not_too_long(engine: Engine) -> None:
-    database = InnoDB((99,))
-    with engine.connect() as connection:
-        locks = InnoDBNamedLocks(database, statement_limit="")
-        keys = [str(locks.key(connection, name)) for name in NAMES]
-
-    assert all(len(key) <= 64 and key.isascii() for key in keys)
-    assert len({key.lower() for key in keys}) == len(NAMES)
-    assert keys[0].startswith("plain:")
-
-
-# -- databases of one's own ---------------------------------------------
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        *(({"name": name}, "name of a lock is a text") for name in ("", None, 7, b"bytes")),
+        *(
+            ({"timeout": timeout}, "timedelta that is not negative")
+            for timeout in (timedelta(seconds=-1), 10, 0, 1.5, True, "10")
+        ),
+        ({"engine": "sqlite://"}, "needs an Engine"),
+    ],
+)
+def test_what_makes_no_lock_is_refused(lock: NamedLock, options: Any, words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        named_lock(**{"engine": lock.engine, "name": lock.name, **options})
+    if "timeout" in options:
+        with pytest.raises(ArgumentError, match=words):
+            lock.acquire(**options)
 
 
 def test_a_database_without_named_locks_is_refused_with_the_way_out() -> None:

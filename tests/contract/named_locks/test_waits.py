@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -12,7 +11,6 @@ import pytest
 from sqlalchemy import URL, create_engine
 
 from sa_jobqueue import LockTimeout, NamedLock, named_lock
-from sa_jobqueue.dialects.named_locks import Deadline
 from tests.contract.named_locks.support import same
 from tests.lockers import NOW, PATIENCE
 
@@ -22,31 +20,18 @@ SHORTLY = timedelta(seconds=0.2)
 MUCH = PATIENCE.total_seconds() / 4
 
 
-def test_timeout_zero_tries_once(lock: NamedLock) -> None:
+@pytest.mark.parametrize(("own", "given"), [(None, 0), (None, 1.3), (0.2, None)])
+def test_acquire_waits_for_its_timeout_or_that_of_the_lock_and_not_much_longer(
+    lock: NamedLock, own: float | None, given: float | None
+) -> None:
+    other = named_lock(lock.engine, lock.name, timeout=own and timedelta(seconds=own))
     with lock:
         started = time.monotonic()
 
-        assert not same(lock).acquire(NOW)
+        assert not (other.acquire() if given is None else other.acquire(timedelta(seconds=given)))
 
-        assert time.monotonic() - started < MUCH
-
-
-def test_acquire_waits_for_its_timeout_and_not_much_longer(lock: NamedLock) -> None:
-    with lock:
-        started = time.monotonic()
-
-        assert not same(lock).acquire(timedelta(seconds=1.3))
-
-        assert 1.3 <= time.monotonic() - started < 1.3 + MUCH
-
-
-def test_the_timeout_of_the_constructor_is_the_default(lock: NamedLock) -> None:
-    with lock:
-        started = time.monotonic()
-
-        assert not NamedLock(lock.engine, lock.name, SHORTLY).acquire()
-
-        assert 0.2 <= time.monotonic() - started < 0.2 + MUCH
+        waited = time.monotonic() - started
+        assert (own or given or 0) <= waited < (own or given or 0) + MUCH
 
 
 def test_the_timeout_of_a_with_block_names_the_holder_of_the_lock(lock: NamedLock) -> None:
@@ -59,25 +44,10 @@ def test_the_timeout_of_a_with_block_names_the_holder_of_the_lock(lock: NamedLoc
     assert not other.held
 
 
-@pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """An event that is set whenever somebody begins to wait for a lock."""
-    event = threading.Event()
-    left = Deadline.left
-
-    def announced(deadline: Deadline, at_most: float) -> float:
-        event.set()
-        return left(deadline, at_most)
-
-    monkeypatch.setattr(Deadline, "left", announced)
-    return event
-
-
-def handed_over(lock: NamedLock, waiting: threading.Event) -> float:
+def handed_over(lock: NamedLock) -> float:
     """Let a waiter wait without timeout; return the seconds from the release to its taking."""
     second = same(lock)
     assert lock.acquire(NOW)
-    waiting.clear()
     with ThreadPoolExecutor() as pool:
 
         def take() -> float:
@@ -85,7 +55,8 @@ def handed_over(lock: NamedLock, waiting: threading.Event) -> float:
             return time.monotonic()
 
         taking = pool.submit(take)
-        assert waiting.wait(PATIENCE.total_seconds())
+        with pytest.raises(TimeoutError):
+            taking.result(0.1)
         released = time.monotonic()
         lock.release()
         taken = taking.result()
@@ -94,10 +65,10 @@ def handed_over(lock: NamedLock, waiting: threading.Event) -> float:
 
 
 def test_a_waiter_without_a_timeout_gets_the_lock_as_soon_as_it_is_free(
-    lock: NamedLock, waiting: threading.Event, db_alias: str
+    lock: NamedLock, db_alias: str
 ) -> None:
     # The best of several: the machine may be busy.
-    took = min(handed_over(lock, waiting) for _ in range(5))
+    took = min(handed_over(lock) for _ in range(5))
 
     assert took < (0.3 if db_alias == "sqlite" else 0.1)
 

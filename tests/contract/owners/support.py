@@ -1,15 +1,20 @@
-"""Sessions on one connection, and states of owners to wait for."""
+"""Sessions on one connection, owners whose connection is cut, and states to wait for."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import OwnerState, owner_state
+from tests.support import cut_connections
+
+ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
 
 
 @contextmanager
@@ -18,6 +23,12 @@ def connected(engine: Engine) -> Iterator[tuple[Connection, Session]]:
     with engine.connect() as connection, Session(connection, expire_on_commit=False) as session:
         yield connection, session
         connection.detach()
+
+
+def state_of(engine: Engine, name: str) -> OwnerState:
+    """Ask for a state on a connection of its own."""
+    with Session(engine) as session:
+        return owner_state(session, name)
 
 
 def wait_until(session: Session, name: str, wanted: OwnerState) -> None:
@@ -29,3 +40,23 @@ def wait_until(session: Session, name: str, wanted: OwnerState) -> None:
             return
         signal.sigtimedwait([], 0.01)
     assert state is wanted
+
+
+def cut(engine: Engine, name: str) -> None:
+    """Have the server end all connections, also that of an owner's lock; wait for the end."""
+    cut_connections(engine.url, engine.dialect.name)
+    engine.dispose()
+    with Session(engine) as session:
+        wait_until(session, name, DEAD)
+
+
+@contextmanager
+def rewritten(engine: Engine, pattern: str, text: str) -> Iterator[None]:
+    """Have the statements of an engine ask something else, as if the server were another."""
+
+    def rewrite(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> tuple[str, Any]:
+        return re.sub(pattern, text, statement), parameters
+
+    event.listen(engine, "before_cursor_execute", rewrite, retval=True)
+    yield
+    event.remove(engine, "before_cursor_execute", rewrite)

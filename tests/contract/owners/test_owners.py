@@ -8,63 +8,51 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, create_engine, select
+from sqlalchemy import URL, Engine, String, cast, create_engine, literal, select, update
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from sa_jobqueue import (
     ArgumentError,
+    LockLost,
     LockNotHeld,
     Owner,
-    OwnerState,
     claim,
     claimed_by,
     complete,
+    enqueue,
     owner_state,
+    reap,
 )
-from sa_jobqueue.dialects import database_of
-from sa_jobqueue.owners.alive import is_connection_owner, owner_states
+from tests.contract.owners.support import ALIVE, DEAD, UNKNOWN, cut, state_of
 from tests.models import Email, add_emails, recipients
 from tests.support import SERVERS, statements_seen
-
-ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
-
 
 # Names
 
 
-def test_a_name_says_the_host_the_database_and_something_random(owner: Owner) -> None:
+def test_a_name_says_the_host_the_database_and_something_random(
+    engine: Engine, owner: Owner
+) -> None:
     label, identity, random = owner.name.split("~")
 
     assert label == socket.gethostname()[:34]
     assert re.fullmatch("[0-9a-f]{16}", identity)
     assert re.fullmatch("[0-9a-f]{12}", random)
-
-
-def test_the_names_of_two_owners_differ_only_in_their_random_parts(
-    engine: Engine, owner: Owner
-) -> None:
-    with Owner(engine) as other_owner:
+    with Owner(engine) as other_owner, statements_seen(engine) as seen:
         assert owner.name != other_owner.name
         assert owner.name[:-12] == other_owner.name[:-12]
+    assert not [statement for statement in without_pings(seen) if "SELECT" in statement]
 
 
-def test_the_callers_name_comes_first_in_an_owners_name(engine: Engine) -> None:
-    with Owner(engine, "mailer 1") as owner:
-        assert owner.name.startswith("mailer 1~")
-
-
-def test_the_longest_name_fits_the_column(engine: Engine) -> None:
-    with Owner(engine, "n" * 34) as owner:
-        assert len(owner.name) == 64
-        assert owner.name.startswith("n" * 34 + "~")
-
-
-def test_the_name_of_a_long_host_is_cut(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["mailer 1", "n" * 34, None])
+def test_the_callers_name_or_that_of_the_host_comes_first_and_fits_the_column(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "h~" * 40)
 
-    with Owner(engine) as owner:
-        assert len(owner.name) == 64
-        assert owner.name.startswith("h-h-")
+    with Owner(engine, name) as owner:
+        assert owner.name.startswith("h-h-" if name is None else f"{name}~")
+        assert len(owner.name) <= 64
 
 
 @pytest.mark.parametrize(
@@ -81,25 +69,17 @@ def test_an_invalid_name_is_refused(engine: Engine, name: Any, message: str) -> 
         Owner(engine, name)
 
 
-def test_an_owner_needs_an_engine(session: Session) -> None:
+def test_what_is_no_open_owner_is_refused_with_the_way_out(
+    engine: Engine, session: Session, owner: Owner
+) -> None:
     with pytest.raises(ArgumentError, match="needs an Engine or an AsyncEngine, not <sql"):
         Owner(session)  # type: ignore[arg-type]  # what is refused
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_an_owner_that_is_not_open_says_how_to_open_it(engine: Engine, moment: str) -> None:
-    owner = Owner(engine)
-    if moment == "after":
-        owner.open()
-        owner.close()
-
-    with pytest.raises(LockNotHeld, match=r"not open; use: with Owner\(engine\) as owner:"):
-        _ = owner.name
-
-
-def test_an_owner_is_opened_once(owner: Owner) -> None:
     with pytest.raises(ArgumentError, match="open already; make another Owner"):
         owner.open()
+    with pytest.raises(ArgumentError, match=r"'~' is reserved in owners.*give the Owner itself"):
+        claim(session, Email, owner=owner.name)
+    with pytest.raises(LockNotHeld, match="not open"):
+        claim(session, Email, owner=Owner(engine))
 
 
 def test_an_owner_that_was_closed_and_opened_again_has_another_name(engine: Engine) -> None:
@@ -107,88 +87,49 @@ def test_an_owner_that_was_closed_and_opened_again_has_another_name(engine: Engi
     owner.open()
     first = owner.name
     owner.close()
+    owner.close()
 
+    with pytest.raises(LockNotHeld, match=r"not open; use: with Owner\(engine\) as owner:"):
+        _ = owner.name
+    assert repr(owner).endswith("not open>")
     with owner:
         assert owner.name != first
-
-
-def test_an_owner_may_be_closed_twice(engine: Engine) -> None:
-    owner = Owner(engine)
-    owner.open()
-
-    owner.close()
-    owner.close()
-
-    assert repr(owner).endswith("not open>")
-
-
-def test_the_name_costs_no_round_trip(engine: Engine, owner: Owner) -> None:
-    with statements_seen(engine) as seen:
-        names = {owner.name for _ in range(100)}
-
-    assert len(names) == 1
-    assert seen == []
 
 
 # Claims
 
 
-def test_an_owner_claims_under_its_name(session: Session, owner: Owner) -> None:
-    add_emails(session, "a", "b", "c")
-
-    emails = claim(session, Email, owner=owner, limit=2)
-    session.commit()
-
-    assert {email.owner for email in emails} == {owner.name}
-    complete(session, emails)
-    session.commit()
-
-
 def test_the_claims_of_an_owner_are_found_by_it_and_by_its_name(
     session: Session, other: Session, owner: Owner
 ) -> None:
-    (email,) = add_emails(session, "a")
-    claim(session, Email, owner=owner)
+    add_emails(session, "a", "b")
+    (email,) = claim(session, Email, owner=owner)
     session.commit()
-    assert email.owner is not None
 
+    assert email.owner == owner.name
     assert recipients(claimed_by(other, Email, owner)) == ["a"]
-    assert recipients(claimed_by(other, Email, email.owner)) == ["a"]
-
-
-def test_a_string_that_looks_like_an_owner_does_not_claim(session: Session, owner: Owner) -> None:
-    with pytest.raises(ArgumentError, match=r"'~' is reserved in owners.*give the Owner itself"):
-        claim(session, Email, owner=owner.name)
-
-
-def test_an_owner_that_is_not_open_does_not_claim(session: Session, engine: Engine) -> None:
-    with pytest.raises(LockNotHeld, match="not open"):
-        claim(session, Email, owner=Owner(engine))
+    assert recipients(claimed_by(other, Email, owner.name)) == ["a"]
+    complete(session, email)
 
 
 # States of owners
 
 
-def test_an_owner_is_alive_until_it_is_closed(session: Session, engine: Engine) -> None:
-    with Owner(engine) as owner:
-        name = owner.name
-        alive = owner_state(session, name)
-        session.commit()
-
-    assert (alive, owner_state(session, name)) == (ALIVE, DEAD)
-
-
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-@pytest.mark.only_on(*SERVERS)
-def test_a_transaction_sees_owners_that_are_younger(engine: Engine, level: Any) -> None:
-    with Session(engine.execution_options(isolation_level=level)) as session:
+def test_an_owner_is_alive_until_it_is_closed_also_to_older_transactions(
+    engine: Engine, db_alias: str, level: Any
+) -> None:
+    bind = engine if db_alias == "sqlite" else engine.execution_options(isolation_level=level)
+    with Session(bind) as session:
         session.scalars(select(Email)).all()
+        session.commit() if db_alias == "sqlite" else None
 
         with Owner(engine) as owner:
             name = owner.name
             alive = owner_state(session, name)
 
-        assert (alive, owner_state(session, name)) == (ALIVE, DEAD)
+        # To ask does not take the lock.
+        assert (alive, *(owner_state(session, name) for _ in range(3))) == (ALIVE, *[DEAD] * 3)
 
 
 def test_the_state_of_an_owner_is_read_in_every_kind_of_session(
@@ -201,28 +142,15 @@ def test_the_state_of_an_owner_is_read_in_every_kind_of_session(
     scoped.remove()
 
 
-def test_asking_for_the_state_of_an_owner_does_not_take_its_lock(
-    session: Session, engine: Engine
-) -> None:
-    with Owner(engine) as owner:
-        name = owner.name
-
-    states = [owner_state(session, name) for _ in range(3)]
-
-    assert states == [DEAD] * 3
-
-
 def test_plain_names_are_unknown_without_asking_the_server(
     engine: Engine, session: Session
 ) -> None:
-    connection = session.connection()
-    names = ["mailer-1", "host-12-ab", "1", ""]
+    session.connection()
 
     with statements_seen(engine) as seen:
-        states = owner_states(connection, names)
+        states = {owner_state(session, name) for name in ("mailer-1", "host-12-ab", "1", "")}
 
-    assert states == dict.fromkeys(names, UNKNOWN)
-    assert seen == []
+    assert (states, seen) == ({UNKNOWN}, [])
 
 
 MALFORMED: dict[str, Callable[[str, str], str]] = {
@@ -231,6 +159,7 @@ MALFORMED: dict[str, Callable[[str, str], str]] = {
     "two parts": lambda identity, random: f"host~{identity}",
     "four parts": lambda identity, random: f"a~b~{identity}~{random}",
     "short identity": lambda identity, random: f"host~{identity[1:]}~{random}",
+    "another server": lambda identity, random: f"host~{identity[::-1]}~{random}",
     "long random part": lambda identity, random: f"host~{identity}~{random}0",
     "upper case": lambda identity, random: f"host~{identity}~{'A' * 12}",
     "line break": lambda identity, random: f"host~{identity}~{random}\n",
@@ -242,54 +171,41 @@ MALFORMED: dict[str, Callable[[str, str], str]] = {
 }
 
 
-@pytest.mark.parametrize("how", MALFORMED)
-def test_a_malformed_name_is_unknown(session: Session, owner: Owner, how: str) -> None:
+def test_a_malformed_name_is_unknown(session: Session, owner: Owner) -> None:
     _, identity, random = owner.name.split("~")
 
-    name = MALFORMED[how](identity, random)
-
-    assert owner_state(session, name) is UNKNOWN
-    assert not is_connection_owner(name)
+    for how, name in MALFORMED.items():
+        assert owner_state(session, name(identity, random)) is UNKNOWN, how
 
 
-def test_an_owner_of_another_database_is_unknown(session: Session, fresh_database: URL) -> None:
+def test_an_owner_of_another_database_is_unknown(engine: Engine, fresh_database: URL) -> None:
     elsewhere = create_engine(fresh_database)
     with Owner(elsewhere) as owner:
         name = owner.name
-        alive = owner_state(session, name)
-        session.rollback()
-    dead = owner_state(session, name)
+        assert state_of(engine, name) is UNKNOWN
+    assert state_of(engine, name) is UNKNOWN
     elsewhere.dispose()
-
-    assert (alive, dead) == (UNKNOWN, UNKNOWN)
-
-
-def test_an_owner_of_another_server_is_unknown(session: Session, owner: Owner) -> None:
-    label, identity, random = owner.name.split("~")
-    there = f"{label}~{identity[::-1]}~{random}"
-
-    assert owner_state(session, there) is UNKNOWN
 
 
 def test_many_owners_are_looked_up_in_few_statements(engine: Engine, session: Session) -> None:
-    connection = session.connection()
-    with Owner(engine) as dead:
-        dead_name = dead.name
-    with Owner(engine) as first, Owner(engine) as second:
-        names = [first.name, second.name, dead_name, "plain", *lookalikes(first.name, 500)]
+    enqueue(session, Email, [{"recipient": "a"}] * 1_002)
+    session.commit()
+    with Owner(engine, "mailer") as alive:
+        living, dead, plain = claim(session, Email, owner=alive, limit=1_002)[:3]
+        # Their random parts are numbers: all of them but one are of the dead.
+        number = cast(Email.id + 10**11, String)
+        name = literal(alive.name[:-12]) + number
+        session.execute(update(Email).where(Email.id != living.id).values(owner=name))
+        session.execute(update(Email).where(Email.id == plain.id).values(owner="plain"))
+        session.commit()
 
         with statements_seen(engine) as seen:
-            states = owner_states(connection, names)
+            reaped = reap(session, Email, limit=2_000)
 
-        assert states[first.name] is states[second.name] is ALIVE
-        assert states["plain"] is UNKNOWN
-        assert {states[name] for name in names[4:]} == {states[dead_name]} == {DEAD}
-    assert len(without_pings(seen)) <= 5
-
-
-def lookalikes(name: str, count: int) -> list[str]:
-    """Make up names of dead owners."""
-    return [f"{name[:-12]}{number:012x}" for number in range(count)]
+        assert len(reaped.by_owner) == 1_000
+        assert not {alive.name, "plain"} & set(reaped.by_owner)
+        assert dead.status == "unclaimed"
+    assert len(without_pings(seen)) <= 30
 
 
 def without_pings(seen: list[str]) -> list[str]:
@@ -300,10 +216,68 @@ def without_pings(seen: list[str]) -> list[str]:
 
 @pytest.mark.only_on("mysql", "mariadb")
 def test_asking_for_a_state_leaves_the_transaction_for_the_next_claim_to_begin(
-    session: Session, owner: Owner
+    engine: Engine, session: Session, owner: Owner
 ) -> None:
+    """Else it would be REPEATABLE READ, whose claims lock gaps."""
+    add_emails(session, "a")
     owner_state(session, owner.name)
 
-    connection = session.connection()
+    with statements_seen(engine) as seen:
+        claim(session, Email, owner=owner)
 
-    assert database_of(connection).begin(connection), "it was begun, as REPEATABLE READ"
+    assert any("READ COMMITTED" in statement for statement in seen)
+
+
+# Lost locks
+
+
+def name_after_loss(owner: Owner, before: str) -> str:
+    """Use an owner until it raises that it has lost its lock; return its next name."""
+    with pytest.raises(LockLost, match=f"'{before}' has lost its lock.*roll back, and claim again"):
+        ask_while_it_is(before, owner)
+    return owner.name
+
+
+def ask_while_it_is(before: str, owner: Owner) -> None:
+    """Ask an owner for its name until it knows of the lost connection, which takes a moment."""
+    while owner.name == before:
+        pass
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_an_owner_that_lost_its_lock_raises_once_and_goes_on_under_another_name(
+    engine: Engine,
+) -> None:
+    with Owner(engine, "mailer") as owner:
+        before = owner.name
+        cut(engine, before)
+
+        after = name_after_loss(owner, before)
+
+        assert after.startswith("mailer~")
+        assert owner.name == after != before
+        assert state_of(engine, after) is ALIVE
+        with Session(engine, expire_on_commit=False) as session:
+            add_emails(session, "a")
+            (email,) = claim(session, Email, owner=owner)
+            assert email.owner == after
+        cut(engine, after)  # it is closed quietly
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_loss_is_reported_as_soon_as_the_server_is_there_again(
+    engine: Engine, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = owner.name
+    cut(engine, before)
+    with monkeypatch.context() as away:
+        away.setattr(type(engine.pool), "connect", no_server)
+        away.setattr(type(engine.pool), "recreate", no_server)
+        with pytest.raises(ConnectionError):
+            ask_while_it_is(before, owner)
+
+    assert name_after_loss(owner, before) != before
+
+
+def no_server(pool: Any) -> Any:
+    raise ConnectionError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,96 +12,70 @@ import pytest
 from sqlalchemy import URL, Engine, NullPool, create_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Owner, OwnerState, UnsupportedDatabase, connection_owner, owner_state
-from sa_jobqueue.dialects import database_of
-from sa_jobqueue.dialects.innodb import owner_liveness as innodb_liveness
-from sa_jobqueue.dialects.postgresql import owner_liveness as postgresql_liveness
-from tests.contract.owners.support import connected, wait_until
+from sa_jobqueue import Owner, UnsupportedDatabase, connection_owner, owner_state
+from tests.contract.owners.support import (
+    ALIVE,
+    DEAD,
+    UNKNOWN,
+    connected,
+    rewritten,
+    state_of,
+    wait_until,
+)
 from tests.support import SERVERS, make_engine
 
-ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
+#: What a server says of itself, and whether it stands alone.
+PRIMARY_OR_STANDBY = {"false": True, "true": False}
+VARIABLES: dict[tuple[str, str], bool] = {
+    ("", ""): True,
+    ("wsrep_provider", "none"): True,
+    ("wsrep_provider", "/usr/lib/galera/libgalera_smm.so"): False,
+    ("group_replication_group_name", ""): True,
+    ("group_replication_group_name", "3c1b5cbc-8e0d-4a7c-9a5a-0a2bb4e4ecb0"): False,
+}
 
 
-@pytest.fixture
-def in_cluster(db_alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the server look like a node of a cluster."""
-    if db_alias == "postgresql":
-        standby = postgresql_liveness._DATABASE.replace("pg_is_in_recovery()", "true")
-        monkeypatch.setattr(postgresql_liveness, "_DATABASE", standby)
-    else:
-        monkeypatch.setattr(
-            innodb_liveness, "_IN_CLUSTER", ("datadir",)
-        )  # a variable that is never empty
-
-
-@pytest.mark.only_on(*SERVERS)
-@pytest.mark.usefixtures("in_cluster")
-def test_in_a_cluster_an_owner_is_alive_or_unknown(engine: Engine, session: Session) -> None:
-    with Owner(engine) as owner:
-        name = owner.name
-        alive = owner_state(session, name)
-
-    assert (alive, owner_state(session, name)) == (ALIVE, UNKNOWN)
-
-
-@pytest.mark.only_on(*SERVERS)
-@pytest.mark.usefixtures("in_cluster")
-def test_in_a_cluster_a_connection_is_alive_or_unknown(engine: Engine, session: Session) -> None:
-    with connected(engine) as (_, bound):
-        name = connection_owner(bound)
-        alive = owner_state(session, name)
-        session.rollback()
-
-    assert alive is ALIVE
-    wait_until(session, name, UNKNOWN)
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-@pytest.mark.parametrize(
-    ("variables", "alone"),
-    [
-        ({}, True),
-        ({"wsrep_provider": "none"}, True),
-        ({"wsrep_provider": ""}, True),
-        ({"wsrep_provider": "/usr/lib/galera/libgalera_smm.so"}, False),
-        ({"group_replication_group_name": ""}, True),
-        ({"group_replication_group_name": "3c1b5cbc-8e0d-4a7c-9a5a-0a2bb4e4ecb0"}, False),
-    ],
-)
-def test_a_node_of_a_cluster_is_known_by_its_variables(
-    session: Session, variables: dict[str, str], alone: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection = session.connection()
-    database = database_of(connection)
+def as_if_it_said(engine: Engine, said: Any) -> AbstractContextManager[None]:
+    """Have the server say that it is a standby, or that it has these variables."""
+    if engine.dialect.name == "postgresql":
+        return rewritten(engine, r"pg_is_in_recovery\(\)", said)
     rows = " UNION ALL ".join(
         f"SELECT '{name}' AS variable_name, '{value}' AS variable_value"
-        for name, value in {"server_uuid": "1", "server_uid": "1", **variables}.items()
+        for name, value in {"server_uuid": "1", "server_uid": "1", said[0]: said[1]}.items()
     )
-    monkeypatch.setattr(type(database), "global_variables", f"({rows}) AS variables")
-
-    server = database.server_of(connection)
-
-    assert server is not None
-    assert server.alone is alone
+    return rewritten(engine, r"(?i)\w+_schema\.global_variables", f"({rows}) AS variables")
 
 
-@pytest.mark.usefixtures("behind_pooler")
-def test_behind_a_pooler_there_are_no_owners(engine: Engine) -> None:
-    with pytest.raises(
-        UnsupportedDatabase, match=r"through a pooler. Give an engine that connects"
-    ):
-        Owner(engine).open()
+@pytest.mark.only_on(*SERVERS)
+def test_in_a_cluster_owners_and_connections_are_alive_or_unknown(
+    engine: Engine, db_alias: str
+) -> None:
+    said: dict[Any, bool] = PRIMARY_OR_STANDBY if db_alias == "postgresql" else VARIABLES
+    for case, alone in said.items():
+        gone = DEAD if alone else UNKNOWN
+        with as_if_it_said(engine, case):
+            with Owner(engine) as owner, connected(engine) as (_, bound):
+                name, of_connection = owner.name, connection_owner(bound)
+                assert state_of(engine, name) is ALIVE
+                assert state_of(engine, of_connection) is ALIVE
+            assert state_of(engine, name) is gone, case
+            with Session(engine) as session:
+                wait_until(session, of_connection, gone)
 
 
-def test_behind_a_pooler_an_owner_is_alive_or_unknown(
-    engine: Engine, session: Session, request: pytest.FixtureRequest
+def test_behind_a_pooler_there_are_no_owners_and_others_are_alive_or_unknown(
+    engine: Engine, request: pytest.FixtureRequest
 ) -> None:
     with Owner(engine) as owner:
         name = owner.name
         request.getfixturevalue("behind_pooler")
-        alive = owner_state(session, name)
+        assert state_of(engine, name) is ALIVE
 
-    assert (alive, owner_state(session, name)) == (ALIVE, UNKNOWN)
+    assert state_of(engine, name) is UNKNOWN
+    with pytest.raises(
+        UnsupportedDatabase, match=r"through a pooler. Give an engine that connects"
+    ):
+        Owner(engine).open()
 
 
 def test_an_owner_leaves_the_pool_alone(engine: Engine) -> None:
@@ -137,15 +112,22 @@ def test_an_engine_that_leads_to_several_databases_has_no_owners(
 
 
 @pytest.mark.only_on("sqlite")
-def test_an_owner_of_a_file_that_no_url_names_is_seen_by_others(
-    engine: Engine, session: Session
+def test_an_owner_of_a_file_is_known_by_each_of_its_paths_and_not_in_a_copy(
+    engine: Engine, tmp_path: Path
 ) -> None:
     file = engine.url.database or ""
+    (tmp_path / "link.db").symlink_to(file)
+    # By another process: to close a file that was opened here drops SQLite's locks on it.
+    subprocess.run(("cp", file, tmp_path / "copy.db"), check=True)
     unnamed = create_engine("sqlite://", creator=lambda: sqlite3.connect(file))
+    linked, copied = (create_engine(f"sqlite:///{tmp_path / name}.db") for name in ("link", "copy"))
 
     with Owner(unnamed) as owner:
-        assert owner_state(session, owner.name) is ALIVE
-    unnamed.dispose()
+        states = [state_of(each, owner.name) for each in (engine, linked, copied)]
+
+    assert states == [ALIVE, ALIVE, UNKNOWN]
+    for each in (unnamed, linked, copied):
+        each.dispose()
 
 
 @pytest.mark.only_on("sqlite")
@@ -164,35 +146,10 @@ def test_an_engine_that_opens_another_file_than_its_url_names_has_no_owners(
 def test_a_database_in_memory_has_owners_of_its_own() -> None:
     here, there = create_engine("sqlite://"), create_engine("sqlite://")
 
-    with Owner(here) as owner, Session(here) as own, Session(there) as other:
+    with Owner(here) as owner:
         name = owner.name
-        assert (owner_state(own, name), owner_state(other, name)) == (ALIVE, UNKNOWN)
-        owner.close()
-        assert (owner_state(own, name), owner_state(other, name)) == (DEAD, UNKNOWN)
+        assert (state_of(here, name), state_of(there, name)) == (ALIVE, UNKNOWN)
+    assert (state_of(here, name), state_of(there, name)) == (DEAD, UNKNOWN)
 
     here.dispose()
     there.dispose()
-
-
-@pytest.mark.only_on("sqlite")
-def test_a_file_is_known_by_each_of_its_paths(engine: Engine, owner: Owner, tmp_path: Path) -> None:
-    assert engine.url.database is not None
-    link = tmp_path / "link.db"
-    link.symlink_to(engine.url.database)
-    linked = create_engine(f"sqlite:///{link}")
-
-    with Session(linked) as session:
-        assert owner_state(session, owner.name) is ALIVE
-    linked.dispose()
-
-
-@pytest.mark.only_on("sqlite")
-def test_a_copy_of_a_file_is_another_database(engine: Engine, owner: Owner, tmp_path: Path) -> None:
-    assert engine.url.database is not None
-    # By another process: to close a file that was opened here drops SQLite's locks on it.
-    subprocess.run(("cp", engine.url.database, tmp_path / "copy.db"), check=True)
-    copied = create_engine(f"sqlite:///{tmp_path / 'copy.db'}")
-
-    with Session(copied) as session:
-        assert owner_state(session, owner.name) is UNKNOWN
-    copied.dispose()

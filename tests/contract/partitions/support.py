@@ -10,7 +10,6 @@ from sqlalchemy import (
     Connection,
     Integer,
     MetaData,
-    SmallInteger,
     String,
     Table,
     event,
@@ -113,29 +112,6 @@ def statuses(session: Session, entity: Any) -> dict[int, str]:
     found = {row.id: row.status for row in session.execute(select(entity.id, entity.status))}
     session.rollback()
     return found
-
-
-class Urgent(JobMixin, PriorityMixin, Base):
-    """A table partitioned by its priority, which is part of the key; the test creates it."""
-
-    __table__ = Table(
-        "urgent",
-        MetaData(),
-        Column("id", Integer, primary_key=True, autoincrement=False),
-        Column("priority", SmallInteger, primary_key=True, server_default="0"),
-        Column("status", String(16), nullable=False, server_default="unclaimed"),
-        Column("owner", String(64)),
-        Column("owner_date", timestamp_type()),
-        postgresql_partition_by="RANGE (priority)",
-        **on_innodb(
-            "RANGE (priority) (PARTITION urgent VALUES LESS THAN (0), "
-            "PARTITION normal VALUES LESS THAN MAXVALUE)"
-        ),
-    )
-
-
-for number, values in enumerate(("FROM (MINVALUE) TO (0)", "FROM (0) TO (MAXVALUE)")):
-    add_partition(Urgent.__table__, number, values)
 
 
 class Moving(JobMixin, Base):

@@ -21,21 +21,18 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     ArgumentError,
     JobMixin,
-    JobQueue,
     RetryMixin,
     claim,
     claim_statements,
     complete,
     is_transient,
-    reprioritize,
 )
-from sa_jobqueue.dialects import database_of_dialect, dialect_of
 from sa_jobqueue.migration import (
     add_job_columns,
     create_job_indexes,
@@ -53,7 +50,6 @@ from tests.contract.partitions.support import (
     Moving,
     Parcel,
     Report,
-    Urgent,
     add,
     ids,
     statuses,
@@ -155,29 +151,6 @@ NUMBERS = ", ".join(f"({number})" for number in range(1, 101))
 # -- rows that move --------------------------------------------------------------
 
 
-@servers
-def test_a_new_priority_moves_rows_of_a_table_partitioned_by_priority(
-    engine: Engine, session: Session, other: Session
-) -> None:
-    urgent: Any = Urgent
-    urgent.__table__.create(engine)
-    add(session, urgent, 6)
-    first, *_ = rows = session.scalars(select(urgent).order_by(urgent.id)).all()
-
-    reprioritize(session, rows[:2], -1)
-    session.commit()
-
-    jobs = claim(other, urgent, owner="w", limit=6)
-    assert [(job.id, job.priority) for job in jobs[:3]] == [(1, -1), (2, -1), (3, 0)]
-    complete(other, jobs)
-    other.commit()
-    assert set(statuses(other, urgent).values()) == {"done"}
-    with pytest.raises(InvalidRequestError, match="Could not refresh"):
-        session.refresh(first)
-    session.rollback()
-    urgent.__table__.drop(engine)
-
-
 @pytest.fixture
 def moving(engine: Engine) -> Iterator[None]:
     Moving.__table__.create(engine)
@@ -272,18 +245,6 @@ def test_a_key_that_a_claim_would_change_is_refused(dialect: str) -> None:
         claim_statements(Restless, dialect=dialect)
 
 
-@pytest.mark.parametrize("dialect", SERVERS)
-@entities
-def test_auto_draws_candidates_where_a_look_at_each_partition_would_lock(
-    entity: Any, dialect: str
-) -> None:
-    plan = JobQueue(entity).plan
-
-    chosen = plan.built_for(database_of_dialect(dialect_of(dialect)))
-
-    assert chosen.name == ("skip_locked" if dialect == "postgresql" else "candidates")
-
-
 # -- keys of several columns -----------------------------------------------------
 
 
@@ -302,10 +263,3 @@ def test_statements_for_many_keys_of_several_columns_are_planned_fast(
 
     assert len([one for one in seen if one.startswith("UPDATE report")]) == 3
     assert statuses(session, Report) == dict.fromkeys(there, "done")
-
-
-def test_mysql_draws_the_candidates_of_partitions_by_the_claim_index() -> None:
-    """MySQL was seen to read the whole backlog by the reap index, and to sort it."""
-    draw, *_ = claim_statements(Parcel, dialect="mysql")
-
-    assert "/*+ INDEX(parcel ix_parcel_claim) */" in str(draw.compile(dialect=dialect_of("mysql")))  # type: ignore[attr-defined]  # ours can

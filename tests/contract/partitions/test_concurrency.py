@@ -7,10 +7,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert, select
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, advisory_session, claim, complete
+from sa_jobqueue import JobQueue, claim
 from tests.contract.claimers import Finished, claim_some, run_processes
 from tests.contract.partitions.support import ENTITIES, Parcel, Report, add, ids, statuses
 from tests.support import SERVERS, make_engine
@@ -53,24 +53,6 @@ def drain(url: str, strategy: str, seed: int) -> None:
     engine.dispose()
 
 
-def drain_by_locks(url: str, seed: int) -> None:
-    """Do the same by advisory locks."""
-    engine = make_engine(url)
-    chance = random.Random(seed)
-    with advisory_session(engine) as session:
-        for entity in ENTITIES:
-            empty = 0
-            while empty < 3:
-                jobs = claim(session, entity, strategy="advisory", limit=chance.randint(1, 20))
-                complete(session, jobs)
-                lines = [{"job": job.id, "process": seed} for job in jobs]
-                if lines:
-                    session.execute(insert(Finished), lines)
-                session.commit()
-                empty = 0 if jobs or jobs.lost else empty + 1
-    engine.dispose()
-
-
 ROWS = 400
 
 
@@ -84,25 +66,7 @@ def test_four_processes_finish_every_row_of_every_partition_once(
 
     run_processes(drain, [(url, strategy, seed) for seed in range(4)])
 
-    assert_finished_once(session, there)
-
-
-@pytest.mark.load
-@pytest.mark.only_on("postgresql")
-def test_four_processes_finish_every_row_once_by_advisory_locks(
-    engine: Engine, session: Session
-) -> None:
-    there = {*add(session, Parcel, ROWS), *add(session, Report, ROWS)}
-    url = engine.url.render_as_string(hide_password=False)
-
-    run_processes(drain_by_locks, [(url, seed) for seed in range(4)])
-
-    assert_finished_once(session, there)
-
-
-def assert_finished_once(session: Session, there: set[int]) -> None:
     finished = Counter(session.scalars(select(Finished.job)))
-    assert set(finished) == there
-    assert set(finished.values()) == {1}
+    assert finished == dict.fromkeys(there, 1)
     for entity in ENTITIES:
         assert set(statuses(session, entity).values()) == {"done"}

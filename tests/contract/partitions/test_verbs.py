@@ -43,122 +43,82 @@ def test_a_claim_takes_the_first_of_all_partitions_in_order(
     there = add(session, entity, 40)
 
     first = claim(session, entity, owner="w", limit=20, strategy=strategy)
-    rest = [] if strategy == "held" else claim(session, entity, owner="w", limit=40)
+    complete(session, first)
+    session.commit()
 
     assert ids(first) == there[:20]
-    assert ids(rest) == ([] if strategy == "held" else there[20:])
+    assert statuses(session, entity) == {
+        **dict.fromkeys(there[:20], "done"),
+        **dict.fromkeys(there[20:], "unclaimed"),
+    }
 
 
-VERBS: dict[str, tuple[Callable[[Session, Any], object], str | None]] = {
-    "complete": (complete, "done"),
-    "delete": (lambda session, jobs: complete(session, jobs, delete=True), None),
-    "fail": (lambda session, jobs: fail(session, jobs, error="no"), "failed"),
-    "cancel_claimed": (cancel_claimed, "cancelled"),
-    "release": (release, "unclaimed"),
-    "renew": (renew, "claimed"),
-}
+def reaped(session: Session, jobs: Any) -> None:
+    assert len(reap(session, type(jobs[0]), max_runtime=dt.timedelta(0))) == len(jobs)
+    with pytest.raises(ClaimLost) as lost:
+        complete(session, jobs)
+    assert len(lost.value.lost) == len(jobs)
+
+
+def pruned(session: Session, jobs: Any) -> None:
+    complete(session, jobs)
+    assert prune(session, type(jobs[0]), older_than=dt.timedelta(0)) == len(jobs)
+
+
+def retried(session: Session, jobs: Any) -> None:
+    cancel_claimed(session, jobs)
+    assert len(retry(session, jobs)) == len(jobs)
+
+
+def cancelled(session: Session, jobs: Any) -> None:
+    release(session, jobs)
+    assert len(cancel(session, jobs)) == len(jobs)
+
+
+#: What is done with claimed jobs, and their status afterwards.
+VERBS: list[tuple[Callable[[Session, Any], object], str | None]] = [
+    (complete, "done"),
+    (lambda session, jobs: complete(session, jobs, delete=True), None),
+    (lambda session, jobs: fail(session, jobs, error="no"), "failed"),
+    (cancel_claimed, "cancelled"),
+    (release, "unclaimed"),
+    (renew, "claimed"),
+    (reaped, "unclaimed"),
+    (pruned, None),
+    (retried, "unclaimed"),
+    (cancelled, "cancelled"),
+]
 
 
 @servers
 @entities
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_finish_writes_to_the_claimed_rows_of_every_partition(
-    session: Session, entity: Any, strategy: str, verb: str
+@pytest.mark.parametrize(("verb", "word"), VERBS)
+def test_a_verb_reaches_its_jobs_in_every_partition_and_no_others(
+    session: Session, entity: Any, verb: Callable[[Session, Any], object], word: str | None
 ) -> None:
-    there = add(session, entity, 16, **({"max_attempts": 1} if entity is Report else {}))
-    write, word = VERBS[verb]
-    jobs = claim(session, entity, owner="w", limit=12, strategy=strategy)
-    if strategy != "held":
-        session.commit()
-
-    write(session, jobs)
+    last = {"max_attempts": 1} if entity is Report and verb is not reaped else {}
+    there = add(session, entity, 16, **last)
+    jobs = claim(session, entity, owner="w", limit=12)
     session.commit()
 
-    if strategy == "held" and verb == "renew":
-        word = "unclaimed"  # nothing was marked
+    verb(session, jobs)
+    session.commit()
+
     found = statuses(session, entity)
     assert [found.get(key) for key in there] == [word] * 12 + ["unclaimed"] * 4
 
 
 @servers
-@entities
-@pytest.mark.strategies("skip_locked", "candidates", "update_then_select")
-def test_a_claim_that_was_reaped_is_lost_and_nothing_is_written(
-    session: Session, other: Session, entity: Any, strategy: str
-) -> None:
-    there = add(session, entity, 10)
-    jobs = claim(session, entity, owner="w", limit=10, strategy=strategy)
-    session.commit()
-    reaped = reap(other, entity, max_runtime=dt.timedelta(0))
-    other.commit()
-
-    with pytest.raises(ClaimLost) as lost:
-        complete(session, jobs)
-
-    assert (len(reaped), len(lost.value.lost)) == (10, 10)
-    assert statuses(session, entity) == dict.fromkeys(there, "unclaimed")
-
-
-@servers
-def test_a_failed_job_is_claimed_again_after_its_delay(session: Session) -> None:
-    there = add(session, Report, 10)
-    jobs = claim(session, Report, owner="w", limit=10)
-
-    fail(session, jobs[:5], retry_in=dt.timedelta(hours=1))
-    fail(session, jobs[5:], retry_in=dt.timedelta(0))
-    session.commit()
-
-    assert ids(claim(session, Report, owner="w", limit=10)) == there[5:]
-
-
-CHANGES: dict[str, tuple[Callable[[Session, Any], list[Any]], str]] = {
-    "cancel": (cancel, "cancelled"),
-    "retry": (lambda session, jobs: retry(session, cancel(session, jobs)), "unclaimed"),
-}
-
-
-@servers
-@entities
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_change_without_a_claim_reaches_every_partition(
-    session: Session, entity: Any, change: str
-) -> None:
-    there = add(session, entity, 12)
-    write, word = CHANGES[change]
-    jobs = session.scalars(select(entity).where(entity.id.in_(there[:10]))).all()
-
-    changed = write(session, jobs)
-    session.commit()
-
-    found = statuses(session, entity)
-    assert len(changed) == 10
-    assert [found[key] for key in there] == [word] * 10 + ["unclaimed"] * 2
-
-
-@servers
-def test_a_new_priority_puts_jobs_of_every_partition_first(session: Session) -> None:
+def test_new_priorities_and_strict_order_count_over_all_partitions(session: Session) -> None:
     there = add(session, Report, 16)
-    session.commit()
     later = session.scalars(select(Report).where(Report.id.in_(there[8:]))).all()
-
     reprioritize(session, later, -1)
     session.commit()
+    queue = JobQueue(Report, strict_order=True)
 
-    assert ids(claim(session, Report, owner="w", limit=16)) == there[8:] + there[:8]
+    batches = [queue.claim(session, owner="w", limit=7) for _ in range(3)]
 
-
-@servers
-@entities
-def test_done_rows_are_pruned_from_every_partition(session: Session, entity: Any) -> None:
-    there = add(session, entity, 20)
-    complete(session, claim(session, entity, owner="w", limit=15))
-    session.commit()
-
-    pruned = prune(session, entity, older_than=dt.timedelta(0))
-    session.commit()
-
-    assert pruned == 15
-    assert ids(claim(session, entity, owner="w", limit=20)) == there[15:]
+    assert [key for batch in batches for key in ids(batch)] == there[8:] + there[:8]
 
 
 @pytest.mark.only_on("postgresql")
@@ -176,13 +136,3 @@ def test_advisory_claims_of_two_sessions_share_the_partitions(engine: Engine, en
 
         assert (ids(first), ids(second)) == (there[:8], there[8:])
         assert ids(claim(session, entity, strategy="advisory", limit=20)) == there[8:]
-
-
-@servers
-def test_strict_order_waits_for_no_partition_but_keeps_the_order(session: Session) -> None:
-    there = add(session, Report, 20)
-    queue = JobQueue(Report, strict_order=True)
-
-    batches = [queue.claim(session, owner="w", limit=7) for _ in range(3)]
-
-    assert [key for batch in batches for key in ids(batch)] == there

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import Engine, event, insert, select, update
-from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
+import pytest
+from sqlalchemy import Engine, insert, select, update
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim, complete, round_progress, start_round
-from tests.contract.round_models import Badge, Cat, Member, Pet, Reader, Subscriber, add, state
-from tests.support import Sessions
+from tests.contract.round_models import Badge, Cat, Member, Pet, Reader, add, state
+
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
 Start = Callable[..., int]
 
@@ -53,26 +55,6 @@ def test_a_start_for_a_class_of_a_hierarchy_takes_only_its_rows(
 
     assert {id_: round_ for id_, (_, round_) in state(session, Pet).items()} == {1: 0, 2: 1, 3: 1}
     assert round_progress(session, Cat).total == 2
-
-
-def test_criteria_of_the_sessions_hooks_hold(session: Session, new_session: Sessions) -> None:
-    add(session, Subscriber, 3)
-    session.execute(update(Subscriber).where(Subscriber.id == 2).values(kind=2))
-    session.commit()
-    tenant = new_session()
-
-    @event.listens_for(tenant, "do_orm_execute")
-    def only_kind_2(state: ORMExecuteState) -> None:
-        state.statement = state.statement.options(
-            with_loader_criteria(Subscriber, Subscriber.kind == 2)
-        )
-
-    start_round(tenant, Subscriber)
-    counted = round_progress(tenant, Subscriber)
-    tenant.commit()
-
-    assert {id_: round_ for id_, (_, round_) in state(session).items()} == {1: 0, 2: 1, 3: 0}
-    assert counted.total == 1
 
 
 def test_round_mixin_alone_only_numbers_the_rows(session: Session, start_either: Start) -> None:

@@ -6,8 +6,7 @@ import threading
 from collections import Counter
 
 import pytest
-from sqlalchemy import URL, Engine, insert, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import URL, Engine, insert, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import LockLost, claim, complete, named_lock, round_progress, start_round
@@ -18,6 +17,8 @@ from tests.contract.steps import before
 from tests.support import SERVERS, Sessions, cut_connections
 
 from .conftest import OnChunk
+
+pytestmark = pytest.mark.by_turns("mysql", "mariadb")
 
 
 def test_two_starts_by_engines_run_one_after_the_other(
@@ -60,25 +61,6 @@ def test_a_row_that_a_newer_round_takes_just_before_the_update_stays_there(
         start_round(engine, Subscriber)
 
     assert state(session) == {1: ("unclaimed", 2), 2: ("unclaimed", 1)}
-
-
-@pytest.mark.only_on("postgresql")
-def test_a_start_in_a_session_overtakes_another_between_its_chunks_only(
-    engine: Engine, session: Session
-) -> None:
-    """Else rows inserted after its commit would join the overtaken round."""
-    add(session, Subscriber, 2)
-
-    def overtake() -> None:
-        session.execute(text("SET LOCAL lock_timeout = '50ms'"))
-        with pytest.raises(DBAPIError, match="lock timeout"):
-            start_round(session, Subscriber)
-        session.rollback()
-
-    with before(engine, "UPDATE round_subscriber SET round", overtake) as tried:
-        start_round(engine, Subscriber)
-
-    assert tried
 
 
 @pytest.mark.only_on(*SERVERS)

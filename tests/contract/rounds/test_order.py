@@ -10,10 +10,11 @@ import pytest
 from sqlalchemy import Engine, insert
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, claim, claim_statements
+from sa_jobqueue import JobQueue, claim_statements
 from tests.contract.plans import analyze, explained, fill, locking, rows_read, sorts_the_queue
-from tests.contract.round_models import Device, Pet, Sensor, Subscriber
-from tests.innodb_locks import locked_rows
+from tests.contract.round_models import Device, Pet
+
+pytestmark = pytest.mark.by_turns("mysql", "mariadb")
 
 # -- the order of claims --------------------------------------------------------
 
@@ -26,21 +27,11 @@ def put(session: Session, entity: Any, **columns: list[Any]) -> None:
     session.commit()
 
 
-def test_claims_go_by_round_and_then_by_key(session: Session, strategy: str) -> None:
-    put(session, Subscriber, round=[2, 1, 2, 0, 1, 3])
-
-    claimed = claim(session, Subscriber, owner="w", limit=5, strategy=strategy)
-
-    assert [job.id for job in claimed] == [4, 2, 5, 1, 3]
-    session.rollback()
-
-
 LATER = datetime.now(UTC) + timedelta(days=1)
 SOON, SOONER = datetime(2020, 1, 2, tzinfo=UTC), datetime(2020, 1, 1, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("rows", [False, True])
-def test_claims_go_by_round_priority_and_time(session: Session, strategy: str, rows: bool) -> None:
+def test_claims_go_by_round_priority_and_time(session: Session, strategy: str) -> None:
     put(
         session,
         Device,
@@ -48,34 +39,14 @@ def test_claims_go_by_round_priority_and_time(session: Session, strategy: str, r
         priority=[5, 3, 3, 0, 0, 9, 1, -1],
         run_at=[SOON, SOON, SOONER, SOON, SOONER, SOON, LATER, LATER],
     )
-    queue = JobQueue(Device, strategy=strategy)
-
-    take: Any = queue.claim_rows if rows else queue.claim
-
-    assert [job.id for job in take(session, owner="w", limit=9)] == [6, 3, 2, 1, 5, 4]
-    session.rollback()
-    assert [job.id for job in take(session, owner="w", limit=2)] == [6, 3]
-    session.rollback()
-
-
-@pytest.mark.parametrize("entity", [Device, Sensor])
-def test_the_jobs_of_one_round_are_claimed_in_their_order(
-    session: Session, strategy: str, entity: Any
-) -> None:
-    put(session, entity, round=[2, 1, 2, 1, 3], run_at=[SOON, SOON, SOONER, LATER, SOONER])
-
-    claimed = claim(session, entity, entity.round == 2, owner="w", limit=9, strategy=strategy)
-
-    assert [job.id for job in claimed] == [3, 1]
-    session.rollback()
-
-
-def test_strict_claims_go_by_round_too(session: Session) -> None:
-    put(session, Device, round=[2, 1, 1], priority=[0, 7, 3], run_at=[SOON] * 3)
-
-    claimed = JobQueue(Device, strict_order=True).claim(session, owner="w", limit=2)
-
-    assert [job.id for job in claimed] == [3, 2]
+    for queue, keys in (
+        (JobQueue(Device, strategy=strategy), [6, 3, 2, 1, 5, 4]),
+        (JobQueue(Device, Device.round == 2, strategy=strategy), [5, 4]),
+    ):
+        assert [job.id for job in queue.claim(session, owner="w", limit=9)] == keys
+        session.rollback()
+        assert [job.id for job in queue.claim_rows(session, owner="w", limit=2)] == keys[:2]
+        session.rollback()
 
 
 # -- the index ------------------------------------------------------------------
@@ -111,14 +82,3 @@ def test_the_claims_of_a_round_walk_the_claim_index(many: Engine, strategy: str)
             assert [pet.id for pet in claimed] == sorted(pet.id for pet in claimed)
             assert rows_read(session.connection()) - before < 500
             session.rollback()
-
-
-def test_a_claim_of_one_round_needs_no_candidates(many: Engine) -> None:
-    """The claim index serves `round = n`: InnoDB locks what it takes, and little more."""
-    with Session(many) as session:
-        claimed = claim(session, Pet, Pet.round == 2, owner="w", limit=10)
-
-        assert (len(claimed), claimed.candidates) == (10, None)
-        if many.dialect.name in ("mysql", "mariadb"):
-            assert locked_rows(session.connection(), "round_pet") <= 30
-        session.rollback()

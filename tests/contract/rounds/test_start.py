@@ -11,10 +11,12 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import claim, complete, enqueue, round_progress, start_round
 from sa_jobqueue.events import Event
 from sa_jobqueue.rounds import RoundProgress
-from tests.contract.round_models import Cat, Pet, Subscriber, add, finish_all, state
+from tests.contract.round_models import Subscriber, add, finish_all, state
 from tests.support import Sessions
 
 from .conftest import OnChunk
+
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
 
 class Broken(Exception):
@@ -54,20 +56,6 @@ def test_a_start_in_a_session_is_rolled_back_with_it(session: Session) -> None:
     assert shown == 1
     assert state(session) == dict.fromkeys((1, 2, 3), ("unclaimed", 0))
     assert start_round(session, Subscriber) == 1
-
-
-def test_loaded_rows_show_the_old_round_again_after_a_rollback_to_a_savepoint(
-    session: Session,
-) -> None:
-    add(session, Subscriber, 1)
-    (job,) = session.query(Subscriber)
-    savepoint = session.begin_nested()
-
-    start_round(session, Subscriber)
-    shown = job.round
-    savepoint.rollback()
-
-    assert (shown, job.round) == (1, 0)
 
 
 def test_a_start_blocks_no_readers_and_claims_skip_its_rows(
@@ -141,19 +129,6 @@ def test_an_interrupted_start_is_finished_by_the_next_call(
     assert start_round(engine, Subscriber, Subscriber.kind == 1) == number + 1
 
 
-@pytest.mark.parametrize("chunks", [0, 2])
-def test_a_start_is_finished_wherever_it_was_interrupted(
-    engine: Engine, session: Session, chunks: int
-) -> None:
-    add(session, Subscriber, 6)
-    finish_all(session, Subscriber)
-
-    number = break_off(engine, Subscriber, chunk=2, chunks=chunks)
-
-    assert start_round(engine, Subscriber, chunk=2) == number
-    assert state(session) == dict.fromkeys(range(1, 7), ("unclaimed", number))
-
-
 def test_rows_that_look_forgotten_do_not_make_a_complete_start_interrupted(
     engine: Engine, session: Session
 ) -> None:
@@ -179,17 +154,6 @@ def test_a_start_of_other_criteria_is_a_round_of_its_own(engine: Engine, session
 
     assert (broken, other, again) == (1, 2, 1)
     assert {id_: round_ for id_, (_, round_) in state(session).items()} == {1: 1, 2: 1, 3: 2, 4: 2}
-
-
-def test_a_start_of_another_class_of_the_table_is_a_round_of_its_own(
-    engine: Engine, session: Session
-) -> None:
-    session.add_all([Pet(id=1), Pet(id=2), Cat(id=3)])
-    session.commit()
-    broken = break_off(engine, Pet, chunk=1)
-
-    assert start_round(engine, Cat) == broken + 1
-    assert start_round(engine, Pet) == broken
 
 
 def test_the_criteria_of_an_interrupted_start_are_recognized_with_their_values(

@@ -1,4 +1,7 @@
-"""The isolation level that counts is that of the running transaction, not of the session."""
+"""The isolation level that counts is that of the running transaction, not of the session.
+
+Inner names are imported, since MariaDB tells the level only where nobody has asked just before.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,8 @@ from sa_jobqueue.dialects import database_of
 from sa_jobqueue.dialects.innodb.database import InnoDB
 from sa_jobqueue.dialects.innodb.isolation import running_level
 from sa_jobqueue.dialects.innodb.mariadb import MariaDB
-from tests.contract.owners.restricted_user import restricted_user
 from tests.contract.serial.keyed import NOTES, Note, add, ids
-from tests.support import SERVERS, statements_seen, until
+from tests.support import SERVERS, until
 
 REPEATABLE_READ = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
@@ -40,7 +42,6 @@ def claim_a_sooner_job(engine: Engine) -> None:
 def test_a_transaction_that_keeps_a_snapshot_claims_no_second_job_of_a_key(
     committed: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # MariaDB tells the level only where nobody else has asked just before; the next test does.
     monkeypatch.setattr(MariaDB, "level_question", "SELECT 'REPEATABLE READ', '{mark}'")
     with Session(committed) as session:
         add(session, Note, 1, id=5)
@@ -96,34 +97,3 @@ def test_a_transaction_that_has_read_before_is_served_where_it_is_read_committed
         session.scalars(select(Note)).all()
 
         assert ids(queue.claim(session, owner="b", limit=2)) == ids(jobs)
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_a_user_who_may_not_ask_for_the_level_is_served_by_that_of_the_session(
-    committed: Engine, session: Session
-) -> None:
-    jobs = add(session, Note, 1, 2)
-    with restricted_user(committed) as theirs:
-        plain = theirs.execution_options(isolation_level="READ COMMITTED")
-        for job in jobs:
-            with Session(plain) as own:
-                own.scalars(select(Note)).all()
-
-                assert ids(NOTES.claim(own, owner="b")) == [job.id]
-                own.commit()
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_a_turn_asks_for_the_level_before_it_finishes(committed: Engine) -> None:
-    with Session(committed, expire_on_commit=False) as session:
-        jobs = add(session, Note, 1, 2)
-        first = NOTES.claim(session, owner="b")
-        session.commit()
-
-        with statements_seen(committed) as seen:
-            second = NOTES.turn(session, first, owner="b")
-            session.commit()
-
-    assert ids(second) == ids(jobs[1:])
-    assert seen[0] == "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
-    assert not any("schema" in statement for statement in seen)

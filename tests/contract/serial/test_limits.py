@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, complete, enqueue, fail
@@ -19,7 +19,7 @@ from tests.contract.serial.keyed import (
     Sending,
     add,
     claimed,
-    crowd,
+    consume,
     ids,
     locked_keys,
     run,
@@ -63,26 +63,6 @@ def test_uncommitted_claims_count_against_the_limit(session: Session, other: Ses
     assert elsewhere.status == "unclaimed"
 
 
-@pytest.mark.only_on(*SERVERS)
-def test_a_claim_waits_briefly_for_another_claim_of_a_key_that_allows_both(
-    engine: Engine, session: Session, other: Session
-) -> None:
-    """Else a worker on a busy key would find nothing, and pause."""
-    add(session, Mail, 1, 1)
-    THREE_EACH.claim(session, owner="a")
-    commits: list[int] = []
-
-    def commit() -> None:
-        commits.append(1)
-        session.commit()
-
-    with before_statement(other, 3, commit):
-        jobs = THREE_EACH.claim(other, owner="b")
-
-    assert commits
-    assert len(jobs) == 1
-
-
 def overrun(session: Session) -> Callable[[], None]:
     """Claim as much as possible, earlier jobs first, and commit."""
 
@@ -94,33 +74,21 @@ def overrun(session: Session) -> Callable[[], None]:
     return step
 
 
-@pytest.mark.parametrize("number", range(12))
 def test_no_step_between_two_statements_gives_a_key_too_many(
-    engine: Engine, new_session: Sessions, number: int
+    engine: Engine, new_session: Sessions
 ) -> None:
-    session = new_session()
-    add(session, Mail, *[1] * 4)
-    other = new_session(impatient(engine))
+    session, other = new_session(), new_session(impatient(engine))
+    for number in range(12):
+        add(session, Mail, *[1] * 4)
 
-    with before_statement(session, number, unless_refused(overrun(other), other)):
-        THREE_EACH.claim(session, owner="a", limit=2)
+        with before_statement(session, number, unless_refused(overrun(other), other)):
+            THREE_EACH.claim(session, owner="a", limit=2)
+            session.commit()
+
+        assert 2 <= sum(claimed(session).values()) <= MOST, number
+        session.execute(delete(Mail))
         session.commit()
-
-    assert 2 <= sum(claimed(session).values()) <= MOST
-
-
-def test_serial_by_and_limit_by_hold_together(session: Session) -> None:
-    queue = JobQueue(Mail, serial_by=Mail.account_id, limit_by={Mail.host: 2})
-    for account in range(4):
-        add(session, Mail, account, account, host="one")
-    add(session, Mail, 1, 9, host="two")
-
-    jobs = queue.claim(session, owner="w", limit=9)
-    session.commit()
-
-    assert [(job.account_id, job.host) for job in jobs] == [(0, "one"), (1, "one"), (9, "two")]
-    complete(session, jobs[0])
-    assert [job.account_id for job in queue.claim(session, owner="w", limit=9)] == [0]
+        other.expunge_all()
 
 
 def test_several_limits_hold_at_once(session: Session) -> None:
@@ -138,78 +106,14 @@ def test_several_limits_hold_at_once(session: Session) -> None:
     assert ids(queue.claim(session, owner="w", limit=20)) == []
 
 
-def test_jobs_without_a_key_are_not_limited(session: Session) -> None:
-    add(session, Mail, *[None] * 5, *[1] * 5)
-
-    jobs = THREE_EACH.claim(session, owner="w", limit=20)
-
-    assert Counter(job.account_id for job in jobs) == {None: 5, 1: 3}
-
-
 @pytest.mark.parametrize("entity", [Mail, Note])
 def test_jobs_behind_many_jobs_of_a_full_key_are_found(session: Session, entity: type[Any]) -> None:
     queue = JobQueue(entity, limit_by={entity.account_id: 2})
     enqueue(session, entity, [{"account_id": 1}] * 150)
-    *_, last = add(session, entity, 1, 2)
+    *_, none, last = add(session, entity, 1, None, 2)  # jobs without a key are not limited
     assert len(queue.claim(session, owner="w", limit=2)) == 2
 
-    assert ids(queue.claim(session, owner="w", limit=2)) == [last.id]
-
-
-def test_a_claim_finds_all_jobs_that_a_key_allows_however_far_behind(session: Session) -> None:
-    add(session, Note, *[1] * 18, 2)
-    jobs = add(session, Note, *[1] * 40, 2, 2)
-    assert len(NOTES.claim(session, owner="w", limit=3)) == 3
-
-    found = NOTES.claim(session, owner="w", limit=3)
-
-    assert [job.account_id for job in found] == [2, 2, 2]
-    assert ids(found[1:]) == ids(jobs[-2:])
-
-
-def test_a_claim_that_goes_from_key_to_key_finds_all_jobs_that_each_allows(
-    session: Session,
-) -> None:
-    add_many(session, 1, 2)
-
-    found = THREE_EACH.claim(session, owner="w", limit=6)
-
-    assert [job.account_id for job in found] == [1] * 3 + [2] * 3
-    first = found[3].id
-    assert ids(found[3:]) == [first, first + 1, first + 2]
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_claim_that_goes_from_key_to_key_passes_over_jobs_that_others_hold(
-    session: Session, other: Session
-) -> None:
-    add_many(session, 1, 2)
-    first = select(Mail.id).where(Mail.account_id == 2).order_by(Mail.id).limit(3)
-    held = session.scalars(first).all()
-    session.commit()
-    other.execute(select(Mail.id).where(Mail.id.in_(held)).with_for_update())
-
-    found = THREE_EACH.claim(session, owner="w", limit=6)
-
-    assert [job.account_id for job in found] == [1] * 3 + [2] * 3
-    assert not set(held) & set(ids(found))
-
-
-def add_many(session: Session, *accounts: int) -> None:
-    """Commit more jobs of each account than a claim reads at the head of the queue."""
-    enqueue(session, Mail, [{"account_id": account} for account in accounts for _ in range(30)])
-    session.commit()
-
-
-def test_a_job_that_is_found_twice_counts_once(session: Session) -> None:
-    """The claim finds it at the head of the queue, and again as the first job of its key."""
-    add(session, Mail, *[1] * 18, 2)
-    add(session, Mail, *[1] * 40, 3)
-    assert len(THREE_EACH.claim(session, owner="w", limit=3)) == 3
-
-    found = THREE_EACH.claim(session, owner="w", limit=2)
-
-    assert [job.account_id for job in found] == [2, 3]
+    assert ids(queue.claim(session, owner="w", limit=3)) == [none.id, last.id]
 
 
 def test_a_delayed_job_of_a_limited_key_blocks_no_other_job(session: Session) -> None:
@@ -249,7 +153,7 @@ def test_consumers_never_hold_more_of_a_key_than_it_allows(
     enqueue(session, Mail, [{"account_id": number % keys} for number in range(jobs)])
     session.commit()
 
-    run(crowd, [(url_of(engine), 2, limit, seed) for seed in range(consumers)])
+    run(consume, [(url_of(engine), 2, limit, seed) for seed in range(consumers)])
 
     held: Counter[int] = Counter()
     most = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine
@@ -11,6 +12,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sa_jobqueue import JobMixin, JobQueue
 from tests.contract.serial.keyed import NOTES, KeyedBase, Note, add
 from tests.support import make_engine
+
+pytestmark = pytest.mark.only_on("mysql", "mariadb")
 
 
 @pytest.fixture
@@ -31,23 +34,9 @@ def claim_and_add_a_sooner_job(engine: Engine, session: Session) -> None:
         add(other, Note, 1, id=3)
 
 
-@pytest.mark.only_on("mysql", "mariadb")
-def test_a_translated_schema_is_the_database_that_others_have_as_their_default(
-    tenant: Engine, engine: Engine
-) -> None:
-    translated = engine.execution_options(schema_translate_map={None: tenant.url.database})
-
-    with Session(tenant) as one, Session(translated) as other:
-        claim_and_add_a_sooner_job(tenant, one)
-
-        assert len(NOTES.claim(other, owner="b")) == 0
-        one.rollback()
-        assert len(NOTES.claim(other, owner="b")) == 1
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_a_schema_of_the_table_is_the_database_that_others_have_as_their_default(
-    tenant: Engine, engine: Engine
+@pytest.mark.parametrize("named", [False, True], ids=["translated", "of the table"])
+def test_a_schema_is_the_database_that_others_have_as_their_default(
+    tenant: Engine, engine: Engine, named: bool
 ) -> None:
     class OwnBase(DeclarativeBase):
         pass
@@ -58,20 +47,24 @@ def test_a_schema_of_the_table_is_the_database_that_others_have_as_their_default
         id: Mapped[int] = mapped_column(primary_key=True)
         account_id: Mapped[int | None]
 
-    with Session(tenant) as one, Session(engine) as other:
+    queue: Any = JobQueue(Named, serial_by=Named.account_id) if named else NOTES
+    bind = engine if named else translated(engine, tenant)
+    with Session(tenant) as one, Session(bind) as other:
         claim_and_add_a_sooner_job(tenant, one)
 
-        assert len(JobQueue(Named, serial_by=Named.account_id).claim(other, owner="b")) == 0
+        assert len(queue.claim(other, owner="b")) == 0
+        one.rollback()
+        assert len(queue.claim(other, owner="b")) == 1
 
 
-@pytest.mark.only_on("mysql", "mariadb")
+def translated(engine: Engine, tenant: Engine) -> Engine:
+    return engine.execution_options(schema_translate_map={None: tenant.url.database})
+
+
 def test_the_same_table_name_in_two_databases_is_two_tables(tenant: Engine, engine: Engine) -> None:
-    translated = engine.execution_options(schema_translate_map={None: tenant.url.database})
-    with Session(translated) as session:
-        add(session, Note, 1)
-    with Session(engine) as session:
-        add(session, Note, 1)
+    with Session(translated(engine, tenant)) as one, Session(engine) as other:
+        for session in (one, other):
+            add(session, Note, 1)
 
-    with Session(translated) as one, Session(engine) as other:
         assert len(NOTES.claim(one, owner="a")) == 1
         assert len(NOTES.claim(other, owner="b")) == 1

@@ -11,9 +11,9 @@ from sqlalchemy import Engine, delete, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, cancel_claimed, claimed_by, complete, fail, release, retry
-from tests.contract.serial.keyed import BY_ACCOUNT, NOTES, Errand, Mail, add, claimed, ids
+from tests.contract.serial.keyed import BY_ACCOUNT, NOTES, Mail, add, claimed, ids
 from tests.contract.steps import before_statement, unless_refused
-from tests.support import SERVERS, Sessions, impatient, statements_seen
+from tests.support import SERVERS, Sessions, impatient
 
 HOUR = timedelta(hours=1)
 BOTH = pytest.mark.parametrize("queue", [BY_ACCOUNT, NOTES], ids=["every mixin", "plain"])
@@ -33,23 +33,6 @@ def test_a_claim_takes_the_oldest_job_of_each_key(session: Session, queue: JobQu
     assert b.status == "unclaimed"
 
 
-@BOTH
-def test_a_key_is_taken_until_its_job_is_finished(
-    session: Session, other: Session, queue: JobQueue[Any]
-) -> None:
-    first, second = add(session, queue.entity, 1, 1)
-    jobs = queue.claim(session, owner="w", limit=2)
-    session.commit()
-
-    assert ids(queue.claim(other, owner="x", limit=2)) == []
-    other.commit()
-    queue.complete(session, jobs)
-    session.commit()
-
-    assert ids(jobs) == [first.id]
-    assert ids(queue.claim(other, owner="x", limit=2)) == [second.id]
-
-
 def fail_for_good(session: Session, job: Mail) -> None:
     session.execute(update(Mail).where(Mail.id == job.id).values(max_attempts=1))
     fail(session, job, error="broken")
@@ -58,20 +41,6 @@ def fail_for_good(session: Session, job: Mail) -> None:
 def lose(session: Session, job: Mail) -> None:
     """Delete the job's row, so that its owner loses the claim."""
     session.execute(delete(Mail).where(Mail.id == job.id))
-
-
-@pytest.mark.parametrize("end", [complete, fail_for_good, cancel_claimed, lose])
-def test_a_job_that_ends_frees_its_key_at_once(
-    session: Session, other: Session, end: Callable[..., None]
-) -> None:
-    _, second = add(session, Mail, 1, 1)
-    (job,) = BY_ACCOUNT.claim(session, owner="w")
-    session.commit()
-
-    end(session, job)
-    session.commit()
-
-    assert ids(BY_ACCOUNT.claim(other, owner="x")) == [second.id]
 
 
 def reap_at_once(session: Session, job: Mail) -> None:
@@ -84,18 +53,26 @@ def fail_at_once(session: Session, job: Mail) -> None:
     fail(session, job, retry_in=timedelta(0))
 
 
-@pytest.mark.parametrize("end", [release, fail_at_once, reap_at_once])
-def test_a_job_that_is_released_failed_or_reaped_is_the_next_of_its_key(
-    session: Session, other: Session, end: Callable[..., None]
+@pytest.mark.parametrize(
+    ("end", "following"),
+    [
+        *((end, 1) for end in (complete, fail_for_good, cancel_claimed, lose)),
+        *((end, 0) for end in (release, fail_at_once, reap_at_once)),
+    ],
+)
+def test_a_key_is_taken_until_its_job_ends_and_a_job_that_comes_back_is_the_next(
+    session: Session, other: Session, end: Callable[..., None], following: int
 ) -> None:
-    first, _ = add(session, Mail, 1, 1)
+    jobs = [job.id for job in add(session, Mail, 1, 1)]
     (job,) = BY_ACCOUNT.claim(session, owner="w")
     session.commit()
+    assert ids(BY_ACCOUNT.claim(other, owner="x", limit=2)) == []
+    other.commit()
 
     end(session, job)
     session.commit()
 
-    assert ids(BY_ACCOUNT.claim(other, owner="x", limit=2)) == [first.id]
+    assert ids(BY_ACCOUNT.claim(other, owner="x", limit=2)) == [jobs[following]]
 
 
 def test_a_job_brought_back_from_failed_waits_for_its_turn(session: Session) -> None:
@@ -136,49 +113,18 @@ def test_a_sooner_job_inserted_between_two_claimers_waits_for_its_key(
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_claim_that_is_rolled_back_frees_its_key(session: Session, other: Session) -> None:
-    first, _ = add(session, Mail, 1, 1)
-    BY_ACCOUNT.claim(session, owner="a")
-    assert ids(BY_ACCOUNT.claim(other, owner="b")) == []
-    other.rollback()
-
-    session.rollback()
-
-    assert ids(BY_ACCOUNT.claim(other, owner="b")) == [first.id]
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_keys_that_others_are_claiming_from_are_passed_over(
+def test_keys_that_others_are_claiming_from_are_passed_over_until_they_roll_back(
     session: Session, other: Session
 ) -> None:
-    *_, last = add(session, Mail, *[1] * 40, 2)
-    BY_ACCOUNT.claim(session, owner="a")
-
-    assert ids(BY_ACCOUNT.claim(other, owner="b")) == [last.id]
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_claim_tells_how_many_jobs_it_lost_to_others(session: Session, other: Session) -> None:
-    add(session, Mail, 1, 2)
+    first, last = add(session, Mail, 1, 2)
     BY_ACCOUNT.claim(session, owner="a")
 
     claim = BY_ACCOUNT.claim(other, owner="b")
+    session.rollback()
 
-    assert (len(claim), claim.candidates, claim.lost) == (1, 2, 1)
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_claim_of_keys_that_are_all_taken_does_not_try_again(
-    engine: Engine, session: Session, other: Session
-) -> None:
-    """A claim does not wait either: a key is claimed from by one transaction at a time."""
-    add(session, Mail, 1, 1)
-    BY_ACCOUNT.claim(session, owner="a")
-
-    with statements_seen(engine) as seen:
-        assert ids(BY_ACCOUNT.claim(other, owner="b")) == []
-
-    assert len([one for one in seen if "sa_jobqueue_tried" in one]) == 1
+    assert ids(claim) == [last.id]
+    assert (claim.candidates, claim.lost) == (2, 1)
+    assert ids(BY_ACCOUNT.claim(other, owner="b", limit=2)) == [first.id]
 
 
 @pytest.mark.only_on(*SERVERS)
@@ -189,16 +135,14 @@ def test_a_locked_job_blocks_its_own_key_only(session: Session, other: Session) 
     assert ids(BY_ACCOUNT.claim(other, owner="w")) == [elsewhere.id]
 
 
-#: More than a claim has; the step is not taken before statements that a claim does not reach.
-STATEMENTS = 12
-
-
-def overtake(session: Session, queue: JobQueue[Any], *, finish: bool) -> Callable[[], None]:
+def overtake(
+    session: Session, queue: JobQueue[Any], key: int, *, finish: bool
+) -> Callable[[], None]:
     """Insert an earlier job, claim as much as possible, and perhaps finish it; commit each step."""
 
     def step() -> None:
         sooner = {"priority": -1} if queue is BY_ACCOUNT else {"id": -1}
-        session.add(queue.entity(account_id=1, **sooner))
+        session.add(queue.entity(account_id=key, **sooner))
         session.commit()
         jobs = queue.claim(session, owner="b")
         session.commit()
@@ -210,24 +154,26 @@ def overtake(session: Session, queue: JobQueue[Any], *, finish: bool) -> Callabl
 
 
 @BOTH
-@pytest.mark.parametrize("number", range(STATEMENTS))
 @pytest.mark.parametrize("finish", [False, True], ids=["claims", "finishes"])
 def test_no_step_between_two_statements_gives_a_key_twice(
-    engine: Engine, new_session: Sessions, queue: JobQueue[Any], number: int, finish: bool
+    engine: Engine, new_session: Sessions, queue: JobQueue[Any], finish: bool
 ) -> None:
-    session = new_session()
-    add(session, queue.entity, 1, 1)
-    other = new_session(impatient(engine))
-    step = unless_refused(overtake(other, queue, finish=finish), other)
+    session, other = new_session(), new_session(impatient(engine))
+    for number in range(12):  # more statements than a claim has
+        add(session, queue.entity, number, number)
+        step = unless_refused(overtake(other, queue, number, finish=finish), other)
 
-    with before_statement(session, number, step):
-        jobs = queue.claim(session, owner="a", limit=2)
+        with before_statement(session, number, step):
+            jobs = queue.claim(session, owner="a", limit=2)
+            session.commit()
+
+        now = sum(claimed(session, queue.entity).values())
+        assert len(jobs) <= 1, number
+        assert now <= 1, number
+        assert finish or now == 1, number
+        session.execute(delete(queue.entity))
         session.commit()
-
-    assert len(jobs) <= 1
-    now = sum(claimed(session, queue.entity).values())
-    assert now <= 1
-    assert finish or now == 1
+        other.expunge_all()
 
 
 # Retries
@@ -264,21 +210,6 @@ def test_other_jobs_of_a_key_go_on_where_delayed_jobs_are_skipped(session: Sessi
     complete(session, job)
     assert ids(skipping.claim(session, owner="w", limit=9)) == [first.id]
     assert third.status == "unclaimed"
-
-
-def test_a_job_that_failed_without_a_delay_is_the_next_of_its_key_at_once(
-    session: Session,
-) -> None:
-    queue = JobQueue(Errand, serial_by=Errand.account_id)
-    first, second = add(session, Errand, 1, 1)
-    fail(session, queue.claim(session, owner="w"), retry_in=timedelta(0))
-    session.commit()
-
-    jobs = queue.claim(session, owner="w", limit=2)
-
-    assert ids(jobs) == [first.id]
-    complete(session, jobs)
-    assert ids(queue.claim(session, owner="w")) == [second.id]
 
 
 def test_a_job_for_later_that_was_never_tried_does_not_block_its_key(session: Session) -> None:

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, Table, event, select, text
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import (
-    DeclarativeBase,
-    Mapped,
-    ORMExecuteState,
     Session,
     joinedload,
-    mapped_column,
-    with_loader_criteria,
 )
 
-from sa_jobqueue import JobMixin, JobQueue, enqueue
-from sa_jobqueue.dialects.postgresql.claim_lock import SPACE
-from tests.contract.strict_order.support import EMAILS
+from sa_jobqueue import JobQueue, enqueue
+from tests.contract.strict_order.support import EMAILS, Later
 from tests.models import (
     Account,
-    Base,
     Document,
-    Dog,
     Email,
     Letter,
     Message,
     Pair,
-    Task,
     add_emails,
-    add_tasks,
-    names,
     recipients,
 )
-from tests.support import make_engine
 
 
 def add_pairs(session: Session) -> list[Any]:
@@ -50,12 +36,6 @@ def add_documents(session: Session) -> list[Any]:
     return list(session.scalars(select(Document.id).order_by(Document.created)))
 
 
-def add_dogs(session: Session) -> list[Any]:
-    session.add_all([Dog(trick=trick) for trick in "abc"])
-    session.flush()
-    return list(session.scalars(select(Dog.id).order_by(Dog.id)))
-
-
 def add_messages(session: Session) -> list[Any]:
     enqueue(session, Message, [{"sequence": n} for n in (2, 3, 1)])
     return list(session.scalars(select(Message.id).order_by(Message.sequence.desc())))
@@ -66,7 +46,7 @@ def add_messages(session: Session) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("entity", "add"),
-    [(Pair, add_pairs), (Document, add_documents), (Dog, add_dogs), (Message, add_messages)],
+    [(Pair, add_pairs), (Document, add_documents), (Message, add_messages)],
 )
 def test_every_kind_of_class_is_claimed_in_its_order(
     session: Session, entity: type[Any], add: Callable[[Session], list[Any]]
@@ -83,7 +63,7 @@ def test_every_kind_of_class_is_claimed_in_its_order(
     session.commit()
 
 
-def test_a_queue_keeps_its_own_order_and_criteria(session: Session) -> None:
+def test_a_queue_keeps_its_own_order_and_criteria_for_plain_rows_too(session: Session) -> None:
     add_emails(session, "a1", "b", "a2", "a3")
     queue = JobQueue(
         Email,
@@ -92,48 +72,14 @@ def test_a_queue_keeps_its_own_order_and_criteria(session: Session) -> None:
         strict_order=True,
     )
 
-    claimed = queue.claim(session, owner="w", limit=2)
-
-    assert recipients(claimed) == ["a3", "a2"]
-
-
-def test_plain_rows_are_claimed_in_order_and_finished(session: Session) -> None:
-    add_emails(session, "a", "b", "c")
-
-    rows = EMAILS.claim_rows(session, owner="w", limit=2)
-    EMAILS.complete(session, rows)
+    first = queue.claim(session, owner="w")
+    rows = queue.turn(session, first, owner="w", rows=True)
+    queue.complete(session, rows)
     session.commit()
 
-    assert [(row.recipient, row.status) for row in rows] == [("a", "claimed"), ("b", "claimed")]
+    assert (recipients(first), recipients(rows)) == (["a3"], ["a2"])
     statuses = session.scalars(select(Email.status).order_by(Email.id)).all()
-    assert statuses == ["done", "done", "unclaimed"]
-
-
-def test_a_turn_finishes_one_batch_and_claims_the_next(session: Session) -> None:
-    add_emails(session, "a", "b", "c")
-    first = EMAILS.claim(session, owner="w", limit=2)
-    session.commit()
-
-    following = EMAILS.turn(session, first, owner="w", limit=2)
-    session.commit()
-
-    assert recipients(following) == ["c"]
-    assert session.scalars(select(Email.status).order_by(Email.id)).all() == [
-        "done",
-        "done",
-        "claimed",
-    ]
-
-
-def test_the_criteria_of_a_sessions_hooks_hold(session: Session) -> None:
-    add_emails(session, "theirs", "ours", "theirs", "ours")
-
-    @event.listens_for(session, "do_orm_execute")
-    def ours_only(state: ORMExecuteState) -> None:
-        mine = with_loader_criteria(Email, Email.recipient == "ours")
-        state.statement = state.statement.options(mine)
-
-    assert recipients(EMAILS.claim(session, owner="w", limit=3)) == ["ours", "ours"]
+    assert statuses == ["unclaimed", "unclaimed", "done", "done"]
 
 
 def test_relationships_are_loaded_as_asked(session: Session) -> None:
@@ -151,82 +97,17 @@ def test_relationships_are_loaded_as_asked(session: Session) -> None:
     assert [it.name for it in (letter.account, letter.copy_to) if it is not None] == ["n", "n"]
 
 
-def test_jobs_due_later_are_not_claimed(session: Session) -> None:
-    tomorrow = datetime.now(UTC) + timedelta(days=1)
-    add_tasks(session, "tomorrow", priority=-5, run_at=tomorrow)
-    add_tasks(session, "today")
-
-    claimed = JobQueue(Task, strict_order=True).claim(session, owner="w", limit=2)
-
-    assert names(claimed) == ["today"]
-
-
-class NamedBase(DeclarativeBase):
-    pass
-
-
-class Named(JobMixin, NamedBase):
-    """A table whose name and schema need quotes."""
-
-    __tablename__ = "It's 100% named"
-    __table_args__ = {"schema": "one"}  # noqa: RUF012 - as users write it
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-# Whose turn it is, on PostgreSQL
-
-
 @pytest.mark.only_on("postgresql")
-@pytest.mark.parametrize("schema", ["one", 'Other "two"'])
-def test_the_turn_is_a_lock_of_the_table_that_is_claimed_from(
-    fresh_database: URL, schema: str
-) -> None:
-    engine = make_engine(fresh_database)
-    with translated(engine, {"one": schema}) as session:
-        NamedBase.metadata.create_all(session.connection())
-        session.commit()
+def test_the_turn_is_that_of_the_table_that_is_claimed_from(queue_engine: Engine) -> None:
+    elsewhere = queue_engine.execution_options(schema_translate_map={None: 'Other "two"'})
+    with elsewhere.begin() as connection:
+        connection.exec_driver_sql('CREATE SCHEMA "Other ""two"""')
+        Email.metadata.tables["email"].create(connection)
+    with Session(elsewhere) as one, Session(elsewhere) as two, Session(queue_engine) as other:
+        EMAILS.claim(one, owner="w")
 
-        JobQueue(Named, strict_order=True).claim(session, owner="w")
-
-        table = '"' + schema.replace('"', '""') + '"."It\'s 100% named"'
-        oid = session.scalar(text("SELECT CAST(:t AS regclass)::oid").bindparams(t=table))
-        held = session.execute(
-            text(
-                "SELECT classid, objid FROM pg_locks "
-                "WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
-            )
-        )
-        assert [(*row,) for row in held] == [(SPACE, oid)]
-    engine.dispose()
-
-
-@contextmanager
-def translated(engine: Engine, names: dict[str, str]) -> Iterator[Session]:
-    """Open a session in which schemas have other names."""
-    (schema,) = names.values()
-    with engine.connect().execution_options(schema_translate_map=names) as connection:
-        connection.exec_driver_sql('CREATE SCHEMA "' + schema.replace('"', '""') + '"')
-        connection.commit()
-        with Session(connection) as session:
-            yield session
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_a_table_without_its_claim_index_is_claimed_from_in_an_old_snapshot_too(
-    fresh_database: URL,
-) -> None:
-    engine = make_engine(fresh_database)
-    Base.metadata.create_all(engine)
-    table = Email.__table__
-    assert isinstance(table, Table)
-    (index,) = (one for one in table.indexes if str(one.name).endswith("_claim"))
-    index.drop(engine)
-
-    with Session(engine.execution_options(isolation_level="REPEATABLE READ")) as session:
-        add_emails(session, "a", "b")
-        session.commit()
-        session.execute(select(Email.id)).all()
-        claimed = JobQueue(Email, strict_order=True).claim(session, owner="w", limit=2)
-
-        assert recipients(claimed) == ["a", "b"]
-    engine.dispose()
+        assert not EMAILS.claim(other, owner="w")  # without waiting
+        later = Later(queue_engine, lambda: EMAILS.claim(two, owner="w"))
+        assert later.waits
+        one.rollback()
+        assert not later.result()

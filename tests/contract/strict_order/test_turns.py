@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, event, insert
-from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import Engine, event
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, cancel, claim, complete, enqueue, reprioritize
 from tests.contract.steps import before
@@ -32,15 +31,19 @@ def test_the_next_claimer_waits_for_the_end_of_the_transaction(
     other: Session,
     end: Callable[[Session], None],
     expected: list[str],
+    db_alias: str,
 ) -> None:
     add_emails(session, "a", "b", "c", "d")
-    EMAILS.claim(session, owner="first", limit=2)
+    claimed = EMAILS.claim(session, owner="first", limit=2)
 
     later = Later(engine, lambda: EMAILS.claim(other, owner="second"))
     assert later.waits
     end(session)
 
     assert recipients(later.result()) == expected
+    if end is end_by_commit and db_alias != "sqlite":
+        complete(session, claimed)  # while the second claimer's transaction is open
+        session.commit()
 
 
 @pytest.mark.parametrize("limit", [1, 2])
@@ -62,60 +65,6 @@ def test_after_its_wait_a_claim_sees_earlier_jobs_that_came_meanwhile(
     # Where row locks make the turn, it alone may be claimed before the first claim ends.
     claimed = names(later.result())
     assert claimed in (["sooner"], ["sooner", "b"][:limit])
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_an_earlier_job_that_comes_while_the_priorities_are_read_is_claimed(
-    engine: Engine, new_session: Sessions
-) -> None:
-    session, producer = new_session(), new_session()
-    add_tasks(session, "later", priority=5)
-    queue = JobQueue(Task, strict_order=True)
-
-    with before(engine, "SELECT task.id", lambda: add_tasks(producer, "sooner", priority=1)):
-        claimed = queue.claim(session, owner="w")
-
-    assert names(claimed) == ["sooner"]
-
-
-class CommitBase(DeclarativeBase):
-    pass
-
-
-class Parent(CommitBase):
-    __tablename__ = "commit_parent"
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-class Child(CommitBase):
-    """A row without its parent fails at COMMIT only."""
-
-    __tablename__ = "commit_child"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    parent_id: Mapped[int] = mapped_column(
-        ForeignKey("commit_parent.id", deferrable=True, initially="DEFERRED")
-    )
-
-
-@pytest.mark.only_on("postgresql", "sqlite")
-def test_the_next_claimer_waits_for_the_end_of_a_transaction_that_fails_at_commit(
-    queue_engine: Engine, db_alias: str
-) -> None:
-    CommitBase.metadata.create_all(queue_engine)
-    with Session(queue_engine) as session, Session(queue_engine) as other:
-        add_emails(session, "a", "b")
-        if db_alias == "sqlite":
-            session.connection().exec_driver_sql("PRAGMA foreign_keys = ON")
-        EMAILS.claim(session, owner="first")
-        session.execute(insert(Child), {"parent_id": 1})
-
-        later = Later(queue_engine, lambda: EMAILS.claim(other, owner="second"))
-        assert later.waits
-        with pytest.raises(IntegrityError):
-            session.commit()
-        session.rollback()
-
-        assert recipients(later.result()) == ["a"]
 
 
 @pytest.mark.only_on(*SERVERS)
@@ -157,21 +106,6 @@ def before_a_lock(engine: Engine, step: Callable[[], None]) -> Iterator[list[int
 
 
 @pytest.mark.only_on(*SERVERS)
-def test_a_next_job_that_is_moved_back_meanwhile_is_not_claimed(
-    engine: Engine, session: Session, other: Session
-) -> None:
-    queue = JobQueue(Task, strict_order=True)
-    first, *_ = add_tasks(session, "a", "b")
-    reprioritize(session, [first], 9)
-
-    later = Later(engine, lambda: queue.claim(other, owner="w"))
-    assert later.waits
-    session.commit()
-
-    assert names(later.result()) == ["b"]
-
-
-@pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("limit", [1, 2])
 def test_a_next_job_that_is_moved_back_between_look_and_lock_is_not_claimed(
     engine: Engine, session: Session, other: Session, limit: int
@@ -189,37 +123,6 @@ def test_a_next_job_that_is_moved_back_between_look_and_lock_is_not_claimed(
 
     assert moved
     assert names(claimed) == ["b", "c"][:limit]
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_claim_ends_before_a_job_that_somebody_has_locked(
-    engine: Engine, new_session: Sessions
-) -> None:
-    session, other = new_session(), new_session()
-    _, second, _ = add_emails(session, "a", "b", "c")
-    cancel(session, [second])
-
-    claimed = EMAILS.claim(other, owner="w", limit=3)
-    other.commit()
-    session.rollback()
-
-    assert recipients(claimed) == ["a"]
-    assert recipients(EMAILS.claim(other, owner="w", limit=3)) == ["b", "c"]
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_claimer_that_waited_does_not_block_a_finish(
-    engine: Engine, session: Session, other: Session
-) -> None:
-    add_emails(session, "a", "b")
-    claimed = EMAILS.claim(session, owner="first")
-    later = Later(engine, lambda: EMAILS.claim(other, owner="second"))
-    assert later.waits
-    session.commit()
-    assert recipients(later.result()) == ["b"]
-
-    complete(session, claimed)  # while the second claimer's transaction is open
-    session.commit()
 
 
 @pytest.mark.only_on(*SERVERS)

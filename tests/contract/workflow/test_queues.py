@@ -11,6 +11,8 @@ from sa_jobqueue import ArgumentError
 from tests.contract.workflow.support import logged
 from tests.videos import S, add_videos, videos
 
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
+
 
 def test_a_step_takes_new_jobs_which_no_other_step_claims(session: Session) -> None:
     first, second, _ = videos()

@@ -14,6 +14,8 @@ from sa_jobqueue import ClaimLost, fence_of, reap
 from tests.contract.workflow.support import logged, statuses, step_of, work
 from tests.videos import S, Video, add_videos, videos
 
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
+
 FORCE = timedelta(0)
 
 

@@ -9,14 +9,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import advisory_session
-from tests.contract.advisory.transactions.support import SeatBase
 from tests.contract.subscriptions import add_subscriptions
-from tests.support import with_empty_tables
-
-
-@pytest.fixture
-def engine(engine: Engine) -> Engine:
-    return with_empty_tables(engine, SeatBase.metadata)
 
 
 @pytest.fixture

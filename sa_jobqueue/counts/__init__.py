@@ -1,0 +1,41 @@
+"""Counts: what queues hold now, read by indexes alone, so that big tables may be asked often.
+
+::
+
+    for seen in overview(session, [outbox, reports]):
+        print(seen.name, seen.due, seen.oldest, seen.failed or "not indexed")
+
+    for job in list_jobs(session, outbox, Listed.FAILED, limit=20):
+        print(job.key, job.attempts, job.last_error)
+
+With their indexes, no statement reads done rows, and none counts further than it must: ``Count``
+says "10,000+".
+Failed and cancelled jobs are counted where an index finds them: on MySQL and MariaDB the reap
+index, elsewhere ``__queue_args__ = {"failed_index": True}`` declares it. Without the index a list
+has those among the last rows by primary key.
+
+======================  =====================================================
+``stats``               overview, stats and the rate of finishes
+``waiting``             the jobs that are due, and the next that will be
+``position``            the place of a job in its queue, and how long it waits
+``jobs``                list_jobs: due, claimed, failed and other jobs, page by page
+``count``               a number that may be more, and the queue that is counted
+``schema``              which tables and indexes are there, asked once a minute
+======================  =====================================================
+"""
+
+from .count import Count
+from .jobs import Listed, ListedJob, count_failed, list_jobs, why_incomplete
+from .stats import QueueStats, overview, workers_needed
+
+__all__ = [
+    "Count",
+    "Listed",
+    "ListedJob",
+    "QueueStats",
+    "count_failed",
+    "list_jobs",
+    "overview",
+    "why_incomplete",
+    "workers_needed",
+]

@@ -1,0 +1,155 @@
+"""What a claim and its finish refuse: the error says the way out, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, StaticPool, create_engine, select
+from sqlalchemy.ext.horizontal_shard import ShardedSession
+from sqlalchemy.orm import Session, aliased
+
+from sa_jobqueue import (
+    ArgumentError,
+    JobQueue,
+    NotClaimed,
+    UnsupportedDatabase,
+    cancel,
+    cancel_claimed,
+    claim,
+    complete,
+    enqueue,
+    fail,
+    fence_of,
+    release,
+    renew,
+    retry,
+    with_fence,
+)
+from tests.models import Account, Base, Dog, Email, Letter, Message, Task, add_emails
+from tests.support import ALL_STRATEGIES, SERVERS, STRATEGIES, Sessions
+
+
+def claiming(**options: Any) -> Callable[[Session], object]:
+    return lambda session: claim(session, Email, **{"owner": "w", **options})
+
+
+#: What is done with a session, and the words of the error.
+CALLS: list[tuple[Callable[[Session], object], str]] = [
+    *((claiming(limit=limit), "at least 1") for limit in (0, -1, True, 1.5, None)),
+    *((claiming(owner=owner), "owner") for owner in ("", "x" * 65, "a~b", 1.5)),
+    (claiming(owner=None), "owner= is needed"),
+    (claiming(order_by="recipient"), r"Email\.id\.desc"),
+    (claiming(strategy="skip-locked"), "skip_locked"),
+    (claiming(strategy="skip-locked", candidates_from=Session()), "skip_locked"),
+    (lambda session: claim(session, aliased(Email), owner="w"), "mapped class"),
+    (lambda session: claim(session, Letter, Letter.account_id == Account.id, owner="w"), "has"),
+    (
+        lambda session: with_fence(
+            Message(id=session.scalar(select(Email.id)), sequence=1),
+            fence_of(claim(session, Email, owner="w")[0]),
+        ),
+        "not the row",
+    ),
+    (
+        lambda session: complete(session, claim(session, Dog, owner="w"), delete=True),
+        "tables",
+    ),
+    (lambda session: enqueue(session, Task, [{"name": "a", "prioritty": 3}]), "prioritty"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), CALLS)
+def test_a_call_that_cannot_be_meant_is_refused(
+    session: Session, call: Callable[[Session], object], words: str
+) -> None:
+    session.add(Dog(trick="roll"))
+    add_emails(session, "a")
+
+    with pytest.raises(ArgumentError, match=words):
+        call(session)
+
+
+def test_a_strategy_that_cannot_run_here_is_refused(session: Session, db_alias: str) -> None:
+    here = {*STRATEGIES[db_alias], *(["advisory"] if db_alias == "postgresql" else [])}
+    for name in {*ALL_STRATEGIES, "advisory"} - here:
+        with pytest.raises(UnsupportedDatabase, match=f"{name}.*use strategy='auto'"):
+            claim(session, Email, owner="w", strategy=name)
+
+
+def test_candidates_from_needs_the_candidates_strategy(
+    session: Session, other: Session, db_alias: str
+) -> None:
+    with pytest.raises((ArgumentError, UnsupportedDatabase)):
+        claim(session, Email, owner="w", candidates_from=other, strategy=STRATEGIES[db_alias][0])
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_held_claim_needs_a_transaction_of_its_session(
+    engine: Engine, session: Session, new_session: Sessions
+) -> None:
+    add_emails(session, "a")
+    claimed = claim(session, Email, strategy="held")
+    session.commit()
+
+    for verb in (complete, fail, release, cancel_claimed):
+        with pytest.raises(NotClaimed, match="one transaction"):
+            verb(session, claimed)
+    with pytest.raises(UnsupportedDatabase, match="AUTOCOMMIT"):
+        claim(
+            new_session(engine.execution_options(isolation_level="AUTOCOMMIT")),
+            Email,
+            strategy="held",
+        )
+    with (
+        engine.connect() as connection,
+        connection.begin_nested(),
+        pytest.raises(ArgumentError, match="needs a Session"),
+    ):
+        JobQueue(Email, strategy="held").claim_rows(connection, limit=2)
+
+
+@pytest.mark.parametrize("verb", [complete, fail, release, renew, cancel, retry])
+def test_entities_need_a_session_and_a_connection_writes_nothing(
+    engine: Engine, session: Session, verb: Any
+) -> None:
+    emails = add_emails(session, "a")
+    jobs: Any = emails if verb in (cancel, retry) else claim(session, Email, owner="w")
+    session.commit()
+    before = session.scalars(select(Email.status)).all()
+    session.rollback()
+
+    with engine.connect() as connection:
+        with pytest.raises(ArgumentError, match="need a Session"):
+            verb(connection, jobs)
+        with pytest.raises(ArgumentError, match="need a Session"):
+            claim(connection, Email, owner="w")  # type: ignore[arg-type]  # the mistake under test
+        connection.commit()
+
+    assert session.scalars(select(Email.status)).all() == before
+
+
+def test_a_session_of_several_shards_is_refused_and_a_session_of_one_serves() -> None:
+    engines = [create_engine("sqlite://", poolclass=StaticPool) for _ in range(2)]
+    for engine in engines:
+        Base.metadata.create_all(engine)
+        with Session(engine) as session:
+            add_emails(session, "a", "b", "c")
+    shards: Any = dict(zip("xy", engines, strict=True))
+    sharded = ShardedSession(
+        shards=shards,
+        shard_chooser=lambda *_, **__: "x",
+        identity_chooser=lambda *_, **__: list(shards),
+        execute_chooser=lambda _: list(shards),
+    )
+
+    with sharded, pytest.raises(ArgumentError, match="Session of one shard"):
+        claim(sharded, Email, owner="w", limit=2)
+
+    with Session(engines[0]) as session:
+        jobs = claim(session, Email, owner="w", limit=2)
+        assert len(jobs) == 2
+        complete(session, jobs)
+    with sharded, pytest.raises(ArgumentError, match="Session of one shard"):
+        complete(sharded, jobs.fences)

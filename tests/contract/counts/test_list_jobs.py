@@ -1,0 +1,246 @@
+"""list_jobs(): each state's jobs in their order, page behind page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import ArgumentError, JobQueue, claim, fail
+from sa_jobqueue.counts import Count, Listed, ListedJob, count_failed, list_jobs, why_incomplete
+from sa_jobqueue.doctor import Severity, examine
+from sa_jobqueue.model.indexes import index_of
+from tests.contract.plans import fill
+from tests.contract.round_models import Device, Member
+from tests.models import Dog, Email, Message, Order, Pair, Task
+
+from .models import Crate, Hall, Parcel, Pigeon, Postcard, add, boxes, keys_in_claim_order
+
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def pages(session: Session, queue: Any, which: Listed, limit: int = 4) -> list[list[ListedJob]]:
+    """Read page after page, until one is empty."""
+    found: list[list[ListedJob]] = []
+    while True:
+        after = found[-1][-1] if found else None
+        page = list_jobs(session, queue, which, limit=limit, after=after)
+        if not page:
+            return found
+        found.append(page)
+
+
+def keys(found: list[list[ListedJob]]) -> list[Any]:
+    return [job.key for page in found for job in page]
+
+
+QUEUES: dict[str, tuple[Any, Any]] = {
+    "plain": (Email, lambda n: {"recipient": f"{n}"}),
+    "all mixins": (
+        Task,
+        lambda n: {"name": f"{n}", "priority": n % 3, "run_at": LONG_AGO + timedelta(hours=n // 4)},
+    ),
+    "other names": (Order, lambda n: {"job_priority": -(n % 2)}),
+    "wide key": (
+        Pair,
+        lambda n: {"left": n % 2, "right": f"{n:02}", "priority": n % 3, "run_at": LONG_AGO},
+    ),
+    "types of one's own": (
+        Crate,
+        lambda n: {"hall": Hall(1 + n % 2), "mark": n, "run_at": LONG_AGO},
+    ),
+    "joined table": (Dog, lambda n: {"trick": f"{n}"}),
+    "rounds": (
+        Device,
+        lambda n: {"round": 1 + n % 2, "priority": n % 3, "run_at": LONG_AGO},
+    ),
+    "own words": (Member, lambda n: {"club": f"{n % 2}", "number": n, "mailing": n % 3}),
+}
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_due_jobs_are_listed_as_they_will_be_claimed_and_claimed_jobs_by_age(
+    session: Session, name: str
+) -> None:
+    entity, values = QUEUES[name]
+    add(session, *(entity(**values(number)) for number in range(13)))
+    queue: JobQueue[Any] = JobQueue(entity)
+
+    listed = pages(session, queue, Listed.DUE)
+
+    assert keys(listed) == keys_in_claim_order(session, queue)
+    assert [len(page) for page in listed] == [4, 4, 4, 1]
+
+    for limit in (6, 3):
+        queue.claim(session, owner="w", limit=limit)
+        session.commit()
+    claimed = [job for page in pages(session, queue, Listed.CLAIMED) for job in page]
+    dates = [job.owner_date for job in claimed]
+    assert len({job.key for job in claimed}) == len(dates) == 9
+    assert dates == sorted(date for date in dates if date is not None)
+    assert {job.owner for job in claimed} == {"w"}
+
+
+def test_due_jobs_of_one_round_are_listed_by_priority(session: Session) -> None:
+    values = [{"round": 1 + n % 2, "priority": n % 3, "run_at": LONG_AGO} for n in range(20)]
+    add(session, *(Device(**each) for each in values))
+    queue: JobQueue[Any] = JobQueue(Device, Device.round == 2)
+
+    listed = pages(session, queue, Listed.DUE)
+
+    assert keys(listed) == keys_in_claim_order(session, queue)
+    assert len(keys(listed)) == 10
+
+
+@pytest.mark.parametrize(
+    ("queue", "values"),
+    [
+        (JobQueue(Message, Message.channel == "sms"), {"sequence": 7}),
+        (JobQueue(Task, order_by=Task.name), {"name": "x"}),
+    ],
+)
+def test_in_an_order_of_the_users_own_there_is_one_page(
+    session: Session, queue: JobQueue[Any], values: dict[str, Any]
+) -> None:
+    add(session, *(queue.entity(**values) for _ in range(10)))
+
+    assert keys(pages(session, queue, Listed.DUE)) == keys_in_claim_order(session, queue)[:4]
+
+
+def test_jobs_that_wait_for_later_are_apart_from_the_due(session: Session) -> None:
+    soon, late = (datetime.now(UTC) + timedelta(hours=hours) for hours in (1, 2))
+    add(session, Parcel(id=1), Parcel(id=2, run_at=late), Parcel(id=3, run_at=soon))
+    add(session, Parcel(id=4, run_at=soon, priority=-1), Pigeon(id=1, wing=1))
+
+    assert keys(pages(session, Parcel, Listed.DUE)) == [(1,)]
+    assert keys(pages(session, Parcel, Listed.LATER, limit=1)) == [(4,), (3,), (2,)]
+    assert pages(session, Pigeon, Listed.LATER) == []
+
+
+# -- failed and cancelled jobs ------------------------------------------------
+
+
+def failed(number: int, **values: Any) -> Parcel:
+    when = LONG_AGO + number * MINUTE
+    return Parcel(**{"id": number, "status": "failed", "owner_date": when} | values)
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_failed_and_cancelled_jobs_are_listed_the_newest_first(
+    session: Session, status: str
+) -> None:
+    for number in range(1, 10):
+        moment = LONG_AGO + number // 3 * MINUTE
+        add(session, failed(number, owner_date=moment, status=status))
+    add(session, failed(20, status=status, kind="letter"), failed(21, owner_date=None))
+
+    assert keys(pages(session, boxes, Listed(status))) == [(key,) for key in range(9, 0, -1)]
+
+
+def test_pages_follow_each_other_with_a_key_of_types_of_ones_own(session: Session) -> None:
+    rows = [Crate(hall=Hall(1 + n // 2), mark=n, status="failed") for n in range(4)]
+    for crate in rows:
+        crate.owner_date = LONG_AGO
+    add(session, *rows)
+
+    found = keys(pages(session, Crate, Listed.FAILED, limit=1))
+
+    assert sorted(found, key=lambda key: key[1]) == [(crate.hall, crate.mark) for crate in rows]
+    assert [mark for hall, mark in found if hall is Hall.WEST] == [3, 2]
+
+
+def test_a_failed_job_tells_its_story(session: Session) -> None:
+    add(session, Parcel(attempts=4, max_attempts=5), Postcard(id=7, status="lost"))
+    session.get_one(Postcard, 7).owner_date = LONG_AGO
+    jobs = claim(session, Parcel, owner="w")
+    fail(session, jobs, error=ValueError("no luck"))
+    session.commit()
+
+    (found,) = list_jobs(session, Parcel, Listed.FAILED, limit=10)
+
+    assert (found.key, found.attempts) == ((jobs[0].id,), 5)
+    assert found.last_error == "ValueError: no luck"
+    assert found.owner_date is not None
+    assert abs(found.owner_date - datetime.now(UTC)) < 5 * MINUTE
+    plain = ListedJob((7,), owner_date=LONG_AGO)
+    assert list_jobs(session, Postcard, Listed.FAILED, limit=1) == [plain]
+
+
+def test_they_are_listed_and_counted_until_a_moment(session: Session) -> None:
+    add(session, *(failed(number) for number in range(1, 6)))
+    until = LONG_AGO + 3 * MINUTE
+
+    first = list_jobs(session, Parcel, Listed.FAILED, limit=2, until=until)
+    second = list_jobs(session, Parcel, Listed.FAILED, limit=2, until=until, after=first[-1])
+
+    assert keys([first, second]) == [(3,), (2,), (1,)]
+    assert count_failed(session, Parcel, until=until) == Count(3)
+
+
+@pytest.fixture
+def flock(engine: Engine) -> None:
+    """A failed pigeon before 10,000 that are done, and one behind them."""
+    done = "INSERT INTO pigeon (id, wing, status, owner_date) SELECT 5, number, 'done'"
+    fill(engine, f"{done}, '2020-01-01 00:00:00'", 10_000)
+    with Session(engine) as session:
+        rows = [Pigeon(id=key, wing=1, status="failed") for key in (4, 6)]
+        for pigeon in rows:
+            pigeon.owner_date = LONG_AGO
+        add(session, *rows)
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+@pytest.mark.usefixtures("flock")
+def test_without_an_index_they_are_looked_for_among_the_last_rows(session: Session) -> None:
+    why = why_incomplete(session, Pigeon)
+
+    assert keys([list_jobs(session, Pigeon, Listed.FAILED, limit=5)]) == [(6, 1)]
+    assert why is not None
+    assert "only the 10,000 rows with the largest keys" in why
+    assert '"failed_index": True' in why
+    for wanted in (
+        lambda: list_jobs(session, Pigeon, Listed.FAILED, limit=5, complete=True),
+        lambda: count_failed(session, Pigeon, until=LONG_AGO),
+    ):
+        with pytest.raises(ArgumentError, match="failed_index"):
+            wanted()
+
+
+def test_of_a_small_table_they_are_all_listed_and_counted_without_an_index(
+    session: Session,
+) -> None:
+    for number in range(3):
+        moment = LONG_AGO + number * MINUTE
+        session.add(Pigeon(id=number, wing=1, status="failed", owner_date=moment))
+    session.commit()
+
+    listed = list_jobs(session, Pigeon, Listed.FAILED, limit=5, complete=True)
+
+    assert [job.key for job in listed] == [(2, 1), (1, 1), (0, 1)]
+    assert count_failed(session, Pigeon, until=LONG_AGO) == Count(1)
+    assert why_incomplete(session, Pigeon) is None
+
+
+def test_a_page_has_at_least_one_job(session: Session) -> None:
+    with pytest.raises(ArgumentError, match="at least 1"):
+        list_jobs(session, Parcel, Listed.DUE, limit=0)
+
+
+def test_the_doctor_tells_of_a_declared_index_that_is_missing(engine: Engine) -> None:
+    index = index_of(JobQueue(Parcel).mapping.table, "failed")
+    assert index is not None
+    before = [finding.check for finding in examine(engine, Parcel).findings]
+    index.drop(engine)
+
+    (found,) = (each for each in examine(engine, Parcel).findings if each.check == "failed")
+
+    with engine.begin() as connection:
+        connection.execute(text(found.fix))
+    assert (found.severity, "failed" in before) == (Severity.WARNING, False)
+    assert "failed" not in [finding.check for finding in examine(engine, Parcel).findings]

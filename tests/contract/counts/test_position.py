@@ -1,0 +1,337 @@
+"""The positions of jobs are their ranks in claim order, and tell how long the jobs wait."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, delete, event, func, inspect, select, text
+from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
+
+from sa_jobqueue import (
+    ArgumentError,
+    JobQueue,
+    UnsupportedDatabase,
+    cancel,
+    claim,
+    complete,
+    fence_of,
+    position,
+    reprioritize,
+    waiting_time,
+)
+from sa_jobqueue.dialects import database_of
+from tests.contract.round_models import Device
+from tests.models import (
+    Animal,
+    Cat,
+    Document,
+    Dog,
+    Email,
+    Letter,
+    Message,
+    Order,
+    Pair,
+    Task,
+    add_emails,
+    add_tasks,
+)
+from tests.support import Sessions
+
+from .models import Crate, Hall, Parcel, Pigeon, Ticket, add, keys_in_claim_order
+
+HOUR = timedelta(hours=1)
+
+
+def places(session: Session, jobs: Any) -> list[int | None]:
+    return [position(session, job) for job in jobs]
+
+
+# -- the claim order ----------------------------------------------------
+
+
+def held_against_claims(session: Session, queue: JobQueue[Any]) -> None:
+    """Hold the place of each row against the claims of the whole queue."""
+    jobs = list(session.scalars(select(queue.entity)).unique())
+    order = keys_in_claim_order(session, queue)
+    expected = [order.index(key) + 1 if key in order else None for key in map(key_of, jobs)]
+
+    assert 0 < len(order) < len(jobs)
+    assert [queue.position(session, job) for job in jobs] == expected
+
+
+def key_of(job: Any) -> Any:
+    return inspect(job).identity
+
+
+def rows_of(entity: type[Any]) -> list[Any]:
+    """Make rows with many equal values, due and not, and some that are done."""
+    by_chance = random.Random(entity.__name__)
+    return [row_of(entity, number, by_chance) for number in range(24)]
+
+
+def row_of(entity: type[Any], number: int, by_chance: random.Random) -> Any:
+    columns = inspect(entity).columns
+    given: dict[str, Any] = {}
+    for name in ("round", "priority", "job_priority", "sequence", "created"):
+        if name in columns and not (entity is Order and name == "priority"):
+            given[name] = by_chance.randint(-2, 2)
+    if "run_at" in columns:
+        hours = by_chance.choice([-2, -2, -1, 1])
+        given["run_at"] = datetime.now(UTC).replace(microsecond=7) + hours * HOUR
+    if entity is Pair:
+        given |= {"left": number % 7, "right": f"r{number}"}
+    if entity is Crate:
+        given |= {"hall": by_chance.choice([*Hall]), "mark": number}
+    if entity is Ticket:
+        given["weight"] = by_chance.choice([None, 0.1, 0.7])
+        given["hall"] = by_chance.choice([None, *Hall])
+        given["seat"] = by_chance.choice([None, "a", "b"])
+    for name, value in {"name": "n", "recipient": "r", "channel": "sms"}.items():
+        if name in columns:
+            given[name] = value
+    if number % 6 == 0:
+        given["job_status" if entity is Order else "status"] = "done"
+    return entity(**given)
+
+
+QUEUES = [
+    JobQueue(Email),
+    JobQueue(Email, order_by=[func.length(Email.recipient), Email.subject.desc()]),
+    JobQueue(Task),
+    JobQueue(Task, strict_order=True),
+    JobQueue(Task, Task.id % 3 > 0),
+    JobQueue(Task, order_by=[Task.run_at.desc(), Task.priority]),
+    JobQueue(Order),
+    JobQueue(Message, Message.channel == "sms"),
+    JobQueue(Message),
+    JobQueue(Pair),
+    JobQueue(Device),
+    JobQueue(Device, Device.round == 1),
+    JobQueue(Document),
+    JobQueue(Letter),
+    JobQueue(Animal),
+    JobQueue(Cat),
+    JobQueue(Dog),
+    JobQueue(Crate),
+    JobQueue(Ticket),
+    JobQueue(Ticket, order_by=[Ticket.hall.desc(), Ticket.weight]),
+]
+
+
+@pytest.mark.parametrize("queue", QUEUES, ids=str)
+def test_positions_are_ranks_in_claim_order(session: Session, queue: JobQueue[Any]) -> None:
+    session.add_all(rows_of(queue.entity))
+    if queue.entity in (Animal, Cat):
+        session.add_all(rows_of(Cat if queue.entity is Animal else Animal))
+    session.commit()
+
+    held_against_claims(session, queue)
+
+
+@pytest.mark.only_on("sqlite")
+def test_times_in_other_formats_keep_their_position(session: Session) -> None:
+    """SQLite compares times as text; read and bound again, they would be another text."""
+    for name in ("a", "b", "c"):
+        session.execute(
+            text("INSERT INTO task (name, run_at) VALUES (:name, '2020-01-01 00:00:00')"),
+            {"name": name},
+        )
+    session.commit()
+
+    assert places(session, session.scalars(select(Task).order_by(Task.id))) == [1, 2, 3]
+
+
+@pytest.mark.only_on("mysql")
+def test_without_window_functions_an_order_of_ones_own_is_refused(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(session, Ticket())
+    monkeypatch.setattr(database_of(session.connection()), "window_functions", False)
+
+    with pytest.raises(UnsupportedDatabase, match="use MySQL 8"):
+        JobQueue(Ticket, Ticket.id > 0).position(session, session.query(Ticket).one())
+
+
+# -- who has a place ----------------------------------------------------
+
+
+def test_a_job_has_no_position_once_it_is_claimed_or_before_it_is_due(
+    session: Session, other: Session, strategy: str
+) -> None:
+    a, b, c = add_tasks(session, "a", "b", "c")
+    (later,) = add_tasks(session, "later", run_at=datetime.now(UTC) + HOUR, priority=-1)
+    assert places(session, [a, b, c, later]) == [1, 2, 3, None]
+
+    claimed = claim(session, Task, owner="w", strategy=strategy)
+    assert position(other, b) == 2  # the claim is not committed, and nobody waits for it
+    if strategy == "held":
+        assert position(session, a) == 1  # nothing was written yet
+        complete(session, claimed)
+
+    assert places(session, [later, c, b, a]) == [None, 2, 1, None]
+
+
+def test_finished_cancelled_and_deleted_jobs_have_no_position(session: Session) -> None:
+    a, b, c, d = add_emails(session, "a", "b", "c", "d")
+    claimed = claim(session, Email, owner="w")
+    fence = fence_of(claimed[0])
+    assert position(session, fence) is None
+    complete(session, claimed)
+    cancel(session, b)
+    gone = delete(Email).where(Email.id == c.id)
+    session.execute(gone, execution_options={"synchronize_session": False})
+
+    assert places(session, [a, b, c, d]) == [None, None, None, 1]
+
+
+def test_a_new_priority_changes_the_position_at_once(session: Session) -> None:
+    session.autoflush = False
+    a, b, c = add_tasks(session, "a", "b", "c")
+    (later,) = add_tasks(session, "later", run_at=datetime.now(UTC) + HOUR)
+
+    changed = reprioritize(session, [c, later], -1)
+    b.priority = 1  # pending
+
+    assert changed == [c, later]
+    assert places(session, [a, b, c, later]) == [2, 3, 1, None]
+
+
+def test_an_object_that_is_no_job_of_the_queue_is_refused(session: Session) -> None:
+    (email,) = add_emails(session, "a")
+
+    with pytest.raises(ArgumentError, match="flush"):
+        position(session, Email(recipient="b"))
+    with pytest.raises(ArgumentError, match="queue"):
+        JobQueue(Task).position(session, email)
+    with pytest.raises(ArgumentError, match="is not a job"):
+        position(session, [email])
+
+
+def test_criteria_of_hooks_hold_for_positions(session: Session, new_session: Sessions) -> None:
+    jobs = add_tasks(session, *["one", "two"] * 2)
+    tenant = new_session()
+
+    @event.listens_for(tenant, "do_orm_execute")
+    def of_tenant(state: ORMExecuteState) -> None:
+        if state.is_select:
+            ours = with_loader_criteria(Task, Task.name == "two")
+            state.statement = state.statement.options(ours)
+
+    by_number = JobQueue(Task, order_by=Task.id)
+    assert places(tenant, jobs) == [None, 1, None, 2]
+    assert [by_number.position(tenant, job) for job in jobs] == [None, 1, None, 2]
+
+
+def test_positions_are_found_in_autocommit_sessions(engine: Engine, new_session: Sessions) -> None:
+    session = new_session(engine.execution_options(isolation_level="AUTOCOMMIT"))
+
+    assert places(session, add_tasks(session, "a", "b", "c")) == [1, 2, 3]
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("scans", ["on", "off"])
+def test_the_planner_is_left_as_it_was(session: Session, scans: str) -> None:
+    (job,) = add_emails(session, "a")
+    names = ("enable_seqscan", "enable_indexscan")
+    for name in names:
+        session.execute(text(f"SET LOCAL {name} = {scans}"))
+
+    position(session, job)
+    with (
+        pytest.raises(RuntimeError),
+        database_of(session.connection()).by_index(session.connection()),
+    ):
+        raise RuntimeError
+
+    assert [session.scalar(text(f"SHOW {name}")) for name in names] == [scans] * 2
+
+
+# -- while others change the queue -------------------------------------------
+
+
+@contextmanager
+def before(engine: Engine, words: str, step: Callable[[], object]) -> Iterator[list[int]]:
+    """Take a step of the other session before the first statement with these words."""
+    taken: list[int] = []
+
+    def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+        if not taken and words in statement:
+            taken.append(1)
+            step()
+
+    event.listen(engine, "before_cursor_execute", see)
+    try:
+        yield taken
+    finally:
+        event.remove(engine, "before_cursor_execute", see)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda other, job: reprioritize(other, job, 5), 4),
+        (lambda other, job: reprioritize(other, job, -5), 1),
+        (lambda other, job: claim(other, Task, Task.id == job.id, owner="w"), None),
+        (lambda other, job: cancel(other, job), None),
+        (lambda other, job: other.delete(job), None),
+        (lambda other, job: setattr(job, "run_at", datetime.now(UTC) + HOUR), None),
+    ],
+    ids=["later", "sooner", "claimed", "cancelled", "deleted", "postponed"],
+)
+def test_a_job_that_changes_meanwhile_has_its_new_position(
+    session: Session, other: Session, engine: Engine, change: Any, place: int | None
+) -> None:
+    first = add_tasks(session, "a", "b", "c", "d")[0]
+    reprioritize(session, first, 2)
+    session.commit()
+
+    def step() -> None:
+        change(other, other.get_one(Task, first.id))
+        other.commit()
+
+    with before(engine, "count(*)", step) as taken:
+        found = position(session, first)
+
+    assert (found, taken) == (place, [1])
+
+
+# -- how long a job waits ----------------------------------------------------
+
+
+def test_the_waiting_time_is_the_position_divided_by_the_rate(session: Session) -> None:
+    add(session, *(Parcel(priority=-9) for _ in range(30)))
+    claimed = claim(session, Parcel, owner="w", limit=30)
+    add(session, *(Parcel(priority=-number) for number in range(10)))
+    job = session.query(Parcel).filter_by(status="unclaimed", priority=0).one()
+    queue = JobQueue(Parcel)
+    assert waiting_time(session, job) is None  # nothing was finished lately
+    complete(session, claimed)
+
+    assert queue.position(session, job) == 10
+    assert queue.waiting_time(session, job) == waiting_time(session, job) == timedelta(seconds=100)
+    assert waiting_time(session, claimed[0]) is None
+
+
+def test_queues_that_delete_their_jobs_have_no_waiting_time(session: Session) -> None:
+    add(session, Message(sequence=1), Message(sequence=2))
+    complete(session, claim(session, Message, owner="w"))
+    (job,) = session.scalars(select(Message))
+
+    assert (position(session, job), waiting_time(session, job)) == (1, None)
+
+
+@pytest.mark.only_on("postgresql", "sqlite")
+def test_without_an_index_the_rate_is_refused_with_the_way_out(session: Session) -> None:
+    (email,) = add_emails(session, "a")
+    pigeon = Pigeon(id=1, wing=1)
+    add(session, pigeon)  # has an index of the status alone
+
+    with pytest.raises(ArgumentError, match=r'Index\("ix_email_finish", "status", "owner_date"\)'):
+        waiting_time(session, email)
+    with pytest.raises(ArgumentError, match="no index finds"):
+        waiting_time(session, pigeon)

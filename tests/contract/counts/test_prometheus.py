@@ -1,0 +1,167 @@
+"""Metrics for Prometheus: what a scrape reads, and what the verbs count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from sqlalchemy import Engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import ArgumentError, JobMixin, JobQueue, Owner
+from sa_jobqueue.control import pause, register_worker
+from sa_jobqueue.counts import overview, workers_needed
+from sa_jobqueue.prometheus import QueueCollector, count_events
+from sa_jobqueue.worker import Worker
+from tests.contract.counts.models import TABLES, Parcel, Pigeon, boxes, parcels
+from tests.models import Account
+
+MINUTE = timedelta(minutes=1)
+
+
+class _Apart(DeclarativeBase):
+    pass
+
+
+class Unbuilt(JobMixin, _Apart):
+    """A queue whose migration has not run."""
+
+    __tablename__ = "unbuilt_parcel"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+@pytest.fixture
+def registry(engine: Engine) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(engine, [JobQueue(Parcel), JobQueue(Pigeon)]))
+    return registry
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """Forget the listeners of a test."""
+    mapping = JobQueue(Parcel).mapping
+    before = mapping.listeners
+    yield
+    mapping.listeners = before
+
+
+def read(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    labels = {"queue": "sent_parcel", **labels}
+    return registry.get_sample_value(f"jobqueue_{name}", labels)
+
+
+def test_a_scrape_reads_depth_age_and_failures(
+    registry: CollectorRegistry,
+    session: Session,
+) -> None:
+    parcels = JobQueue(Parcel)
+    parcels.enqueue(session, [{"max_attempts": 1}, {}, {}])
+    session.commit()
+    first = parcels.claim(session, owner="w").first()
+    parcels.fail(session, first, error="lost")
+    parcels.claim(session, owner="w")
+    session.commit()
+
+    found = {name: read(registry, name) for name in ("due_jobs", "claimed_jobs", "failed_jobs")}
+
+    assert found == {"due_jobs": 1, "claimed_jobs": 1, "failed_jobs": 1}
+    assert 0 <= (read(registry, "oldest_due_seconds") or 0) < 60
+    # Where the claim index has done rows too, it finds them; else no index does.
+    assert read(registry, "failed_jobs", queue="pigeon") in (0, None)
+
+
+def test_a_scrape_reads_pauses_and_workers(
+    registry: CollectorRegistry, engine: Engine, session: Session
+) -> None:
+    with Owner(engine) as owner:
+        register_worker(session, owner.name, [Parcel], tables=TABLES)
+        pause(session, Parcel, tables=TABLES)
+        session.commit()
+
+        states = {state: read(registry, "workers", state=state) for state in ("alive", "dead")}
+        assert states == {"alive": 1, "dead": 0}
+    assert read(registry, "workers", state="dead") == 1
+    assert read(registry, "paused") == 1
+    assert read(registry, "paused", queue="pigeon") == 0
+
+
+def test_a_process_counts_what_it_does(engine: Engine, session: Session, forgotten: None) -> None:
+    registry = CollectorRegistry()
+    parcels: JobQueue[Any] = JobQueue(Parcel)
+    count_events([parcels], registry=registry)
+    session.add(Parcel(max_attempts=1))
+    session.commit()
+    parcels.enqueue(session, [{}, {}])
+    session.commit()
+
+    def handler(parcel: Parcel) -> None:
+        if parcel.max_attempts == 1:
+            raise ValueError
+
+    Worker(engine, parcels, handler, drain=True).run()
+
+    counted = {
+        event: read(registry, "events_total", event=event)
+        for event in ("enqueued", "claimed", "finished", "failed", "lost", "reaped")
+    }
+    assert counted == {
+        "enqueued": 3,
+        "claimed": 3,
+        "finished": 2,
+        "failed": 1,
+        "lost": 0,
+        "reaped": 0,
+    }
+    assert read(registry, "job_seconds_count") == 3
+    assert 0 < (read(registry, "job_seconds_sum") or 0) < 60
+
+
+def test_an_autoscaler_learns_how_many_workers_a_drain_needs(
+    engine: Engine, session: Session
+) -> None:
+    parcels = JobQueue(Parcel)
+    (empty,) = overview(session, [parcels])
+    parcels.enqueue(session, [{}] * 700)
+    session.commit()
+    (unknown,) = overview(session, [parcels])
+    with Owner(engine) as owner:
+        register_worker(session, owner.name, [Parcel], tables=TABLES)
+        parcels.complete(session, parcels.claim(session, owner=owner, limit=100))
+        session.commit()
+        (seen,) = overview(session, [parcels])
+
+    assert (workers_needed(empty, MINUTE), workers_needed(unknown, MINUTE)) == (0, None)
+    assert seen.rate is not None
+    expected = 600 / seen.rate / 60
+    assert expected <= (workers_needed(seen, MINUTE) or 0) < expected + 1
+
+
+def test_a_queue_without_its_table_has_no_samples_and_the_others_have(engine: Engine) -> None:
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(engine, [JobQueue(Parcel), JobQueue(Unbuilt)]))
+
+    assert read(registry, "due_jobs") == 0
+    assert read(registry, "due_jobs", queue="unbuilt_parcel") is None
+
+
+def test_a_class_without_jobmixin_has_no_metrics(engine: Engine) -> None:
+    with pytest.raises(ArgumentError, match="add JobMixin to its bases"):
+        QueueCollector(engine, [JobQueue(Account, Account.id > 0, strategy="advisory")])
+
+
+def test_queues_of_one_name_are_told_apart_by_names_of_their_own(
+    engine: Engine, session: Session
+) -> None:
+    with pytest.raises(ArgumentError, match="two queues are called 'sent_parcel'"):
+        QueueCollector(engine, [parcels, boxes])
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(engine, {"all": parcels, "boxes": boxes}))
+    parcels.enqueue(session, [{"kind": "box"}, {"kind": "bag"}])
+    session.commit()
+
+    due = [read(registry, "due_jobs", queue=name) for name in ("all", "boxes")]
+    assert due == [2, 1]

@@ -1,0 +1,463 @@
+"""reap() takes back the claims of dead owners, and those whose lease is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, String, cast, event, literal, select, update
+from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
+
+from sa_jobqueue import (
+    ArgumentError,
+    ClaimLost,
+    JobQueue,
+    Owner,
+    OwnerState,
+    claim,
+    complete,
+    connection_owner,
+    enqueue,
+    fail,
+    fence_of,
+    owner_state,
+    reap,
+    renew,
+)
+from sa_jobqueue.verbs import Reaped, ReapedJob, ReapReason
+from tests.contract.reap.support import (
+    FORCE,
+    HOUR,
+    PLAIN,
+    claimed,
+    grow_old,
+    of_the_dead,
+    own,
+    reaped,
+    rows,
+    statuses,
+)
+from tests.contract.worker.faults import Base, Picky, add_picky, picky_states
+from tests.models import (
+    Account,
+    Animal,
+    Cat,
+    Document,
+    Dog,
+    Email,
+    Message,
+    Order,
+    Pair,
+    Render,
+    Task,
+    add_emails,
+    add_renders,
+    add_tasks,
+    recipients,
+)
+from tests.support import SERVERS, Sessions, begin_deferred, with_empty_tables
+
+MINUTE = timedelta(minutes=1)
+MOMENT = timedelta(microseconds=1)
+
+DEAD, LEASE, RUNTIME = ReapReason
+
+# Whose claims, and when
+
+
+@contextmanager
+def owner_that_is(state: str, engine: Engine) -> Iterator[Any]:
+    """Give an owner to claim by, which is then alive, dead or not known to any server."""
+    if state in ("alive", "dead"):
+        with Owner(engine) as owner:
+            yield owner
+    else:
+        yield PLAIN
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "how", "reason"),
+    [
+        ("dead", FORCE, {}, DEAD),
+        ("alive", 100 * HOUR, {"lease": HOUR}, None),
+        ("alive", HOUR / 2, {"max_runtime": HOUR}, None),
+        ("alive", 2 * HOUR, {"max_runtime": HOUR}, RUNTIME),
+        ("alive", FORCE, {"max_runtime": FORCE}, RUNTIME),
+        ("unknown", 9 * MINUTE, {}, None),
+        ("unknown", 11 * MINUTE, {}, LEASE),
+        ("unknown", 11 * MINUTE, {"lease": HOUR}, None),
+        ("unknown", 2 * HOUR, {"lease": HOUR}, LEASE),
+        ("unknown", HOUR, {"max_runtime": FORCE, "lease": 9 * HOUR}, RUNTIME),
+        ("nobody", 9 * MINUTE, {}, None),
+        ("nobody", 11 * MINUTE, {}, LEASE),
+        ("without a date", HOUR, {"lease": MOMENT}, None),
+        ("without a date", HOUR, {"max_runtime": FORCE}, RUNTIME),
+    ],
+)
+def test_the_state_of_its_owner_and_its_age_decide_when_a_claim_is_taken_back(
+    engine: Engine,
+    session: Session,
+    state: str,
+    age: timedelta,
+    how: dict[str, Any],
+    reason: ReapReason | None,
+) -> None:
+    add_tasks(session, "a")
+    changed = {"nobody": {"owner": None}, "without a date": {"owner_date": None}}.get(state)
+    with owner_that_is(state, engine) as owner:
+        claimed(session, Task, owner)
+        if changed is not None:
+            session.execute(update(Task).values(changed))
+        grow_old(session, Task, age)
+        ((identity, name, date),) = rows(session, Task, Task.id, Task.owner, Task.owner_date)
+        found = None if state == "dead" else reaped(session, Task, **how)
+    if found is None:
+        found = reaped(session, Task, **how)
+
+    state_after = rows(session, Task, Task.status, Task.owner, Task.last_error)
+    if reason is None:
+        assert (len(found), bool(found), found.by_owner, found.more) == (0, False, {}, False)
+        assert state_after == [("claimed", name, None)]
+    else:
+        assert found.jobs == (ReapedJob((identity,), name, reason, False, date),)
+        assert (found.by_owner, found.unclaimed, found.failed) == ({name: 1}, 1, 0)
+        assert state_after == [("unclaimed", None, f"reaped, {reason}: {name or 'nobody'}")]
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_the_claims_of_a_closed_connection_still_wait_for_the_lease(
+    engine: Engine, session: Session
+) -> None:
+    """A pool may close connections while its process goes on working."""
+    add_emails(session, "a")
+    with engine.connect() as connection:
+        connection.detach()
+        with Session(connection) as bound:
+            name = connection_owner(bound)
+            claimed(bound, Email, name)
+    deadline = time.monotonic() + 10
+    while owner_state(session, name) is not OwnerState.DEAD:
+        assert time.monotonic() < deadline
+        session.rollback()
+        threading.Event().wait(0.01)
+
+    assert not reaped(session)
+    grow_old(session, Email, 11 * MINUTE)
+
+    found = reaped(session)
+    assert [(job.owner, job.reason) for job in found.jobs] == [(name, DEAD)]
+
+
+def test_a_renewed_claim_is_not_taken_when_the_lease_of_its_claim_is_over(
+    session: Session,
+) -> None:
+    add_emails(session, "a", "b")
+    emails = claimed(session, Email, PLAIN)
+    grow_old(session, Email, HOUR)
+    fence = fence_of(emails[0])
+    fence.token.dates.append(emails[0].owner_date)  # the time that this test has just set
+    renew(session, emails[0])
+    session.commit()
+
+    found = reaped(session)
+
+    assert [job.identity for job in found.jobs] == [fence_of(emails[1]).identity]
+    complete(session, emails[0])
+
+
+@pytest.mark.parametrize(("lease", "count"), [(None, 0), (MINUTE, 1)])
+def test_a_queue_has_its_own_lease(session: Session, lease: timedelta | None, count: int) -> None:
+    add_emails(session, "a")
+    claimed(session, Email, PLAIN)
+    grow_old(session, Email, 5 * MINUTE)
+
+    assert len(JobQueue(Email, lease=lease).reap(session)) == count
+
+
+# What becomes of the jobs
+
+
+def test_a_reaped_job_keeps_its_attempts_and_fails_with_the_reason_after_the_last(
+    engine: Engine, session: Session
+) -> None:
+    tasks = add_tasks(session, "last", max_attempts=1)
+    tasks += add_tasks(session, "again", max_attempts=2)
+    tasks += add_tasks(session, "endless", max_attempts=None)
+    name = of_the_dead(engine, session, Task)
+    grow_old(session, Task, HOUR)
+    assert [task.status for task in tasks] == ["claimed"] * 3
+
+    found = reap(session, Task)
+
+    # Entities that are loaded show it, too.
+    assert [task.status for task in tasks] == ["failed", "unclaimed", "unclaimed"]
+    session.commit()
+    said = f"reaped, dead owner: {name}"
+    state = rows(session, Task, Task.name, Task.status, Task.owner, Task.attempts, Task.last_error)
+    assert state == [
+        ("last", "failed", name, 1, said),
+        ("again", "unclaimed", None, 1, said),
+        ("endless", "unclaimed", None, 1, said),
+    ]
+    assert (found.failed, found.unclaimed) == (1, 2)
+    assert [job.identity for job in found.jobs if job.failed] == rows(session, Task, Task.id)[:1]
+    assert rows(session, Task, Task.owner_date)[0][0] > datetime.now(UTC) - HOUR / 2
+
+
+@pytest.mark.parametrize("finish", [complete, fail])
+def test_a_reaped_job_is_claimed_again_and_only_the_new_claim_finishes_it(
+    session: Session, other: Session, finish: Callable[..., None]
+) -> None:
+    add_tasks(session, "a")
+    mine = claimed(session, Task, PLAIN)
+    reaped(other, Task, max_runtime=FORCE)
+
+    for theirs in (None, claimed(other, Task, PLAIN)):
+        with pytest.raises(ClaimLost):
+            finish(session, mine)
+        session.commit()
+        if theirs is not None:
+            complete(other, theirs)
+            other.commit()
+
+    assert rows(session, Task, Task.status, Task.owner) == [("done", PLAIN)]
+
+
+def test_a_savepoint_rolled_back_brings_the_claim_back_and_its_entities_show_it(
+    session: Session, db_alias: str
+) -> None:
+    (email,) = add_emails(session, "a")
+    emails = claimed(session, Email, PLAIN)
+    begin_deferred(session.connection())
+    savepoint = session.begin_nested()
+    reap(session, Email, max_runtime=FORCE)
+    assert email.status == "unclaimed"
+    savepoint.rollback()
+
+    assert email.status == "claimed"
+    complete(session, emails)
+
+
+# Which rows
+
+
+def test_only_claimed_rows_of_this_entity_are_touched(session: Session) -> None:
+    add_emails(session, "a")
+    add_tasks(session, "a", "b")
+    emails, tasks = claimed(session, Email, PLAIN), claimed(session, Task, PLAIN)
+    complete(session, tasks[0])
+    add_tasks(session, "c")
+    session.execute(update(Task).values(touched="by us"))
+
+    found = reaped(session, Task, max_runtime=FORCE)
+
+    assert [job.identity for job in found.jobs] == [fence_of(tasks[1]).identity]
+    assert rows(session, Task, Task.status, Task.touched) == [
+        ("done", "by us"),
+        ("unclaimed", "touched"),
+        ("unclaimed", "by us"),
+    ]
+    complete(session, emails)
+
+
+def test_a_queue_reaps_the_rows_of_its_equality_whatever_its_other_criteria_say_now(
+    session: Session,
+) -> None:
+    session.add_all([Message(sequence=1, channel="sms"), Message(sequence=2, channel="fax")])
+    session.commit()
+    claimed(session, Message, PLAIN)
+    session.execute(update(Message).values(sequence=9))
+    grow_old(session, Message, HOUR)
+
+    JobQueue(Message, Message.channel == "fax", Message.sequence < 5).reap(session)
+    session.commit()
+
+    assert rows(session, Message, Message.channel, Message.status) == [
+        ("sms", "claimed"),
+        ("fax", "unsent"),
+    ]
+
+
+def test_a_queue_reaps_its_own_statuses_back_to_its_ready_status(session: Session) -> None:
+    add_emails(session, "a", "b")
+    session.execute(update(Email).where(Email.recipient == "a").values(status="checked"))
+    mailing = JobQueue(Email, ready="checked", during="sending", then="sent")
+    assert mailing.claim(session, owner=PLAIN)
+    session.commit()
+    claimed(session, Email, PLAIN)
+    grow_old(session, Email, HOUR)
+
+    assert len(mailing.reap(session)) == 1
+    session.commit()
+
+    assert statuses(session) == ["checked", "claimed"]
+
+
+@pytest.mark.parametrize(
+    "of",
+    [reap, lambda session, entity: JobQueue(entity).reap(session)],
+    ids=["reap", "JobQueue.reap"],
+)
+def test_a_job_that_its_owner_has_moved_on_is_reaped(
+    session: Session, of: Callable[..., Reaped]
+) -> None:
+    first, _ = add_renders(session, 2)
+    claimed(session, Render, PLAIN)
+    session.execute(update(Render).where(Render.id == first.id).values(status="running"))
+    grow_old(session, Render, HOUR)
+
+    assert len(of(session, Render)) == 2
+    session.commit()
+
+    assert statuses(session, Render) == ["unclaimed"] * 2
+
+
+@pytest.mark.parametrize("entity", [Order, Pair, Document, Cat, Dog, Animal])
+def test_every_kind_of_mapping_is_reaped_and_a_subclass_reaps_its_own_rows_only(
+    session: Session, entity: type[Any]
+) -> None:
+    session.add_all(
+        [Order(), Pair(left=1, right="x"), Document(created=1), Cat(), Dog(trick="sit")]
+    )
+    session.commit()
+    jobs = claimed(session, entity, PLAIN)
+    others = claimed(session, Animal, PLAIN)
+    grow_old(session, entity, HOUR)
+
+    found = reaped(session, entity)
+
+    assert jobs
+    assert {job.identity for job in found.jobs} == {fence_of(job).identity for job in jobs}
+    assert {own(type(job), "status").__get__(job, type(job)) for job in jobs} == {"unclaimed"}
+    assert {job.status for job in others if not isinstance(job, entity)} <= {"claimed"}
+
+
+def test_criteria_of_the_session_hold(new_session: Sessions) -> None:
+    session = new_session()
+    add_emails(session, "tenant1", "tenant2")
+    claimed(session, Email, PLAIN)
+    tenant = new_session()
+
+    @event.listens_for(tenant, "do_orm_execute")
+    def of_tenant(state: ORMExecuteState) -> None:
+        if state.is_select:
+            state.statement = state.statement.options(
+                with_loader_criteria(Email, Email.recipient == "tenant2")
+            )
+
+    assert len(reaped(tenant, max_runtime=FORCE)) == 1
+
+    assert statuses(session) == ["claimed", "unclaimed"]
+
+
+@pytest.mark.driver_begins
+@pytest.mark.parametrize("breaks", [False, True])
+def test_autocommit_writes_all_of_a_batch_or_nothing(
+    engine: Engine, new_session: Sessions, breaks: bool
+) -> None:
+    session = new_session(engine.execution_options(isolation_level="AUTOCOMMIT"))
+    add_tasks(session, "last", max_attempts=1)
+    add_tasks(session, "again", max_attempts=2)
+    claim(session, Task, owner=PLAIN, limit=2)
+
+    def fail_to_fail(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+        if breaks and statement.startswith("UPDATE") and "status='failed'" in statement:
+            raise RuntimeError("power cut")
+
+    event.listen(engine, "before_cursor_execute", fail_to_fail)
+    try:
+        reap(session, Task, max_runtime=FORCE)
+    except RuntimeError:
+        assert breaks
+    finally:
+        event.remove(engine, "before_cursor_execute", fail_to_fail)
+
+    after = ["claimed", "claimed"] if breaks else ["failed", "unclaimed"]
+    assert statuses(new_session(), Task) == after
+
+
+@pytest.mark.driver_begins
+@pytest.mark.parametrize("level", ["AUTOCOMMIT", "SERIALIZABLE"])
+def test_a_row_that_refuses_to_be_taken_back_keeps_its_claim_and_costs_no_other(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture, level: Any
+) -> None:
+    Base.metadata.create_all(engine)
+    with_empty_tables(engine, Base.metadata)
+    add_picky(session, "a", "b", "stuck", "c", "d")
+    of_the_dead(engine, session, Picky)
+
+    with Session(engine.execution_options(isolation_level=level)) as own_session:
+        assert len(reaped(own_session, Picky)) == 4
+
+    assert picky_states(session) == {
+        **dict.fromkeys("abcd", ("unclaimed", 1)),
+        "stuck": ("claimed", 1),
+    }
+    assert len([text for text in caplog.messages if "cannot be reaped" in text]) == 1
+
+
+# The limit
+
+
+def test_a_call_takes_back_no_more_than_its_limit_the_oldest_first(session: Session) -> None:
+    add_emails(session, "a", "b", "c")
+    queue = JobQueue(Email, during="sending")  # not every database has an index of this status
+    queue.claim(session, owner=PLAIN, limit=3)
+    for hours, recipient in enumerate("acb", start=1):
+        grow_old(session, Email, hours * HOUR, Email.recipient == recipient)
+
+    first = queue.reap(session, limit=2)
+    second = queue.reap(session, limit=2)
+
+    assert (len(first), first.more, len(second), second.more) == (2, True, 1, False)
+    keys = [job.identity[0] for job in first.jobs]
+    oldest = session.scalars(select(Email).where(Email.id.in_(keys)))
+    assert sorted(recipients(oldest)) == ["b", "c"]
+
+
+def test_the_limit_holds_over_all_reasons(engine: Engine, session: Session) -> None:
+    add_emails(session, *"abcd")
+    of_the_dead(engine, session, Email, 2)
+    claimed(session, Email, PLAIN)
+    grow_old(session, Email, HOUR)
+
+    found = reaped(session, limit=3)
+
+    assert [job.reason for job in found.jobs] == [DEAD, DEAD, LEASE]
+    assert found.more
+
+
+def test_more_rows_and_owners_than_a_statement_takes_are_reaped(session: Session) -> None:
+    enqueue(session, Email, [{"recipient": "a"}] * 1_100)
+    claimed(session, Email, PLAIN, 1_100)
+    session.execute(update(Email).values(owner=literal("w") + cast(Email.id, String)))
+    grow_old(session, Email, HOUR)
+
+    assert len(reaped(session, limit=2_000).by_owner) == 1_100
+
+    assert set(statuses(session)) == {"unclaimed"}
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"lease": FORCE}, "longer than zero"),
+        ({"lease": 60}, "a lease must be a timedelta"),
+        ({"max_runtime": timedelta(seconds=-1)}, "zero or longer"),
+        ({"max_runtime": 0}, "max_runtime must be a timedelta"),
+        ({"limit": 0}, "at least 1"),
+        ({"limit": True}, "limit must be the number of claims"),
+    ],
+)
+def test_invalid_arguments_are_refused(session: Session, how: dict[str, Any], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        reap(session, Email, **how)
+    with pytest.raises(ArgumentError, match=words):
+        JobQueue(Email).reap(session, **how)
+    with pytest.raises(ArgumentError, match="JobMixin"):
+        reap(session, Account)
