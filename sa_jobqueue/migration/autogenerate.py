@@ -20,6 +20,7 @@ With this in ``env.py`` autogenerate writes ``create_index_online`` and ``drop_i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import alembic.util
@@ -195,14 +196,12 @@ def _render_columns(context: Any, change: JobColumnsOp) -> list[str]:
 # -- indexes --------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class OnlineIndexOp(ops.MigrateOperation):
     """A call of :func:`create_index_online` or :func:`drop_index_online`."""
 
-    def __init__(
-        self, plain: ops.CreateIndexOp | ops.DropIndexOp, *, replace: bool = False
-    ) -> None:
-        self.plain = plain
-        self.replace = replace
+    plain: ops.CreateIndexOp | ops.DropIndexOp
+    replace: bool = False
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
         """Return what ``alembic check`` says of it."""

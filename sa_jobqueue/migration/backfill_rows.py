@@ -8,17 +8,7 @@ from datetime import timedelta
 from operator import gt, le, lt
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Table,
-    and_,
-    literal_column,
-    or_,
-    select,
-    true,
-    update,
-)
+from sqlalchemy import Column, ColumnElement, Table, and_, literal_column, or_, select, true, update
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.sql.expression import ColumnClause
 from sqlalchemy.sql.visitors import replacement_traverse

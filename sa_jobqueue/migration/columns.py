@@ -146,29 +146,24 @@ class _Adoption:
     def check(self) -> None:
         """Refuse what cannot work, before anything is changed."""
         runner, given = self.runner, self.existing_rows
-        in_batches = self._constants and not runner.changes.sets_defaults
-        refusals = [
-            (
-                given is ...,  # as autogenerate writes it; type checkers refuse it, too
+        if given is ...:  # as autogenerate writes it; type checkers refuse it, too
+            raise ArgumentError(
                 "the migration does not say yet what becomes of the rows that "
                 f"{self.queue.table.description!r} has: replace the dots of existing_rows=... by "
                 '"done", so that none becomes a job, by "unclaimed", so that each does, or by a '
-                'criterion for those that do, as in existing_rows="shipped_at IS NULL"',
-            ),
-            (
-                self._status is not None and given is None,
+                'criterion for those that do, as in existing_rows="shipped_at IS NULL"'
+            )
+        if self._status is not None and given is None:
+            raise ArgumentError(
                 "existing_rows=None is for mixins without a status; say what happens to the rows "
-                'that are there: "done", "unclaimed", or a criterion for the rows that become jobs',
-            ),
-            (
-                runner.offline and (in_batches or self._criterion is not None),
+                'that are there: "done", "unclaimed", or a criterion for the rows that become jobs'
+            )
+        by_default = runner.changes.sets_defaults or not self._constants
+        if runner.offline and not (by_default and self._criterion is None):
+            raise ArgumentError(
                 "existing rows are written batch by batch, on SQLite and for a criterion, which a "
-                "--sql script cannot do: run the migration with a database",
-            ),
-        ]
-        for is_so, message in refusals:
-            if is_so:
-                raise ArgumentError(message)
+                "--sql script cannot do: run the migration with a database"
+            )
         if self._criterion is not None:
             # A typing mistake in the criterion fails here, and not after the first change.
             real = reflect_table(runner, self.queue.table)
@@ -183,7 +178,7 @@ class _Adoption:
 
     @cached_property
     def _status(self) -> Column[Any] | None:
-        return self._own("status") if self.queue.is_queue else None
+        return self._own("status")
 
     @cached_property
     def _criterion(self) -> Any:

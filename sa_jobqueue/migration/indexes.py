@@ -6,7 +6,7 @@ invalid index. Each partition of a table gets its own index in this way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -146,7 +146,9 @@ def _indexes(
 ) -> list[Index]:
     """Return the indexes that the model declares, or would declare; or that of a queue."""
     if isinstance(table, JobQueue):
-        return [_index_serving(table, name)]
+        queue, spec = table.mapping, table.plan.spec
+        order, ready = spec.order_by or queue.order, spec.ready if queue.is_queue else None
+        return [index_serving(queue, spec.where, order=order, ready=ready, name=name)]
     columns = (key,) if isinstance(key, str) else tuple(key or ())
     mapping = mapping_for(runner, table, mixins, queue_args, schema, columns)
     found = job_indexes(mapping.table)
@@ -158,26 +160,14 @@ def _indexes(
     return found
 
 
-def _index_serving(queue: JobQueue[Any], name: str | None) -> Index:
-    spec = queue.plan.spec
-    return index_serving(
-        queue.mapping,
-        spec.where,
-        order=spec.order_by or queue.mapping.order,
-        ready=spec.ready if queue.mapping.is_queue else None,
-        name=name,
-    )
-
-
 def _primary_key(runner: Runner, name: str, schema: str | None) -> Sequence[str]:
-    if runner.offline:
-        raise ArgumentError(
-            f"without a database the primary key of {name!r} is not known: name it, as in "
-            'key="id" or key=("tenant", "id")'
-        )
-    found = sa_inspect(runner.connection).get_pk_constraint(name, schema)["constrained_columns"]
+    inspector = None if runner.offline else sa_inspect(runner.connection)
+    found = inspector and inspector.get_pk_constraint(name, schema)["constrained_columns"]
     if not found:
-        raise ArgumentError(f"{name!r} has no primary key: name unique columns as key=")
+        raise ArgumentError(
+            f"no primary key of {name!r} is known, and a --sql script cannot look for it: name it, "
+            'or other unique columns, as in key="id" or key=("tenant", "id")'
+        )
     return found
 
 
@@ -219,9 +209,9 @@ def _drop_all(runner: Runner, index: Index) -> None:
         # Dropping it drops those of the partitions too, except after an interrupted build.
         parts = runner.partitions_of(_table_of(index)) or []
         for whole in (index, _beside(runner, index)):
-            for part in (whole, *_partition_indexes(runner, whole, parts)):
-                if _existing(runner, part) is not None:
-                    _drop(runner, part)
+            for each in (whole, *(_index_of(runner, part, whole) for part in parts)):
+                if _existing(runner, each) is not None:
+                    _drop(runner, each)
 
 
 # -- how it is built ------------------------------------------------------
@@ -231,8 +221,8 @@ def _build(runner: Runner, index: Index) -> None:
     """Create an index without locking writers out."""
     parts = runner.partitions_of(_table_of(index))
     concurrently = runner.changes.concurrent_indexes
-    for part in _partition_indexes(runner, index, parts or []):
-        _change_concurrently(runner, part)
+    for part in parts or []:
+        _change_concurrently(runner, _index_of(runner, part, index))
     if parts is None and concurrently:
         _change_concurrently(runner, index)
         return
@@ -257,12 +247,8 @@ def _replace(runner: Runner, index: Index) -> None:
         _build(runner, built)
     parts = runner.partitions_of(_table_of(index)) or []
     statements = changes.swap(index, built, _connection(runner))
-    pairs = zip(
-        _partition_indexes(runner, built, parts),
-        _partition_indexes(runner, index, parts),
-        strict=True,
-    )
-    statements += [RenameIndex(part, wanted) for part, wanted in pairs]
+    for part in parts:
+        statements.append(RenameIndex(*(_index_of(runner, part, each) for each in (built, index))))
     runner.change(statements, what=what)
 
 
@@ -304,19 +290,14 @@ def _change_concurrently(runner: Runner, index: Index, *, drop: bool = False) ->
 
 def _beside(runner: Runner, index: Index) -> Index:
     """Return the index that is built beside the one that it replaces."""
-    return twin(
-        index,
-        name=shortened(
-            f"{name_of(index, runner.context.dialect)}_new_of_sa_jobqueue", _NAME_LENGTH
-        ),
-    )
+    name = f"{name_of(index, runner.context.dialect)}_new_of_sa_jobqueue"
+    return twin(index, name=shortened(name, _NAME_LENGTH))
 
 
-def _partition_indexes(runner: Runner, index: Index, parts: Sequence[Table]) -> Iterator[Index]:
-    """Yield the index of each partition, with a name that no other index has."""
-    for part in parts:
-        name = f"{name_of(index, runner.context.dialect)}_{part.name}"
-        yield twin(index, name=shortened(name, _NAME_LENGTH), table=part)
+def _index_of(runner: Runner, part: Table, index: Index) -> Index:
+    """Return the index of a partition, with a name that no other index has."""
+    name = f"{name_of(index, runner.context.dialect)}_{part.name}"
+    return twin(index, name=shortened(name, _NAME_LENGTH), table=part)
 
 
 def _connection(runner: Runner) -> Connection | None:

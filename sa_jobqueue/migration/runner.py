@@ -14,13 +14,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Executable, MetaData, Table, text
 
 from ..ages import duration_text
-from ..dialects import (
-    Database,
-    database_of,
-    database_of_dialect,
-    is_lock_timeout,
-    is_transient,
-)
+from ..dialects import Database, database_of, database_of_dialect, is_lock_timeout, is_transient
 from ..dialects.schema_changes import SchemaChanges
 from ..errors import ArgumentError, LockTimeout
 

@@ -48,6 +48,7 @@ def test_an_interrupted_run_is_continued_behind_its_committed_batches(
     ]
 
 
+@pytest.mark.by_turns("mysql", "mariadb")
 def test_keys_of_several_columns_are_walked_in_their_order(engine: Engine) -> None:
     table = Table(
         "orders",
@@ -67,6 +68,7 @@ def test_keys_of_several_columns_are_walked_in_their_order(engine: Engine) -> No
     assert (written, notes(engine)) == (100, 100)
 
 
+@pytest.mark.by_turns("mysql", "mariadb")
 def test_keys_may_be_uuids(engine: Engine) -> None:
     class Keyed(declarative_base()):  # type: ignore[misc]  # a call
         __tablename__ = "orders"

@@ -14,7 +14,6 @@ from alembic import command
 from alembic.util import CommandError
 from sqlalchemy import URL, Engine, inspect
 
-from sa_jobqueue.errors import ArgumentError
 from tests.migration.support import (
     ROOT,
     SERVERS,
@@ -93,20 +92,6 @@ def test_the_migrations_lead_up_and_down_and_up_to_what_the_models_say(
     assert scalar(engine, "SELECT version_num FROM alembic_version") == "theirs"
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_a_script_is_written_without_a_server(server: str) -> None:
-    said = io.StringIO()
-
-    command.upgrade(alembic_config(SERVERS[server], said=said), "base:head", sql=True)
-    command.downgrade(alembic_config(SERVERS[server], said=said), "head:base", sql=True)
-
-    script = said.getvalue()
-    online = {"postgresql": "CREATE INDEX CONCURRENTLY"}.get(server, "ALGORITHM=INPLACE LOCK=NONE")
-    assert online in script
-    assert ("ALGORITHM=INSTANT" in script) == (server != "postgresql")
-    assert "DROP TABLE example_batches_email" in script
-
-
 @pytest.mark.only_on(*SERVERS)
 def test_the_script_builds_what_the_migrations_build(
     fresh_database: URL, engine: Engine, db_alias: str
@@ -126,13 +111,6 @@ def statements_of(script: str) -> list[str]:
     lines = [line for line in script.splitlines() if not line.startswith("--")]
     parts = re.split(r";\s*\n", "\n".join(lines) + "\n")
     return [part.strip().replace("%", "%%") for part in parts if part.strip()]
-
-
-def test_a_script_for_sqlite_is_refused() -> None:
-    config = alembic_config("sqlite://")
-
-    with pytest.raises(ArgumentError, match="run the migration with a database"):
-        command.upgrade(config, "base:head", sql=True)
 
 
 def test_the_error_without_a_url_tells_how_to_give_one() -> None:

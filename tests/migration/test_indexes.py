@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -266,6 +267,7 @@ def claim_index_seen(engine: Engine, observer: Engine) -> Iterator[list[bool]]:
         event.remove(engine, "after_cursor_execute", look)
 
 
+@pytest.mark.by_turns("mysql", "mariadb")
 @pytest.mark.parametrize("leftover", [False, True])
 def test_claims_have_an_index_at_every_moment_of_a_replacement(
     served: Engine, observer: Engine, leftover: bool
@@ -283,6 +285,7 @@ def test_claims_have_an_index_at_every_moment_of_a_replacement(
     assert index_names(served) == set()
 
 
+@pytest.mark.by_turns("mysql", "mariadb")
 def test_a_broken_off_replacement_is_run_again(served: Engine) -> None:
     def run() -> None:
         with migrating(served) as op:
@@ -299,37 +302,21 @@ def test_a_broken_off_replacement_is_run_again(served: Engine) -> None:
     assert columns_of(served, CLAIM)[0] == "note"
 
 
+NEW = f"{CLAIM}_new_of_sa_jobqueue"
+
+
 @pytest.mark.parametrize(
     ("engine_name", "swap"),
     [
-        (
-            "postgresql",
-            [
-                f"CREATE INDEX CONCURRENTLY {CLAIM}_new",
-                f"DROP INDEX {CLAIM};",
-                f"ALTER INDEX {CLAIM}_new_of_sa_jobqueue RENAME TO {CLAIM}",
-            ],
-        ),
-        (
-            "mysql",
-            [
-                f"CREATE INDEX {CLAIM}_new",
-                f"ALTER TABLE orders DROP INDEX {CLAIM}, "
-                f"RENAME INDEX {CLAIM}_new_of_sa_jobqueue TO {CLAIM}",
-            ],
-        ),
+        ("postgresql", f"CONCURRENTLY {NEW} ON.*DROP INDEX {CLAIM};.*{NEW} RENAME TO {CLAIM}"),
+        ("mysql", f"INDEX {NEW} ON.*DROP INDEX {CLAIM}, RENAME INDEX {NEW} TO {CLAIM}"),
     ],
 )
-def test_a_script_builds_the_new_index_beside_the_old_one(
-    engine_name: str, swap: list[str]
-) -> None:
+def test_a_script_builds_the_new_index_beside_the_old_one(engine_name: str, swap: str) -> None:
     with writing_script(engine_name) as (op, script):
         replace(op, key="id")
 
-    written = script.getvalue()
-    found = [written.find(statement) for statement in swap]
-    assert -1 not in found
-    assert found == sorted(found)
+    assert re.search(swap, script.getvalue(), re.DOTALL)
 
 
 # Any index
@@ -339,6 +326,7 @@ def uniques(engine: Engine) -> dict[str | None, bool]:
     return {each["name"]: bool(each["unique"]) for each in inspect(engine).get_indexes("orders")}
 
 
+@pytest.mark.by_turns("mysql", "mariadb")
 def test_an_index_of_ones_own_is_made_replaced_and_dropped_online(queue: Engine) -> None:
     with migrating(queue) as op:
         create_index_online(op, "ix_own", "orders", ["note"])

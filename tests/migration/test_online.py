@@ -35,7 +35,6 @@ from tests.migration.support import (
     insert_orders,
     migrating,
     scalar,
-    writing_script,
 )
 from tests.running import ASYNC_DRIVERS
 from tests.support import SERVERS, make_engine
@@ -167,6 +166,7 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 }
 
 
+@pytest.mark.by_turns("mysql", "mariadb")
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_writers_do_not_queue_for_long_behind_a_change_that_waits(
@@ -219,21 +219,7 @@ def test_a_change_of_the_users_own_is_tried_until_the_table_is_free_and_commits(
     assert "region" not in column_names(shop)
 
 
-@pytest.mark.parametrize("engine_name", ["postgresql", "mysql", "mariadb"])
-def test_a_change_of_the_users_own_stands_in_the_script_between_its_limits(
-    engine_name: str,
-) -> None:
-    with writing_script(engine_name) as (op, script):
-        patiently(op, lambda: op.drop_column("orders", "note"))
-
-    before, _, after = script.getvalue().partition("DROP COLUMN note")
-    begins, ends = {"postgresql": ("SET LOCAL lock_timeout", "COMMIT")}.get(
-        engine_name, ("lock_wait_timeout = 1", "SET lock_wait_timeout = @")
-    )
-    assert begins in before
-    assert ends in after
-
-
+@pytest.mark.by_turns("mysql", "mariadb")
 @pytest.mark.only_on("mysql", "mariadb")
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_migration_ends_a_wait_for_a_table_lock_before_the_server_does(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from alembic.operations import Operations
-from sqlalchemy import Column, Connection, Engine, Integer, event, text
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine import ExceptionContext
 
 from sa_jobqueue import LockTimeout
@@ -21,7 +21,6 @@ from sa_jobqueue.migration import (
     backfill,
     create_job_indexes,
     drop_job_indexes,
-    patiently,
 )
 from tests.migration.support import (
     Order,
@@ -33,7 +32,7 @@ from tests.migration.support import (
     scalar,
     statuses,
 )
-from tests.support import SERVERS, statements_seen, translating_errors, until
+from tests.support import SERVERS, statements_seen, until
 
 pytestmark = pytest.mark.only_on(*SERVERS)
 
@@ -65,6 +64,7 @@ def built(seen: list[str]) -> list[str]:
 # Indexes
 
 
+@pytest.mark.by_turns("mysql", "mariadb")
 @pytest.mark.only_on("mysql", "mariadb")
 def test_the_time_of_a_build_does_not_count_as_waiting_for_a_lock(queue: Engine) -> None:
     readers: list[Connection] = []
@@ -125,6 +125,7 @@ def test_the_next_run_ends_a_build_or_a_drop_that_was_abandoned(queue: Engine) -
 # Tables
 
 
+@pytest.mark.by_turns("mysql", "mariadb")
 def test_a_migration_gives_up_on_a_table_that_others_lock_and_changes_nothing(shop: Engine) -> None:
     before = column_names(shop)
     insert_orders(shop, [1])
@@ -138,6 +139,7 @@ def test_a_migration_gives_up_on_a_table_that_others_lock_and_changes_nothing(sh
     assert column_names(shop) == before
 
 
+@pytest.mark.by_turns("mysql", "mariadb")
 @pytest.mark.only_on("mysql", "mariadb")
 def test_a_row_inserted_between_two_statements_waits_and_becomes_a_job(shop: Engine) -> None:
     insert_orders(shop, [1])
@@ -197,6 +199,7 @@ def test_a_batch_abandons_a_locked_row_and_keeps_what_is_written(shop: Engine) -
         assert mark(op, SHORT) == 30
 
 
+@pytest.mark.by_turns("mysql", "mariadb")
 def test_a_batch_is_tried_again_until_the_row_is_free(
     shop: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -218,15 +221,3 @@ def test_a_batch_is_tried_again_until_the_row_is_free(
         freeing.join()
 
     assert written == 50
-
-
-def test_a_lock_is_waited_for_whatever_the_application_makes_of_errors(queue: Engine) -> None:
-    def add_a_column() -> None:
-        with migrating(queue) as op:
-            patiently(op, lambda: op.add_column("orders", Column("more", Integer)), patience=SHORT)
-
-    with translating_errors(queue), queue.connect() as reader:
-        reader.execute(text("SELECT * FROM orders"))
-
-        with pytest.raises(LockTimeout, match="kept its lock"):
-            add_a_column()

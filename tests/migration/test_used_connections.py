@@ -47,6 +47,7 @@ def environment_that_reads_first(engine: Engine) -> Iterator[Operations]:
         connection.commit()
 
 
+@pytest.mark.by_turns("mysql", "mariadb")
 @pytest.mark.parametrize("environment", [environment_that_reads_first, migrating])
 def test_after_a_commit_of_the_migration_a_table_becomes_a_queue(
     shop: Engine, environment: Callable[[Engine], Any]
@@ -96,6 +97,7 @@ def test_a_table_becomes_a_queue_whoever_begins_its_transactions(
     assert claimed(engine) == [1, 7]
 
 
+@pytest.mark.by_turns("mysql", "mariadb")
 def test_inside_a_transaction_of_others_a_connection_of_its_own_serves(shop: Engine) -> None:
     insert_orders(shop, range(3))
     with shop.begin() as around:

@@ -16,7 +16,6 @@ from sqlalchemy import (
     String,
     Table,
     func,
-    inspect,
     literal_column,
     select,
     text,
@@ -27,34 +26,24 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import (
     ArgumentError,
     JobMixin,
-    RetryMixin,
     claim,
     claim_statements,
     complete,
     is_transient,
 )
 from sa_jobqueue.migration import (
-    add_job_columns,
-    create_job_indexes,
-    drop_job_columns,
-    drop_job_indexes,
-    patiently,
-    reset_storage,
     timestamp_type,
-    tune_storage,
 )
 from tests.contract.partitions.support import (
     ENTITIES,
     FIRST_DAY,
     Base,
     Moving,
-    Parcel,
     Report,
     add,
     ids,
     statuses,
 )
-from tests.migration.support import migrating
 from tests.support import SERVERS, Sessions, make_engine, statements_seen
 
 PARTITIONS = 8
@@ -89,63 +78,6 @@ def test_a_partition_of_done_rows_is_dropped_and_claims_go_on(
 
         assert ids(jobs) == [key for key in there if key % PARTITIONS]
     engine.dispose()
-
-
-#: How a table is divided, and PostgreSQL's partitions.
-IN_PARTITIONS = {
-    "hash": {
-        "postgresql": [
-            "HASH (id)",
-            "WITH (MODULUS 2, REMAINDER 0)",
-            "WITH (MODULUS 2, REMAINDER 1)",
-        ],
-        "mysql": ["HASH (id) PARTITIONS 2"],
-    },
-    "range": {
-        "postgresql": ["RANGE (id)", "FROM (MINVALUE) TO (50)", "FROM (50) TO (MAXVALUE)"],
-        "mysql": [
-            "RANGE (id) (PARTITION low VALUES LESS THAN (50), "
-            "PARTITION high VALUES LESS THAN MAXVALUE)"
-        ],
-    },
-}
-
-
-# -- tables that are there already -----------------------------------------------
-
-
-@servers
-@pytest.mark.parametrize("by", IN_PARTITIONS)
-def test_a_table_in_partitions_becomes_a_queue(fresh_database: URL, db_alias: str, by: str) -> None:
-    engine = make_engine(fresh_database)
-    whole, *parts = IN_PARTITIONS[by].get(db_alias, IN_PARTITIONS[by]["mysql"])
-    with engine.begin() as connection:
-        connection.execute(text(f"CREATE TABLE parcel (id INT PRIMARY KEY) PARTITION BY {whole}"))
-        for number, values in enumerate(parts):
-            create = f"CREATE TABLE parcel_{number} PARTITION OF parcel FOR VALUES {values}"
-            connection.execute(text(create))
-        connection.execute(text(f"INSERT INTO parcel VALUES {NUMBERS}"))
-
-    with migrating(engine) as op:
-        add_job_columns(op, "parcel", JobMixin, RetryMixin, existing_rows="id % 10 = 0")
-        create_job_indexes(op, "parcel")
-        tune_storage(op, "parcel")
-        patiently(op, lambda: op.add_column("parcel", Column("name", String(20))))
-
-    with Session(engine) as session:
-        assert ids(claim(session, Parcel, owner="w", limit=100)) == list(range(10, 101, 10))
-
-    with migrating(engine) as op:
-        reset_storage(op, "parcel")
-        drop_job_indexes(op, "parcel")
-        drop_job_columns(op, "parcel", JobMixin, RetryMixin)
-
-    assert {column["name"] for column in inspect(engine).get_columns("parcel")} == {"id", "name"}
-    assert inspect(engine).get_indexes("parcel") == []
-    engine.dispose()
-
-
-NUMBERS = ", ".join(f"({number})" for number in range(1, 101))
 
 
 # -- rows that move --------------------------------------------------------------
