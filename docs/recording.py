@@ -27,7 +27,7 @@ from rich.text import Text
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli.top import picture
+from sa_jobqueue.cli.see import picture
 from sa_jobqueue.counts import overview
 
 SHOP = '''

@@ -24,14 +24,12 @@ from .command import Commands
 from .control import pause, resume, workers
 from .demo import demo
 from .doctor import doctor
-from .failed import failed
 from .load import load
 from .metrics import metrics
 from .reap import reap
 from .schedules import schedules
+from .see import failed, status, top
 from .sql import sql
-from .status import status
-from .top import top
 from .web import web
 from .work import work
 

@@ -16,8 +16,8 @@ from ..control.tables import tables_for
 from ..model.queue_name import queue_name
 from ..owners.alive import OwnerState
 from .command import Place, ask, command, json_option, yes_option
-from .overview_view import pause_text
 from .printing import print_json, print_table, right, time_text
+from .see import pause_text
 
 
 @command(yes_option, json_option)

@@ -13,6 +13,8 @@ from rich.markup import escape
 from rich.table import Column, Table
 from sqlalchemy.exc import DBAPIError
 
+from ..counts import Count
+
 
 def printable(text: object) -> str:
     """Write a stranger's text so that the terminal does not obey it."""
@@ -43,13 +45,20 @@ def time_text(value: datetime | None) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print JSON: times in ISO 8601, durations in seconds, and what JSON does not have as text."""
-    click.echo(json.dumps(value, indent=2, default=_plain))
+    """Print JSON for a program or a person."""
+    click.echo(json_text(value, indent=2))
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """Write JSON: times in ISO 8601, durations in seconds, and what JSON does not have as text."""
+    return json.dumps(value, indent=indent, default=_plain)
 
 
 def _plain(value: Any) -> object:
     if isinstance(value, timedelta):
         return value.total_seconds()
+    if isinstance(value, Count):
+        return {"number": value.number, "more": value.more}
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 

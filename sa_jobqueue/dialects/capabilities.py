@@ -71,7 +71,6 @@ class Capabilities:
             index implies, and so cannot bound the index by them.
         strays_to_key: while the planner believes that nearly all rows wait, it walks the
             primary key, and reads all rows that were finished since.
-        null_is_least: NULL comes before every value in an ascending order.
         window_functions: ``row_number() OVER (..)``.
         skips_repeats: SELECT DISTINCT of the leading columns of an index jumps from one
             value to the next, instead of reading all entries.
@@ -110,7 +109,6 @@ class Capabilities:
     hashes_records = False
     forgets_implied = False
     strays_to_key = False
-    null_is_least = True
     window_functions = True
     skips_repeats = False
     joins_literals = True

@@ -179,8 +179,8 @@ def _key_indexes(subject: Subject) -> Iterator[Finding]:
             wanted = WantedIndex(index)
             yield _of_less_weight(Search(subject, who, wanted, "create_job_indexes"))
             continue
-        names = [column.key for column in limit.columns]
-        key = f'["{names[0]}"]' if len(names) == 1 else f"[{tuple(names)}]"
+        first, *more = names = tuple(column.key for column in limit.columns)
+        key = f"[{names}]" if more else f'["{first}"]'
         yield Finding.warning(
             f"no index serves {who}: claims read all unclaimed jobs of a key",
             f'__queue_args__ = {{"per_key": {key}}} in the model',

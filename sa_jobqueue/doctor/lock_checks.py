@@ -19,7 +19,6 @@ from ..owners.alive import OwnerState, owner_state
 from ..owners.named_lock import named_lock
 from ..owners.owner import Owner
 from ..sessions.transactions import connected_outside_pool
-from ..strategies.advisory_session import advisory_session
 from ..strategies.parts.lock_proof import is_kept_out
 from .subject import Subject
 
@@ -40,7 +39,7 @@ def check_locks(subject: Subject) -> Iterator[Finding]:
     """Lock a job and a name by one connection, and try to get them by a second one."""
     shared = subject.database.seen_by_others(subject.connection)
     if subject.strategy.name == "advisory":
-        yield _advisory_locks(subject)
+        pass  # these locks are named locks
     elif subject.database.in_autocommit(subject.connection):
         yield Finding.unchecked(
             "the connection is in AUTOCOMMIT, where no lock outlives its statement",
@@ -60,9 +59,10 @@ def check_locks(subject: Subject) -> Iterator[Finding]:
 
 @contextmanager
 def _second(subject: Subject) -> Iterator[Connection]:
-    """Give a second connection, and roll back what it does."""
+    """Give a second connection, and roll back what it does; neither waits for long."""
+    waiting_at_most = subject.examination.waiting_at_most
     with connected_outside_pool(subject.connection.engine) as connection:
-        with subject.examination.waiting_at_most(connection, PATIENCE):
+        with waiting_at_most(subject.connection, PATIENCE), waiting_at_most(connection, PATIENCE):
             yield connection
         connection.rollback()
 
@@ -92,13 +92,9 @@ def _row_locks(subject: Subject, second: Connection) -> Finding:
             )
         got = None
     if got is not None or (skips and not is_kept_out(second, ready, tuple(row))):
-        return _broken(name)
+        message = f"row locks do not hold: two connections locked {name} at the same time"
+        return Finding.error(message, USE_ANOTHER)
     return Finding(f"row locks hold: the first connection locked {name}, the second was refused it")
-
-
-def _broken(name: str) -> Finding:
-    message = f"row locks do not hold: two connections locked {name} at the same time"
-    return Finding.error(message, USE_ANOTHER)
 
 
 def _write_lock(subject: Subject, second: Connection) -> Finding:
@@ -116,25 +112,6 @@ def _write_lock(subject: Subject, second: Connection) -> Finding:
     return Finding.error(
         "the write lock does not hold: two connections were writing at the same time",
         "keep the file on a local disk: a network's file system may ignore locks",
-    )
-
-
-def _advisory_locks(subject: Subject) -> Finding:
-    engine, queue = subject.connection.engine, subject.queue
-    with advisory_session(engine) as first, advisory_session(engine) as second:
-        sessions = (first, second)
-        ours, theirs = ([job.identity for job in queue.claim_rows(s).fences] for s in sessions)
-        first.rollback()
-        second.rollback()
-    if not ours:
-        return Finding.unchecked(
-            "the queue has no job that could be claimed",
-            "make a row claimable, and prove the locks again",
-        )
-    if ours == theirs:
-        return _broken(f"row {ours[0]}")
-    return Finding(
-        f"advisory locks hold: the first connection claimed row {ours[0]}, the second did not"
     )
 
 
@@ -166,9 +143,6 @@ def _product(subject: Subject) -> Iterator[Finding]:
     question = subject.database.product_question
     if question is not None:
         told = list(map(str, subject.connection.exec_driver_sql(question).one()))
-        assume = (
-            ": where its locks hold, call sa_jobqueue.assume_locks(engine), and give commands "
-            "--assume-locks"
-        )
+        assume = ": call sa_jobqueue.assume_locks(engine), or give commands --assume-locks"
         says = f"the server says that it is {', '.join(told)}"
-        yield Finding(f"{says}{assume if look_alike(told) else ''}")
+        yield Finding(says + assume * bool(look_alike(told)))

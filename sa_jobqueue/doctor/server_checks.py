@@ -33,12 +33,8 @@ def check_snapshot(subject: Subject) -> Iterator[Finding]:
         if isinstance(found, Finding):
             yield found
             continue
-        old = (
-            f"is {age_text(found.age)} old"
-            if found.age is not None
-            else "is older than 10,000 transactions"
-        )
-        text = f"the snapshot of {found.holder} {old}"
+        age = age_text(found.age, unknown="10,000 transactions or more")
+        text = f"the snapshot of {found.holder} is {age} old"
         if found.age is not None and found.age < subject.old_snapshot:
             yield Finding(text)
         else:

@@ -74,10 +74,12 @@ class Subject:
     def claim_plan(self, favoured: str | None = None) -> Plan:
         """Explain the statement of the claim that finds rows; see :meth:`Examination.plan`."""
         connection, levels = self.connection, self.spec.levels
-        for statement in self.strategy.explainable():
-            names: Any = statement.compile(dialect=connection.dialect).params  # type: ignore[attr-defined]  # all our statements can
-            if "sa_jobqueue_limit" in names:  # the first that has one
-                break
+
+        def names(statement: Any) -> Any:
+            return statement.compile(dialect=connection.dialect).params
+
+        explainable = self.strategy.explainable()
+        statement = next(each for each in explainable if "sa_jobqueue_limit" in names(each))
         first = connection.execute(self.strategy.ready.levels.first).first() if levels else None
         values = {
             "sa_jobqueue_limit": BATCH,
@@ -85,7 +87,7 @@ class Subject:
             "sa_jobqueue_backend": None,
             **{f"sa_jobqueue_{role}": first[n] if first else 0 for n, role in enumerate(levels)},
         }
-        parameters = {name: values[name] for name in names if name in values}
+        parameters = {name: values[name] for name in names(statement) if name in values}
         return self.examination.plan(
             connection, statement, parameters, self.mapping.table, favoured
         )

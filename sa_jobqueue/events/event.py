@@ -23,7 +23,6 @@ EVENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "after_reap": ("reap",),
         "after_change": ("retry", "signal", "reprioritize", "prune", "start_round"),
         "after_lock_lost": ("check",),
-        "after_examine": ("examine",),
     }
 )
 
@@ -93,10 +92,9 @@ class Event:
         verb: the verb, such as "claim"; after_lost: the verb that found the claims lost.
         entity: the mapped class.
         jobs: the jobs; empty where the verb does not know their keys.
-        count: the number of jobs, or None where the database does not tell; after_examine: the
-            number of the doctor's findings.
+        count: the number of jobs, or None where the database does not tell.
         queue: the queue whose method was called, if that queue has listeners of its own.
-        error: the text of a failure or of findings, or the reason of a reap or of a cancel.
+        error: the text of a failure, or the reason of a reap or of a cancel.
         at: the time of the verb by the database's clock, where the verb knows it.
         promise: what the queue promises of a claim; None: nothing more.
     """

@@ -37,7 +37,7 @@ class QueueArgs:
         notify: on PostgreSQL, send a notification with each transaction that makes jobs
             claimable, so that workers of other processes start at once.
         failed_index: an index of failed and cancelled jobs, by which they are counted and
-            listed; see ``sa_jobqueue.overview``.
+            listed; see ``sa_jobqueue.counts``.
         max_attempts: how often a job of RetryMixin is tried where it does not say; None: until
             it succeeds.
     """

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from ..events import Event
 from ..events.observed import Remembered, observe
@@ -31,8 +31,7 @@ def count_events(
     """Count what this process does with queues, from now on: once, where the process starts.
 
     ``jobqueue_events_total`` counts jobs by event, ``jobqueue_job_seconds`` is a histogram of the
-    time from the start of a handler to the commit of its finish. ``jobqueue_findings`` is the
-    number of the doctor's findings when a worker of this process asked it last. New jobs are
+    time from the start of a handler to the commit of its finish. New jobs are
     counted however the ORM inserts them, and so for all queues of their class together.
 
     Args:
@@ -55,18 +54,11 @@ def count_events(
         ["queue"],
         registry=registry,
     )
-    findings = Gauge(
-        "jobqueue_findings",
-        "Findings of the doctor when a worker last called it.",
-        ["queue"],
-        registry=registry,
-        multiprocess_mode="mostrecent",
-    )
 
     def listeners(name: str) -> dict[str, Any]:
         began: Remembered[float] = Remembered()
         counted = {event: counter.labels(name, word) for event, word in COUNTED.items()}
-        handled, found = seconds.labels(name), findings.labels(name)
+        handled = seconds.labels(name)
 
         def count(event: Event) -> None:
             counted[event.name].inc(1 if event.name == "after_lock_lost" else event.number)
@@ -78,10 +70,6 @@ def count_events(
             for job in event.jobs:
                 began.remember(job.key, time.monotonic())
 
-        return {
-            **dict.fromkeys(COUNTED, count),
-            "after_start": note_start,
-            "after_examine": lambda event: found.set(event.number),
-        }
+        return {**dict.fromkeys(COUNTED, count), "after_start": note_start}
 
     observe(queues, listeners)

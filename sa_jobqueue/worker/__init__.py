@@ -28,7 +28,6 @@ long as their jobs are in hand, and reaps the claims of dead owners at intervals
 ``calls``               how handlers are called
 ``awaited``             whether a handler must be awaited
 ``idle``                when the next claim is due
-``brake``               slows down the claims from a queue whose jobs all fail
 ``chore``               what the supervisor does at intervals
 ``lanes``               a queue with its handler; the order of several lanes
 ``turns``               a turn: one transaction that finishes, releases, claims
@@ -50,7 +49,6 @@ long as their jobs are in hand, and reaps the claims of dead owners at intervals
 ``pool``                whether the engine has enough connections
 ``reaper``              reaps claims at intervals
 ``beside``              the chores for control tables and schedules
-``plan_check``          has the doctor examine the claims once an hour
 ``control``             pauses, stop requests, and the worker's row
 ``scheduler``           inserts the jobs of schedules that are due
 ``tries``               chores that may fail without ending the worker

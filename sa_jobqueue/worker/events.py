@@ -1,8 +1,8 @@
-"""The events that a worker makes itself: of handlers, its Owner's lock, and the doctor."""
+"""The events that a worker makes itself: of handlers, and of its Owner's lock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from ..events.event import Event, EventJob
@@ -29,14 +29,3 @@ def tell_lock_lost(queues: Iterable[JobQueue[Any]]) -> None:
         if queue.mapping.listeners:
             with called_on(queue):
                 tell(queue.mapping, Event("after_lock_lost", "check", queue.entity))
-
-
-def tell_findings(queue: JobQueue[Any], findings: Sequence[str]) -> None:
-    """Tell that the doctor has examined a queue, and what it has found."""
-    if queue.mapping.listeners:
-        error = "; ".join(findings) or None
-        with called_on(queue):
-            tell(
-                queue.mapping,
-                Event("after_examine", "examine", queue.entity, count=len(findings), error=error),
-            )

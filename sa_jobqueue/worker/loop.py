@@ -33,7 +33,6 @@ from ..verbs.backoff import (
 from ..wakeups import Wakeups
 from .attempts import Attempts
 from .beside import chores_beside
-from .brake import Brake
 from .calls import Calls
 from .chore import Chore
 from .crew import Crew
@@ -46,7 +45,6 @@ from .lanes import Lane, lanes_of
 from .log_records import log_finished
 from .outcomes import Cancel, Done, Outcome, Retry
 from .owner_name import OwnerName
-from .plan_check import PlanCheck
 from .pool import check_connections, has_one_to_keep
 from .reaper import REAP_EVERY, Reaper
 from .sessions import check_sessions, engine_of, what_to_give
@@ -219,10 +217,7 @@ class Worker(Generic[T]):
             with heartbeat, self._woken_by or nullcontext():
                 reaper = self._reaper(self._hands)
                 reaper.run()
-                plans = PlanCheck(
-                    [lane.queue for lane in self.lanes], transactions=self._transactions
-                )
-                own: list[Chore] = [reaper, plans]
+                own: list[Chore] = [reaper]
                 for chore in (self._woken_by, self._kept):
                     if chore is not None:
                         own.append(chore)
@@ -377,8 +372,6 @@ class Worker(Generic[T]):
         )
 
     def _make_turns(self, hands: Hands[T], heartbeat: Heartbeat) -> Turns[T]:
-        # To drain a queue all its jobs are tried, also when all of them fail.
-        brakes = {} if self.drain else {lane: Brake(lane.queue) for lane in self.lanes}
         return Turns(
             self.lanes,
             self._transactions,
@@ -386,7 +379,6 @@ class Worker(Generic[T]):
             self.delete,
             self.options,
             self._delay_of,
-            brakes,
             heartbeat.wait_for_renewal,
             lambda lane: lane in hands.at_rest,
             shows=self.on_outcome is not None,

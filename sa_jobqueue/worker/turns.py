@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -13,15 +13,13 @@ from sqlalchemy.orm import Session
 
 from ..errors import ClaimLost, LockLost
 from ..fence.claim import Claim, fence_of, jobs_by_token
-from .brake import Brake
 from .in_hand import Batch, Ended, InHand
 from .kept_connection import KeptConnection
 from .lanes import Lane, LaneOrder, claims_lost_by
 from .log_records import log_lost, log_unreleased
-from .outcomes import Failed
 from .owner_name import OwnerName
 from .passed_over import PassedOver, may_come_from_a_row
-from .refusals import UNDIVIDED, Refused, RefusedFinish
+from .refusals import UNDIVIDED, RefusedFinish
 from .set_aside import SetAside
 from .transactions import Refusals, Transactions, cause_of
 
@@ -60,7 +58,6 @@ class Turns(Generic[T]):
         delete: whether done jobs are deleted; None: as the model says.
         options: loader options for the claims.
         delay: returns how long a job waits that is failed because its finish was refused.
-        brakes: the brakes of the lanes; empty: no lane is ever slowed down.
         wait_for_renewal: waits until no renewal of claims is under way.
         is_at_rest: tells whether a lane's queue is paused.
         shows: callbacks read finished jobs, which must then show their new values.
@@ -74,7 +71,6 @@ class Turns(Generic[T]):
     delete: bool | None
     options: Sequence[Any]
     delay: Callable[[InHand[T]], timedelta | None]
-    brakes: Mapping[Lane[T], Brake]
     wait_for_renewal: Callable[[], None]
     is_at_rest: Callable[[Lane[T]], bool]
     shows: bool
@@ -110,17 +106,12 @@ class Turns(Generic[T]):
         finished = self._set_aside.try_again() if batch.wanted else []
         result = self._turn_or_parts(batch)
         result.finished += finished
-        for lane, brake in self.brakes.items():
-            if any(claim for of_lane, claim in result.claims if of_lane is lane):
-                brake.begin_pause()
-            brake.note(done.outcome for done in result.finished if done.lane is lane)
         return result
 
     @property
     def held_until(self) -> float:
         """When the first lane that is left alone may be claimed from again; inf: there is none."""
-        brakes = (brake.ends_at for brake in self.brakes.values())
-        return min((*brakes, *(each.rests_until for each in self._refusals.values())))
+        return min(each.rests_until for each in self._refusals.values())
 
     def end(self, batch: Batch[T]) -> TurnResult[T]:
         """Finish the handled jobs, and release all other jobs.
@@ -290,17 +281,10 @@ class Turns(Generic[T]):
             self.hopeless = True
             raise
         self._set_aside.add(finishing.refused)
-        for refused in finishing.refused:
-            self._brake_for(refused)
         self._release_parts(batch.unhandled)
         if not batch.wanted:
             self._turn_or_parts(Batch())
         return TurnResult([], finishing.finished, claim_is_due=batch.wanted > 0)
-
-    def _brake_for(self, refused: Refused[T]) -> None:
-        brake = self.brakes.get(refused.in_hand.lane)
-        if brake is not None:
-            brake.note([Failed(refused.error, None)])
 
     def _finishing(self) -> RefusedFinish[T]:
         return RefusedFinish(self.transactions, self._finish, self.delay)
@@ -401,7 +385,7 @@ class Turns(Generic[T]):
         """Return how many jobs of a lane may be claimed now."""
         if self.is_at_rest(lane) or (len(self.lanes) > 1 and self._refusals[lane].is_resting):
             return 0
-        return self.brakes[lane].most(wanted) if self.brakes else wanted
+        return wanted
 
 
 def in_hand_of(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:

@@ -6,21 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, MetaData, create_engine
-from sqlalchemy.schema import CreateSchema, DropSchema
+from sqlalchemy import Engine, create_engine
 
 from sa_jobqueue.bulk import (
     BulkLoad,
     DatabaseLog,
     DivisibleSource,
-    InsertSource,
     Metadata,
-    load_table,
 )
 from tests.support import statements_seen
 
 from .fakes import Killed
-from .models import Base, Item
+from .models import Base
 from .support import Mortal, add_items, expected, items, load_of, texts
 
 pytestmark = pytest.mark.by_turns("mysql", "mariadb")
@@ -108,21 +105,3 @@ def test_a_log_in_another_database_has_doubts_and_settles_them(
     assert load.status().inserted == 4
     for used in (other, mortal.engine):
         used.dispose()
-
-
-@pytest.mark.only_on("postgresql")
-def test_the_table_may_be_in_a_schema_which_the_engine_may_translate(engine: Engine) -> None:
-    tenant = engine.execution_options(schema_translate_map={"tenant": "bulk_logs"})
-    table = load_table(MetaData(schema="tenant"))
-    assert load_table(table.metadata) is table
-    with engine.begin() as connection:
-        connection.execute(CreateSchema("bulk_logs"))
-    table.create(tenant)
-    try:
-        load = BulkLoad(InsertSource(engine, Item, items(3)), DatabaseLog(tenant, table=table))
-        load.run()
-
-        assert (texts(engine), load.status().inserted) == (expected(3), 1)
-    finally:
-        with engine.begin() as connection:
-            connection.execute(DropSchema("bulk_logs", cascade=True))

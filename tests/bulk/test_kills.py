@@ -30,25 +30,26 @@ def mortal(engine: Engine) -> Iterator[Mortal]:
 
 
 @pytest.mark.parametrize("killed", ["run", "rollback"])
-@pytest.mark.parametrize("parity", [0, pytest.param(1, marks=pytest.mark.only_full)])
 def test_a_load_that_is_killed_at_any_step_goes_on_or_is_rolled_back(
-    engine: Engine, mortal: Mortal, new_log: Callable[[], Log], killed: str, parity: int
+    engine: Engine, mortal: Mortal, new_log: Callable[[], Log], killed: str, full: bool
 ) -> None:
+    """In CI every second step, with --full each of them in both ways."""
     add_items(engine, 1)
     options: dict[str, Any] = {"rows": items(5), "on_existing": "keep"}
-    ended, steps = False, 0
+    first = 1 + (engine.dialect.name in ("postgresql", "mysql"))
+    ended, tries, then = False, 0, "rollback"
 
     while not ended:
         if killed == "rollback":
             load_of(engine, new_log(), **options).run()
-        steps += 1
-        then = ("run", "rollback")[(steps + parity) % 2]
-        mortal.die(step=steps)
+        then = "run" if then == "rollback" else "rollback"
+        mortal.die(step=1 + tries // 2 if full else first + 2 * tries)
+        tries += 1
         ended = survives(
             load_of(mortal.engine, in_database_of(mortal, new_log()), **options), killed
         )
         load = load_of(engine, new_log(), **options)
-        if load.state != "CANCELLED":
+        if killed == "run" or load.state != "CANCELLED":
             getattr(load, then)()
             mine = expected(5) if then == "run" else {}
             assert texts(engine) == {**mine, 1: "foreign"}
@@ -56,7 +57,7 @@ def test_a_load_that_is_killed_at_any_step_goes_on_or_is_rolled_back(
         assert texts(engine) == {1: "foreign"}
         load.clean()
 
-    assert steps > 4
+    assert tries > 2
 
 
 def survives(load: BulkLoad[Any], verb: str) -> bool:
@@ -84,17 +85,20 @@ def killed_in_second_batch(mortal: Mortal, log: Log, *, committed: bool) -> None
 
 
 @pytest.mark.parametrize("then", ["run", "rollback"])
-def test_a_batch_that_is_neither_whole_nor_missing_is_left_alone(
-    engine: Engine, mortal: Mortal, log: FileLog, then: str
+def test_a_batch_that_is_neither_whole_nor_missing_is_left_alone_by_a_file_log(
+    engine: Engine, mortal: Mortal, new_log: Callable[[], Log], then: str
 ) -> None:
-    killed_in_second_batch(mortal, log, committed=False)
+    killed_in_second_batch(mortal, new_log(), committed=False)
     add_items(engine, 4)
 
-    with pytest.raises(BatchInDoubt, match=r"rows 3 to 5\), and 1 of its 3 rows are in bulk_item"):
-        getattr(load_of(engine, log), then)()
+    if isinstance(new_log(), FileLog):
+        with pytest.raises(BatchInDoubt, match=r"rows 3 to 5\), and 1 of its 3 rows are in bulk_i"):
+            getattr(load_of(engine, new_log()), then)()
+        assert 5 not in texts(engine)
+    else:
+        getattr(load_of(engine, new_log(), on_existing="keep"), then)()
 
     assert texts(engine)[4] == "foreign"
-    assert 5 not in texts(engine)
 
 
 def test_rows_that_were_worked_off_are_inserted_again_by_a_file_log_alone(

@@ -172,6 +172,17 @@ def test_tables_and_columns_have_any_name(engine: Engine, log: FileLog) -> None:
         table.drop(engine)
 
 
+@pytest.mark.only_on("sqlite")
+def test_an_event_loop_that_runs_already_is_refused_with_the_way_out(
+    engine: Engine, log: FileLog
+) -> None:
+    async def call() -> None:
+        with pytest.raises(ArgumentError, match=r"runs an event loop.*to_thread\(load\.run\)"):
+            load_of(engine, log, generated_asynchronously).run()
+
+    asyncio.run(call())
+
+
 # -- rows that were there -----------------------------------------------
 
 
@@ -265,22 +276,6 @@ def test_a_load_goes_on_with_rows_of_every_kind(
 
     assert texts(engine) == expected(10)
     assert load_of(engine, log).status().divided == 4
-
-
-@pytest.mark.only_on("sqlite")
-def test_an_event_loop_that_runs_already_is_refused_with_the_way_out(
-    engine: Engine, log: FileLog
-) -> None:
-    asynchronous = load_of(engine, log, generated_asynchronously)
-
-    async def call() -> None:
-        with pytest.raises(ArgumentError, match=r"runs an event loop.*to_thread\(load\.run\)"):
-            asynchronous.run()
-        await asyncio.to_thread(asynchronous.run)
-
-    asyncio.run(call())
-
-    assert texts(engine) == expected(10)
 
 
 @pytest.mark.only_on("sqlite")

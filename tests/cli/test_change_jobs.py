@@ -13,9 +13,8 @@ import pytest
 from sqlalchemy import URL, Engine, insert, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ClaimLost, claim, complete
+from sa_jobqueue import ClaimLost, claim, complete, steering
 from sa_jobqueue.counts.schema import forget_schema
-from sa_jobqueue.steering import bulk
 from tests.support import make_engine, with_empty_tables
 
 from .conftest import Run
@@ -175,7 +174,7 @@ def test_a_changed_job_with_a_key_of_a_type_of_ones_own_was_not_left_alone(
 def test_all_failed_jobs_of_a_queue_are_retried_page_by_page(
     run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "BATCH", 2)
+    monkeypatch.setattr(steering, "BATCH", 2)
     add(engine, *(failed(key) for key in range(1, 6)), Crate(id=6, status="done"))
 
     asked = run("retry", CRATES, "--failed", "--url", url, answer="y\n")
@@ -200,7 +199,7 @@ def test_a_job_that_fails_after_the_question_is_not_retried(
 def test_all_unclaimed_jobs_of_a_queue_are_cancelled(
     run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "BATCH", 2)
+    monkeypatch.setattr(steering, "BATCH", 2)
     later = datetime.now(UTC) + timedelta(days=1)
     add(engine, *(Crate(id=key, kind="barrel") for key in (1, 2, 3)), Crate(id=4), failed(5))
     add(engine, Crate(id=6, kind="barrel", run_at=later))

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner, claim
 from sa_jobqueue.ages import age_text
-from sa_jobqueue.cli.top import picture
+from sa_jobqueue.cli.see import picture
 from sa_jobqueue.control import WorkerInfo, pause, register_worker
 from sa_jobqueue.counts import Count, QueueStats
 from sa_jobqueue.owners.alive import OwnerState
@@ -137,13 +137,13 @@ def test_a_database_that_goes_away_is_told_and_asked_again(
 ) -> None:
     answers = [OperationalError("SELECT", {}, Exception("the server is gone")), []]
 
-    def ask(*_: object) -> object:
+    def ask(*_: object, **__: object) -> object:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return [LONG]
 
-    monkeypatch.setattr(sys.modules["sa_jobqueue.cli.top"], "overview", ask)
+    monkeypatch.setattr(sys.modules["sa_jobqueue.cli.see"], "overview", ask)
 
     shown = run("top", CRATES, "--url", url, "--every", 0.01, "--count", 2).stdout
 

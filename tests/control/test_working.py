@@ -325,7 +325,7 @@ engine = create_engine("sqlite://")
 Base.metadata.create_all(engine)
 Worker(engine, JobQueue(Email), print, drain=True).run()
 import sys
-others = ("sa_jobqueue.control", "sa_jobqueue.sch", "sa_jobqueue.overview")
+others = ("sa_jobqueue.control", "sa_jobqueue.sch")
 print([name for name in sys.modules if name.startswith(others)])
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import time
@@ -14,20 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, NullPool, create_engine, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import URL, Engine, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, LoadState, Log
 from tests.bulk.models import Base, Item
-from tests.servers.errors import NotHere
-from tests.servers.keeping import Keeper, last_lines
-from tests.servers.mariadb import MariaDB
-from tests.servers.mysql import MySQL
-from tests.servers.postgresql import PostgreSQL
-from tests.servers.provider import NetworkProvider
-from tests.servers.server import Server
-from tests.support import SERVERS, make_engine
+from tests.support import make_engine
 
 from .support import Victim
 
@@ -138,104 +129,3 @@ def test_a_load_that_is_killed_anywhere_ends_with_all_rows_or_none(
         getattr(plan.load(engine), verb)()
         assert ids(engine) == (everything if verb == "run" else FOREIGN)
     print(f"{engine.url.get_backend_name()}, {log}: killed {killer.killed}, through {ended}")  # noqa: T201
-
-
-# -- a server that is restarted -----------------------------------------
-
-PROVIDERS: dict[str, type[NetworkProvider]] = {
-    "postgresql": PostgreSQL,
-    "mysql": MySQL,
-    "mariadb": MariaDB,
-}
-
-
-@dataclass
-class Restarted:
-    """A server of our own that is killed and started again."""
-
-    provider: NetworkProvider
-    server: Server
-
-    def restart(self) -> None:
-        keeper = self.server.keeper
-        assert keeper is not None
-        pid = next(
-            path
-            for path in (keeper.folder / "data" / "postmaster.pid", keeper.folder / "pid")
-            if path.exists()
-        )
-        # Not by its keeper, which would remove its folder.
-        binaries = self.provider.binaries()
-        os.kill(int(pid.read_text().split()[0]), binaries.stop_signal)
-        while keeper.running:
-            time.sleep(0.05)
-        keeper.end()
-        port = self.server.url.port
-        assert port is not None
-        again = Keeper(binaries, keeper.folder, port=port)
-        assert self.provider._answers(again, self.server.url), last_lines(keeper.folder)
-        object.__setattr__(
-            self.server, "keeper", again
-        )  # the class is frozen, and this keeper takes over
-
-
-@pytest.fixture
-def restarted(db_alias: str) -> Iterator[Restarted]:
-    provider = PROVIDERS[db_alias]()
-    try:
-        server = provider.start(provider.binaries(), origin="started")
-    except NotHere as error:
-        pytest.skip(f"no server of our own: {error}")
-    yield Restarted(provider, server)
-    server.stop()
-
-
-@pytest.mark.only_full  # their servers take long to make
-@pytest.mark.only_on(*SERVERS)
-@pytest.mark.parametrize("log", ["file", "database"])
-@pytest.mark.timeout(600)
-def test_a_server_restarted_in_the_middle_of_a_load_does_no_harm(
-    restarted: Restarted, log: str, tmp_path: Path
-) -> None:
-    """The server ends after three batches; then the load goes on, and is rolled back."""
-    url = restarted.server.create_database(f"restarted_{log}")
-    engine = durable_engine(url)
-    Base.metadata.create_all(engine)
-    rows = [{"id": number, "text": "item"} for number in range(1_000)]
-
-    def new_load() -> BulkLoad[Any]:
-        source = InsertSource(engine, Item, rows, batch_size=100)
-        kept_in = FileLog(tmp_path / "log") if log == "file" else DatabaseLog(engine)
-        return BulkLoad(source, kept_in)
-
-    load = new_load()
-    left = [3]
-
-    def restart(progress: object) -> None:
-        left[0] -= 1
-        if not left[0]:
-            restarted.restart()
-
-    load.progress = restart
-    with pytest.raises(DBAPIError):
-        load.run()
-    engine.dispose()
-    assert left[0] <= 0
-
-    new_load().run()
-
-    assert ids(engine) == set(range(1_000))
-    new_load().rollback()
-    assert ids(engine) == set()
-    engine.dispose()
-
-
-def durable_engine(url: URL) -> Engine:
-    """Connect with durable commits, which the tests' connections do not have by default."""
-    if url.get_backend_name() == "postgresql":
-        options = {"options": "-c synchronous_commit=on"}
-        return create_engine(url, connect_args=options, poolclass=NullPool)
-    engine = create_engine(url, poolclass=NullPool)
-    with engine.connect() as connection:
-        connection.execute(text("SET GLOBAL innodb_flush_log_at_trx_commit = 1"))
-    return engine

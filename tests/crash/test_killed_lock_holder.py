@@ -12,8 +12,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import URL, Engine, text
 
-from sa_jobqueue import LockNotHeld, NamedLock, named_lock
-from tests.lockers import NOW, PATIENCE, Locker
+from sa_jobqueue import NamedLock, named_lock
+from tests.lockers import NOW, Locker
 from tests.support import make_engine
 
 pytestmark = pytest.mark.by_turns("mysql", "mariadb")
@@ -126,37 +126,3 @@ def test_a_forked_child_does_not_keep_its_dead_parents_lock(
 
     assert lock.acquire(AT_ONCE)
     os.kill(child[0], 0)  # the child still runs
-
-
-def test_a_forked_child_may_wait_for_its_parents_lock_and_have_it(lock: NamedLock) -> None:
-    lock.acquire()
-    told, tell = os.pipe()
-
-    child = os.fork()
-    if child == 0:
-        wait_in_child(lock, tell)
-    assert os.read(told, 10) == b"not held"
-    lock.check()
-    lock.release()
-
-    assert os.read(told, 10) == b"had it"
-    assert os.waitpid(child, 0) == (child, 0)
-    os.close(told)
-    os.close(tell)
-    assert lock.acquire(AT_ONCE)
-
-
-def wait_in_child(lock: NamedLock, tell: int) -> None:
-    """Report that the lock is not held here, wait for it, report again, and end."""
-    status = 1
-    try:
-        try:
-            lock.release()
-        except LockNotHeld:
-            os.write(tell, b"not held")
-        if lock.acquire(PATIENCE):
-            lock.check()
-            os.write(tell, b"had it")
-            status = 0
-    finally:
-        os._exit(status)

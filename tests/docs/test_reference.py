@@ -33,7 +33,7 @@ PUBLIC = (
 
 #: Packages with a list of names for other packages of the library.
 INTERNAL = {
-    *("sa_jobqueue.cli", "sa_jobqueue.dialects", "sa_jobqueue.steering"),
+    *("sa_jobqueue.cli", "sa_jobqueue.dialects"),
     *("sa_jobqueue.strategies", "sa_jobqueue.wakeups"),
 }
 

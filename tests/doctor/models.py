@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Engine, Index, String, insert
+from sqlalchemy import Engine, Index, String, event, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin
@@ -96,3 +98,15 @@ def replace_index(
 def run(engine: Engine, statement: str) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql(statement).close()
+
+
+@contextmanager
+def answering(engine: Engine, words: str, instead: str) -> Iterator[None]:
+    """Have the server answer another statement where one begins with these words."""
+
+    def answer(_: Any, __: Any, sent: str, parameters: Any, *___: Any) -> tuple[str, Any]:
+        return (instead, ()) if sent.strip().startswith(words) else (sent, parameters)
+
+    event.listen(engine, "before_cursor_execute", answer, retval=True)
+    yield
+    event.remove(engine, "before_cursor_execute", answer)

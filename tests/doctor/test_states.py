@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.dialects import database_of_engine
@@ -25,6 +24,7 @@ from .models import (
     Subscription,
     add_mails,
     advisory,
+    answering,
     examined,
     found,
     replace_index,
@@ -52,13 +52,9 @@ def nothing(engine: Engine) -> None:
     """The state is that of the models."""
 
 
-def at(name: str, *values: Any, on: Sequence[str] = DATABASES) -> Any:
-    """Name a case, and the databases where it can occur."""
-    return pytest.param(*values, id=name, marks=pytest.mark.only_on(*on))
-
-
-def state(case: Any, said: str) -> Any:
-    return pytest.param(*case.values, said, id=case.id, marks=case.marks)
+def at(make: Make, queue: Any, on: Sequence[str] = ()) -> tuple[Make, Any, pytest.MarkDecorator]:
+    """Return a case, and the databases where it differs; else any one will do."""
+    return make, queue, pytest.mark.only_on(*on) if on else pytest.mark.by_turns(*DATABASES)
 
 
 DEEDS = JobQueue(Deed, serial_by=Deed.client)
@@ -81,13 +77,11 @@ RENAMED = statement("ALTER TABLE doctor_mail RENAME INDEX ix_doctor_mail_claim T
 ZONELESS = statement("ALTER TABLE doctor_mail ALTER owner_date TYPE timestamp")
 STRICT = JobQueue(Mail, strict_order=True)
 OLDER = statement("ALTER TABLE doctor_mail DROP COLUMN touched")
-SHORT_PLAIN = statement(
-    "DROP INDEX ix_due; CREATE INDEX ix_other ON doctor_subscription (kind, id)"
-)
 OTHER_KIND = statement(
     "DROP INDEX ix_due; "
     "CREATE INDEX ix_other ON doctor_subscription (kind, mailed, id) WHERE kind = 2"
 )
+SHORT = indexed("claim", "status, id")
 WIDER = "status IN ('unclaimed', 'waiting')"
 CLAIM, REAP = "status, priority, id", "status, owner_date"
 
@@ -96,168 +90,121 @@ def own_words(engine: Engine) -> None:
     add_mails(engine, 3, status="open")
 
 
-#: What is done to the tables, the queue, and parts of what the doctor says, in their order.
-STATES = [
-    state(
-        at("no table", Base.metadata.drop_all, Mail),
-        "error [table] there is no table .. migrations",
+POSTGRESQL = ("postgresql",)
+ON_POSTGRESQL = pytest.mark.only_on(*POSTGRESQL)
+NOT_POSTGRESQL = ("mysql", "mariadb", "sqlite")
+
+#: Parts of what the doctor says, by what was done to the tables, and the queue.
+STATES = {
+    "error [table] there is no table .. migrations": at(Base.metadata.drop_all, Mail),
+    "error [table] .. lacks columns .. touched .. upgrade head": at(OLDER, Mail),
+    "error [strategy] .. no advisory locks .. strategy='auto'": at(
+        nothing, advisory(), on=NOT_POSTGRESQL
     ),
-    state(
-        at("no column", OLDER, Mail), "error [table] .. lacks columns .. touched .. upgrade head"
+    "error [columns] owner_date keeps .. finishes are lost .. type_=timestamp_type()": at(
+        IMPRECISE, Mail, on=SERVERS
     ),
-    state(
-        at("no advisory locks", nothing, advisory(), on=("mysql", "mariadb", "sqlite")),
-        "error [strategy] .. no advisory locks .. fix: .. strategy='auto'",
+    'error [columns] owner_date has no time zone .. using="owner_date AT TIME ZONE': at(
+        ZONELESS, Mail, on=POSTGRESQL
     ),
-    state(
-        at("microseconds are lost", IMPRECISE, Mail, on=SERVERS),
-        "error [columns] owner_date keeps .. so finishes are lost .. type_=timestamp_type()",
+    "warning [statuses] .. ('open'): no claim takes them .. {'unclaimed': 'open'}": at(
+        own_words, Mail
     ),
-    state(
-        at("no zone", ZONELESS, Mail, on=("postgresql",)),
-        'error [columns] owner_date has no time zone .. postgresql_using="owner_date AT TIME ZONE',
+    f"error [index] no index serves the claim, which wants ({CLAIM}) .. (op, Mail))": at(
+        indexed("claim"), Mail, on=DATABASES
     ),
-    state(
-        at("words of their own", own_words, Mail),
-        "warning [statuses] .. ('open'): no claim takes them, since it looks for 'unclaimed' .. "
-        "fix: .. __queue_args__ = {'names': {'unclaimed': 'open'}}",
+    f"error [index] ix_doctor_mail_claim (status, id) does not fit .. wants ({CLAIM})": at(
+        SHORT, Mail, on=DATABASES
     ),
-    state(
-        at("no claim index", indexed("claim"), Mail),
-        f"error [index] no index serves the claim, which wants ({CLAIM}) .. fix: "
-        f"CREATE INDEX ix_doctor_mail_claim ON doctor_mail ({CLAIM}) .. (op, Mail))",
+    "error [index] .. fix: drop ix_doctor_mail_claim, then CREATE .. replace=True)": at(
+        SHORT, Mail
     ),
-    state(
-        at("another name", RENAMED, Mail, on=("mariadb",)),
-        "error [index] the claim names the index ix_doctor_mail_claim, which is missing",
+    "error [index] the claim names the index ix_doctor_mail_claim, which is missing": at(
+        RENAMED, Mail, on=("mariadb",)
     ),
-    state(
-        at("a short index", indexed("claim", "status, id"), Mail),
-        f"error [index] ix_doctor_mail_claim (status, id) does not fit the claim, which wants "
-        f"({CLAIM}) .. fix: drop ix_doctor_mail_claim, then CREATE INDEX ix_doctor_mail_claim .. "
-        "create_job_indexes(op, Mail, replace=True)",
+    "error [index] .. does not fit the claim .. WHERE status = 'unclaimed'": at(
+        indexed("claim", CLAIM, "status = 'new'"), Mail, on=PARTIAL
     ),
-    state(
-        at("another predicate", indexed("claim", CLAIM, "status = 'new'"), Mail, on=PARTIAL),
-        "error [index] .. does not fit the claim .. WHERE status = 'unclaimed' .. replace=True",
+    "warning [index] .. Alembic does not see that the predicate has changed": at(
+        indexed("claim", CLAIM, WIDER), Mail, on=POSTGRESQL
     ),
-    state(
-        at("a wider predicate", indexed("claim", CLAIM, WIDER), Mail, on=("postgresql",)),
-        "warning [index] .. Alembic does not see that the predicate has changed .. replace=True",
+    "warning [index] .. it holds finished jobs too .. WHERE status = 'unclaimed' would do": at(
+        indexed("claim", CLAIM), Mail, on=PARTIAL
     ),
-    state(
-        at("no predicate", indexed("claim", CLAIM), Mail, on=PARTIAL),
-        "warning [index] .. it holds finished jobs too .. WHERE status = 'unclaimed' would do",
+    "error [index] ix_doctor_mail_claim .. serves no statement: it is .. fix: drop": at(
+        UNUSABLE, Mail, on=SERVERS
     ),
-    state(
-        at("an unusable index", UNUSABLE, Mail, on=SERVERS),
-        "error [index] ix_doctor_mail_claim .. serves no statement: it is .. fix: drop",
+    "error [index] no index serves the claim, which wants (status, recipient DESC, id) .. "
+    "create_job_indexes(op, queue)); declare it in __table_args__": at(nothing, BY_RECIPIENT),
+    "error [index] the claim index of Message begins with channel .. JobQueue(Message, Mess": at(
+        Models.metadata.create_all, Message
     ),
-    state(
-        at("an order of its own", nothing, BY_RECIPIENT),
-        "error [index] no index serves the claim, which wants (status, recipient DESC, id) .. "
-        "create_job_indexes(op, queue)); declare it in __table_args__ too",
+    "error [index] no index serves the claim, which wants (kind, mailed, id) .. CREATE": at(
+        statement("DROP INDEX ix_due"), advisory(), on=POSTGRESQL
     ),
-    state(
-        at("a class with equality", Models.metadata.create_all, Message),
-        "error [index] the claim index of Message begins with channel .. as in "
-        "JobQueue(Message, Message.channel == ..)",
+    "error [index] the predicate of ix_other .. WHERE (kind = 2) does not fit the claim": at(
+        OTHER_KIND, advisory(), on=POSTGRESQL
     ),
-    state(
-        at(
-            "no index of a plain class",
-            statement("DROP INDEX ix_due"),
-            advisory(),
-            on=("postgresql",),
-        ),
-        "error [index] no index serves the claim, which wants (kind, mailed, id) .. CREATE INDEX",
+    "error [index] .. serve both the range of doctor_subscription.mailed .. use rounds": at(
+        nothing, BESIDE_RANGE, on=POSTGRESQL
     ),
-    state(
-        at("a plain class with a short index", SHORT_PLAIN, advisory(), on=("postgresql",)),
-        "error [index] no index serves the claim, which wants (kind, mailed, id)",
+    f"warning [reap] no index serves reap(), which wants ({REAP}) .. (op, Mail)": at(
+        indexed("reap"), Mail
     ),
-    state(
-        at("an index for another kind", OTHER_KIND, advisory(), on=("postgresql",)),
-        "error [index] the predicate of ix_other .. WHERE (kind = 2) does not fit the claim",
+    "warning [reap] ix_doctor_mail_reap (status, owner) does not fit reap() .. fix: drop": at(
+        indexed("reap", "status, owner"), Mail
     ),
-    state(
-        at("an order beside a range", nothing, BESIDE_RANGE, on=("postgresql",)),
-        "error [index] .. can serve both the range of doctor_subscription.mailed .. use rounds",
+    f"warning [reap] .. fit reap(), which wants ({REAP}) WHERE status = 'claimed'": at(
+        indexed("reap", REAP, "status = 'taken'"), Mail, on=PARTIAL
     ),
-    state(
-        at("no reap index", indexed("reap"), Mail),
-        f"warning [reap] no index serves reap(), which wants ({REAP}) .. "
-        "create_job_indexes(op, Mail)",
+    "warning [reap] .. does not fit reap() .. CREATE INDEX ix_doctor_mail_reap_sending ON": at(
+        nothing, SENDING, on=PARTIAL
     ),
-    state(
-        at("another reap index", indexed("reap", "status, owner"), Mail),
-        "warning [reap] ix_doctor_mail_reap (status, owner) does not fit reap() .. fix: drop "
-        f"ix_doctor_mail_reap, then CREATE INDEX ix_doctor_mail_reap ON doctor_mail ({REAP})",
+    "warning [index] no index serves the search for the next job of .. key_index(op, Deed)": at(
+        indexed("key_client", of=Deed), DEEDS
     ),
-    state(
-        at("another reap predicate", indexed("reap", REAP, "status = 'taken'"), Mail, on=PARTIAL),
-        f"warning [reap] .. does not fit reap(), which wants ({REAP}) WHERE status = 'claimed'",
+    "warning [index] .. (status) does not fit the search for the next job of .. fix: drop": at(
+        indexed("key_client", "status", of=Deed), DEEDS
     ),
-    state(
-        at("no reap index of its own", nothing, SENDING, on=PARTIAL),
-        f"warning [reap] .. does not fit reap(), which wants ({REAP}) WHERE status = 'sending' .. "
-        "fix: CREATE INDEX ix_doctor_mail_reap_sending ON .. ; declare it in __table_args__",
+    "warning [failed] .. the search for failed jobs .. CREATE INDEX ix_doctor_deed_failed": at(
+        indexed("failed", of=Deed),
+        Deed,
+        on=PARTIAL,  # on InnoDB the reap index finds them
     ),
-    state(
-        at("no key index", indexed("key_client", of=Deed), DEEDS),
-        "warning [index] no index serves the search for the next job of each .. "
-        "create_job_indexes(op, Deed)",
-    ),
-    state(
-        at("another key index", indexed("key_client", "status", of=Deed), DEEDS),
-        "warning [index] .. (status) does not fit the search for the next job of each .. fix: drop",
-    ),
-    state(
-        at("no failed index", indexed("failed", of=Deed), Deed, on=PARTIAL),
-        "warning [failed] no index serves the search for failed jobs .. CREATE INDEX",
-    ),
-    state(
-        at("another failed index", indexed("failed", "status", of=Deed), Deed, on=PARTIAL),
-        "warning [failed] .. (status) does not fit the search for failed jobs .. fix: drop "
-        "ix_doctor_deed_failed, then CREATE INDEX ix_doctor_deed_failed ON",
-        # on InnoDB the reap index finds them
-    ),
-]
+}
 
 
-@pytest.mark.parametrize(("make", "queue", "said"), STATES)
+@pytest.mark.parametrize(
+    ("said", "make", "queue"),
+    [
+        pytest.param(said, make, queue, marks=mark, id=re.sub(r"\W+", " ", said))
+        for said, (make, queue, mark) in STATES.items()
+    ],
+)
 def test_a_state_that_harms_claims_is_found(
-    engine: Engine, make: Make, queue: Any, said: str
+    engine: Engine, said: str, make: Make, queue: Any
 ) -> None:
-    check = said.partition("[")[2].partition("]")[0]
+    if queue is not Mail:
+        Base.metadata.create_all(engine)
     make(engine)
 
-    (finding,) = found(engine, queue, check)
+    (finding,) = found(engine, queue, said.partition("[")[2].partition("]")[0])
 
     pattern = ".*".join(re.escape(part.strip()) for part in said.split(" .. "))
     assert re.match(pattern, str(finding), re.DOTALL), f"{finding} is not like {said}"
 
 
-@pytest.mark.parametrize(
-    ("make", "queue", "check"),
-    [
-        at("table", Mail.metadata.drop_all, Mail, "table"),
-        at("strategy", nothing, JobQueue(Mail, strategy="held"), "strategy", on=("sqlite",)),
-    ],
-)
-def test_what_the_other_checks_need_is_the_only_finding(
-    engine: Engine, make: Make, queue: Any, check: str
-) -> None:
-    make(engine)
+@pytest.mark.only_on("sqlite")
+def test_what_the_other_checks_need_is_the_only_finding(engine: Engine) -> None:
+    unable = examined(engine, JobQueue(Mail, strategy="held")).findings
+    Mail.metadata.drop_all(engine)
+    absent = examined(engine, Mail).findings
 
-    assert [each.check for each in examined(engine, queue).findings] == [check]
+    assert [each.check for each in (*unable, *absent)] == ["strategy", "table"]
 
 
-@pytest.mark.parametrize("columns", ["", "status, id"])
-def test_an_index_that_is_missing_or_short_is_found_in_a_full_table_too(
-    engine: Engine, columns: str
-) -> None:
-    replace_index(engine, "claim", columns)
+def test_an_index_that_is_short_is_found_in_a_full_table_too(engine: Engine) -> None:
+    replace_index(engine, "claim", "status, id")
     add_mails(engine, 5_000)
 
     (finding,) = found(engine, Mail, "index")
@@ -298,15 +245,16 @@ def until_found(engine: Engine, check: str) -> Finding:
 @pytest.mark.parametrize(
     ("queue", "severity", "message"),
     [
-        at("skip_locked", Mail, WARNING, "could not serialize access", on=("postgresql",)),
-        at("strict_order", STRICT, ERROR, "refuses it", on=("postgresql",)),
-        at("serial_by", DEEDS, ERROR, "refuses it", on=("postgresql",)),
-        at("update_then_select", AT_ONCE, WARNING, "update_then_select deadlocks", on=INNODB),
+        pytest.param(Mail, WARNING, "could not serialize access", marks=ON_POSTGRESQL),
+        pytest.param(STRICT, ERROR, "refuses it", marks=ON_POSTGRESQL),
+        pytest.param(DEEDS, ERROR, "refuses it", marks=ON_POSTGRESQL),
+        pytest.param(AT_ONCE, WARNING, "deadlocks", marks=pytest.mark.only_on(*INNODB)),
     ],
 )
 def test_an_isolation_level_that_harms_claims_is_found(
     engine: Engine, queue: Any, severity: Severity, message: str
 ) -> None:
+    Base.metadata.create_all(engine)
     repeatable = engine.execution_options(isolation_level="REPEATABLE READ")
     committed = engine.execution_options(isolation_level="READ COMMITTED")
 
@@ -318,6 +266,7 @@ def test_an_isolation_level_that_harms_claims_is_found(
 
 
 @pytest.mark.only_on(*INNODB)
+@pytest.mark.by_turns(*INNODB)
 @pytest.mark.parametrize(
     ("settings", "severity", "message"),
     [
@@ -353,15 +302,3 @@ def test_plans_in_a_form_that_nobody_knows_are_no_verdict(
     assert finding.is_unchecked
     assert "prints plans in a form of its own" in finding.message
     assert "sa-jobqueue sql" in finding.fix
-
-
-@contextmanager
-def answering(engine: Engine, words: str, instead: str) -> Iterator[None]:
-    """Have the server answer another statement where one begins with these words."""
-
-    def answer(_: Any, __: Any, sent: str, parameters: Any, *___: Any) -> tuple[str, Any]:
-        return (instead, ()) if sent.strip().startswith(words) else (sent, parameters)
-
-    event.listen(engine, "before_cursor_execute", answer, retval=True)
-    yield
-    event.remove(engine, "before_cursor_execute", answer)

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import MetaData, Table, func, select
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sa_jobqueue import JobMixin, JobQueue
+from sa_jobqueue import JobQueue
 from sa_jobqueue.dialects.examination import IndexColumn, ServerIndex, normalised
 from sa_jobqueue.doctor.wanted_index import wanted_claim_index
 from sa_jobqueue.model.indexes import index_name, index_of, reap_index
@@ -23,69 +22,48 @@ KIND, MAILED, ID = Subscription.kind, Subscription.mailed, Subscription.id
 RECIPIENT, PRIORITY = Mail.recipient, Mail.priority
 
 
-def wanted(queue: JobQueue[Any]) -> tuple[str, str]:
-    """Return the name of the index that a queue wants, and its columns."""
-    index = wanted_claim_index(queue.plan.spec)
-    return str(index.index.name).rpartition("claim")[2], str(index)
+OF_ITS_KIND = select(MAILED).where(KIND == ID).scalar_subquery()
+NEWEST = select(func.max(PRIORITY)).scalar_subquery()
 
 
 @pytest.mark.parametrize(
-    ("queue", "columns"),
+    ("queue", "name", "columns"),
     [
-        (JobQueue(Mail, RECIPIENT == "r", order_by=RECIPIENT), "(recipient, status, id)"),
+        (JobQueue(Mail), "", "(status, priority, id)"),
+        (JobQueue(Mail, order_by=PRIORITY), "", "(status, priority, id)"),
+        (JobQueue(Mail, RECIPIENT != "a"), "", "(status, priority, id)"),
+        (JobQueue(Mail, ready="new"), "_new_priority", "(status, priority, id)"),
+        (JobQueue(Mail, order_by=RECIPIENT), "_recipient", "(status, recipient, id)"),
+        (JobQueue(Mail, order_by=RECIPIENT.asc()), "_recipient", "(status, recipient, id)"),
+        (JobQueue(Mail, order_by=(RECIPIENT, RECIPIENT.desc())), None, "(status, recipient, id)"),
+        (JobQueue(Mail, order_by=(RECIPIENT, Mail.status)), None, "(status, recipient, id)"),
+        (JobQueue(Mail, order_by=Mail.id.desc()), "_id_desc", "(status, id DESC)"),
         (
             JobQueue(Mail, RECIPIENT == "r", order_by=(PRIORITY.desc(), RECIPIENT)),
+            "_recipient_priority_desc",
             "(recipient, status, priority DESC, id)",
         ),
-        (JobQueue(Mail, order_by=(RECIPIENT, RECIPIENT.desc())), "(status, recipient, id)"),
-        (JobQueue(Mail, order_by=(RECIPIENT.asc(), Mail.status)), "(status, recipient, id)"),
-        (JobQueue(Mail, order_by=Mail.id.desc()), "(status, id DESC)"),
-        (advisory(KIND == 1, MAILED == 0, order_by=(MAILED, KIND)), "(kind, mailed, id)"),
-        (advisory(KIND == 1, KIND < 3, MAILED < 7), "(kind, mailed, id)"),
-        (advisory(KIND == 1, order_by=(KIND, MAILED.desc())), "(kind, mailed DESC, id)"),
-        (JobQueue(Pet), "(status, round, id)"),
-        (JobQueue(Pet, Pet.round == 7), "(status, round, id)"),
-        (JobQueue(Reader, strategy="advisory"), "(round, id)"),
-        (JobQueue(Reader, Reader.round == 7, strategy="advisory"), "(round, id)"),
+        (JobQueue(Message), "_sequence_desc", "(message_status, sequence DESC, id)"),
+        (advisory(KIND == 1, MAILED == 0, order_by=(MAILED, KIND)), None, "(kind, mailed, id)"),
+        (advisory(KIND == 1, KIND < 3, MAILED < 7), "_kind_mailed", "(kind, mailed, id)"),
+        (advisory(KIND == 1, order_by=(KIND, MAILED.desc())), None, "(kind, mailed DESC, id)"),
+        (JobQueue(Pet, Pet.round == 7), "", "(status, round, id)"),
+        (JobQueue(Reader, strategy="advisory"), "", "(round, id)"),
+        (JobQueue(Reader, Reader.round == 7, strategy="advisory"), "", "(round, id)"),
+        # what is compared with the row's own columns is not constant
+        (advisory(KIND == 1, MAILED == KIND, order_by=MAILED), None, "(kind, mailed, id)"),
+        (advisory(KIND == 1, MAILED == OF_ITS_KIND), None, "(kind, id)"),
+        (advisory(MAILED == NEWEST, order_by=(MAILED, KIND)), None, "(mailed, kind, id)"),
     ],
 )
-def test_a_column_that_is_compared_and_ordered_stands_in_the_index_once(
-    queue: JobQueue[Any], columns: str
+def test_a_queue_wants_its_columns_once_and_the_models_index_where_it_serves(
+    queue: JobQueue[Any], name: str | None, columns: str
 ) -> None:
-    assert wanted(queue)[1] == columns
+    wanted = wanted_claim_index(queue.plan.spec)
 
-
-def test_the_index_of_a_model_has_each_column_once_too() -> None:
-    class Base(DeclarativeBase):
-        pass
-
-    class Parcel(JobMixin, Base):
-        __tablename__ = "parcel"
-        __queue_args__ = {  # noqa: RUF012 - as users write it
-            "equality": ["size"],
-            "order_by": ["size", "id desc"],
-        }
-        id: Mapped[int] = mapped_column(primary_key=True)
-        size: Mapped[int]
-
-    index = index_of(mapping_of(Parcel).table, "claim")
-
-    assert index is not None
-    assert list(map(str, index.expressions)) == ["parcel.size", "parcel.status", "parcel.id DESC"]
-
-
-OF_ITS_KIND = select(MAILED).where(KIND == ID).scalar_subquery()
-NEWEST = select(func.max(Mail.priority)).scalar_subquery()
-
-
-@pytest.mark.parametrize("criterion", [MAILED == KIND, MAILED == OF_ITS_KIND])
-def test_a_column_that_is_compared_with_its_own_row_is_not_constant(criterion: Any) -> None:
-    assert wanted(advisory(KIND == 1, criterion, order_by=MAILED))[1] == "(kind, mailed, id)"
-    assert wanted(advisory(KIND == 1, criterion))[1] == "(kind, id)"
-
-
-def test_a_column_that_is_compared_with_one_value_of_another_table_is_constant() -> None:
-    assert wanted(advisory(MAILED == NEWEST, order_by=(MAILED, KIND)))[1] == "(mailed, kind, id)"
+    assert str(wanted) == columns
+    assert name in (None, str(wanted.index.name).rpartition("claim")[2])
+    assert wanted.of_model is (name == "")
 
 
 # -- an index of the database that does -----------------------------------
@@ -165,44 +143,6 @@ def test_a_predicate_is_the_same_however_it_is_printed(printed: str, written: st
 
 
 # -- names --------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "queue", [JobQueue(Mail), JobQueue(Mail, order_by=PRIORITY), JobQueue(Mail, RECIPIENT != "a")]
-)
-def test_a_queue_wants_the_models_index_where_it_serves(queue: JobQueue[Mail]) -> None:
-    assert wanted_claim_index(queue.plan.spec).index is index_of(TABLE, "claim")
-
-
-@pytest.mark.parametrize("where", [(), (Reader.round == 7,)])
-def test_round_mixin_alone_wants_the_index_of_its_model(where: Any) -> None:
-    queue = JobQueue(Reader, *where, strategy="advisory")
-
-    assert wanted_claim_index(queue.plan.spec).of_model
-
-
-def test_the_index_of_a_queue_with_its_own_order_or_predicate_has_its_own_name() -> None:
-    queues = [
-        JobQueue(Mail, order_by=RECIPIENT),
-        JobQueue(Mail, order_by=RECIPIENT.asc()),
-        JobQueue(Mail, order_by=RECIPIENT.desc()),
-        JobQueue(Mail, order_by=(RECIPIENT, Mail.id.desc())),
-        JobQueue(Mail, order_by=Mail.id),
-        JobQueue(Mail, ready="new"),
-        JobQueue(Mail, RECIPIENT == "r", order_by=PRIORITY.desc()),
-    ]
-
-    assert [wanted(queue)[0] for queue in queues] == [
-        "_recipient",
-        "_recipient",
-        "_recipient_desc",
-        "_recipient_id_desc",
-        "_id",
-        "_new_priority",
-        "_recipient_priority_desc",
-    ]
-    assert wanted(JobQueue(Message, order_by=Message.id))[0] == "_id"
-    assert wanted(advisory())[0] == "_kind_mailed"
 
 
 def test_a_queue_with_its_own_status_has_its_own_reap_index() -> None:

@@ -156,7 +156,7 @@ PROMISES = (
                 "if state is not OwnerState.DEAD]",
             ),
         ),
-        ("tests/contract/reap/test_leases.py",),
+        ("tests/contract/reap/test_reap.py",),
     ),
     Promise(
         "The owner of a claim is dead only if the server says so. If the server cannot tell, the "
@@ -168,7 +168,7 @@ PROMISES = (
                 "if state is not OwnerState.ALIVE]",
             ),
         ),
-        ("tests/contract/reap/test_leases.py",),
+        ("tests/contract/reap/test_reap.py",),
     ),
     Promise(
         "After a crash, `claimed_by()` returns the claims of an owner.",

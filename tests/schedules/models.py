@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import JSON, Numeric, String, TypeDecorator, UniqueConstraint
+from sqlalchemy import JSON, Numeric, String, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, ScheduleMixin
@@ -44,21 +43,6 @@ class Kind(Enum):
     OFFER = "o"
 
 
-class Words(TypeDecorator[list[str]]):
-    """Words, which are stored as one text."""
-
-    impl = String(20)
-    cache_ok = True
-
-    def process_bind_param(self, value: list[str] | None, dialect: Any) -> str | None:
-        """Join the words."""
-        return None if value is None else " ".join(value)
-
-    def process_result_value(self, value: str | None, dialect: Any) -> list[str] | None:
-        """Divide the text."""
-        return None if value is None else value.split()
-
-
 class Typed(JobMixin, ScheduleMixin, Base):
     """A job with values that JSON does not have."""
 
@@ -68,7 +52,6 @@ class Typed(JobMixin, ScheduleMixin, Base):
     count: Mapped[int | None]
     share: Mapped[float | None]
     urgent: Mapped[bool | None]
-    words: Mapped[list[str] | None] = mapped_column(Words)
     at: Mapped[datetime | None]
     day: Mapped[date | None]
     hour: Mapped[time | None]
@@ -77,7 +60,6 @@ class Typed(JobMixin, ScheduleMixin, Base):
     kind: Mapped[Kind | None]
     more: Mapped[dict[str, int] | None] = mapped_column(JSON)
     takes: Mapped[timedelta | None]
-    image: Mapped[bytes | None]
 
 
 class Elsewhere(DeclarativeBase):
@@ -90,14 +72,6 @@ class Renamed(JobMixin.named(status="job_state", owner="worker"), Elsewhere):  #
     __tablename__ = "renamed"
     id: Mapped[int] = mapped_column(primary_key=True)
     owner: Mapped[str]
-
-
-class LongNamed(JobMixin, Elsewhere):
-    """A queue whose schema and table have a long name."""
-
-    __tablename__ = "t" * 100
-    __table_args__ = ({"schema": "s" * 60},)
-    id: Mapped[int] = mapped_column(primary_key=True)
 
 
 SCHEDULES = Schedules(Base.metadata, name="report_schedules")

@@ -19,7 +19,7 @@ from tests.contract.worker.support import transient
 from tests.models import Email
 from tests.support import make_engine
 
-from .models import SCHEDULES, Base, LongNamed, Plain, Report, reports, ticks_of
+from .models import SCHEDULES, Base, Plain, Report, reports, ticks_of
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -283,7 +283,6 @@ def test_schedules_are_found_beside_a_queue() -> None:
         ({"cron": "0," * 150 + "0 0 * * *"}, "of 1 to 200 characters.*two schedules"),
         ({"values": [1]}, "values= maps attributes"),
         ({"queue": "email"}, "'email' is not a mapped class"),
-        ({"queue": LongNamed}, "the queue of a schedule is text, of 1 to 150 characters"),
     ],
 )
 def test_what_makes_no_schedule_is_refused(

@@ -29,7 +29,6 @@ VALUES: list[tuple[str, Any, Any]] = [
     ("count", 5, 5),
     ("share", 1, 1.0),
     ("urgent", True, True),
-    ("words", ["a", "b"], ["a", "b"]),
     ("takes", None, None),
 ]
 

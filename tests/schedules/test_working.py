@@ -184,14 +184,3 @@ def test_schedules_that_nobody_runs_are_warned_of(
         until(lambda: caplog.records)
 
     assert "no worker runs them: make Schedules(metadata)" in caplog.text
-    caplog.clear()
-
-    with running(engine, {JobQueue(Email): print}, reap_every=None):
-        until(lambda: caplog.records)
-
-    assert "no worker runs them: make Schedules(metadata)" in caplog.text
-    caplog.clear()
-
-    Worker(engine, JobQueue(Email, ready="new"), print, drain=True, reap_every=None).run()
-
-    assert "no worker runs them" not in caplog.text

@@ -4,7 +4,7 @@ UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftim
     FROM email
     WHERE email.status = 'unclaimed'
     ORDER BY email.id LIMIT :sa_jobqueue_limit OFFSET :param_1)
-    RETURNING id, recipient, status, owner, owner_date;
+    RETURNING id, recipient, subject, status, owner, owner_date;
 
 -- a plain queue | postgresql | skip_locked
 WITH sa_jobqueue_claimed AS (UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(SELECT clock_timestamp())
@@ -13,7 +13,7 @@ WITH sa_jobqueue_claimed AS (UPDATE email SET status='claimed', owner=:sa_jobque
     WHERE email.status IN ('unclaimed', 'unclaimed')
     ORDER BY email.status, email.id LIMIT :sa_jobqueue_limit
     FOR NO KEY UPDATE OF email SKIP LOCKED))) AND CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1
-    RETURNING email.id, email.recipient, email.status, email.owner, email.owner_date) SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.recipient, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date
+    RETURNING email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date) SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.recipient, sa_jobqueue_claimed.subject, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date
     FROM sa_jobqueue_claimed
     ORDER BY sa_jobqueue_claimed.id;
 
@@ -22,7 +22,7 @@ SELECT email.id
     FROM email
     WHERE email.status IN ('unclaimed', 'unclaimed')
     ORDER BY email.status, email.id LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, statement_timestamp() AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, statement_timestamp() AS sa_jobqueue_date
     FROM email
     WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND email.status = 'unclaimed'
     ORDER BY email.id
@@ -31,7 +31,7 @@ UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobq
     WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a plain queue | postgresql | held
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, statement_timestamp() AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, statement_timestamp() AS sa_jobqueue_date
     FROM email
     WHERE email.status IN ('unclaimed', 'unclaimed')
     ORDER BY email.status, email.id LIMIT :sa_jobqueue_limit
@@ -44,12 +44,12 @@ SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_
     WHERE email.status IN ('unclaimed', 'unclaimed') AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
     ORDER BY email.status, email.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
     FROM email
     WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND email.status = 'unclaimed';
 
 -- a plain queue | mysql | skip_locked
-SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email
     WHERE email.status = 'unclaimed' AND email.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM email AS sa_jobqueue_waiting
@@ -64,7 +64,7 @@ SELECT email.id
     FROM email IGNORE INDEX FOR ORDER BY (PRIMARY)
     WHERE email.status = 'unclaimed'
     ORDER BY email.id LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email FORCE INDEX (PRIMARY)
     WHERE (email.id IN :sa_jobqueue_keys) AND email.status = 'unclaimed'
     ORDER BY email.id
@@ -77,13 +77,13 @@ SAVEPOINT sa_jobqueue_claim;
 UPDATE email FORCE INDEX (ix_email_claim) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
     WHERE email.status = 'unclaimed'
     ORDER BY email.id LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
     FROM email
     WHERE email.status = 'claimed' AND email.owner = :sa_jobqueue_owner AND email.owner_date = :sa_jobqueue_owner_date
     ORDER BY email.id;
 
 -- a plain queue | mysql | held
-SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email
     WHERE email.status = 'unclaimed' AND email.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM email AS sa_jobqueue_waiting
@@ -92,7 +92,7 @@ SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.statu
     FOR UPDATE SKIP LOCKED;
 
 -- a plain queue | mariadb | skip_locked
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email FORCE INDEX (ix_email_claim)
     WHERE email.status = 'unclaimed' AND email.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM email AS sa_jobqueue_waiting
@@ -107,7 +107,7 @@ SELECT email.id
     FROM email IGNORE INDEX FOR ORDER BY (PRIMARY)
     WHERE email.status = 'unclaimed'
     ORDER BY email.id LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email FORCE INDEX (PRIMARY)
     WHERE (email.id IN :sa_jobqueue_keys) AND email.status = 'unclaimed'
     ORDER BY email.id
@@ -120,13 +120,13 @@ SAVEPOINT sa_jobqueue_claim;
 UPDATE email FORCE INDEX (ix_email_claim) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
     WHERE email.status = 'unclaimed'
     ORDER BY email.id LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
     FROM email
     WHERE email.status = 'claimed' AND email.owner = :sa_jobqueue_owner AND email.owner_date = :sa_jobqueue_owner_date
     ORDER BY email.id;
 
 -- a plain queue | mariadb | held
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email FORCE INDEX (ix_email_claim)
     WHERE email.status = 'unclaimed' AND email.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM email AS sa_jobqueue_waiting
@@ -140,7 +140,7 @@ UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftim
     FROM email
     WHERE email.status = 'unclaimed' AND email.recipient LIKE :recipient_1
     ORDER BY email.id LIMIT :sa_jobqueue_limit OFFSET :param_1)
-    RETURNING id, recipient, status, owner, owner_date;
+    RETURNING id, recipient, subject, status, owner, owner_date;
 
 -- a predicate | postgresql | skip_locked
 WITH sa_jobqueue_claimed AS (UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(SELECT clock_timestamp())
@@ -149,7 +149,7 @@ WITH sa_jobqueue_claimed AS (UPDATE email SET status='claimed', owner=:sa_jobque
     WHERE email.status IN ('unclaimed', 'unclaimed') AND email.recipient LIKE :recipient_1
     ORDER BY email.status, email.id LIMIT :sa_jobqueue_limit
     FOR NO KEY UPDATE OF email SKIP LOCKED))) AND CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1
-    RETURNING email.id, email.recipient, email.status, email.owner, email.owner_date) SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.recipient, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date
+    RETURNING email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date) SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.recipient, sa_jobqueue_claimed.subject, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date
     FROM sa_jobqueue_claimed
     ORDER BY sa_jobqueue_claimed.id;
 
@@ -158,7 +158,7 @@ SELECT email.id
     FROM email
     WHERE email.status IN ('unclaimed', 'unclaimed') AND email.recipient LIKE :recipient_1
     ORDER BY email.status, email.id LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, statement_timestamp() AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, statement_timestamp() AS sa_jobqueue_date
     FROM email
     WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND email.status = 'unclaimed' AND email.recipient LIKE :recipient_1
     ORDER BY email.id
@@ -167,7 +167,7 @@ UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobq
     WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a predicate | postgresql | held
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, statement_timestamp() AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, statement_timestamp() AS sa_jobqueue_date
     FROM email
     WHERE email.status IN ('unclaimed', 'unclaimed') AND email.recipient LIKE :recipient_1
     ORDER BY email.status, email.id LIMIT :sa_jobqueue_limit
@@ -180,12 +180,12 @@ SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_
     WHERE email.status IN ('unclaimed', 'unclaimed') AND email.recipient LIKE :recipient_1 AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
     ORDER BY email.status, email.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
     FROM email
     WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND email.status = 'unclaimed' AND email.recipient LIKE :recipient_1;
 
 -- a predicate | mysql | skip_locked
-SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email
     WHERE email.status = 'unclaimed' AND email.recipient LIKE :recipient_1 AND email.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM email AS sa_jobqueue_waiting
@@ -200,7 +200,7 @@ SELECT email.id
     FROM email IGNORE INDEX FOR ORDER BY (PRIMARY)
     WHERE email.status = 'unclaimed' AND email.recipient LIKE :recipient_1
     ORDER BY email.id LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email FORCE INDEX (PRIMARY)
     WHERE (email.id IN :sa_jobqueue_keys) AND email.status = 'unclaimed' AND email.recipient LIKE :recipient_1
     ORDER BY email.id
@@ -213,13 +213,13 @@ SAVEPOINT sa_jobqueue_claim;
 UPDATE email FORCE INDEX (ix_email_claim) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
     WHERE email.status = 'unclaimed' AND email.recipient LIKE :recipient_1
     ORDER BY email.id LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
     FROM email
     WHERE email.status = 'claimed' AND email.owner = :sa_jobqueue_owner AND email.owner_date = :sa_jobqueue_owner_date
     ORDER BY email.id;
 
 -- a predicate | mysql | held
-SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email
     WHERE email.status = 'unclaimed' AND email.recipient LIKE :recipient_1 AND email.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM email AS sa_jobqueue_waiting
@@ -228,7 +228,7 @@ SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.statu
     FOR UPDATE SKIP LOCKED;
 
 -- a predicate | mariadb | skip_locked
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email FORCE INDEX (ix_email_claim)
     WHERE email.status = 'unclaimed' AND email.recipient LIKE :recipient_1 AND email.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM email AS sa_jobqueue_waiting
@@ -243,7 +243,7 @@ SELECT email.id
     FROM email IGNORE INDEX FOR ORDER BY (PRIMARY)
     WHERE email.status = 'unclaimed' AND email.recipient LIKE :recipient_1
     ORDER BY email.id LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email FORCE INDEX (PRIMARY)
     WHERE (email.id IN :sa_jobqueue_keys) AND email.status = 'unclaimed' AND email.recipient LIKE :recipient_1
     ORDER BY email.id
@@ -256,13 +256,13 @@ SAVEPOINT sa_jobqueue_claim;
 UPDATE email FORCE INDEX (ix_email_claim) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
     WHERE email.status = 'unclaimed' AND email.recipient LIKE :recipient_1
     ORDER BY email.id LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
     FROM email
     WHERE email.status = 'claimed' AND email.owner = :sa_jobqueue_owner AND email.owner_date = :sa_jobqueue_owner_date
     ORDER BY email.id;
 
 -- a predicate | mariadb | held
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email FORCE INDEX (ix_email_claim)
     WHERE email.status = 'unclaimed' AND email.recipient LIKE :recipient_1 AND email.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM email AS sa_jobqueue_waiting
@@ -275,12 +275,12 @@ SELECT task.priority
     FROM task
     WHERE task.status = 'unclaimed'
     ORDER BY task.priority LIMIT :param_1 OFFSET :param_2;
-UPDATE task SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits)
+UPDATE task SET touched=lower(:lower_1), status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits), attempts=(task.attempts + :attempts_1)
     WHERE task.id IN (SELECT task.id
     FROM task
     WHERE task.status = 'unclaimed' AND task.run_at <= (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000') AND task.priority = :sa_jobqueue_priority
     ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit OFFSET :param_1)
-    RETURNING id, status, owner, owner_date, priority, run_at;
+    RETURNING id, name, touched, status, owner, owner_date, priority, run_at, attempts, max_attempts, last_error;
 
 -- priorities and times | postgresql | skip_locked
 WITH RECURSIVE sa_jobqueue_priorities(priority) AS (SELECT (SELECT sa_jobqueue_waiting.priority
@@ -292,14 +292,14 @@ WITH RECURSIVE sa_jobqueue_priorities(priority) AS (SELECT (SELECT sa_jobqueue_w
     WHERE sa_jobqueue_waiting.status = 'unclaimed' AND (sa_jobqueue_waiting.status, sa_jobqueue_waiting.priority) > ('unclaimed', sa_jobqueue_priorities.priority)
     ORDER BY sa_jobqueue_waiting.priority LIMIT :param_2) AS anon_1
     FROM sa_jobqueue_priorities
-    WHERE sa_jobqueue_priorities.priority IS NOT NULL), sa_jobqueue_claimed AS (UPDATE task SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(SELECT clock_timestamp())
+    WHERE sa_jobqueue_priorities.priority IS NOT NULL), sa_jobqueue_claimed AS (UPDATE task SET touched=lower(:lower_1), status='claimed', owner=:sa_jobqueue_owner, owner_date=(SELECT clock_timestamp()), attempts=(task.attempts + :attempts_1)
     WHERE task.id = any(array((SELECT sa_jobqueue_due.id
     FROM sa_jobqueue_priorities JOIN LATERAL (SELECT task.id AS id
     FROM task
     WHERE task.status = 'unclaimed' AND task.priority = sa_jobqueue_priorities.priority AND task.run_at <= statement_timestamp()
     ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit
     FOR NO KEY UPDATE SKIP LOCKED) AS sa_jobqueue_due ON true LIMIT :sa_jobqueue_limit))) AND CASE WHEN (task.status = 'unclaimed') THEN 1 ELSE 0 END = 1
-    RETURNING task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at) SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date, sa_jobqueue_claimed.priority, sa_jobqueue_claimed.run_at
+    RETURNING task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error) SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.name, sa_jobqueue_claimed.touched, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date, sa_jobqueue_claimed.priority, sa_jobqueue_claimed.run_at, sa_jobqueue_claimed.attempts, sa_jobqueue_claimed.max_attempts, sa_jobqueue_claimed.last_error
     FROM sa_jobqueue_claimed
     ORDER BY sa_jobqueue_claimed.priority, sa_jobqueue_claimed.run_at, sa_jobqueue_claimed.id;
 
@@ -312,12 +312,12 @@ SELECT task.id
     FROM task
     WHERE task.status = 'unclaimed' AND task.run_at <= statement_timestamp() AND task.priority = :sa_jobqueue_priority AND task.status LIKE 'unclaimed'
     ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit;
-SELECT task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at, statement_timestamp() AS sa_jobqueue_date
+SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error, statement_timestamp() AS sa_jobqueue_date
     FROM task
     WHERE task.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND task.status = 'unclaimed' AND task.run_at <= statement_timestamp()
     ORDER BY task.priority, task.run_at, task.id
     FOR NO KEY UPDATE OF task SKIP LOCKED;
-UPDATE task SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+UPDATE task SET touched=lower(:lower_1), status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date, attempts=(task.attempts + :attempts_1)
     WHERE task.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (task.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- priorities and times | postgresql | held
@@ -325,7 +325,7 @@ SELECT task.priority
     FROM task
     WHERE task.status = 'unclaimed'
     ORDER BY task.priority LIMIT :param_1;
-SELECT task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at, statement_timestamp() AS sa_jobqueue_date
+SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error, statement_timestamp() AS sa_jobqueue_date
     FROM task
     WHERE task.status = 'unclaimed' AND task.run_at <= statement_timestamp() AND task.priority = :sa_jobqueue_priority
     ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit
@@ -342,7 +342,7 @@ SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_
     WHERE task.status = 'unclaimed' AND task.run_at <= statement_timestamp() AND task.priority = :sa_jobqueue_priority AND task.status LIKE 'unclaimed' AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
     ORDER BY task.run_at, task.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
-SELECT task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at
+SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error
     FROM task
     WHERE task.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND task.status = 'unclaimed' AND task.run_at <= statement_timestamp();
 
@@ -351,14 +351,14 @@ SELECT task.priority
     FROM task
     WHERE task.status = 'unclaimed'
     ORDER BY task.priority LIMIT :param_1;
-SELECT /*+ INDEX(task ix_task_claim) */ task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(task ix_task_claim) */ task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM task
     WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6) AND task.priority = :sa_jobqueue_priority AND task.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
     FROM task AS sa_jobqueue_waiting
     WHERE sa_jobqueue_waiting.status = 'unclaimed' AND sa_jobqueue_waiting.priority = :sa_jobqueue_priority)
     ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit
     FOR UPDATE SKIP LOCKED;
-UPDATE task FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+UPDATE task FORCE INDEX (PRIMARY) SET touched=lower(:lower_1), status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date, attempts=(task.attempts + :attempts_1)
     WHERE (task.id IN :sa_jobqueue_keys) AND CASE WHEN (task.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- priorities and times | mysql | candidates
@@ -370,12 +370,12 @@ SELECT task.id
     FROM task IGNORE INDEX FOR ORDER BY (PRIMARY)
     WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6) AND task.priority = :sa_jobqueue_priority
     ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit;
-SELECT task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM task FORCE INDEX (PRIMARY)
     WHERE (task.id IN :sa_jobqueue_keys) AND task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6)
     ORDER BY task.priority, task.run_at, task.id
     FOR UPDATE SKIP LOCKED;
-UPDATE task FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+UPDATE task FORCE INDEX (PRIMARY) SET touched=lower(:lower_1), status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date, attempts=(task.attempts + :attempts_1)
     WHERE (task.id IN :sa_jobqueue_keys) AND CASE WHEN (task.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- priorities and times | mysql | update_then_select
@@ -384,10 +384,10 @@ SELECT task.priority
     WHERE task.status = 'unclaimed'
     ORDER BY task.priority LIMIT :param_1;
 SAVEPOINT sa_jobqueue_claim;
-UPDATE task FORCE INDEX (ix_task_claim) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
+UPDATE task FORCE INDEX (ix_task_claim) SET touched=lower(:lower_1), status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01'), attempts=(task.attempts + :attempts_1)
     WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6) AND task.priority = :sa_jobqueue_priority
     ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit;
-SELECT task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at
+SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error
     FROM task
     WHERE task.status = 'claimed' AND task.owner = :sa_jobqueue_owner AND task.owner_date = :sa_jobqueue_owner_date
     ORDER BY task.priority, task.run_at, task.id;
@@ -397,7 +397,7 @@ SELECT task.priority
     FROM task
     WHERE task.status = 'unclaimed'
     ORDER BY task.priority LIMIT :param_1;
-SELECT /*+ INDEX(task ix_task_claim) */ task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(task ix_task_claim) */ task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM task
     WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6) AND task.priority = :sa_jobqueue_priority AND task.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
     FROM task AS sa_jobqueue_waiting
@@ -410,14 +410,14 @@ SELECT task.priority
     FROM task
     WHERE task.status = 'unclaimed'
     ORDER BY task.priority LIMIT :param_1;
-SELECT task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM task FORCE INDEX (ix_task_claim)
     WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6) AND task.priority = :sa_jobqueue_priority AND task.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
     FROM task AS sa_jobqueue_waiting
     WHERE sa_jobqueue_waiting.status = 'unclaimed' AND sa_jobqueue_waiting.priority = :sa_jobqueue_priority)
     ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit
     FOR UPDATE SKIP LOCKED;
-UPDATE task FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+UPDATE task FORCE INDEX (PRIMARY) SET touched=lower(:lower_1), status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date, attempts=(task.attempts + :attempts_1)
     WHERE (task.id IN :sa_jobqueue_keys) AND CASE WHEN (task.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- priorities and times | mariadb | candidates
@@ -429,12 +429,12 @@ SELECT task.id
     FROM task IGNORE INDEX FOR ORDER BY (PRIMARY)
     WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6) AND task.priority = :sa_jobqueue_priority
     ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit;
-SELECT task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM task FORCE INDEX (PRIMARY)
     WHERE (task.id IN :sa_jobqueue_keys) AND task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6)
     ORDER BY task.priority, task.run_at, task.id
     FOR UPDATE SKIP LOCKED;
-UPDATE task FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+UPDATE task FORCE INDEX (PRIMARY) SET touched=lower(:lower_1), status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date, attempts=(task.attempts + :attempts_1)
     WHERE (task.id IN :sa_jobqueue_keys) AND CASE WHEN (task.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- priorities and times | mariadb | update_then_select
@@ -443,10 +443,10 @@ SELECT task.priority
     WHERE task.status = 'unclaimed'
     ORDER BY task.priority LIMIT :param_1;
 SAVEPOINT sa_jobqueue_claim;
-UPDATE task FORCE INDEX (ix_task_claim) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
+UPDATE task FORCE INDEX (ix_task_claim) SET touched=lower(:lower_1), status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01'), attempts=(task.attempts + :attempts_1)
     WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6) AND task.priority = :sa_jobqueue_priority
     ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit;
-SELECT task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at
+SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error
     FROM task
     WHERE task.status = 'claimed' AND task.owner = :sa_jobqueue_owner AND task.owner_date = :sa_jobqueue_owner_date
     ORDER BY task.priority, task.run_at, task.id;
@@ -456,7 +456,7 @@ SELECT task.priority
     FROM task
     WHERE task.status = 'unclaimed'
     ORDER BY task.priority LIMIT :param_1;
-SELECT task.id, task.status, task.owner, task.owner_date, task.priority, task.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM task FORCE INDEX (ix_task_claim)
     WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6) AND task.priority = :sa_jobqueue_priority AND task.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
     FROM task AS sa_jobqueue_waiting
@@ -464,404 +464,334 @@ SELECT task.id, task.status, task.owner, task.owner_date, task.priority, task.ru
     ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit
     FOR UPDATE SKIP LOCKED;
 
--- attempts | sqlite | compare_and_set
-UPDATE upload SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits), attempts=(upload.attempts + :attempts_1)
-    WHERE upload.id IN (SELECT upload.id
-    FROM upload
-    WHERE upload.status = 'unclaimed' AND upload.run_at <= (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
-    ORDER BY upload.run_at, upload.id LIMIT :sa_jobqueue_limit OFFSET :param_1)
-    RETURNING id, status, owner, owner_date, run_at, attempts, max_attempts, last_error;
-
--- attempts | postgresql | skip_locked
-WITH sa_jobqueue_claimed AS (UPDATE upload SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(SELECT clock_timestamp()), attempts=(upload.attempts + :attempts_1)
-    WHERE upload.id = any(array((SELECT upload.id
-    FROM upload
-    WHERE upload.status = 'unclaimed' AND upload.run_at <= statement_timestamp()
-    ORDER BY upload.run_at, upload.id LIMIT :sa_jobqueue_limit
-    FOR NO KEY UPDATE OF upload SKIP LOCKED))) AND CASE WHEN (upload.status = 'unclaimed') THEN 1 ELSE 0 END = 1
-    RETURNING upload.id, upload.status, upload.owner, upload.owner_date, upload.run_at, upload.attempts, upload.max_attempts, upload.last_error) SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date, sa_jobqueue_claimed.run_at, sa_jobqueue_claimed.attempts, sa_jobqueue_claimed.max_attempts, sa_jobqueue_claimed.last_error
-    FROM sa_jobqueue_claimed
-    ORDER BY sa_jobqueue_claimed.run_at, sa_jobqueue_claimed.id;
-
--- attempts | postgresql | candidates
-SELECT upload.id
-    FROM upload
-    WHERE upload.status = 'unclaimed' AND upload.run_at <= statement_timestamp() AND upload.status LIKE 'unclaimed'
-    ORDER BY upload.run_at, upload.id LIMIT :sa_jobqueue_limit;
-SELECT upload.id, upload.status, upload.owner, upload.owner_date, upload.run_at, upload.attempts, upload.max_attempts, upload.last_error, statement_timestamp() AS sa_jobqueue_date
-    FROM upload
-    WHERE upload.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND upload.status = 'unclaimed' AND upload.run_at <= statement_timestamp()
-    ORDER BY upload.run_at, upload.id
-    FOR NO KEY UPDATE OF upload SKIP LOCKED;
-UPDATE upload SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date, attempts=(upload.attempts + :attempts_1)
-    WHERE upload.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (upload.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
-
--- attempts | postgresql | held
-SELECT upload.id, upload.status, upload.owner, upload.owner_date, upload.run_at, upload.attempts, upload.max_attempts, upload.last_error, statement_timestamp() AS sa_jobqueue_date
-    FROM upload
-    WHERE upload.status = 'unclaimed' AND upload.run_at <= statement_timestamp()
-    ORDER BY upload.run_at, upload.id LIMIT :sa_jobqueue_limit
-    FOR NO KEY UPDATE OF upload SKIP LOCKED;
-
--- attempts | postgresql | advisory
-SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2
-    FROM (SELECT upload.id AS sa_jobqueue_0, CAST(upload.tableoid AS INTEGER) AS sa_jobqueue_1, CASE WHEN (upload.id BETWEEN -2147483648 AND 2147483647) THEN CAST(upload.id AS INTEGER) ELSE hash_record(row(upload.id)) END AS sa_jobqueue_2
-    FROM upload
-    WHERE upload.status = 'unclaimed' AND upload.run_at <= statement_timestamp() AND upload.status LIKE 'unclaimed' AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
-    ORDER BY upload.run_at, upload.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
-    WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
-SELECT upload.id, upload.status, upload.owner, upload.owner_date, upload.run_at, upload.attempts, upload.max_attempts, upload.last_error
-    FROM upload
-    WHERE upload.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND upload.status = 'unclaimed' AND upload.run_at <= statement_timestamp();
-
--- attempts | mysql | skip_locked
-SELECT /*+ INDEX(upload ix_upload_claim) */ upload.id, upload.status, upload.owner, upload.owner_date, upload.run_at, upload.attempts, upload.max_attempts, upload.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-    FROM upload
-    WHERE upload.status = 'unclaimed' AND upload.run_at <= UTC_TIMESTAMP(6) AND upload.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
-    FROM upload AS sa_jobqueue_waiting
-    WHERE sa_jobqueue_waiting.status = 'unclaimed')
-    ORDER BY upload.run_at, upload.id LIMIT :sa_jobqueue_limit
-    FOR UPDATE SKIP LOCKED;
-UPDATE upload FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date, attempts=(upload.attempts + :attempts_1)
-    WHERE (upload.id IN :sa_jobqueue_keys) AND CASE WHEN (upload.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
-
--- attempts | mysql | candidates
-SELECT upload.id
-    FROM upload IGNORE INDEX FOR ORDER BY (PRIMARY)
-    WHERE upload.status = 'unclaimed' AND upload.run_at <= UTC_TIMESTAMP(6)
-    ORDER BY upload.run_at, upload.id LIMIT :sa_jobqueue_limit;
-SELECT upload.id, upload.status, upload.owner, upload.owner_date, upload.run_at, upload.attempts, upload.max_attempts, upload.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-    FROM upload FORCE INDEX (PRIMARY)
-    WHERE (upload.id IN :sa_jobqueue_keys) AND upload.status = 'unclaimed' AND upload.run_at <= UTC_TIMESTAMP(6)
-    ORDER BY upload.run_at, upload.id
-    FOR UPDATE SKIP LOCKED;
-UPDATE upload FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date, attempts=(upload.attempts + :attempts_1)
-    WHERE (upload.id IN :sa_jobqueue_keys) AND CASE WHEN (upload.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
-
--- attempts | mysql | update_then_select
-SAVEPOINT sa_jobqueue_claim;
-UPDATE upload FORCE INDEX (ix_upload_claim) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01'), attempts=(upload.attempts + :attempts_1)
-    WHERE upload.status = 'unclaimed' AND upload.run_at <= UTC_TIMESTAMP(6)
-    ORDER BY upload.run_at, upload.id LIMIT :sa_jobqueue_limit;
-SELECT upload.id, upload.status, upload.owner, upload.owner_date, upload.run_at, upload.attempts, upload.max_attempts, upload.last_error
-    FROM upload
-    WHERE upload.status = 'claimed' AND upload.owner = :sa_jobqueue_owner AND upload.owner_date = :sa_jobqueue_owner_date
-    ORDER BY upload.run_at, upload.id;
-
--- attempts | mysql | held
-SELECT /*+ INDEX(upload ix_upload_claim) */ upload.id, upload.status, upload.owner, upload.owner_date, upload.run_at, upload.attempts, upload.max_attempts, upload.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-    FROM upload
-    WHERE upload.status = 'unclaimed' AND upload.run_at <= UTC_TIMESTAMP(6) AND upload.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
-    FROM upload AS sa_jobqueue_waiting
-    WHERE sa_jobqueue_waiting.status = 'unclaimed')
-    ORDER BY upload.run_at, upload.id LIMIT :sa_jobqueue_limit
-    FOR UPDATE SKIP LOCKED;
-
--- attempts | mariadb | skip_locked
-SELECT upload.id, upload.status, upload.owner, upload.owner_date, upload.run_at, upload.attempts, upload.max_attempts, upload.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-    FROM upload FORCE INDEX (ix_upload_claim)
-    WHERE upload.status = 'unclaimed' AND upload.run_at <= UTC_TIMESTAMP(6) AND upload.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
-    FROM upload AS sa_jobqueue_waiting
-    WHERE sa_jobqueue_waiting.status = 'unclaimed')
-    ORDER BY upload.run_at, upload.id LIMIT :sa_jobqueue_limit
-    FOR UPDATE SKIP LOCKED;
-UPDATE upload FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date, attempts=(upload.attempts + :attempts_1)
-    WHERE (upload.id IN :sa_jobqueue_keys) AND CASE WHEN (upload.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
-
--- attempts | mariadb | candidates
-SELECT upload.id
-    FROM upload IGNORE INDEX FOR ORDER BY (PRIMARY)
-    WHERE upload.status = 'unclaimed' AND upload.run_at <= UTC_TIMESTAMP(6)
-    ORDER BY upload.run_at, upload.id LIMIT :sa_jobqueue_limit;
-SELECT upload.id, upload.status, upload.owner, upload.owner_date, upload.run_at, upload.attempts, upload.max_attempts, upload.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-    FROM upload FORCE INDEX (PRIMARY)
-    WHERE (upload.id IN :sa_jobqueue_keys) AND upload.status = 'unclaimed' AND upload.run_at <= UTC_TIMESTAMP(6)
-    ORDER BY upload.run_at, upload.id
-    FOR UPDATE SKIP LOCKED;
-UPDATE upload FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date, attempts=(upload.attempts + :attempts_1)
-    WHERE (upload.id IN :sa_jobqueue_keys) AND CASE WHEN (upload.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
-
--- attempts | mariadb | update_then_select
-SAVEPOINT sa_jobqueue_claim;
-UPDATE upload FORCE INDEX (ix_upload_claim) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01'), attempts=(upload.attempts + :attempts_1)
-    WHERE upload.status = 'unclaimed' AND upload.run_at <= UTC_TIMESTAMP(6)
-    ORDER BY upload.run_at, upload.id LIMIT :sa_jobqueue_limit;
-SELECT upload.id, upload.status, upload.owner, upload.owner_date, upload.run_at, upload.attempts, upload.max_attempts, upload.last_error
-    FROM upload
-    WHERE upload.status = 'claimed' AND upload.owner = :sa_jobqueue_owner AND upload.owner_date = :sa_jobqueue_owner_date
-    ORDER BY upload.run_at, upload.id;
-
--- attempts | mariadb | held
-SELECT upload.id, upload.status, upload.owner, upload.owner_date, upload.run_at, upload.attempts, upload.max_attempts, upload.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-    FROM upload FORCE INDEX (ix_upload_claim)
-    WHERE upload.status = 'unclaimed' AND upload.run_at <= UTC_TIMESTAMP(6) AND upload.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
-    FROM upload AS sa_jobqueue_waiting
-    WHERE sa_jobqueue_waiting.status = 'unclaimed')
-    ORDER BY upload.run_at, upload.id LIMIT :sa_jobqueue_limit
-    FOR UPDATE SKIP LOCKED;
-
 -- two columns of the key | sqlite | compare_and_set
-UPDATE seat SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits)
-    WHERE (seat.hall, seat.number) IN (SELECT seat.hall, seat.number
-    FROM seat
-    WHERE seat.status = 'unclaimed'
-    ORDER BY seat.hall, seat.number LIMIT :sa_jobqueue_limit OFFSET :param_1)
-    RETURNING hall, number, status, owner, owner_date;
+SELECT pair.priority
+    FROM pair
+    WHERE pair.status = 'unclaimed'
+    ORDER BY pair.priority LIMIT :param_1 OFFSET :param_2;
+UPDATE pair SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits)
+    WHERE (pair."left", pair."right") IN (SELECT pair."left", pair."right"
+    FROM pair
+    WHERE pair.status = 'unclaimed' AND pair.run_at <= (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000') AND pair.priority = :sa_jobqueue_priority
+    ORDER BY pair.run_at, pair."left", pair."right" LIMIT :sa_jobqueue_limit OFFSET :param_1)
+    RETURNING "left", "right", status, owner, owner_date, priority, run_at;
 
 -- two columns of the key | postgresql | skip_locked
-WITH sa_jobqueue_picked AS MATERIALIZED (SELECT seat.hall AS hall, seat.number AS number
-    FROM seat
-    WHERE seat.status IN ('unclaimed', 'unclaimed')
-    ORDER BY seat.status, seat.hall, seat.number LIMIT :sa_jobqueue_limit
-    FOR NO KEY UPDATE OF seat SKIP LOCKED), sa_jobqueue_claimed AS (UPDATE seat SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(SELECT clock_timestamp())
+WITH RECURSIVE sa_jobqueue_priorities(priority) AS (SELECT (SELECT sa_jobqueue_waiting.priority
+    FROM pair AS sa_jobqueue_waiting
+    WHERE sa_jobqueue_waiting.status = 'unclaimed'
+    ORDER BY sa_jobqueue_waiting.priority LIMIT :param_1) AS priority
+    UNION ALL SELECT (SELECT sa_jobqueue_waiting.priority
+    FROM pair AS sa_jobqueue_waiting
+    WHERE sa_jobqueue_waiting.status = 'unclaimed' AND (sa_jobqueue_waiting.status, sa_jobqueue_waiting.priority) > ('unclaimed', sa_jobqueue_priorities.priority)
+    ORDER BY sa_jobqueue_waiting.priority LIMIT :param_2) AS anon_1
+    FROM sa_jobqueue_priorities
+    WHERE sa_jobqueue_priorities.priority IS NOT NULL), sa_jobqueue_picked AS MATERIALIZED (SELECT sa_jobqueue_due."left" AS "left", sa_jobqueue_due."right" AS "right"
+    FROM sa_jobqueue_priorities JOIN LATERAL (SELECT pair."left" AS "left", pair."right" AS "right"
+    FROM pair
+    WHERE pair.status = 'unclaimed' AND pair.priority = sa_jobqueue_priorities.priority AND pair.run_at <= statement_timestamp()
+    ORDER BY pair.run_at, pair."left", pair."right" LIMIT :sa_jobqueue_limit
+    FOR NO KEY UPDATE SKIP LOCKED) AS sa_jobqueue_due ON true LIMIT :sa_jobqueue_limit), sa_jobqueue_claimed AS (UPDATE pair SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(SELECT clock_timestamp())
     FROM sa_jobqueue_picked
-    WHERE seat.hall = sa_jobqueue_picked.hall AND seat.number = sa_jobqueue_picked.number AND CASE WHEN (seat.status = 'unclaimed') THEN 1 ELSE 0 END = 1
-    RETURNING seat.hall, seat.number, seat.status, seat.owner, seat.owner_date) SELECT sa_jobqueue_claimed.hall, sa_jobqueue_claimed.number, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date
+    WHERE pair."left" = sa_jobqueue_picked."left" AND pair."right" = sa_jobqueue_picked."right" AND CASE WHEN (pair.status = 'unclaimed') THEN 1 ELSE 0 END = 1
+    RETURNING pair."left", pair."right", pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at) SELECT sa_jobqueue_claimed."left", sa_jobqueue_claimed."right", sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date, sa_jobqueue_claimed.priority, sa_jobqueue_claimed.run_at
     FROM sa_jobqueue_claimed
-    ORDER BY sa_jobqueue_claimed.hall, sa_jobqueue_claimed.number;
+    ORDER BY sa_jobqueue_claimed.priority, sa_jobqueue_claimed.run_at, sa_jobqueue_claimed."left", sa_jobqueue_claimed."right";
 
 -- two columns of the key | postgresql | candidates
-SELECT seat.hall, seat.number
-    FROM seat
-    WHERE seat.status IN ('unclaimed', 'unclaimed')
-    ORDER BY seat.status, seat.hall, seat.number LIMIT :sa_jobqueue_limit;
-SELECT seat.hall, seat.number, seat.status, seat.owner, seat.owner_date, statement_timestamp() AS sa_jobqueue_date
-    FROM seat
-    WHERE (seat.hall, seat.number) IN (:sa_jobqueue_keys) AND seat.status = 'unclaimed'
-    ORDER BY seat.hall, seat.number
-    FOR NO KEY UPDATE OF seat SKIP LOCKED;
-UPDATE seat SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-    WHERE (seat.hall, seat.number) IN (:sa_jobqueue_keys) AND CASE WHEN (seat.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
+SELECT pair.priority
+    FROM pair
+    WHERE pair.status = 'unclaimed'
+    ORDER BY pair.priority LIMIT :param_1;
+SELECT pair."left", pair."right"
+    FROM pair
+    WHERE pair.status = 'unclaimed' AND pair.run_at <= statement_timestamp() AND pair.priority = :sa_jobqueue_priority AND pair.status LIKE 'unclaimed'
+    ORDER BY pair.run_at, pair."left", pair."right" LIMIT :sa_jobqueue_limit;
+SELECT pair."left", pair."right", pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at, statement_timestamp() AS sa_jobqueue_date
+    FROM pair
+    WHERE (pair."left", pair."right") IN (:sa_jobqueue_keys) AND pair.status = 'unclaimed' AND pair.run_at <= statement_timestamp()
+    ORDER BY pair.priority, pair.run_at, pair."left", pair."right"
+    FOR NO KEY UPDATE OF pair SKIP LOCKED;
+UPDATE pair SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE (pair."left", pair."right") IN (:sa_jobqueue_keys) AND CASE WHEN (pair.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- two columns of the key | postgresql | held
-SELECT seat.hall, seat.number, seat.status, seat.owner, seat.owner_date, statement_timestamp() AS sa_jobqueue_date
-    FROM seat
-    WHERE seat.status IN ('unclaimed', 'unclaimed')
-    ORDER BY seat.status, seat.hall, seat.number LIMIT :sa_jobqueue_limit
-    FOR NO KEY UPDATE OF seat SKIP LOCKED;
+SELECT pair.priority
+    FROM pair
+    WHERE pair.status = 'unclaimed'
+    ORDER BY pair.priority LIMIT :param_1;
+SELECT pair."left", pair."right", pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at, statement_timestamp() AS sa_jobqueue_date
+    FROM pair
+    WHERE pair.status = 'unclaimed' AND pair.run_at <= statement_timestamp() AND pair.priority = :sa_jobqueue_priority
+    ORDER BY pair.run_at, pair."left", pair."right" LIMIT :sa_jobqueue_limit
+    FOR NO KEY UPDATE OF pair SKIP LOCKED;
 
 -- two columns of the key | postgresql | advisory
+SELECT pair.priority
+    FROM pair
+    WHERE pair.status = 'unclaimed'
+    ORDER BY pair.priority LIMIT :param_1;
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2, sa_jobqueue_candidates.sa_jobqueue_3
-    FROM (SELECT seat.hall AS sa_jobqueue_0, seat.number AS sa_jobqueue_1, CAST(seat.tableoid AS INTEGER) AS sa_jobqueue_2, hash_record(row(seat.hall, seat.number)) AS sa_jobqueue_3
-    FROM seat
-    WHERE seat.status IN ('unclaimed', 'unclaimed') AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
-    ORDER BY seat.status, seat.hall, seat.number LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
+    FROM (SELECT pair."left" AS sa_jobqueue_0, pair."right" AS sa_jobqueue_1, CAST(pair.tableoid AS INTEGER) AS sa_jobqueue_2, hash_record(row(pair."left", pair."right")) AS sa_jobqueue_3
+    FROM pair
+    WHERE pair.status = 'unclaimed' AND pair.run_at <= statement_timestamp() AND pair.priority = :sa_jobqueue_priority AND pair.status LIKE 'unclaimed' AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
+    ORDER BY pair.run_at, pair."left", pair."right" LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_2, sa_jobqueue_candidates.sa_jobqueue_3) LIMIT :sa_jobqueue_limit;
-SELECT seat.hall, seat.number, seat.status, seat.owner, seat.owner_date
-    FROM seat
-    WHERE (seat.hall, seat.number) IN (:sa_jobqueue_keys) AND seat.status = 'unclaimed';
+SELECT pair."left", pair."right", pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at
+    FROM pair
+    WHERE (pair."left", pair."right") IN (:sa_jobqueue_keys) AND pair.status = 'unclaimed' AND pair.run_at <= statement_timestamp();
 
 -- two columns of the key | mysql | skip_locked
-SELECT /*+ INDEX(seat ix_seat_claim) */ seat.hall, seat.number, seat.status, seat.owner, seat.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-    FROM seat
-    WHERE seat.status = 'unclaimed'
-    ORDER BY seat.hall, seat.number LIMIT :sa_jobqueue_limit
+SELECT pair.priority
+    FROM pair
+    WHERE pair.status = 'unclaimed'
+    ORDER BY pair.priority LIMIT :param_1;
+SELECT /*+ INDEX(pair ix_pair_claim) */ pair.`left`, pair.`right`, pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+    FROM pair
+    WHERE pair.status = 'unclaimed' AND pair.run_at <= UTC_TIMESTAMP(6) AND pair.priority = :sa_jobqueue_priority AND pair.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
+    FROM pair AS sa_jobqueue_waiting
+    WHERE sa_jobqueue_waiting.status = 'unclaimed' AND sa_jobqueue_waiting.priority = :sa_jobqueue_priority)
+    ORDER BY pair.run_at, pair.`left`, pair.`right` LIMIT :sa_jobqueue_limit
     FOR UPDATE SKIP LOCKED;
-UPDATE seat FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-    WHERE (seat.hall, seat.number) IN (:sa_jobqueue_keys) AND CASE WHEN (seat.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
+UPDATE pair FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE (pair.`left`, pair.`right`) IN (:sa_jobqueue_keys) AND CASE WHEN (pair.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- two columns of the key | mysql | candidates
-SELECT seat.hall, seat.number
-    FROM seat IGNORE INDEX FOR ORDER BY (PRIMARY)
-    WHERE seat.status = 'unclaimed'
-    ORDER BY seat.hall, seat.number LIMIT :sa_jobqueue_limit;
-SELECT seat.hall, seat.number, seat.status, seat.owner, seat.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-    FROM seat FORCE INDEX (PRIMARY)
-    WHERE (seat.hall, seat.number) IN (:sa_jobqueue_keys) AND seat.status = 'unclaimed'
-    ORDER BY seat.hall, seat.number
+SELECT pair.priority
+    FROM pair
+    WHERE pair.status = 'unclaimed'
+    ORDER BY pair.priority LIMIT :param_1;
+SELECT pair.`left`, pair.`right`
+    FROM pair IGNORE INDEX FOR ORDER BY (PRIMARY)
+    WHERE pair.status = 'unclaimed' AND pair.run_at <= UTC_TIMESTAMP(6) AND pair.priority = :sa_jobqueue_priority
+    ORDER BY pair.run_at, pair.`left`, pair.`right` LIMIT :sa_jobqueue_limit;
+SELECT pair.`left`, pair.`right`, pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+    FROM pair FORCE INDEX (PRIMARY)
+    WHERE (pair.`left`, pair.`right`) IN (:sa_jobqueue_keys) AND pair.status = 'unclaimed' AND pair.run_at <= UTC_TIMESTAMP(6)
+    ORDER BY pair.priority, pair.run_at, pair.`left`, pair.`right`
     FOR UPDATE SKIP LOCKED;
-UPDATE seat FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-    WHERE (seat.hall, seat.number) IN (:sa_jobqueue_keys) AND CASE WHEN (seat.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
+UPDATE pair FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE (pair.`left`, pair.`right`) IN (:sa_jobqueue_keys) AND CASE WHEN (pair.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- two columns of the key | mysql | update_then_select
+SELECT pair.priority
+    FROM pair
+    WHERE pair.status = 'unclaimed'
+    ORDER BY pair.priority LIMIT :param_1;
 SAVEPOINT sa_jobqueue_claim;
-UPDATE seat FORCE INDEX (ix_seat_claim) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
-    WHERE seat.status = 'unclaimed'
-    ORDER BY seat.hall, seat.number LIMIT :sa_jobqueue_limit;
-SELECT seat.hall, seat.number, seat.status, seat.owner, seat.owner_date
-    FROM seat
-    WHERE seat.status = 'claimed' AND seat.owner = :sa_jobqueue_owner AND seat.owner_date = :sa_jobqueue_owner_date
-    ORDER BY seat.hall, seat.number;
+UPDATE pair FORCE INDEX (ix_pair_claim) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
+    WHERE pair.status = 'unclaimed' AND pair.run_at <= UTC_TIMESTAMP(6) AND pair.priority = :sa_jobqueue_priority
+    ORDER BY pair.run_at, pair.`left`, pair.`right` LIMIT :sa_jobqueue_limit;
+SELECT pair.`left`, pair.`right`, pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at
+    FROM pair
+    WHERE pair.status = 'claimed' AND pair.owner = :sa_jobqueue_owner AND pair.owner_date = :sa_jobqueue_owner_date
+    ORDER BY pair.priority, pair.run_at, pair.`left`, pair.`right`;
 
 -- two columns of the key | mysql | held
-SELECT /*+ INDEX(seat ix_seat_claim) */ seat.hall, seat.number, seat.status, seat.owner, seat.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-    FROM seat
-    WHERE seat.status = 'unclaimed'
-    ORDER BY seat.hall, seat.number LIMIT :sa_jobqueue_limit
+SELECT pair.priority
+    FROM pair
+    WHERE pair.status = 'unclaimed'
+    ORDER BY pair.priority LIMIT :param_1;
+SELECT /*+ INDEX(pair ix_pair_claim) */ pair.`left`, pair.`right`, pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+    FROM pair
+    WHERE pair.status = 'unclaimed' AND pair.run_at <= UTC_TIMESTAMP(6) AND pair.priority = :sa_jobqueue_priority AND pair.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
+    FROM pair AS sa_jobqueue_waiting
+    WHERE sa_jobqueue_waiting.status = 'unclaimed' AND sa_jobqueue_waiting.priority = :sa_jobqueue_priority)
+    ORDER BY pair.run_at, pair.`left`, pair.`right` LIMIT :sa_jobqueue_limit
     FOR UPDATE SKIP LOCKED;
 
 -- two columns of the key | mariadb | skip_locked
-SELECT seat.hall, seat.number, seat.status, seat.owner, seat.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-    FROM seat FORCE INDEX (ix_seat_claim)
-    WHERE seat.status = 'unclaimed'
-    ORDER BY seat.hall, seat.number LIMIT :sa_jobqueue_limit
+SELECT pair.priority
+    FROM pair
+    WHERE pair.status = 'unclaimed'
+    ORDER BY pair.priority LIMIT :param_1;
+SELECT pair.`left`, pair.`right`, pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+    FROM pair FORCE INDEX (ix_pair_claim)
+    WHERE pair.status = 'unclaimed' AND pair.run_at <= UTC_TIMESTAMP(6) AND pair.priority = :sa_jobqueue_priority AND pair.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
+    FROM pair AS sa_jobqueue_waiting
+    WHERE sa_jobqueue_waiting.status = 'unclaimed' AND sa_jobqueue_waiting.priority = :sa_jobqueue_priority)
+    ORDER BY pair.run_at, pair.`left`, pair.`right` LIMIT :sa_jobqueue_limit
     FOR UPDATE SKIP LOCKED;
-UPDATE seat FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-    WHERE (seat.hall, seat.number) IN (:sa_jobqueue_keys) AND CASE WHEN (seat.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
+UPDATE pair FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE (pair.`left`, pair.`right`) IN (:sa_jobqueue_keys) AND CASE WHEN (pair.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- two columns of the key | mariadb | candidates
-SELECT seat.hall, seat.number
-    FROM seat IGNORE INDEX FOR ORDER BY (PRIMARY)
-    WHERE seat.status = 'unclaimed'
-    ORDER BY seat.hall, seat.number LIMIT :sa_jobqueue_limit;
-SELECT seat.hall, seat.number, seat.status, seat.owner, seat.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-    FROM seat FORCE INDEX (PRIMARY)
-    WHERE (seat.hall, seat.number) IN (:sa_jobqueue_keys) AND seat.status = 'unclaimed'
-    ORDER BY seat.hall, seat.number
+SELECT pair.priority
+    FROM pair
+    WHERE pair.status = 'unclaimed'
+    ORDER BY pair.priority LIMIT :param_1;
+SELECT pair.`left`, pair.`right`
+    FROM pair IGNORE INDEX FOR ORDER BY (PRIMARY)
+    WHERE pair.status = 'unclaimed' AND pair.run_at <= UTC_TIMESTAMP(6) AND pair.priority = :sa_jobqueue_priority
+    ORDER BY pair.run_at, pair.`left`, pair.`right` LIMIT :sa_jobqueue_limit;
+SELECT pair.`left`, pair.`right`, pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+    FROM pair FORCE INDEX (PRIMARY)
+    WHERE (pair.`left`, pair.`right`) IN (:sa_jobqueue_keys) AND pair.status = 'unclaimed' AND pair.run_at <= UTC_TIMESTAMP(6)
+    ORDER BY pair.priority, pair.run_at, pair.`left`, pair.`right`
     FOR UPDATE SKIP LOCKED;
-UPDATE seat FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-    WHERE (seat.hall, seat.number) IN (:sa_jobqueue_keys) AND CASE WHEN (seat.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
+UPDATE pair FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE (pair.`left`, pair.`right`) IN (:sa_jobqueue_keys) AND CASE WHEN (pair.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- two columns of the key | mariadb | update_then_select
+SELECT pair.priority
+    FROM pair
+    WHERE pair.status = 'unclaimed'
+    ORDER BY pair.priority LIMIT :param_1;
 SAVEPOINT sa_jobqueue_claim;
-UPDATE seat FORCE INDEX (ix_seat_claim) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
-    WHERE seat.status = 'unclaimed'
-    ORDER BY seat.hall, seat.number LIMIT :sa_jobqueue_limit;
-SELECT seat.hall, seat.number, seat.status, seat.owner, seat.owner_date
-    FROM seat
-    WHERE seat.status = 'claimed' AND seat.owner = :sa_jobqueue_owner AND seat.owner_date = :sa_jobqueue_owner_date
-    ORDER BY seat.hall, seat.number;
+UPDATE pair FORCE INDEX (ix_pair_claim) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
+    WHERE pair.status = 'unclaimed' AND pair.run_at <= UTC_TIMESTAMP(6) AND pair.priority = :sa_jobqueue_priority
+    ORDER BY pair.run_at, pair.`left`, pair.`right` LIMIT :sa_jobqueue_limit;
+SELECT pair.`left`, pair.`right`, pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at
+    FROM pair
+    WHERE pair.status = 'claimed' AND pair.owner = :sa_jobqueue_owner AND pair.owner_date = :sa_jobqueue_owner_date
+    ORDER BY pair.priority, pair.run_at, pair.`left`, pair.`right`;
 
 -- two columns of the key | mariadb | held
-SELECT seat.hall, seat.number, seat.status, seat.owner, seat.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
-    FROM seat FORCE INDEX (ix_seat_claim)
-    WHERE seat.status = 'unclaimed'
-    ORDER BY seat.hall, seat.number LIMIT :sa_jobqueue_limit
+SELECT pair.priority
+    FROM pair
+    WHERE pair.status = 'unclaimed'
+    ORDER BY pair.priority LIMIT :param_1;
+SELECT pair.`left`, pair.`right`, pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+    FROM pair FORCE INDEX (ix_pair_claim)
+    WHERE pair.status = 'unclaimed' AND pair.run_at <= UTC_TIMESTAMP(6) AND pair.priority = :sa_jobqueue_priority AND pair.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
+    FROM pair AS sa_jobqueue_waiting
+    WHERE sa_jobqueue_waiting.status = 'unclaimed' AND sa_jobqueue_waiting.priority = :sa_jobqueue_priority)
+    ORDER BY pair.run_at, pair.`left`, pair.`right` LIMIT :sa_jobqueue_limit
     FOR UPDATE SKIP LOCKED;
 
 -- own words and order | sqlite | compare_and_set
 SELECT message.id
     FROM message
-    WHERE message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id LIMIT :sa_jobqueue_limit OFFSET :param_1;
-UPDATE message SET status='sending', owner=:sa_jobqueue_owner, owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits)
+    WHERE message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit OFFSET :param_1;
+UPDATE message SET message_status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits)
     WHERE message.id IN (SELECT sa_jobqueue_listed.value
-    FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed) AND message.status = 'unsent'
+    FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed) AND message.message_status = 'unsent'
     RETURNING id;
-SELECT message.id, message.weight, message.status, message.owner, message.owner_date
+SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date
     FROM message
     WHERE message.id IN (SELECT sa_jobqueue_listed.value
     FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed)
-    ORDER BY message.weight DESC, message.id;
+    ORDER BY message.sequence DESC, message.id;
 
 -- own words and order | postgresql | skip_locked
-WITH sa_jobqueue_claimed AS (UPDATE message SET status='sending', owner=:sa_jobqueue_owner, owner_date=(SELECT clock_timestamp())
+WITH sa_jobqueue_claimed AS (UPDATE message SET message_status='claimed', owner=:sa_jobqueue_owner, owner_date=(SELECT clock_timestamp())
     WHERE message.id = any(array((SELECT message.id
     FROM message
-    WHERE message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id LIMIT :sa_jobqueue_limit
-    FOR NO KEY UPDATE OF message SKIP LOCKED))) AND CASE WHEN (message.status = 'unsent') THEN 1 ELSE 0 END = 1
-    RETURNING message.id, message.weight, message.status, message.owner, message.owner_date) SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.weight, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date
+    WHERE message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit
+    FOR NO KEY UPDATE OF message SKIP LOCKED))) AND CASE WHEN (message.message_status = 'unsent') THEN 1 ELSE 0 END = 1
+    RETURNING message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date) SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.channel, sa_jobqueue_claimed.message_status, sa_jobqueue_claimed.sequence, sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date
     FROM sa_jobqueue_claimed
-    ORDER BY sa_jobqueue_claimed.weight DESC, sa_jobqueue_claimed.id;
+    ORDER BY sa_jobqueue_claimed.sequence DESC, sa_jobqueue_claimed.id;
 
 -- own words and order | postgresql | candidates
 SELECT message.id
     FROM message
-    WHERE message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id LIMIT :sa_jobqueue_limit;
-SELECT message.id, message.weight, message.status, message.owner, message.owner_date, statement_timestamp() AS sa_jobqueue_date
+    WHERE message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit;
+SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date, statement_timestamp() AS sa_jobqueue_date
     FROM message
-    WHERE message.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id
+    WHERE message.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id
     FOR NO KEY UPDATE OF message SKIP LOCKED;
-UPDATE message SET status='sending', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-    WHERE message.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (message.status = 'unsent') THEN 1 ELSE 0 END = 1;
+UPDATE message SET message_status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE message.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (message.message_status = 'unsent') THEN 1 ELSE 0 END = 1;
 
 -- own words and order | postgresql | held
-SELECT message.id, message.weight, message.status, message.owner, message.owner_date, statement_timestamp() AS sa_jobqueue_date
+SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date, statement_timestamp() AS sa_jobqueue_date
     FROM message
-    WHERE message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id LIMIT :sa_jobqueue_limit
+    WHERE message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit
     FOR NO KEY UPDATE OF message SKIP LOCKED;
 
 -- own words and order | postgresql | advisory
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2
     FROM (SELECT message.id AS sa_jobqueue_0, CAST(message.tableoid AS INTEGER) AS sa_jobqueue_1, CASE WHEN (message.id BETWEEN -2147483648 AND 2147483647) THEN CAST(message.id AS INTEGER) ELSE hash_record(row(message.id)) END AS sa_jobqueue_2
     FROM message
-    WHERE message.status = 'unsent' AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
-    ORDER BY message.weight DESC, message.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
+    WHERE message.message_status = 'unsent' AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
+    ORDER BY message.sequence DESC, message.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
-SELECT message.id, message.weight, message.status, message.owner, message.owner_date
+SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date
     FROM message
-    WHERE message.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND message.status = 'unsent';
+    WHERE message.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND message.message_status = 'unsent';
 
 -- own words and order | mysql | skip_locked
-SELECT /*+ INDEX(message ix_message_claim) */ message.id, message.weight, message.status, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(message ix_message_claim) */ message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM message
-    WHERE message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id LIMIT :sa_jobqueue_limit
+    WHERE message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit
     FOR UPDATE SKIP LOCKED;
-UPDATE message FORCE INDEX (PRIMARY) SET status='sending', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-    WHERE (message.id IN :sa_jobqueue_keys) AND CASE WHEN (message.status = 'unsent') THEN 1 ELSE 0 END = 1;
+UPDATE message FORCE INDEX (PRIMARY) SET message_status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE (message.id IN :sa_jobqueue_keys) AND CASE WHEN (message.message_status = 'unsent') THEN 1 ELSE 0 END = 1;
 
 -- own words and order | mysql | candidates
 SELECT message.id
     FROM message IGNORE INDEX FOR ORDER BY (PRIMARY)
-    WHERE message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id LIMIT :sa_jobqueue_limit;
-SELECT message.id, message.weight, message.status, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+    WHERE message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit;
+SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM message FORCE INDEX (PRIMARY)
-    WHERE (message.id IN :sa_jobqueue_keys) AND message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id
+    WHERE (message.id IN :sa_jobqueue_keys) AND message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id
     FOR UPDATE SKIP LOCKED;
-UPDATE message FORCE INDEX (PRIMARY) SET status='sending', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-    WHERE (message.id IN :sa_jobqueue_keys) AND CASE WHEN (message.status = 'unsent') THEN 1 ELSE 0 END = 1;
+UPDATE message FORCE INDEX (PRIMARY) SET message_status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE (message.id IN :sa_jobqueue_keys) AND CASE WHEN (message.message_status = 'unsent') THEN 1 ELSE 0 END = 1;
 
 -- own words and order | mysql | update_then_select
 SAVEPOINT sa_jobqueue_claim;
-UPDATE message FORCE INDEX (ix_message_claim) SET status='sending', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
-    WHERE message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id LIMIT :sa_jobqueue_limit;
-SELECT message.id, message.weight, message.status, message.owner, message.owner_date
+UPDATE message FORCE INDEX (ix_message_claim) SET message_status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
+    WHERE message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit;
+SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date
     FROM message
-    WHERE message.status = 'sending' AND message.owner = :sa_jobqueue_owner AND message.owner_date = :sa_jobqueue_owner_date
-    ORDER BY message.weight DESC, message.id;
+    WHERE message.message_status = 'claimed' AND message.owner = :sa_jobqueue_owner AND message.owner_date = :sa_jobqueue_owner_date
+    ORDER BY message.sequence DESC, message.id;
 
 -- own words and order | mysql | held
-SELECT /*+ INDEX(message ix_message_claim) */ message.id, message.weight, message.status, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(message ix_message_claim) */ message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM message
-    WHERE message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id LIMIT :sa_jobqueue_limit
+    WHERE message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit
     FOR UPDATE SKIP LOCKED;
 
 -- own words and order | mariadb | skip_locked
-SELECT message.id, message.weight, message.status, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM message FORCE INDEX (ix_message_claim)
-    WHERE message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id LIMIT :sa_jobqueue_limit
+    WHERE message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit
     FOR UPDATE SKIP LOCKED;
-UPDATE message FORCE INDEX (PRIMARY) SET status='sending', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-    WHERE (message.id IN :sa_jobqueue_keys) AND CASE WHEN (message.status = 'unsent') THEN 1 ELSE 0 END = 1;
+UPDATE message FORCE INDEX (PRIMARY) SET message_status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE (message.id IN :sa_jobqueue_keys) AND CASE WHEN (message.message_status = 'unsent') THEN 1 ELSE 0 END = 1;
 
 -- own words and order | mariadb | candidates
 SELECT message.id
     FROM message IGNORE INDEX FOR ORDER BY (PRIMARY)
-    WHERE message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id LIMIT :sa_jobqueue_limit;
-SELECT message.id, message.weight, message.status, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+    WHERE message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit;
+SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM message FORCE INDEX (PRIMARY)
-    WHERE (message.id IN :sa_jobqueue_keys) AND message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id
+    WHERE (message.id IN :sa_jobqueue_keys) AND message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id
     FOR UPDATE SKIP LOCKED;
-UPDATE message FORCE INDEX (PRIMARY) SET status='sending', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
-    WHERE (message.id IN :sa_jobqueue_keys) AND CASE WHEN (message.status = 'unsent') THEN 1 ELSE 0 END = 1;
+UPDATE message FORCE INDEX (PRIMARY) SET message_status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE (message.id IN :sa_jobqueue_keys) AND CASE WHEN (message.message_status = 'unsent') THEN 1 ELSE 0 END = 1;
 
 -- own words and order | mariadb | update_then_select
 SAVEPOINT sa_jobqueue_claim;
-UPDATE message FORCE INDEX (ix_message_claim) SET status='sending', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
-    WHERE message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id LIMIT :sa_jobqueue_limit;
-SELECT message.id, message.weight, message.status, message.owner, message.owner_date
+UPDATE message FORCE INDEX (ix_message_claim) SET message_status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
+    WHERE message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit;
+SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date
     FROM message
-    WHERE message.status = 'sending' AND message.owner = :sa_jobqueue_owner AND message.owner_date = :sa_jobqueue_owner_date
-    ORDER BY message.weight DESC, message.id;
+    WHERE message.message_status = 'claimed' AND message.owner = :sa_jobqueue_owner AND message.owner_date = :sa_jobqueue_owner_date
+    ORDER BY message.sequence DESC, message.id;
 
 -- own words and order | mariadb | held
-SELECT message.id, message.weight, message.status, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM message FORCE INDEX (ix_message_claim)
-    WHERE message.status = 'unsent'
-    ORDER BY message.weight DESC, message.id LIMIT :sa_jobqueue_limit
+    WHERE message.message_status = 'unsent'
+    ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit
     FOR UPDATE SKIP LOCKED;
 
 -- a joined class | sqlite | compare_and_set
@@ -873,14 +803,14 @@ UPDATE animal SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(strfti
     WHERE animal.id IN (SELECT sa_jobqueue_listed.value
     FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed) AND animal.status = 'unclaimed'
     RETURNING id;
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick
     FROM animal JOIN dog ON animal.id = dog.id
     WHERE animal.id IN (SELECT sa_jobqueue_listed.value
     FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed)
     ORDER BY animal.id;
 
 -- a joined class | postgresql | skip_locked
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, statement_timestamp() AS sa_jobqueue_date
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, statement_timestamp() AS sa_jobqueue_date
     FROM animal JOIN dog ON animal.id = dog.id
     WHERE animal.status IN ('unclaimed', 'unclaimed')
     ORDER BY animal.status, animal.id LIMIT :sa_jobqueue_limit
@@ -893,7 +823,7 @@ SELECT dog.id
     FROM animal JOIN dog ON animal.id = dog.id
     WHERE animal.status IN ('unclaimed', 'unclaimed')
     ORDER BY animal.status, animal.id LIMIT :sa_jobqueue_limit;
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, statement_timestamp() AS sa_jobqueue_date
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, statement_timestamp() AS sa_jobqueue_date
     FROM animal JOIN dog ON animal.id = dog.id
     WHERE animal.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND animal.status = 'unclaimed'
     ORDER BY animal.id
@@ -902,7 +832,7 @@ UPDATE animal SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_job
     WHERE animal.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (animal.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a joined class | postgresql | held
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, statement_timestamp() AS sa_jobqueue_date
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, statement_timestamp() AS sa_jobqueue_date
     FROM animal JOIN dog ON animal.id = dog.id
     WHERE animal.status IN ('unclaimed', 'unclaimed')
     ORDER BY animal.status, animal.id LIMIT :sa_jobqueue_limit
@@ -915,12 +845,12 @@ SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_
     WHERE animal.status IN ('unclaimed', 'unclaimed') AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
     ORDER BY animal.status, animal.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick
     FROM animal JOIN dog ON animal.id = dog.id
     WHERE animal.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND animal.status = 'unclaimed';
 
 -- a joined class | mysql | skip_locked
-SELECT /*+ INDEX(animal ix_animal_claim) */ dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(animal ix_animal_claim) */ dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM animal INNER JOIN dog ON animal.id = dog.id
     WHERE animal.status = 'unclaimed' AND animal.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM animal AS sa_jobqueue_waiting
@@ -935,7 +865,7 @@ SELECT dog.id
     FROM animal IGNORE INDEX FOR ORDER BY (PRIMARY) INNER JOIN dog ON animal.id = dog.id
     WHERE animal.status = 'unclaimed'
     ORDER BY animal.id LIMIT :sa_jobqueue_limit;
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM animal FORCE INDEX (PRIMARY) INNER JOIN dog ON animal.id = dog.id
     WHERE (animal.id IN :sa_jobqueue_keys) AND animal.status = 'unclaimed'
     ORDER BY animal.id
@@ -952,13 +882,13 @@ SELECT dog.id
 UPDATE animal SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
     WHERE (animal.id IN :sa_jobqueue_keys) AND animal.status = 'unclaimed'
     ORDER BY animal.id LIMIT :sa_jobqueue_limit;
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick
     FROM animal INNER JOIN dog ON animal.id = dog.id
     WHERE animal.status = 'claimed' AND animal.owner = :sa_jobqueue_owner AND animal.owner_date = :sa_jobqueue_owner_date
     ORDER BY animal.id;
 
 -- a joined class | mysql | held
-SELECT /*+ INDEX(animal ix_animal_claim) */ dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(animal ix_animal_claim) */ dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM animal INNER JOIN dog ON animal.id = dog.id
     WHERE animal.status = 'unclaimed' AND animal.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM animal AS sa_jobqueue_waiting
@@ -967,7 +897,7 @@ SELECT /*+ INDEX(animal ix_animal_claim) */ dog.id, animal.id AS id_1, animal.ki
     FOR UPDATE SKIP LOCKED;
 
 -- a joined class | mariadb | skip_locked
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM animal FORCE INDEX (ix_animal_claim) INNER JOIN dog ON animal.id = dog.id
     WHERE animal.status = 'unclaimed' AND animal.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM animal AS sa_jobqueue_waiting
@@ -982,7 +912,7 @@ SELECT dog.id
     FROM animal IGNORE INDEX FOR ORDER BY (PRIMARY) INNER JOIN dog ON animal.id = dog.id
     WHERE animal.status = 'unclaimed'
     ORDER BY animal.id LIMIT :sa_jobqueue_limit;
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM animal FORCE INDEX (PRIMARY) INNER JOIN dog ON animal.id = dog.id
     WHERE (animal.id IN :sa_jobqueue_keys) AND animal.status = 'unclaimed'
     ORDER BY animal.id
@@ -999,13 +929,13 @@ SELECT dog.id
 UPDATE animal SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
     WHERE (animal.id IN :sa_jobqueue_keys) AND animal.status = 'unclaimed'
     ORDER BY animal.id LIMIT :sa_jobqueue_limit;
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick
     FROM animal INNER JOIN dog ON animal.id = dog.id
     WHERE animal.status = 'claimed' AND animal.owner = :sa_jobqueue_owner AND animal.owner_date = :sa_jobqueue_owner_date
     ORDER BY animal.id;
 
 -- a joined class | mariadb | held
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM animal FORCE INDEX (ix_animal_claim) INNER JOIN dog ON animal.id = dog.id
     WHERE animal.status = 'unclaimed' AND animal.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM animal AS sa_jobqueue_waiting
@@ -1550,7 +1480,7 @@ UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftim
     WHERE email.id IN (SELECT sa_jobqueue_listed.value
     FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed) AND email.status = 'unclaimed'
     RETURNING id;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
     FROM email
     WHERE email.id IN (SELECT sa_jobqueue_listed.value
     FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed)
@@ -1563,7 +1493,7 @@ WITH sa_jobqueue_claimed AS (UPDATE email SET status='claimed', owner=:sa_jobque
     WHERE email.status = 'unclaimed' AND email.recipient = :recipient_1
     ORDER BY email.recipient, email.id LIMIT :sa_jobqueue_limit
     FOR NO KEY UPDATE OF email SKIP LOCKED))) AND CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1
-    RETURNING email.id, email.recipient, email.status, email.owner, email.owner_date) SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.recipient, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date
+    RETURNING email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date) SELECT sa_jobqueue_claimed.id, sa_jobqueue_claimed.recipient, sa_jobqueue_claimed.subject, sa_jobqueue_claimed.status, sa_jobqueue_claimed.owner, sa_jobqueue_claimed.owner_date
     FROM sa_jobqueue_claimed
     ORDER BY sa_jobqueue_claimed.recipient, sa_jobqueue_claimed.id;
 
@@ -1572,7 +1502,7 @@ SELECT email.id
     FROM email
     WHERE email.status = 'unclaimed' AND email.recipient = :recipient_1
     ORDER BY email.recipient, email.id LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email FORCE INDEX (PRIMARY)
     WHERE (email.id IN :sa_jobqueue_keys) AND email.status = 'unclaimed' AND email.recipient = :recipient_1
     ORDER BY email.recipient, email.id
@@ -1585,7 +1515,7 @@ SELECT email.id
     FROM email
     WHERE email.status = 'unclaimed' AND email.recipient = :recipient_1
     ORDER BY email.recipient, email.id LIMIT :sa_jobqueue_limit;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email FORCE INDEX (PRIMARY)
     WHERE (email.id IN :sa_jobqueue_keys) AND email.status = 'unclaimed' AND email.recipient = :recipient_1
     ORDER BY email.recipient, email.id
@@ -1599,7 +1529,7 @@ UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftim
     FROM email
     WHERE email.status = 'unclaimed'
     ORDER BY email.id LIMIT :sa_jobqueue_limit OFFSET :param_1)
-    RETURNING id, recipient, status, owner, owner_date;
+    RETURNING id, recipient, subject, status, owner, owner_date;
 
 -- strict order | postgresql | auto
 SELECT sa_jobqueue_settings.keeps_snapshot, set_config('lock_timeout', CASE WHEN (sa_jobqueue_settings.lock_timeout = '0') THEN '50000' ELSE sa_jobqueue_settings.lock_timeout END, true) AS set_config_1, CASE WHEN NOT sa_jobqueue_settings.keeps_snapshot THEN pg_advisory_xact_lock(7303, CAST(CAST(CAST('email' AS regclass) AS oid) AS integer)) END AS anon_1, set_config('lock_timeout', sa_jobqueue_settings.lock_timeout, true) AS set_config_2
@@ -1613,7 +1543,7 @@ SELECT email.id
     WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND email.status = 'unclaimed'
     ORDER BY email.id
     FOR NO KEY UPDATE OF email SKIP LOCKED;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, statement_timestamp() AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, statement_timestamp() AS sa_jobqueue_date
     FROM email
     WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND email.status = 'unclaimed'
     ORDER BY email.id
@@ -1631,7 +1561,7 @@ SELECT email.id
     WHERE (email.id IN :sa_jobqueue_keys) AND email.status = 'unclaimed'
     ORDER BY email.id
     FOR UPDATE SKIP LOCKED;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email FORCE INDEX (PRIMARY)
     WHERE (email.id IN :sa_jobqueue_keys) AND email.status = 'unclaimed'
     ORDER BY email.id
@@ -1649,7 +1579,7 @@ SELECT email.id
     WHERE (email.id IN :sa_jobqueue_keys) AND email.status = 'unclaimed'
     ORDER BY email.id
     FOR UPDATE SKIP LOCKED;
-SELECT email.id, email.recipient, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM email FORCE INDEX (PRIMARY)
     WHERE (email.id IN :sa_jobqueue_keys) AND email.status = 'unclaimed'
     ORDER BY email.id

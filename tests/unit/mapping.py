@@ -1,11 +1,11 @@
-"""Columns and indexes of mapped classes, written as DDL."""
+"""Classes that are mapped in a line, and their columns and indexes, written as DDL."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Table, make_url
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy import Integer, Table, make_url
+from sqlalchemy.orm import DeclarativeBase, mapped_column
 from sqlalchemy.schema import CreateColumn, CreateIndex
 
 DIALECTS = {
@@ -24,10 +24,15 @@ JOB_COLUMNS = [
 ]
 
 
-def table_of(entity: Any) -> Table:
-    table = entity.__table__
-    assert isinstance(table, Table)
-    return table
+def map_job(*mixins: Any, base: Any = None, **body: Any) -> Any:
+    """Map a class named Job with these mixins and this body, on a base of its own."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    if not {"id", "hall"} & body.keys():
+        body["id"] = mapped_column(Integer, primary_key=True)
+    return type("Job", (*mixins, base or Base), {"__tablename__": "job", **body})
 
 
 def columns(table: Table, *names: str, dialect: str = "postgresql") -> list[str]:
@@ -42,9 +47,8 @@ def indexes(table: Table, dialect: str = "postgresql") -> list[str]:
     return sorted(made)
 
 
-def assert_queue(entity: Any, claim: str = "status, id") -> None:
-    """Assert that a class has a queue's columns and both indexes, under their own names."""
-    table = table_of(entity)
+def assert_queue(table: Table, claim: str = "status, id") -> None:
+    """Assert that a table has a queue's columns and both indexes, under their own names."""
     name = table.name
     partial = [
         f"CREATE INDEX ix_{name}_claim ON {name} ({claim}) WHERE status = 'unclaimed'",
@@ -54,7 +58,3 @@ def assert_queue(entity: Any, claim: str = "status, id") -> None:
     assert indexes(table, "postgresql") == partial
     assert indexes(table, "sqlite") == partial
     assert indexes(table, "mysql") == [text.partition(" WHERE")[0] for text in partial]
-
-
-class Base(DeclarativeBase):
-    pass

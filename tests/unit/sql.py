@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, DateTime, ForeignKey, Integer, String, Table, func, make_url
+from sqlalchemy import Column, DateTime, Integer, String, Table, func, make_url
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -19,12 +19,10 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sa_jobqueue import (
     JobMixin,
     JobQueue,
-    PriorityMixin,
-    RetryMixin,
     RoundMixin,
-    ScheduleMixin,
     claim_statements,
 )
+from tests.models import Dog, Email, Message, Pair, Task
 from tests.support import STRATEGIES
 
 FILE = Path(__file__).with_name("claims.sql")
@@ -41,56 +39,11 @@ class Base(DeclarativeBase):
     pass
 
 
-class Email(JobMixin, Base):
-    __tablename__ = "email"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    recipient: Mapped[str] = mapped_column(String(50))
-
-
-class Task(JobMixin, PriorityMixin, ScheduleMixin, Base):
-    __tablename__ = "task"
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-class Seat(JobMixin, Base):
-    __tablename__ = "seat"
-    hall: Mapped[int] = mapped_column(primary_key=True)
-    number: Mapped[int] = mapped_column(primary_key=True)
-
-
-class Upload(JobMixin, RetryMixin, Base):
-    __tablename__ = "upload"
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-class Message(JobMixin, Base):
-    __tablename__ = "message"
-    __queue_args__ = {  # noqa: RUF012 - as users write it
-        "names": {"unclaimed": "unsent", "claimed": "sending"},
-        "order_by": ["weight desc"],
-    }
-    id: Mapped[int] = mapped_column(primary_key=True)
-    weight: Mapped[int]
-
-
 class Visit(JobMixin, RoundMixin, Base):
     __tablename__ = "visit"
     __queue_args__ = {"equality": ["region"]}  # noqa: RUF012 - as users write it
     id: Mapped[int] = mapped_column(primary_key=True)
     region: Mapped[str] = mapped_column(String(10))
-
-
-class Animal(JobMixin, Base):
-    __tablename__ = "animal"
-    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "a"}  # noqa: RUF012
-    id: Mapped[int] = mapped_column(primary_key=True)
-    kind: Mapped[str] = mapped_column(String(3))
-
-
-class Dog(Animal):
-    __tablename__ = "dog"
-    __mapper_args__ = {"polymorphic_identity": "dog"}  # noqa: RUF012 - as users write it
-    id: Mapped[int] = mapped_column(ForeignKey("animal.id"), primary_key=True)
 
 
 class Guest(Base):
@@ -120,8 +73,7 @@ SHAPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "a plain queue": (Email, ()),
     "a predicate": (Email, (Email.recipient.like("a%"),)),
     "priorities and times": (Task, ()),
-    "attempts": (Upload, ()),
-    "two columns of the key": (Seat, ()),
+    "two columns of the key": (Pair, ()),
     "own words and order": (Message, ()),
     "a joined class": (Dog, ()),
     "a region and a round": (Visit, (Visit.region == "eu", Visit.round == 3)),

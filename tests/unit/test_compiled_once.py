@@ -20,33 +20,11 @@ from sqlalchemy import (
     text,
 )
 
-from sa_jobqueue.sessions.compiled_once import MOST, CompiledStatements, compiled_once
+from sa_jobqueue.sessions.compiled_once import CompiledStatements, compiled_once
 
 
 def engine_in_memory() -> Engine:
     return create_engine("sqlite://")
-
-
-def test_a_compiled_statement_is_found_by_its_parts_themselves_and_by_equal_ones() -> None:
-    kept, parts, equal = CompiledStatements(), ("a", "b"), tuple("ab")
-
-    kept["dialect", parts, False] = "compiled"
-
-    assert kept.get(("dialect", parts, False)) == "compiled"
-    assert kept.get(("dialect", parts, False)) == "compiled"  # by its id
-    assert kept.get(("dialect", equal, False)) == "compiled"
-    assert kept.get(("dialect", parts, True)) is None
-    assert kept.get(("another", parts, False)) is None
-    assert kept.get(("dialect", ("a", "c"), False)) is None
-
-
-def test_parts_that_are_freed_lend_their_id_to_no_others() -> None:
-    kept = CompiledStatements()
-    for number in range(3 * MOST):
-        key = ("dialect", ("part", number), False)
-        assert kept.get(key) is None
-        kept[key] = number
-        assert kept.get(key) == number
 
 
 def test_sqlalchemy_asks_by_a_key_whose_second_element_is_the_same_for_one_statement() -> None:

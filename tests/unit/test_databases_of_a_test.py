@@ -55,24 +55,9 @@ def test_by_turns_a_test_runs_on_exactly_one_of_two_databases() -> None:
     }
 
 
-def test_the_reverse_order_chooses_the_other_database() -> None:
-    for number in range(20):
-        kept = run_on(f"test_{number}", by_turns=["mysql,mariadb"])
-        kept_else = run_on(f"test_{number}", by_turns=["mariadb,mysql"])
-
-        assert {*kept, *kept_else} == set(DATABASES)
-        assert len(kept) == len(kept_else) == 3
-
-
 def test_a_test_under_load_and_the_full_run_take_no_turns() -> None:
     assert run_on("test_a", by_turns=["mysql,mariadb"], load=True) == list(DATABASES)
     assert run_on("test_a", by_turns=["mysql,mariadb"], full=True) == list(DATABASES)
-
-
-def test_by_turns_a_test_of_one_of_the_databases_alone_runs_there() -> None:
-    kept = run_on("test_a", only_on=("mariadb",), by_turns=["mysql,mariadb"])
-
-    assert kept == ["mariadb"]
 
 
 def test_a_test_with_the_marker_runs_on_exactly_one_of_its_databases_and_on_all_in_full() -> None:

@@ -7,29 +7,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Computed, Integer, MetaData, Table, create_engine
+from sqlalchemy import Column, Computed, Integer, MetaData, Table
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import (
-    JobMixin,
     JobQueue,
     UnsupportedDatabase,
-    claim,
     claim_statements,
     is_transient,
 )
 from sa_jobqueue.dialects import Database, database_of_dialect, dialect_of
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class Email(JobMixin, Base):
-    __tablename__ = "email"
-    id: Mapped[int] = mapped_column(primary_key=True)
+from tests.models import Email
 
 
 def server(alias: str, *version: int) -> Dialect:
@@ -82,76 +71,45 @@ def test_auto_picks_by_what_the_version_can_do(dialect: Dialect, strategy: str) 
     assert automatic(dialect) == strategy
 
 
+def no_strategy(strategy: str) -> str:
+    return rf"'{strategy}' cannot run .* strategy='auto'"
+
+
 @pytest.mark.parametrize(
-    ("dialect", "words"),
+    ("dialect", "strategy", "words"),
     [
-        (server("postgresql", 12, 22), r"PostgreSQL 12\.22 is too old.* PostgreSQL 13 or later"),
-        (server("mysql", 5, 6, 51), r"MySQL 5\.6\.51 is too old.* MySQL 5\.7 or later"),
-        (server("mariadb", 10, 2, 44), r"MariaDB 10\.2\.44 is too old.* MariaDB 10\.3 or later"),
-        (server("sqlite", 3, 34, 1), r"SQLite 3\.34\.1 is too old.* SQLite 3\.35 or later"),
+        (server("postgresql", 12, 22), "auto", r"PostgreSQL 12\.22 .* PostgreSQL 13 or later"),
+        (server("mysql", 5, 6, 51), "auto", r"MySQL 5\.6\.51 is too old.* MySQL 5\.7 or later"),
+        (server("mariadb", 10, 2, 44), "auto", r"MariaDB 10\.2\.44 .* MariaDB 10\.3 or later"),
+        (server("sqlite", 3, 34, 1), "auto", r"3\.34\.1 is too old.* 3\.35 .*Upgrade the server"),
+        *(
+            (dialect, strategy, rf"{strategy}.*SKIP LOCKED; use strategy='auto'")
+            for dialect in (server("mysql", 5, 7, 44), server("mariadb", 10, 5, 29))
+            for strategy in ("skip_locked", "candidates", "held")
+        ),
+        ("postgresql", "compare_and_set", no_strategy("compare_and_set")),
+        ("postgresql", "update_then_select", no_strategy("update_then_select")),
+        ("mysql", "compare_and_set", no_strategy("compare_and_set")),
+        *(
+            ("sqlite", strategy, no_strategy(strategy))
+            for strategy in ("skip_locked", "candidates", "held", "update_then_select")
+        ),
+        *((alias, "advisory", "use strategy='auto'") for alias in ("mysql", "mariadb", "sqlite")),
+        ("mssql", "auto", "'mssql'.*mariadb, mysql, postgresql, sqlite.*register"),
+        ("oracle", "auto", "'oracle'.*mariadb, mysql, postgresql, sqlite.*register"),
     ],
-    ids=["postgresql", "mysql", "mariadb", "sqlite"],
 )
-def test_a_server_that_is_too_old_is_refused_with_the_way_out(dialect: Dialect, words: str) -> None:
-    with pytest.raises(UnsupportedDatabase, match=rf"{words}\. Upgrade the server"):
-        claim_statements(Email, dialect=dialect)
-
-
-@pytest.mark.parametrize("strategy", ["skip_locked", "candidates", "held"])
-@pytest.mark.parametrize(
-    "dialect",
-    [server("mysql", 5, 7, 44), server("mariadb", 10, 5, 29)],
-    ids=["mysql", "mariadb"],
-)
-def test_a_strategy_that_an_old_server_cannot_run_is_refused_with_the_way_out(
-    dialect: Dialect, strategy: str
+def test_what_a_server_cannot_do_is_refused_with_the_way_out(
+    dialect: Any, strategy: str, words: str
 ) -> None:
-    with pytest.raises(UnsupportedDatabase, match=rf"{strategy}.*SKIP LOCKED; use strategy='auto'"):
+    with pytest.raises(UnsupportedDatabase, match=words):
         claim_statements(Email, dialect=dialect, strategy=strategy)
-
-
-@pytest.mark.parametrize(
-    ("alias", "strategy"),
-    [
-        ("postgresql", "compare_and_set"),
-        ("postgresql", "update_then_select"),
-        ("mysql", "compare_and_set"),
-        ("sqlite", "skip_locked"),
-        ("sqlite", "candidates"),
-        ("sqlite", "held"),
-        ("sqlite", "update_then_select"),
-    ],
-)
-def test_a_strategy_that_is_not_for_this_database_is_refused(alias: str, strategy: str) -> None:
-    with pytest.raises(UnsupportedDatabase, match=rf"'{strategy}' cannot run .* strategy='auto'"):
-        claim_statements(Email, dialect=alias, strategy=strategy)
 
 
 def test_mariadb_is_known_behind_a_mysql_url() -> None:
     dialect = mysql_server("5.5.5-10.6.18-MariaDB-log")  # MariaDB adds the prefix for old replicas
 
     assert str(database_of_dialect(dialect)) == "MariaDB 10.6.18"
-
-
-# Unknown databases
-
-
-@pytest.mark.parametrize("name", ["mssql", "oracle"])
-def test_an_unknown_database_is_refused_with_the_way_out(name: str) -> None:
-    with pytest.raises(
-        UnsupportedDatabase,
-        match=rf"'{name}'.*mariadb, mysql, postgresql, sqlite.*register",
-    ):
-        claim_statements(Email, dialect=name)
-
-
-def test_the_first_claim_on_an_old_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = create_engine("sqlite://")
-    monkeypatch.setattr(engine.dialect.dbapi, "sqlite_version_info", (3, 34, 1))
-
-    with Session(engine) as session, pytest.raises(UnsupportedDatabase, match=r"SQLite 3\.34\.1"):
-        claim(session, Email, owner="w")
-    engine.dispose()
 
 
 # Errors
@@ -227,15 +185,6 @@ def test_deadlocks_conflicts_and_busy_databases_are_transient(error: Exception) 
 )
 def test_other_errors_of_the_databases_are_not_transient(error: Exception) -> None:
     assert not is_transient(DBAPIError("UPDATE email", {}, error))
-
-
-@pytest.mark.parametrize(
-    "error",
-    [MySQLError(1213, "not wrapped"), ValueError(1213), KeyboardInterrupt()],
-    ids=repr,
-)
-def test_an_error_that_is_no_dbapi_error_is_not_transient(error: BaseException) -> None:
-    assert not is_transient(error)
 
 
 # Duplicates

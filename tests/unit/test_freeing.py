@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 from weakref import ref
 
-import pytest
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import StaticPool
@@ -33,7 +32,6 @@ from sa_jobqueue import (
     retry,
     start_round,
 )
-from sa_jobqueue.dialects import database_of
 
 
 def new_class() -> type[Any]:
@@ -88,61 +86,35 @@ def collect() -> None:
     gc.collect()
 
 
-def class_and_engine() -> list[ref[Any]]:
-    entity = new_class()
-    engine = new_engine(entity)
-    queue = JobQueue(entity)
-    use(engine, queue)
-    mapping = queue.mapping
-    return [ref(found) for found in (entity, mapping, mapping.table, queue.plan, engine)]
+def test_a_class_and_its_engine_that_nobody_uses_any_more_are_freed_though_the_metadata_lives() -> (
+    None
+):
+    def used() -> tuple[Any, list[ref[Any]]]:
+        entity = new_class()
+        engine = new_engine(entity)
+        queue = JobQueue(entity)
+        use(engine, queue)
+        mapping = queue.mapping
+        found = (entity, mapping, queue.plan, engine, engine.dialect)
+        return entity.metadata, [ref(each) for each in found]
 
-
-def class_with_its_metadata_alive() -> list[ref[Any]]:
-    entity = new_class()
-    engine = new_engine(entity)
-    queue = JobQueue(entity)
-    use(engine, queue)
-    kept.append(entity.metadata)
-    return [ref(entity), ref(queue.mapping)]
-
-
-kept: list[Any] = []
-
-
-@pytest.mark.parametrize("made", [class_and_engine, class_with_its_metadata_alive])
-def test_a_class_that_nobody_uses_any_more_is_freed(made: Callable[[], list[ref[Any]]]) -> None:
-    dropped = made()
-
+    _metadata, dropped = used()
     collect()
 
     assert [found() for found in dropped] == [None] * len(dropped)
 
 
-def test_an_engine_that_nobody_uses_any_more_is_freed_while_its_queue_lives() -> None:
+def test_an_engine_and_a_queue_are_freed_while_the_other_lives() -> None:
     queue = JobQueue(new_class())
+    kept = new_engine(queue.entity)
 
-    def used_engine() -> list[ref[Any]]:
-        engine = new_engine(queue.entity)
+    def used() -> list[ref[Any]]:
+        engine, other = new_engine(queue.entity), JobQueue(queue.entity)
         use(engine, queue)
-        with engine.connect() as connection:
-            return [ref(engine), ref(engine.dialect), ref(database_of(connection))]
+        use(kept, other)
+        return [ref(engine), ref(engine.dialect), ref(other.plan)]
 
-    dropped = used_engine()
+    dropped = used()
     collect()
 
     assert [found() for found in dropped] == [None] * 3
-
-
-def test_a_queue_that_nobody_uses_any_more_is_freed_while_its_engine_lives() -> None:
-    entity = new_class()
-    engine = new_engine(entity)
-
-    def used_queue() -> ref[Any]:
-        queue = JobQueue(entity)
-        use(engine, queue)
-        return ref(queue.plan)
-
-    dropped = used_queue()
-    collect()
-
-    assert dropped() is None

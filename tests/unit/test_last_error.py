@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sa_jobqueue import ArgumentError, JobMixin, RetryMixin
+from sa_jobqueue import JobMixin, RetryMixin
 from sa_jobqueue.model.last_error import ERROR_LENGTH, SHORTEST_LENGTH, error_length, error_text
 from sa_jobqueue.model.mapping import mapping_of
 from tests.models import Email, Task
@@ -86,15 +86,3 @@ def test_a_column_of_the_users_own_sets_the_length() -> None:
     task, note, email = map(mapping_of, (Task, Note, Email))
     assert error_length(task) == ERROR_LENGTH == error_length(email)
     assert error_length(task, note, email) == 200
-
-
-def test_a_column_that_holds_no_reason_of_reap_is_refused() -> None:
-    class Base(DeclarativeBase):
-        pass
-
-    with pytest.raises(ArgumentError, match=r"Note\.last_error is .*99.*, but last_error needs"):
-
-        class Note(JobMixin, RetryMixin, Base):
-            __tablename__ = "note"
-            id: Mapped[int] = mapped_column(primary_key=True)
-            last_error = mapped_column("why", String(99))

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from tests.servers import Server, ServerUnavailable, provide
 from tests.servers.errors import NotHere
-from tests.servers.given import find_given, read_setup_cfg
+from tests.servers.given import find_given
 from tests.servers.search import search
 from tests.servers.sqlite import SQLite, refuse_to_open
 
@@ -83,35 +83,12 @@ def test_a_failed_search_tells_every_reason_and_the_way_out() -> None:
     assert str(error) == f"postgresql: {error.why}. {error.way_out}"
 
 
-def test_a_given_url_ends_the_search(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'given.db'}"
-
-    server = provide("sqlite", url)
-
-    assert server.origin == "given"
-    assert server.url == make_url(url)
-
-
-@pytest.mark.parametrize("database", ["postgresql", "mysql", "mariadb"])
-def test_a_given_url_that_does_not_serve_is_not_replaced_by_another(database: str) -> None:
-    nobody_listens = f"{database}://nobody@127.0.0.1:1/nothing"
-
-    with pytest.raises(ServerUnavailable, match=f"^{database}: the URL given does not serve"):
-        provide(database, nobody_listens)
-
-
 def test_the_environment_comes_before_setup_cfg(tmp_path: Path) -> None:
     path = setup_cfg(tmp_path, "[db]", "mysql = mysql://from-setup-cfg/x")
     environ = {"SA_JOBQUEUE_MYSQL_URL": "mysql://from-environment/x"}
 
     assert find_given("mysql", environ=environ, setup_cfg=path) == "mysql://from-environment/x"
     assert find_given("mysql", environ={}, setup_cfg=path) == "mysql://from-setup-cfg/x"
-
-
-def test_a_password_with_percent_signs_survives_setup_cfg(tmp_path: Path) -> None:
-    path = setup_cfg(tmp_path, "[db]", "postgresql = postgresql://a:%40%25@host/db")
-
-    assert read_setup_cfg(path) == {"postgresql": "postgresql://a:%40%25@host/db"}
 
 
 def test_a_sqlite_database_is_created_in_wal_mode_and_dropped_with_its_files(
@@ -141,16 +118,6 @@ def test_a_sqlite_database_is_opened_by_sqlite_alone(tmp_path: Path) -> None:
         path.read_bytes()
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
-def test_dropping_by_prefix_leaves_other_databases_alone(tmp_path: Path) -> None:
-    server = provide("sqlite", f"sqlite:///{tmp_path / 'given.db'}")
-    for name in ("ours_1", "ours_2", "theirs"):
-        server.create_database(name)
-
-    server.drop_databases(prefix="ours_")
-
-    assert server.databases(prefix="") == ["theirs"]
 
 
 def test_a_keeper_stops_its_command_when_its_starter_is_gone(tmp_path: Path) -> None:

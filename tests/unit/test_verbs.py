@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy.dialects import sqlite
 
 import sa_jobqueue
 from sa_jobqueue import ArgumentError, JobQueue, claim_statements
@@ -78,10 +77,6 @@ VERBS = sorted(functions_of(sa_jobqueue) - set(NO_VERBS))
 StepQueue = type(Workflow(Email).step("unclaimed", during="claimed", then="done")(print).queue)
 
 
-def texts(statements: Iterable[Any]) -> list[str]:
-    return [str(statement.compile(dialect=sqlite.dialect())) for statement in statements]
-
-
 def test_the_queues_have_each_verb_of_the_module() -> None:
     assert methods_of(JobQueue) == methods_of(StepQueue) == {*VERBS, *WAYS_TO_CLAIM}
     assert methods_of(AsyncJobQueue) == methods_of(JobQueue)
@@ -124,17 +119,6 @@ def test_sa_jobqueue_asyncio_exports_the_verbs_and_what_is_beside_them() -> None
     beside = {"AsyncJobQueue", "AsyncWorker", "advisory_session", "start_round"}
 
     assert set(sa_asyncio.__all__) == {*VERBS, *NO_VERBS, *beside}
-
-
-def test_the_statements_of_a_queue_are_those_of_its_class_and_criteria() -> None:
-    criterion, order = Email.recipient == "a", Email.id.desc()
-    queue = JobQueue(Email, criterion, order_by=order, strategy="compare_and_set")
-
-    of_class = claim_statements(
-        Email, criterion, dialect="sqlite", order_by=order, strategy="compare_and_set"
-    )
-
-    assert texts(claim_statements(queue, dialect="sqlite")) == texts(of_class)
 
 
 @pytest.mark.parametrize("further", [{"order_by": Email.id.desc()}, {"strategy": "candidates"}])

@@ -133,7 +133,6 @@ class PostgreSQL(Database):
     advisory_locks = True
     notifies = True
     returns_new = True
-    null_is_least = False
     repeats_keys = True
     leaves_texts = True
 

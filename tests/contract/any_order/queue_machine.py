@@ -108,7 +108,7 @@ Claimer: TypeAlias = Worker[Job, InHand]
 class QueueMachine(SessionsMachine[Job, InHand]):
     """The verbs of a plain queue."""
 
-    tables = (Task,)
+    tables: ClassVar[tuple[type[Any], ...]] = (Task,)
     steps: ClassVar[Sequence[Any]] = (Step(JobQueue(Task)),)
     waiting: ClassVar[Sequence[str]] = ("unclaimed",)
     final: ClassVar[Sequence[str]] = ("done", "failed", "cancelled")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import inspect, literal_column, select, update
+from sqlalchemy import ColumnElement, inspect, literal_column, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
@@ -19,7 +19,7 @@ from sa_jobqueue import (
     fence_of,
 )
 from tests.models import Account, Email, Task, add_emails, add_tasks, names, recipients
-from tests.support import MARKING, Sessions
+from tests.support import MARKING, Sessions, begin_deferred
 
 
 def test_smaller_priorities_and_older_jobs_come_first_and_none_before_its_time(
@@ -50,7 +50,7 @@ def test_the_callers_order_replaces_the_claim_order(session: Session, strategy: 
 
 def test_criteria_are_joined_by_and_inside_the_limit(session: Session, strategy: str) -> None:
     add_emails(session, *["poison"] * 20, "a%", "ab%", "b%")
-    percent = literal_column("'a%'")
+    percent: ColumnElement[str] = literal_column("'a%'")
 
     emails = claim(
         session,
@@ -84,7 +84,26 @@ def test_what_a_claim_shows_is_what_it_wrote(
     assert (first.status, first.owner, first.touched) == (JobStatus.CLAIMED, "5", "touched")
     assert first.owner_date is not None
     assert first.owner_date.tzinfo is UTC
-    assert before < first.owner_date == second.owner_date < before + timedelta(minutes=2)
+    assert first.owner_date == second.owner_date
+    assert before < first.owner_date < before + timedelta(minutes=2)
+
+
+def test_a_column_that_changes_with_each_update_shows_what_was_written_and_what_was_undone(
+    session: Session,
+) -> None:
+    (task,) = add_tasks(session, "a")
+    claim(session, Task, owner="w")
+    session.execute(update(Task).values(touched="before"))
+    session.commit()
+    begin_deferred(session.connection())
+    session.refresh(task)
+
+    savepoint = session.begin_nested()
+    complete(session, task)
+    written = task.touched
+    savepoint.rollback()
+
+    assert (written, task.touched) == ("touched", "before")
 
 
 def test_two_claimers_never_share_a_job(session: Session, other: Session, strategy: str) -> None:

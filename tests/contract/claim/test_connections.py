@@ -7,7 +7,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ClaimLost, JobQueue, release
-from tests.models import Email, Task, add_emails, add_tasks
+from tests.models import Email, add_emails
 from tests.support import MARKING
 
 
@@ -67,13 +67,3 @@ def test_a_held_claim_lives_in_the_transaction_of_the_connection(
         connection.commit()
 
     assert statuses(session) == ["unclaimed"] * 2
-
-
-def test_tasks_of_all_priorities_are_claimed_in_order(engine: Engine, session: Session) -> None:
-    add_tasks(session, "late", priority=5)
-    add_tasks(session, "soon", priority=1)
-
-    with engine.connect() as connection:
-        rows = JobQueue(Task).claim_rows(connection, owner="w", limit=2)
-
-    assert [row.name for row in rows] == ["soon", "late"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from sqlalchemy import URL, Engine, bindparam, insert, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import DateTime, String
 
-from sa_jobqueue import ClaimLost, JobMixin, claim, complete, reap
+from sa_jobqueue import ClaimLost, JobMixin, claim, complete
 from tests.contract.claimers import committed
 from tests.support import SERVERS, Sessions, make_engine
 
@@ -113,23 +113,6 @@ def test_claims_and_old_workers_skip_each_others_rows(
     rest = old_claim(old, 5)
 
     assert (theirs, ids(ours), rest) == ([1, 2], [3, 4], [5])
-
-
-@pytest.mark.parametrize(("also", "taken"), [("", 1), (", claimed_at = NULL", 0)])
-def test_an_old_workers_claim_is_reaped_if_its_row_has_the_time_of_another_claim(
-    session: Session, old: Session, also: str, taken: int
-) -> None:
-    """Old workers write no claimed_at, so nobody knows how old their claims are."""
-    add(session, 1)
-    complete(session, claim(session, Parcel, owner="new"))
-    session.commit()
-    old.execute(text(f"UPDATE adopted_parcel SET state = 'new'{also}"))
-    assert old_claim(old) == [1]
-    old.commit()
-
-    reaped = reap(session, Parcel, lease=timedelta(microseconds=1))
-
-    assert len(reaped) == taken
 
 
 def test_a_job_that_an_old_worker_takes_back_by_time_is_lost_to_its_claim_and_sent_once(

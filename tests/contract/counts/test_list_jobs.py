@@ -6,13 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue, claim, fail
 from sa_jobqueue.counts import Count, Listed, ListedJob, count_failed, list_jobs, why_incomplete
-from sa_jobqueue.doctor import Severity, examine
-from sa_jobqueue.model.indexes import index_of
 from tests.contract.plans import fill
 from tests.contract.round_models import Device, Member
 from tests.models import Dog, Email, Message, Order, Pair, Task
@@ -143,18 +141,6 @@ def test_failed_and_cancelled_jobs_are_listed_the_newest_first(
     assert keys(pages(session, boxes, Listed(status))) == [(key,) for key in range(9, 0, -1)]
 
 
-def test_pages_follow_each_other_with_a_key_of_types_of_ones_own(session: Session) -> None:
-    rows = [Crate(hall=Hall(1 + n // 2), mark=n, status="failed") for n in range(4)]
-    for crate in rows:
-        crate.owner_date = LONG_AGO
-    add(session, *rows)
-
-    found = keys(pages(session, Crate, Listed.FAILED, limit=1))
-
-    assert sorted(found, key=lambda key: key[1]) == [(crate.hall, crate.mark) for crate in rows]
-    assert [mark for hall, mark in found if hall is Hall.WEST] == [3, 2]
-
-
 def test_a_failed_job_tells_its_story(session: Session) -> None:
     add(session, Parcel(attempts=4, max_attempts=5), Postcard(id=7, status="lost"))
     session.get_one(Postcard, 7).owner_date = LONG_AGO
@@ -230,17 +216,3 @@ def test_of_a_small_table_they_are_all_listed_and_counted_without_an_index(
 def test_a_page_has_at_least_one_job(session: Session) -> None:
     with pytest.raises(ArgumentError, match="at least 1"):
         list_jobs(session, Parcel, Listed.DUE, limit=0)
-
-
-def test_the_doctor_tells_of_a_declared_index_that_is_missing(engine: Engine) -> None:
-    index = index_of(JobQueue(Parcel).mapping.table, "failed")
-    assert index is not None
-    before = [finding.check for finding in examine(engine, Parcel).findings]
-    index.drop(engine)
-
-    (found,) = (each for each in examine(engine, Parcel).findings if each.check == "failed")
-
-    with engine.begin() as connection:
-        connection.execute(text(found.fix))
-    assert (found.severity, "failed" in before) == (Severity.WARNING, False)
-    assert "failed" not in [finding.check for finding in examine(engine, Parcel).findings]

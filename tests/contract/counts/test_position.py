@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete, event, func, inspect, select, text
+from sqlalchemy import delete, event, func, inspect, select, text
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
 from sa_jobqueue import (
     ArgumentError,
     JobQueue,
-    UnsupportedDatabase,
     cancel,
     claim,
     complete,
@@ -24,8 +21,8 @@ from sa_jobqueue import (
     reprioritize,
     waiting_time,
 )
-from sa_jobqueue.dialects import database_of
 from tests.contract.round_models import Device
+from tests.contract.steps import before_statement
 from tests.models import (
     Animal,
     Cat,
@@ -146,17 +143,6 @@ def test_times_in_other_formats_keep_their_position(session: Session) -> None:
     assert places(session, session.scalars(select(Task).order_by(Task.id))) == [1, 2, 3]
 
 
-@pytest.mark.only_on("mysql")
-def test_without_window_functions_an_order_of_ones_own_is_refused(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(session, Ticket())
-    monkeypatch.setattr(database_of(session.connection()), "window_functions", False)
-
-    with pytest.raises(UnsupportedDatabase, match="use MySQL 8"):
-        JobQueue(Ticket, Ticket.id > 0).position(session, session.query(Ticket).one())
-
-
 # -- who has a place ----------------------------------------------------
 
 
@@ -227,48 +213,7 @@ def test_criteria_of_hooks_hold_for_positions(session: Session, new_session: Ses
     assert [by_number.position(tenant, job) for job in jobs] == [None, 1, None, 2]
 
 
-def test_positions_are_found_in_autocommit_sessions(engine: Engine, new_session: Sessions) -> None:
-    session = new_session(engine.execution_options(isolation_level="AUTOCOMMIT"))
-
-    assert places(session, add_tasks(session, "a", "b", "c")) == [1, 2, 3]
-
-
-@pytest.mark.only_on("postgresql")
-@pytest.mark.parametrize("scans", ["on", "off"])
-def test_the_planner_is_left_as_it_was(session: Session, scans: str) -> None:
-    (job,) = add_emails(session, "a")
-    names = ("enable_seqscan", "enable_indexscan")
-    for name in names:
-        session.execute(text(f"SET LOCAL {name} = {scans}"))
-
-    position(session, job)
-    with (
-        pytest.raises(RuntimeError),
-        database_of(session.connection()).by_index(session.connection()),
-    ):
-        raise RuntimeError
-
-    assert [session.scalar(text(f"SHOW {name}")) for name in names] == [scans] * 2
-
-
 # -- while others change the queue -------------------------------------------
-
-
-@contextmanager
-def before(engine: Engine, words: str, step: Callable[[], object]) -> Iterator[list[int]]:
-    """Take a step of the other session before the first statement with these words."""
-    taken: list[int] = []
-
-    def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
-        if not taken and words in statement:
-            taken.append(1)
-            step()
-
-    event.listen(engine, "before_cursor_execute", see)
-    try:
-        yield taken
-    finally:
-        event.remove(engine, "before_cursor_execute", see)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +229,7 @@ def before(engine: Engine, words: str, step: Callable[[], object]) -> Iterator[l
     ids=["later", "sooner", "claimed", "cancelled", "deleted", "postponed"],
 )
 def test_a_job_that_changes_meanwhile_has_its_new_position(
-    session: Session, other: Session, engine: Engine, change: Any, place: int | None
+    session: Session, other: Session, change: Any, place: int | None
 ) -> None:
     first = add_tasks(session, "a", "b", "c", "d")[0]
     reprioritize(session, first, 2)
@@ -294,10 +239,10 @@ def test_a_job_that_changes_meanwhile_has_its_new_position(
         change(other, other.get_one(Task, first.id))
         other.commit()
 
-    with before(engine, "count(*)", step) as taken:
+    with before_statement(session, 1, step):  # after the first look at the job
         found = position(session, first)
 
-    assert (found, taken) == (place, [1])
+    assert found == place
 
 
 # -- how long a job waits ----------------------------------------------------

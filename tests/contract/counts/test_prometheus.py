@@ -19,6 +19,8 @@ from sa_jobqueue.worker import Worker
 from tests.contract.counts.models import TABLES, Parcel, Pigeon, boxes, parcels
 from tests.models import Account
 
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
+
 MINUTE = timedelta(minutes=1)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import MetaData, Table, select
+from sqlalchemy import MetaData, Table
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import claim, enqueue, fail, reap, renew
+from sa_jobqueue import claim, enqueue, fail, renew
 from sa_jobqueue.events import HistoryTable, history_table, job_records
-from tests.evidence.bench import ALL
-from tests.models import Email, Task
+from tests.models import Task
 
 
 @pytest.fixture
@@ -47,25 +46,3 @@ def test_a_table_holds_what_was_committed_with_the_verbs(session: Session, histo
         ("after_fail", "w", None),
     ]
     assert records[0].error == "no such host"
-
-
-def test_who_had_a_row_is_a_select(session: Session, history: Table) -> None:
-    session.add(Email(recipient="a"))
-    session.commit()
-    recorder = HistoryTable(history).listen(Email)
-    for owner in ("mailer-1", "mailer-2"):
-        claim(session, Email, owner=owner)
-        session.commit()
-        reap(session, Email, max_runtime=ALL)
-        session.commit()
-    recorder.remove(Email)
-
-    at = session.scalars(select(history.c.noted_at).where(history.c.event == "after_claim")).all()
-    had = (
-        select(history.c.event, history.c.owner)
-        .where(history.c.queue_table == "email", history.c.noted_at <= at[1])
-        .order_by(history.c.id.desc())
-        .limit(1)
-    )
-
-    assert session.execute(had).one() == ("after_claim", "mailer-2")

@@ -9,9 +9,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, reap
-from sa_jobqueue.errors import LockLost
-from sa_jobqueue.owners.owner import Owner
+from sa_jobqueue import JobQueue, LockLost, Owner, reap
 from sa_jobqueue.worker import Worker
 from tests.contract.events.conftest import Hear
 from tests.contract.events.support import names

@@ -26,7 +26,7 @@ from tests.support import statements_seen
 X = {Render.result: "x"}
 
 #: A held claim has no owner in its row.
-SOMEBODY: dict[str, dict[str, str]] = {"auto": {"owner": "w"}, "held": {}}
+SOMEBODY: dict[str, dict[str, Any]] = {"auto": {"owner": "w"}, "held": {}}
 
 RENDERS = JobQueue(Render, backoff=lambda attempts: timedelta(0))
 
@@ -158,9 +158,8 @@ def test_rows_that_are_deleted_and_columns_of_a_joined_table_take_no_values(
 ) -> None:
     session.add_all([Message(sequence=1), Dog(), Cat()])
     session.commit()
-    (message,), (dog,), (cat,) = (
-        claim(session, entity, owner="w") for entity in (Message, Dog, Cat)
-    )
+    (message,) = claim(session, Message, owner="w")
+    (dog,), (cat,) = claim(session, Dog, owner="w"), claim(session, Cat, owner="w")
 
     with pytest.raises(ArgumentError, match="keep the rows by delete=False"):
         complete(session, cat, delete=True, values={Cat.kind: "cat"})

@@ -20,18 +20,19 @@ SHORTLY = timedelta(seconds=0.2)
 MUCH = PATIENCE.total_seconds() / 4
 
 
-@pytest.mark.parametrize(("own", "given"), [(None, 0), (None, 1.3), (0.2, None)])
+@pytest.mark.parametrize(("own", "given"), [(60, 0), (60, 1.3), (0.2, None)])
 def test_acquire_waits_for_its_timeout_or_that_of_the_lock_and_not_much_longer(
-    lock: NamedLock, own: float | None, given: float | None
+    lock: NamedLock, own: float, given: float | None
 ) -> None:
-    other = named_lock(lock.engine, lock.name, timeout=own and timedelta(seconds=own))
+    other = named_lock(lock.engine, lock.name, timeout=timedelta(seconds=own))
     with lock:
         started = time.monotonic()
 
         assert not (other.acquire() if given is None else other.acquire(timedelta(seconds=given)))
 
         waited = time.monotonic() - started
-        assert (own or given or 0) <= waited < (own or given or 0) + MUCH
+        expected = own if given is None else given
+        assert expected <= waited < expected + MUCH
 
 
 def test_the_timeout_of_a_with_block_names_the_holder_of_the_lock(lock: NamedLock) -> None:

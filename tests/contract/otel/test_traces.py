@@ -19,6 +19,8 @@ from tests.support import until
 
 from .models import Telegram
 
+pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
+
 Telegrams = JobQueue[Telegram]
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, insert, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim, complete, round_progress, start_round
-from tests.contract.round_models import Badge, Cat, Member, Pet, Reader, add, state
+from tests.contract.round_models import Cat, Member, Pet, Reader, add, state
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -34,15 +34,6 @@ def test_a_class_with_its_own_names_words_and_several_key_columns_has_rounds(
     claimed = claim(session, Member, Member.mailing == number, owner="w", limit=9)
     assert [(row.club, row.number) for row in claimed] == keys
     session.rollback()
-
-
-def test_chunks_go_by_keys_in_the_order_of_the_database(session: Session, start: Start) -> None:
-    session.add_all([Badge() for _ in range(9)])
-    session.commit()
-
-    start(Badge, chunk=2)
-
-    assert round_progress(session, Badge).unclaimed == 9
 
 
 def test_a_start_for_a_class_of_a_hierarchy_takes_only_its_rows(

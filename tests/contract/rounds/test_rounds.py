@@ -17,7 +17,6 @@ from sa_jobqueue import (
     cancel_claimed,
     claim,
     complete,
-    enqueue,
     fail,
     reap,
     release,
@@ -69,20 +68,6 @@ def test_rows_outside_of_the_criteria_stay_as_they_are(
 
     new, old = ("unclaimed", 1), ("done", 0)
     assert state(session) == {1: new, 2: old, 3: new, 4: old, 5: new}
-
-
-def test_rows_that_are_new_are_in_no_round_and_join_the_next(
-    session: Session, start: Start
-) -> None:
-    add(session, Subscriber, 2)
-    number = start(Subscriber)
-    enqueue(session, Subscriber, [{"id": 3}])
-    session.commit()
-
-    assert round_progress(session, Subscriber, number).total == 2
-    assert state(session)[3] == ("unclaimed", 0)
-    assert start(Subscriber) == number + 1
-    assert round_progress(session, Subscriber).total == 3
 
 
 # -- rows that are claimed meanwhile --------------------------------------------

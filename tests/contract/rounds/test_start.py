@@ -8,11 +8,10 @@ import pytest
 from sqlalchemy import Engine, event, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import claim, complete, enqueue, round_progress, start_round
+from sa_jobqueue import claim, complete, round_progress, start_round
 from sa_jobqueue.events import Event
 from sa_jobqueue.rounds import RoundProgress
 from tests.contract.round_models import Subscriber, add, finish_all, state
-from tests.support import Sessions
 
 from .conftest import OnChunk
 
@@ -72,20 +71,6 @@ def test_a_start_blocks_no_readers_and_claims_skip_its_rows(
     other.rollback()
 
 
-def test_a_round_is_started_under_autocommit(
-    engine: Engine, session: Session, new_session: Sessions
-) -> None:
-    add(session, Subscriber, 3)
-    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-
-    with new_session(autocommit) as other:
-        first = start_round(other, Subscriber, chunk=2)
-    second = start_round(autocommit, Subscriber, chunk=2)
-
-    assert (first, second) == (1, 2)
-    assert state(session) == dict.fromkeys((1, 2, 3), ("unclaimed", 2))
-
-
 # -- chunk by chunk -------------------------------------------------------------
 
 
@@ -127,20 +112,6 @@ def test_an_interrupted_start_is_finished_by_the_next_call(
     )
     session.commit()
     assert start_round(engine, Subscriber, Subscriber.kind == 1) == number + 1
-
-
-def test_rows_that_look_forgotten_do_not_make_a_complete_start_interrupted(
-    engine: Engine, session: Session
-) -> None:
-    """A row that was inserted since, and a row that is still claimed."""
-    add(session, Subscriber, 2)
-    claim(session, Subscriber, owner="w")
-    session.commit()
-    start_round(engine, Subscriber)
-    enqueue(session, Subscriber, [{"id": 3}])
-    session.commit()
-
-    assert start_round(engine, Subscriber) == 2
 
 
 def test_a_start_of_other_criteria_is_a_round_of_its_own(engine: Engine, session: Session) -> None:

@@ -11,13 +11,14 @@ from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 from sa_jobqueue import JobQueue, complete, enqueue, fail
 from tests.contract.serial.keyed import (
     BY_ACCOUNT,
+    NOTES,
     Mail,
     Note,
     add,
     ids,
 )
 from tests.models import Message, Pair, Render
-from tests.support import Sessions
+from tests.support import SERVERS, Sessions
 
 # What is a key
 
@@ -88,6 +89,24 @@ def test_values_that_the_server_takes_for_equal_are_one_key(
     assert ids(queue.claim(session, owner="w", limit=9)) == [first.id]
     add(new_session(), Mail, 1, region="e", priority=-1)
     assert ids(queue.claim(other, owner="x", limit=9)) == []
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_key_is_one_of_its_table_and_of_its_columns_in_any_order(
+    session: Session, other: Session, new_session: Sessions
+) -> None:
+    add(session, Mail, 1, region="eu", host="a")
+    JobQueue(Mail, serial_by=(Mail.region, Mail.host)).claim(session, owner="w")
+    third = new_session()
+    add(third, Mail, 1, region="eu", host="a", priority=-1)
+    (elsewhere,) = add(third, Mail, 1, region="a", host="eu")
+    (note,) = add(third, Note, 1)
+
+    queue = JobQueue(Mail, serial_by=(Mail.host, Mail.region))
+    assert ids(queue.claim(other, owner="x", limit=9)) == [elsewhere.id]
+    other.rollback()
+    BY_ACCOUNT.claim(third, owner="y")
+    assert ids(NOTES.claim(other, owner="x")) == [note.id]
 
 
 # Whose jobs count

@@ -25,8 +25,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.dialects.postgresql.database import PostgreSQL
-from sa_jobqueue.worker import Worker
-from sa_jobqueue.worker.brake import FAILURES
 from sa_jobqueue.worker.refusals import Refused
 from sa_jobqueue.worker.set_aside import SetAside
 from tests.contract.worker.faults import Picky, add_picky, picky_states
@@ -230,35 +228,6 @@ def test_jobs_that_are_set_aside_later_do_not_put_off_the_next_try(
         aside.try_again()
 
     assert tries == [1, 3, 7, 15, 31]  # growing pauses
-
-
-def test_a_queue_whose_jobs_cannot_be_finished_is_slowed_down(
-    engine: Engine, picky: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sa_jobqueue.worker.brake.FIRST_PAUSE", timedelta(hours=1))
-    monkeypatch.setattr("sa_jobqueue.worker.set_aside.FIRST_PAUSE", timedelta(hours=1))
-    add_picky(picky, *["stuck"] * (FAILURES + 15))
-    handled: list[int] = []
-    worker = Worker(
-        engine,
-        JobQueue(Picky),
-        lambda job: handled.append(job.id),
-        limit=5,
-        poll=timedelta(milliseconds=10),
-        reap_every=None,
-    )
-    turns = 0
-
-    def count_turns(*_: Any) -> None:
-        nonlocal turns
-        turns += len(handled) >= FAILURES
-        if turns == 5:
-            worker.stop()
-
-    monkeypatch.setattr(worker, "_tell", count_turns)
-    worker.run()
-
-    assert FAILURES <= len(handled) <= FAILURES + 5
 
 
 @pytest.mark.only_on(*SERVERS)

@@ -88,17 +88,6 @@ def test_attempts_are_counted_from_zero_in_each_step(engine: Engine, session: Se
     assert statuses(session) == {"a": "at farm"}
 
 
-def test_only_done_jobs_are_deleted(engine: Engine, session: Session) -> None:
-    workflow = videos(check=lambda video: S.REJECTED if video.title == "bad" else None)
-    add_videos(session, "bad", "good")
-    add_videos(session, "last", status=S.RENDERED)
-
-    work(engine, workflow, delete=True)
-
-    assert statuses(session) == {"bad": "rejected", "good": "at farm"}
-    assert ("publishing", "published", "complete") in logged(session)
-
-
 def test_plain_rows_go_through_steps_too(engine: Engine, session: Session) -> None:
     told: list[Transition] = []
     workflow = Workflow(Video)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
-    Owner,
     cancel,
     count_by_status,
     reprioritize,
     retry,
 )
 from sa_jobqueue.doctor import examine
-from sa_jobqueue.owners.named_lock import NamedLock
 from sa_jobqueue.worker import Done, Worker
 from sa_jobqueue.worker.lanes import FAIR_EVERY
 from sa_jobqueue.workflow import InvalidTransition
@@ -79,34 +76,6 @@ def test_a_later_step_that_is_never_empty_starves_no_step(engine: Engine, sessio
     assert handled.index("sending") <= 3 * FAIR_EVERY
 
 
-def test_a_lock_that_is_lost_between_two_steps_costs_the_worker_no_job(
-    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One step has claimed by then, and the other claims under the next owner name."""
-    add_videos(session, "begun", status=S.RENDERED)
-    add_videos(session, "new")
-    workflow = videos()
-    worker = Worker(engine, workflow, limit=3, drain=True, poll=SOON)
-    check = step_of(workflow, "check").queue
-    claim, names = check.claim, list[str]()
-
-    def lose_lock_and_claim(*args: Any, **options: Any) -> Any:
-        if not names:
-            assert isinstance(worker.owner, Owner)
-            names.append(worker.owner.name)
-            held = worker.owner._held
-            assert held is not None
-            monkeypatch.setattr(NamedLock, "lost", property(lambda lock: lock is held.lock))
-        return claim(*args, **options)
-
-    monkeypatch.setattr(check, "claim", lose_lock_and_claim)
-    worker.run()
-
-    assert statuses(session) == {"begun": "published", "new": "at farm"}
-    owners = dict(logged(session, "after", "owner"))
-    assert [owners["publishing"]] == names != [owners["checking"]]
-
-
 def test_a_worker_stops_with_jobs_of_several_steps_in_hand(
     engine: Engine, session: Session
 ) -> None:
@@ -130,11 +99,6 @@ def test_jobs_are_counted_by_the_statuses_of_all_steps(session: Session) -> None
     for status in (S.UPLOADED, S.CHECKED, S.CHECKED, S.RENDERED, S.AT_FARM):
         add_videos(session, "a", status=status)
     step_of(workflow, "send").queue.claim(session, owner="w", limit=2)
-    session.execute(
-        update(Video)
-        .where(Video.status == S.RENDERED)
-        .values(run_at=datetime.now(UTC) - timedelta(hours=1))
-    )
     session.commit()
 
     counts = count_by_status(session, Video)

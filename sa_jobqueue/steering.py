@@ -1,0 +1,371 @@
+r"""Steering: changes of many jobs, named by key, by status or by owner, in batches.
+
+::
+
+    steering = Steering(engine, outbox)
+    changed = steering.change(keys_from(outbox.mapping, ["7", "8"]), outbox.retry)
+    for key in steering.retry_failed(until):
+        print(key_text(key))
+
+The command line and the web page both change jobs by it. Each batch is a transaction of its own.
+
+People write a primary key as ``7``, or ``north,7`` if it has several columns. A comma within a
+column of such a key is written as ``\,``, and a backslash as ``\\``. Dates and times are written by
+ISO 8601, bytes by hexadecimal digits, and a member of an enum by its name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import partial
+from operator import attrgetter
+from typing import Any, TypeVar
+from uuid import UUID
+
+from sqlalchemy import Column, Engine, select
+from sqlalchemy.orm import Session
+
+from .counts import Listed, ListedJob, list_jobs
+from .dialects import database_of
+from .dialects.clock import as_utc
+from .errors import ArgumentError, ClaimLost
+from .fence.claim import jobs_with_keys
+from .model.keys import key_batches, key_is_in, key_values
+from .model.mapping import QueueMapping
+from .queue import JobQueue
+from .sessions.transactions import run_with_retries
+
+R = TypeVar("R")
+Key = tuple[Any, ...]
+
+#: How many keys a sentence names before it says "and 12 more".
+NAMED = 5
+
+#: The largest integer of a key, of 64 bits.
+MOST_INTEGER = 2**63 - 1
+
+#: The most digits before or behind the point of a decimal number of a key.
+MOST_DIGITS = 65
+
+#: A wide key, and a column of it: characters that are escaped, and others.
+_WIDE = re.compile(r"(?:\\.|[^\\])*", re.S)
+_PART = re.compile(r"((?:\\.|[^,\\])*)(?:,|$)", re.S)
+
+#: How many jobs one transaction changes.
+BATCH = 500
+
+#: Changes jobs, and returns those that it has changed.
+Verb = Callable[[Session, list[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Steering:
+    """A queue whose jobs are changed in transactions of their own.
+
+    Attributes:
+        time_limit: for each statement, and for all tries of a transaction; None: there is none.
+    """
+
+    engine: Engine
+    queue: JobQueue[Any]
+    time_limit: timedelta | None = None
+
+    def change(self, keys: Sequence[Key], verb: Verb) -> list[Key]:
+        """Change jobs in one transaction; return the keys of those that were changed.
+
+        Raises:
+            DBAPIError: the database refused it, or it took too long; nothing was changed.
+        """
+        return self.run(
+            lambda session: _keys(verb(session, jobs_of_keys(session, self.queue, keys)))
+        )
+
+    def retry_failed(self, until: datetime) -> Iterator[Key]:
+        """Retry page after page, those that failed last first; yield the keys.
+
+        Args:
+            until: leave jobs alone that failed later, by the database's clock.
+
+        Raises:
+            ArgumentError: no index finds the failed jobs, and the table has more than 10,000 rows.
+        """
+        last: ListedJob | None = None
+        verb = partial(_retry_older, self.queue, until)
+        while page := self.run(partial(self._failed, last, until)):
+            last = page[-1]
+            yield from self.change([job.key for job in page], verb)
+
+    def cancel_all(self) -> Iterator[Key]:
+        """Cancel batch after batch, until no unclaimed job is left; yield the keys."""
+        while changed := self.run(lambda session: _keys(_cancel_some(session, self.queue))):
+            yield from changed
+
+    def release_owner(self, owner: str) -> list[Key]:
+        """Release all that an owner has claimed; return the keys."""
+        return self.run(lambda session: _keys(_release(session, self.queue, owner)))
+
+    def run(self, work: Callable[[Session], R]) -> R:
+        """Run `work` in a transaction, within the time limit; return its result."""
+        limit = self.time_limit
+        if limit is None:
+            return run_with_retries(self.engine, work)
+
+        def limited(session: Session) -> R:
+            connection = session.connection()
+            with database_of(connection).time_limit(connection, limit):
+                return work(session)
+
+        return run_with_retries(self.engine, limited, within=limit)
+
+    def _failed(self, last: ListedJob | None, until: datetime, session: Session) -> list[ListedJob]:
+        return list_jobs(
+            session,
+            self.queue,
+            Listed.FAILED,
+            limit=BATCH,
+            after=last,
+            until=until,
+            complete=True,
+        )
+
+
+def retry_jobs(queue: JobQueue[Any], statuses: Mapping[str, str]) -> Verb:
+    """Return a function that retries jobs.
+
+    Args:
+        statuses: by the texts of keys; leave a job alone that has another status by now.
+    """
+
+    def work(session: Session, jobs: list[Any]) -> list[Any]:
+        mapping, pairs = queue.mapping, zip(jobs, _keys(jobs), strict=True)
+        status = attrgetter(mapping.attributes["status"])
+        same = [
+            job for job, key in pairs if statuses.get(key_text(key)) == mapping.told(status(job))
+        ]
+        return queue.retry(session, same)
+
+    return work
+
+
+def release_jobs(queue: JobQueue[Any], owners: Mapping[str, str] | None = None) -> Verb:
+    """Return a function that releases those of the jobs that are claimed.
+
+    Args:
+        owners: by the texts of keys; leave a job alone that another owner has by now. None:
+            whoever has them.
+    """
+
+    def work(session: Session, jobs: list[Any]) -> list[Any]:
+        owner = queue.mapping.attributes["owner"]
+        owned: dict[str, set[Key]] = {}
+        for job, key in zip(jobs, _keys(jobs), strict=True):
+            name = getattr(job, owner)
+            if name and (owners is None or owners.get(key_text(key)) == name):
+                owned.setdefault(name, set()).add(key)
+        return [
+            released
+            for name, keys in owned.items()
+            for released in _release(session, queue, name, keys)
+        ]
+
+    return work
+
+
+def _retry_older(
+    queue: JobQueue[Any], until: datetime, session: Session, jobs: list[Any]
+) -> list[Any]:
+    """Retry jobs, but for those that were changed after they were listed."""
+    dates = ((job, getattr(job, queue.mapping.attributes["owner_date"])) for job in jobs)
+    return queue.retry(session, [job for job, date in dates if date and as_utc(date) <= until])
+
+
+def _cancel_some(session: Session, queue: JobQueue[Any]) -> list[Any]:
+    spec = queue.plan.spec
+    unclaimed = select(spec.mapping.entity).where(spec.mapping.has_status(spec.ready), *spec.where)
+    return queue.cancel(session, session.scalars(unclaimed.limit(BATCH)).unique().all())
+
+
+def _release(
+    session: Session, queue: JobQueue[Any], owner: str, only: set[Key] | None = None
+) -> list[Any]:
+    claimed = queue.claimed_by(session, owner)
+    jobs = [job for job in claimed if only is None or _keys([job])[0] in only]
+    try:
+        queue.release(session, jobs)
+    except ClaimLost as lost:  # its owner was first; the others are released
+        return list(lost.kept)
+    return jobs
+
+
+def _keys(jobs: Iterable[Any]) -> list[Key]:
+    return [tuple(key) for _, _, key in jobs_with_keys(list(jobs))]
+
+
+# -- keys
+
+
+def keys_from(mapping: QueueMapping, texts: Iterable[str]) -> list[Key]:
+    """Read primary keys; each counts once.
+
+    Raises:
+        ArgumentError: a text that is no key of the table.
+    """
+    return list(dict.fromkeys(key_from(mapping, text) for text in texts))
+
+
+def key_from(mapping: QueueMapping, text: str) -> Key:
+    """Read a primary key.
+
+    Raises:
+        ArgumentError: it is no key of the table.
+    """
+    try:
+        parts = _parts(text) if len(mapping.keys) > 1 else [text]
+        return tuple(_value(*pair) for pair in zip(mapping.keys, parts, strict=True))
+    except (ValueError, ArithmeticError, LookupError) as error:
+        names = ",".join(column.name for column in mapping.keys)
+        raise ArgumentError(f"{text!r} is no key of {mapping}, which is {names}") from error
+
+
+def _parts(text: str) -> list[str]:
+    """Divide the text of a wide key at its commas.
+
+    Raises:
+        ValueError: nothing follows a backslash.
+    """
+    if not _WIDE.fullmatch(text):
+        raise ValueError(text)
+    return [re.sub(r"\\(.)", r"\1", part, flags=re.S) for part in _PART.findall(f"{text},")[:-1]]
+
+
+def _value(column: Column[Any], text: str) -> Any:
+    kind = _type_of(column)
+    return kind[text] if issubclass(kind, Enum) else _READERS.get(kind, _text)(text)
+
+
+def _type_of(column: Column[Any]) -> type[Any]:
+    try:
+        return column.type.python_type
+    except NotImplementedError:  # a type of the user's own
+        return str
+
+
+# What no database stores is refused here: some drivers refuse to ask for it.
+
+
+def _text(text: str) -> str:
+    if "\0" in text:
+        raise ValueError(text)
+    text.encode()  # half of a surrogate pair raises a ValueError
+    return text
+
+
+def _integer(text: str) -> int:
+    if abs(value := int(text)) > MOST_INTEGER:
+        raise ValueError(text)
+    return value
+
+
+def _decimal(text: str) -> Decimal:
+    value = Decimal(text)
+    if not value.is_finite() or abs(value.adjusted()) > MOST_DIGITS:
+        raise ValueError(text)
+    return value
+
+
+def _float(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(text)
+    return value
+
+
+_READERS: Mapping[type[Any], Callable[[str], Any]] = {
+    int: _integer,
+    UUID: UUID,
+    Decimal: _decimal,
+    float: _float,
+    bool: {"True": True, "False": False}.__getitem__,
+    date: date.fromisoformat,
+    datetime: datetime.fromisoformat,
+    time: time.fromisoformat,
+    bytes: bytes.fromhex,
+}
+
+
+def jobs_of_keys(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> list[Any]:
+    """Return the jobs of a queue that have these keys."""
+    mapping = queue.mapping
+    named = select(mapping.entity).where(
+        key_is_in(mapping, "sa_jobqueue_keys"), *queue.plan.spec.where
+    )
+    return [
+        job
+        for batch in key_batches(keys)
+        for job in session.scalars(named, {"sa_jobqueue_keys": key_values(batch)}).unique()
+    ]
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What a job is.
+
+    Attributes:
+        status: in the table's word.
+        owner: who has it claimed; None: nobody.
+    """
+
+    status: str
+    owner: str | None
+
+
+def states_of(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> dict[Key, JobState]:
+    """Return the state of each job of a queue that has one of these keys, by the key as given."""
+    mapping, given = queue.mapping, {key_text(key): key for key in keys}
+    columns = (*mapping.key_attributes, mapping.status_word, mapping.attribute("owner"))
+    named = select(*columns).where(key_is_in(mapping, "sa_jobqueue_keys"), *queue.plan.spec.where)
+    return {
+        given.get(key_text(tuple(key)), tuple(key)): _state(queue, status, owner)
+        for batch in key_batches(keys)
+        for *key, status, owner in session.execute(named, {"sa_jobqueue_keys": key_values(batch)})
+    }
+
+
+def _state(queue: JobQueue[Any], status: str, owner: str | None) -> JobState:
+    return JobState(status, owner if status in queue.plan.spec.in_progress else None)
+
+
+def keys_without(keys: Iterable[Key], others: Iterable[Key]) -> list[Key]:
+    """Return the keys that are not among others.
+
+    Their texts are compared: of a type of the user's own, key_from() reads the text alone.
+    """
+    texts = set(map(key_text, others))
+    return [key for key in keys if key_text(key) not in texts]
+
+
+def key_text(key: Key) -> str:
+    """Write a key so that :func:`key_from` reads it."""
+    parts = [_written(part) for part in key]
+    if len(parts) == 1:
+        return parts[0]
+    return ",".join(re.sub(r"([\\,])", r"\\\1", part) for part in parts)
+
+
+def _written(part: Any) -> str:
+    if isinstance(part, Enum):
+        return part.name
+    if isinstance(part, date | time):
+        return part.isoformat()
+    return part.hex() if isinstance(part, bytes) else str(part)
+
+
+def keys_text(keys: Sequence[Key]) -> str:
+    """Name keys, not too many."""
+    more = f" and {len(keys) - NAMED:,} more" if len(keys) > NAMED else ""
+    return ", ".join(map(key_text, keys[:NAMED])) + more
